@@ -1,0 +1,54 @@
+# Every target sets up what it needs: a virtual environment in .venv with Opstage installed in editable form.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The stamps carry a checksum of what the environment is made from (an editable install holds this folder's path), so an
+# environment is reused, without a network, until one of these really changes.
+KEY := $(firstword $(shell (pwd; cat setup.cfg pyproject.toml) | cksum))
+RUN_STAMP := $(VENV)/.run-$(KEY)
+DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
+
+.NOTPARALLEL:
+.PHONY: help train test test-slow lint bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo 'Another Python: make test PYTHON=python3.12. More words for a command: make train ARGS="mlp --epochs 5".'
+
+train: $(RUN_STAMP)  ## train the default model on the embedded digits
+	$(BIN)/opstage train $(ARGS)
+
+test: $(DEVELOP_STAMP)  ## run the tests (those marked slow excepted)
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" $(ARGS)
+
+test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
+
+lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(DEVELOP_STAMP)  ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Opstage needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one, for instance: make $(or $(MAKECMDGOALS),help) PYTHON=python3.12" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(RUN_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	rm -f $(VENV)/.run-* $(VENV)/.develop-*
+	touch $@
+
+$(DEVELOP_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	rm -f $(VENV)/.run-* $(VENV)/.develop-*
+	touch $@ $(RUN_STAMP)
