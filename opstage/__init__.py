@@ -1,3 +1,3 @@
-"""Programs written once against a language of tensor operations, and interpreters that run, differentiate, record and check them."""
+"""Opstage: programs written once against `Ops`, and interpreters that run, differentiate, record and check them."""
 
 __version__ = "0.1.0"
