@@ -1,0 +1,194 @@
+"""How a program is run: `Options`, and where its values may come from (a call, a TOML file, the environment)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from .ops.errors import UsageError, nearest
+
+Device: TypeAlias = Literal["cpu", "cuda"]
+FloatName: TypeAlias = Literal["float32", "float64", "exact"]
+MatmulPrecision: TypeAlias = Literal["fp32", "tf32", "bf16"]
+
+_PREFIX = "OPSTAGE_"
+_SEED_LIMIT = 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that decides how a program is run, and nothing that decides what it means.
+
+    A value that no field allows is a `UsageError`, here and in every constructor below.
+    """
+
+    backend: str = "eager"
+    """`eager`, `compiled`, `shape_check`, or any interpreter of the entry-point group `opstage.interpreters`."""
+    device: Device = "cpu"
+    """Where tensors live. CUDA asked for where there is none is an error, never a fallback."""
+    dtype: FloatName = "float32"
+    """What floating inputs are cast to on entry; `exact` computes with `fractions.Fraction`, without rounding."""
+    seed: int = 0
+    """Feeds the random ops, the initialisers and the loaders; 0 <= seed < 2^64."""
+    requires_grad_by_default: bool = True
+    """Whether a parameter or input that does not say so takes a gradient."""
+    fast_kernels: bool = True
+    """Eager only: compiled kernels where they win; False keeps to plain NumPy."""
+    matmul_precision: MatmulPrecision = "fp32"
+    """Arithmetic of float32 matrix products on a device that has faster ones."""
+    strict_cuda: bool = True
+    """Kept for compatibility with the reference system: there never is a fallback from CUDA, op by op or whole."""
+    validate: bool = True
+    """Check the shapes of the whole training step before anything is allocated."""
+    detect_anomaly: bool = False
+    """Stop at the first op that makes a value that is not finite, and name it and its line."""
+    deterministic: bool = True
+    """The same bits from run to run on the same machine."""
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            reason = check(getattr(self, name))
+            if reason is not None:
+                raise UsageError(f"option {name}: {reason}")
+
+    @property
+    def use_gpu(self) -> bool:
+        """Whether tensors live on a CUDA device."""
+        return self.device == "cuda"
+
+    def replace(self, **changes: Any) -> Options:
+        """A copy with some values changed; an unknown name is a `UsageError`."""
+        return self.from_dict(changes, base=self, source="Options.replace")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, base: Options | None = None, source: str = "options") -> Options:
+        """Options from a mapping of names to values; what it leaves out comes from `base`.
+
+        Raises `UsageError`, beginning with `source` and the key, on an unknown key or a value that its field refuses.
+        """
+        for name, value in values.items():
+            if name not in _CHECKS:
+                known = ", ".join(_CHECKS)
+                raise UsageError(f"{source}: unknown option {name!r}{nearest(name, _CHECKS)}; the options are {known}")
+            reason = _CHECKS[name](value)
+            if reason is not None:
+                raise UsageError(f"{source}: {name}: {reason}")
+        return dataclasses.replace(base if base is not None else cls(), **values)
+
+    @classmethod
+    def from_toml(
+        cls, path: str | os.PathLike[str], table: str | None = "options", *, base: Options | None = None
+    ) -> Options:
+        """Options from a TOML file, from its table `table` (`train.options` for a nested one).
+
+        A file that has no table at all is read at its top level, as is any file with `table=None`. Raises `UsageError`,
+        naming the file and the key, when the file is missing or is not TOML, and as `from_dict` does.
+        """
+        try:
+            with open(path, "rb") as file:
+                document = tomllib.load(file)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot read the options: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: not a TOML file: {error}") from error
+        if table is None or not any(isinstance(value, dict) for value in document.values()):
+            return cls.from_dict(document, base=base, source=str(path))
+        found: Any = document
+        for part in table.split("."):
+            tables = [name for name, value in found.items() if isinstance(value, dict)]
+            if part not in tables:
+                has = f"it has {', '.join(f'[{name}]' for name in tables)}" if tables else "it has none there"
+                raise UsageError(f"{path}: no table [{table}]{nearest(part, tables)}; {has}")
+            found = found[part]
+        return cls.from_dict(found, base=base, source=f"{path} [{table}]")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, base: Options | None = None) -> Options:
+        """Options from the variables `OPSTAGE_BACKEND`, `OPSTAGE_DEVICE` …, one per field in capitals.
+
+        Booleans are written true, false, 1 or 0. Raises `UsageError`, naming the variable, on a value that its field
+        refuses and on a variable that begins with `OPSTAGE_` and is no option.
+        """
+        values: dict[str, Any] = {}
+        for variable, text in (os.environ if environ is None else environ).items():
+            if not variable.startswith(_PREFIX):
+                continue
+            name = variable.removeprefix(_PREFIX).lower()
+            if variable != _PREFIX + name.upper() or name not in _CHECKS:
+                variables = [_PREFIX + field.upper() for field in _CHECKS]
+                raise UsageError(
+                    f"environment variable {variable}: no such option{nearest(variable.upper(), variables)}; "
+                    f"the variables are {', '.join(variables)}"
+                )
+            try:
+                values[name] = _read_text(name, text)
+            except UsageError as error:
+                raise UsageError(f"environment variable {variable}: {error}") from None
+        return dataclasses.replace(base if base is not None else cls(), **values)
+
+
+_Check: TypeAlias = "Callable[[Any], str | None]"
+
+
+def _is_name(value: Any) -> str | None:
+    if isinstance(value, str) and value.strip():
+        return None
+    return f"{value!r} is not the name of an interpreter; expected a string such as 'eager'"
+
+
+def _is_one_of(literal: Any) -> _Check:
+    choices = get_args(literal)
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, str) and value in choices:
+            return None
+        close = nearest(value, choices) if isinstance(value, str) else ""
+        return f"{value!r} is not one of {', '.join(map(repr, choices))}{close}"
+
+    return check
+
+
+def _is_bool(value: Any) -> str | None:
+    return None if isinstance(value, bool) else f"{value!r} is not a boolean; expected true or false"
+
+
+def _is_seed(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _SEED_LIMIT:
+        return None
+    return f"{value!r} is not a seed; expected an integer with 0 <= seed < 2^64"
+
+
+# One check per field, in the fields' order: each returns what is wrong with a value, or None.
+_CHECKS: dict[str, _Check] = {
+    "backend": _is_name,
+    "device": _is_one_of(Device),
+    "dtype": _is_one_of(FloatName),
+    "seed": _is_seed,
+    "requires_grad_by_default": _is_bool,
+    "fast_kernels": _is_bool,
+    "matmul_precision": _is_one_of(MatmulPrecision),
+    "strict_cuda": _is_bool,
+    "validate": _is_bool,
+    "detect_anomaly": _is_bool,
+    "deterministic": _is_bool,
+}
+
+
+def _read_text(name: str, text: str) -> Any:
+    """The value of field `name` that `text` spells."""
+    check = _CHECKS[name]
+    value: Any = text.strip()
+    if check is _is_bool:
+        value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), text)
+        if value is text:
+            raise UsageError(f"{text!r} is not a boolean; expected true, false, 1 or 0")
+    elif check is _is_seed and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
+    reason = check(value)
+    if reason is not None:
+        raise UsageError(reason)
+    return value
