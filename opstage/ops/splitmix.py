@@ -1,0 +1,151 @@
+"""Random bits as a pure function of a key and an index: the same on every interpreter and device.
+
+    splitmix64(x):  z = x + 0x9e3779b97f4a7c15
+                    z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+                    z = (z ^ z>>27) * 0x94d049bb133111eb
+                    z ^ z>>31                                          all mod 2^64
+    key       = splitmix64(splitmix64(splitmix64(seed) + step) + site)
+    uniform i = (splitmix64(key + i) >> 40) * 2^-24                    in [0, 1), exact in float32
+    normal i  = sqrt(-2 log(1 - uniform 2i)) * cos(2 pi uniform 2i+1)  Box-Muller, in float64, rounded once
+
+Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with the
+finalizer constants of S. Vigna's reference code. There is no state, so an element can be drawn alone, a part of a
+tensor drawn later, and two devices can draw the two halves of one tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Words: TypeAlias = "npt.NDArray[np.uint64]"
+
+_MASK = 2**64 - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_CHUNK = 16384  # elements mixed at a time: three buffers of 128 KiB stay in the second-level cache
+
+
+def splitmix64(x: int) -> int:
+    """The finalizer on one Python integer, taken mod 2^64; `splitmix64(0) == 0xe220a8397b1dcdaf`."""
+    z = (x + _GAMMA) & _MASK
+    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
+    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
+    return z ^ (z >> 31)
+
+
+def splitmix64_array(x: Words) -> Words:
+    """The finalizer on every element of a uint64 array, as a new array."""
+    z = np.add(x, np.uint64(_GAMMA), out=np.empty_like(x))
+    _mix(z, np.empty_like(z))
+    return z
+
+
+def stream_key(seed: int, step: int, site: int) -> int:
+    """The key of the draw at `site` in training step `step`: splitmix64(splitmix64(splitmix64(seed) + step) + site)."""
+    return splitmix64(splitmix64(splitmix64(seed) + step) + site)
+
+
+def iteration_key(key: int, iteration: int) -> int:
+    """The key of a draw inside a loop, in its `iteration`-th turn: splitmix64(key + iteration)."""
+    return splitmix64(key + iteration)
+
+
+def site_of(path: Sequence[tuple[str, int]], draw: int) -> int:
+    """The 64-bit name of a place in a program that draws: region path and ordinal of the draw in that region.
+
+    Each segment of `path` is a region's name and its occurrence. The site is the BLAKE2b digest of 8 bytes, read as a
+    little-endian integer, of the UTF-8 text
+
+        <length of name in characters>:<name>#<occurrence>/   for each segment, then   <draw>
+
+    The lengths keep names that hold `#` or `/` apart.
+    """
+    text = "".join(f"{len(name)}:{name}#{occurrence}/" for name, occurrence in path) + str(draw)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def random_words(key: int, count: int, *, start: int = 0) -> Words:
+    """splitmix64(key + i) for i in start … start + count - 1."""
+    words = np.empty(count, np.uint64)
+    for offset, chunk in _chunks(key, count, start):
+        words[offset : offset + len(chunk)] = chunk
+    return words
+
+
+def uniform_bits(key: int, count: int, dtype: npt.DTypeLike = np.float32, *, start: int = 0) -> npt.NDArray[Any]:
+    """Elements start … start + count - 1 of the uniform stream of `key`, in [0, 1), as a flat array.
+
+    Multiples of 2^-24, exact in float32, float64 and (dtype object) as fractions.
+    """
+    values: npt.NDArray[Any] = np.empty(count, np.float64 if np.dtype(dtype).kind == "O" else dtype)
+    for offset, chunk in _chunks(key, count, start):
+        part = values[offset : offset + len(chunk)]
+        np.right_shift(chunk, 40, out=chunk)
+        part[...] = chunk.view(np.int64)  # from signed integers the conversion is a vector instruction
+        part *= 2.0**-24
+    return as_storage(values, dtype)
+
+
+def normal_bits(key: int, count: int, dtype: npt.DTypeLike = np.float32, *, start: int = 0) -> npt.NDArray[Any]:
+    """Elements start … start + count - 1 of the standard normal stream of `key`, as a flat array.
+
+    Element i comes from the uniform elements 2i and 2i + 1, so at most 5.77 standard deviations from 0.
+    """
+    storage = np.dtype(dtype)
+    values: npt.NDArray[Any] = np.empty(count, np.float64 if storage.kind == "O" else storage)
+    for offset in range(0, count, _CHUNK // 2):
+        part = values[offset : offset + _CHUNK // 2]
+        pairs = uniform_bits(key, 2 * len(part), np.float64, start=2 * (start + offset)).reshape(-1, 2)
+        radius = np.subtract(1.0, pairs[:, 0])
+        np.log(radius, out=radius)
+        radius *= -2.0
+        np.sqrt(radius, out=radius)
+        angle = np.multiply(pairs[:, 1], 2.0 * math.pi)
+        part[...] = np.multiply(radius, np.cos(angle, out=angle), out=angle)
+    return as_storage(values, dtype)
+
+
+def permutation(key: int, count: int) -> npt.NDArray[np.int64]:
+    """The integers 0 … count - 1 in the order of their words under `key`: every order is as likely as any other."""
+    return np.argsort(random_words(key, count), kind="stable").astype(np.int64, copy=False)
+
+
+def as_storage(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """`values` in `dtype`, where the dtype object stands for arrays of fractions."""
+    if np.dtype(dtype).kind != "O":
+        return values.astype(dtype, copy=False)
+    exact = np.empty(values.shape, object)
+    exact.reshape(-1)[:] = [Fraction(value) for value in values.reshape(-1).tolist()]
+    return exact
+
+
+def _chunks(key: int, count: int, start: int) -> Iterator[tuple[int, Words]]:
+    """The words of a stream, part by part, each in the same buffer with its offset from `start`."""
+    size = min(count, _CHUNK)
+    counter = np.arange(size, dtype=np.uint64)
+    buffer, scratch = np.empty_like(counter), np.empty_like(counter)
+    for offset in range(0, count, _CHUNK):
+        z = buffer[: min(_CHUNK, count - offset)]
+        np.add(counter[: len(z)], np.uint64((key + start + offset + _GAMMA) & _MASK), out=z)
+        _mix(z, scratch[: len(z)])
+        yield offset, z
+
+
+def _mix(z: Words, scratch: Words) -> None:
+    """The finalizer in place, on words to which gamma was added already."""
+    np.right_shift(z, 30, out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
+    np.multiply(z, np.uint64(_FIRST), out=z)
+    np.right_shift(z, 27, out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
+    np.multiply(z, np.uint64(_SECOND), out=z)
+    np.right_shift(z, 31, out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
