@@ -1,0 +1,168 @@
+"""Trees of parameters: nested dicts, lists, tuples, named tuples and dataclasses, with a dotted path for every leaf.
+
+A tree is flattened in one order whoever built it: the keys of a dict sorted, everything else in its own order. None is
+a tree without leaves. A dataclass is a node whose fields are its children; a field made with
+`dataclasses.field(metadata={"static": True})` is no child but part of the structure, and must be hashable. A dataclass
+that is to be a leaf is decorated with `leaf`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import optree
+
+from .errors import UsageError, nearest
+
+Structure: TypeAlias = "optree.PyTreeSpec"
+Class = TypeVar("Class", bound=type)
+
+_NAMESPACE = "opstage"
+_LEAF_MARK = "__opstage_leaf__"
+_known_leaf_types: set[type] = set()
+_registered: set[type] = set()
+_registration = threading.Lock()
+
+
+def leaf(cls: Class) -> Class:
+    """Class decorator for a dataclass, and the subclasses of it, whose instances are leaves."""
+    setattr(cls, _LEAF_MARK, True)
+    return cls
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves of `tree` in order, and the structure that `unflatten` puts them back into."""
+    while True:
+        leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
+        if not _register_dataclasses(leaves):
+            return leaves, structure
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """The tree of `structure` with `leaves`; a `UsageError` if there are too few or too many.
+
+    A dataclass is rebuilt without its `__init__`: a tree of shapes or gradients need not pass checks made for values.
+    """
+    leaves = list(leaves)
+    if len(leaves) != structure.num_leaves:
+        raise UsageError(f"the structure has {structure.num_leaves} leaves but {len(leaves)} were given")
+    return optree.tree_unflatten(structure, leaves)
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """The tree of `function(leaf, other_leaf, …)`; all trees must have one structure, else a `UsageError`."""
+    leaves, structure = flatten(tree)
+    columns = [align(structure, other, "the first tree", f"tree {n}") for n, other in enumerate(others, start=2)]
+    return unflatten(structure, map(function, leaves, *columns))
+
+
+def paths(tree: Any) -> list[str]:
+    """The dotted path of every leaf, in order: `blocks.3.mlp.w2`; the path of a tree that is a leaf itself is empty."""
+    return structure_paths(flatten(tree)[1])
+
+
+def structure_paths(structure: Structure) -> list[str]:
+    """The dotted path of every leaf of `structure`. Raises `UsageError` if two leaves would share one."""
+    names = [".".join(_entry_name(entry) for entry in accessor) for accessor in structure.accessors()]
+    if len(set(names)) != len(names):
+        twice = next(name for n, name in enumerate(names) if name in names[:n])
+        raise UsageError(f"two leaves have the path {twice!r}: a key holds a dot, or a number stands beside its text")
+    return names
+
+
+def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list[Any]:
+    """The leaves of `tree` if it has the structure `expected`; else a `UsageError` with the first path that differs."""
+    leaves, structure = flatten(tree)
+    if structure != expected:
+        difference = first_difference(expected, structure)
+        raise UsageError(f"{name} does not have the structure of {expected_name}: {difference}")
+    return leaves
+
+
+def first_difference(expected: Structure, actual: Structure) -> str | None:
+    """Where two structures part, depth first, as a sentence that begins with the path; None if they are equal."""
+    return None if expected == actual else _difference(expected, actual, ())
+
+
+def show_path(path: str) -> str:
+    """`path` for a message; the whole tree has the empty path and is called `the root`."""
+    return path or "the root"
+
+
+def _register_dataclasses(leaves: Sequence[Any]) -> bool:
+    """Register the dataclasses among `leaves` as nodes; whether there were any, so that flattening must go deeper."""
+    found = False
+    for item in leaves:
+        cls = type(item)
+        if cls in _known_leaf_types:
+            continue
+        if dataclasses.is_dataclass(cls) and not hasattr(cls, _LEAF_MARK):
+            _register(cls)
+            found = True
+        else:
+            _known_leaf_types.add(cls)
+    return found
+
+
+def _register(cls: type) -> None:
+    fields = dataclasses.fields(cls)
+    children = tuple(field.name for field in fields if not field.metadata.get("static", False))
+    static = tuple(field.name for field in fields if field.metadata.get("static", False))
+
+    def take_apart(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        metadata = tuple(getattr(value, name) for name in static)
+        return tuple(getattr(value, name) for name in children), metadata, children
+
+    def put_together(metadata: Any, values: Iterable[Any]) -> Any:
+        made: Any = object.__new__(cls)
+        for name, value in (*zip(children, values, strict=True), *zip(static, metadata, strict=True)):
+            object.__setattr__(made, name, value)  # a frozen dataclass refuses plain assignment
+        return made
+
+    with _registration:
+        if cls not in _registered:
+            optree.register_pytree_node(
+                cls, take_apart, put_together, path_entry_type=optree.DataclassEntry, namespace=_NAMESPACE
+            )
+            _registered.add(cls)
+
+
+def _entry_name(entry: optree.PyTreeEntry) -> str:
+    return str(entry.field) if isinstance(entry, optree.NamedTupleEntry) else str(entry.entry)
+
+
+def _difference(expected: Structure, actual: Structure, path: tuple[str, ...]) -> str:
+    at = show_path(".".join(path))
+    if expected.kind != actual.kind or expected.type != actual.type:
+        return f"{at} is {_describe(actual)} where {_describe(expected)} is expected"
+    expected_children = _children(expected)
+    actual_children = _children(actual)
+    for name in expected_children:
+        if name not in actual_children:
+            extra = [other for other in actual_children if other not in expected_children]
+            return f"{show_path('.'.join((*path, name)))} is missing{nearest(name, extra)}"
+    for name in actual_children:
+        if name not in expected_children:
+            return f"{show_path('.'.join((*path, name)))} is not expected there{nearest(name, expected_children)}"
+    for name, child in expected_children.items():
+        if child != actual_children[name]:
+            return _difference(child, actual_children[name], (*path, name))
+    return f"{at} differs in its static fields"
+
+
+def _children(structure: Structure) -> dict[str, Structure]:
+    one_level = structure.one_level()
+    names = [_entry_name(accessor[0]) for accessor in one_level.accessors()] if one_level is not None else []
+    return dict(zip(names, structure.children(), strict=True))
+
+
+def _describe(structure: Structure) -> str:
+    if structure.kind == optree.PyTreeKind.LEAF:
+        return "a single leaf"
+    if structure.kind == optree.PyTreeKind.NONE:
+        return "None"
+    name = getattr(structure.type, "__name__", str(structure.type))
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
