@@ -1,0 +1,137 @@
+"""Plans: one initialiser for every parameter, checked against the parameters' shapes before any of them is touched.
+
+A random initialiser without a seed gets one here: a hash of a base seed and the parameter's path, so that no two
+parameters share a stream, and none changes its values because another one was added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from ..ops import trees
+from ..ops.errors import UsageError
+from ..ops.splitmix import site_of, splitmix64
+from ..ops.types import DType
+from .schemes import Array, Elementary, Initialiser, checked_shape
+
+
+def parameter_seed(seed: int, path: str) -> int:
+    """The seed of the parameter at dotted `path` under the base `seed`: splitmix64(splitmix64(seed) + hash of path)."""
+    return splitmix64(splitmix64(seed) + site_of(((path, 0),), 0))
+
+
+def keys(seed: int, tree: Any) -> Any:
+    """A tree like `tree` that holds every leaf's `parameter_seed`."""
+    structure = trees.flatten(tree)[1]
+    return trees.unflatten(structure, [parameter_seed(seed, path) for path in trees.structure_paths(structure)])
+
+
+@trees.leaf
+@final
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A parameter that does not exist yet: its shape and its initialiser. A tree of these is a model without memory."""
+
+    shape: tuple[int, ...]
+    initialiser: Initialiser
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", checked_shape(self.shape))
+        _check_initialiser(self.initialiser, "a declaration")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a plan gives to one parameter: its path, its shape and a seeded elementary initialiser that fits it."""
+
+    path: str
+    shape: tuple[int, ...]
+    initialiser: Elementary
+
+    def materialise(self, dtype: str | DType = "float32") -> Array:
+        """The parameter's first value as a new array."""
+        return self.initialiser.materialise(self.shape, dtype)
+
+
+class Plan:
+    """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
+
+    Raises `UsageError` where an initialiser is none.
+    """
+
+    __slots__ = ("_leaves", "_ordered", "initialisers")
+
+    def __init__(self, initialisers: Any):
+        self.initialisers = initialisers
+        leaves, structure = trees.flatten(initialisers)
+        for path, item in zip(trees.structure_paths(structure), leaves, strict=True):
+            _check_initialiser(item, f"the plan at {trees.show_path(path)}")
+        self._ordered = type(initialisers) in (list, tuple) and len(leaves) == len(initialisers)
+        self._leaves = leaves
+
+    @classmethod
+    def of(cls, declarations: Any) -> Plan:
+        """The plan that a tree of `Declaration` holds; a `UsageError` where it holds anything else."""
+        leaves, structure = trees.flatten(declarations)
+        for path, item in zip(trees.structure_paths(structure), leaves, strict=True):
+            if not isinstance(item, Declaration):
+                raise UsageError(f"parameter {trees.show_path(path)} is not declared: it is {item!r}, no Declaration")
+        return cls(trees.unflatten(structure, [declaration.initialiser for declaration in leaves]))
+
+    def placements(self, parameters: Any, *, seed: int = 0) -> list[Placement]:
+        """What each parameter gets, in the order of their paths, with every check made and nothing changed.
+
+        `parameters` is a tree of anything that has a `shape`: arrays, declarations, parameters. Raises `UsageError`,
+        naming the parameter, where the lengths or structures differ or an initialiser does not fit its parameter.
+        """
+        leaves, structure = trees.flatten(parameters)
+        names = trees.structure_paths(structure)
+        shapes = [_shape_of(item, name) for item, name in zip(leaves, names, strict=True)]
+        if self._ordered:
+            self._require_length(names, shapes)
+            initialisers = self._leaves
+        else:
+            initialisers = trees.align(structure, self.initialisers, "the parameters", "the plan")
+        made = []
+        for name, shape, initialiser in zip(names, shapes, initialisers, strict=True):
+            try:
+                elementary = initialiser.seeded(parameter_seed(seed, name)).for_shape(shape)
+            except UsageError as error:
+                raise UsageError(f"parameter {trees.show_path(name)}: {error}") from error
+            made.append(Placement(name, shape, elementary))
+        return made
+
+    def materialise(self, parameters: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
+        """A tree like `parameters` of new arrays in `dtype`."""
+        arrays = [placement.materialise(dtype) for placement in self.placements(parameters, seed=seed)]
+        return trees.unflatten(trees.flatten(parameters)[1], arrays)
+
+    def _require_length(self, names: list[str], shapes: list[tuple[int, ...]]) -> None:
+        planned = len(self._leaves)
+        if planned == len(names):
+            return
+        counts = f"the plan has {planned} initialisers for {len(names)} parameters"
+        if planned < len(names):
+            raise UsageError(f"{counts}: parameter {trees.show_path(names[planned])} {shapes[planned]} has none")
+        raise UsageError(f"{counts}: there is no parameter for initialiser {len(names)}, {self._leaves[len(names)]}")
+
+
+def build(declarations: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
+    """A tree like `declarations` of new arrays: the first values of the parameters that it declares."""
+    return Plan.of(declarations).materialise(declarations, dtype=dtype, seed=seed)
+
+
+def _shape_of(item: Any, path: str) -> tuple[int, ...]:
+    shape = getattr(item, "shape", None)
+    if not isinstance(shape, tuple):
+        raise UsageError(
+            f"parameter {trees.show_path(path)} has no shape: it is {item!r}; give an array or a Declaration"
+        )
+    return checked_shape(shape)
+
+
+def _check_initialiser(item: Any, where: str) -> None:
+    if not isinstance(item, Initialiser):
+        raise UsageError(f"{where} holds {item!r}, which is no initialiser; the module opstage.init has them")
