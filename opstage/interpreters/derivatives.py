@@ -1,0 +1,141 @@
+"""vjp, jvp and gradients of programs over any interpreter, by nesting a tape or forward mode on it.
+
+`opstage.transform` is these functions for use inside programs; `opstage.vjp` and friends are the same from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..ops.cursor import Quietly
+from ..ops.errors import ProgramError, ShapeError
+from ..ops.trees import Structure, flatten, unflatten
+from ..ops.types import dtype_name, show_shape
+from .forward_mode import ForwardMode
+from .interpreter import Interpreter
+from .tape import Node, Tape
+
+_LEAKED = (
+    "a ref of a derivative was used after the derivative was taken; return it from the differentiated function instead"
+)
+
+
+def run_on_tape(
+    ops: Interpreter[Any], f: Callable[..., Any], trees: tuple[Any, ...], wanted: tuple[bool, ...]
+) -> tuple[Tape[Any], list[list[Node[Any]]], list[Node[Any]], Any]:
+    """Run f on a tape over `ops`: the tape, the nodes of each argument, the output nodes and their structure.
+
+    Arguments are pytrees of refs of `ops`; those `wanted` become leaves.
+    """
+    tape = Tape(ops)
+    nodes: list[list[Node[Any]]] = []
+    arguments = []
+    for tree, want in zip(trees, wanted):
+        leaves, structure = flatten(tree)
+        refs = [tape.leaf(leaf) if want else tape.wrap(leaf) for leaf in leaves]
+        nodes.append(refs)
+        arguments.append(unflatten(structure, refs))
+    outputs, structure = flatten(f(tape, *arguments))
+    adopted = [tape.adopt(output) for output in outputs]
+    tape.close(_LEAKED)
+    return tape, nodes, adopted, structure
+
+
+def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """Value of `f(ops', *trees)` and its pullback.
+
+    `pullback(cotangent)`, a cotangent shaped like the value, gives a tuple aligned with the arguments, shaped like
+    each, None at integers. It stays callable, any number of times.
+    """
+    trees = tuple(_adopted(ops, tree) for tree in trees)
+    tape, nodes, outputs, structure = run_on_tape(ops, f, trees, (True,) * len(trees))
+    flat = [node for refs in nodes for node in refs]
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        cotangents = _aligned("cotangent", structure, cotangent, outputs)
+        pulled = iter(tape.pull(outputs, cotangents, flat))
+        return tuple(unflatten(flatten(tree)[1], [next(pulled) for _ in refs]) for tree, refs in zip(trees, nodes))
+
+    return unflatten(structure, [node.value for node in outputs]), pullback
+
+
+def jvp(
+    ops: Interpreter[Any], f: Callable[..., Any], trees: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Value and tangent of `f(ops', *trees)`; a tangent is shaped like its argument, None where it is zero."""
+    if len(trees) != len(tangents):
+        raise ShapeError(f"there are {len(tangents)} tangents for {len(trees)} arguments", op="jvp")
+    forward = ForwardMode(ops)
+    arguments = []
+    for tree, tangent in zip(trees, tangents):
+        leaves, structure = flatten(_adopted(ops, tree))
+        moves = [None] * len(leaves) if tangent is None else _aligned("tangent", structure, tangent, leaves)
+        arguments.append(unflatten(structure, [forward.dual(x, t) for x, t in zip(leaves, moves)]))
+    outputs, structure = flatten(f(forward, *arguments))
+    duals = [forward.adopt(output) for output in outputs]
+    forward.close(_LEAKED)
+    with Quietly(ops.cursor):
+        moved = [
+            d.tangent
+            if d.tangent is not None
+            else (ops.full(shape=d.shape, value=0.0, dtype=d.dtype) if d.dtype.kind in "fO" else None)
+            for d in duals
+        ]
+    return unflatten(structure, [d.value for d in duals]), unflatten(structure, moved)
+
+
+def value_and_grad(
+    ops: Interpreter[Any],
+    f: Callable[..., Any],
+    *trees: Any,
+    wrt: tuple[int, ...] = (0,),
+    has_aux: bool = False,
+    keep: bool = False,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Value of a scalar program and its gradients for the arguments `wrt`; with `has_aux` f returns (scalar, aux)."""
+    trees = tuple(_adopted(ops, tree) for tree in trees)
+    tape, nodes, outputs, structure = run_on_tape(ops, f, trees, tuple(i in wrt for i in range(len(trees))))
+    if not outputs or (len(outputs) != 1 and not has_aux):
+        raise ProgramError(
+            f"a program to take the gradient of must return one scalar; it returned {len(outputs)} tensors"
+        )
+    loss = outputs[0]
+    if len(loss.shape) != 0:
+        raise ShapeError(
+            f"a program to take the gradient of must return a scalar but returned {show_shape(loss.shape)}; "
+            "reduce it with ops.sum or ops.reduce_mean",
+            op="grad",
+        )
+    if loss.dtype.kind not in "fO":
+        raise ProgramError(f"a program to take the gradient of must return a float, not {dtype_name(loss.dtype)}")
+    with Quietly(ops.cursor):
+        one = ops.full(shape=(), value=1.0, dtype=loss.dtype)
+    flat = [node for i in wrt for node in nodes[i]]
+    value = unflatten(structure, [node.value for node in outputs])
+    del outputs
+    pulled = iter(tape.pull([loss], [one], flat, keep=keep))
+    grads = tuple(unflatten(flatten(trees[i])[1], [next(pulled) for _ in nodes[i]]) for i in wrt)
+    return value, grads
+
+
+def _adopted(ops: Interpreter[Any], tree: Any) -> Any:
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [ops.adopt(leaf) for leaf in leaves])
+
+
+def _aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[Any]:
+    """The leaves of a cotangent or tangent, each None or of the type of its tensor in `of`."""
+    op = "vjp" if kind == "cotangent" else "jvp"
+    try:
+        given: list[Any] = structure.flatten_up_to(tree)
+    except ValueError as error:
+        raise ShapeError(f"the {kind} is not built like what it belongs to: {error}", op=op) from None
+    for g, x in zip(given, of):
+        if g is not None and x.dtype.kind in "fO" and (g.shape != x.shape or g.dtype != x.dtype):
+            raise ShapeError(
+                f"a {kind} is {show_shape(g.shape)} {dtype_name(g.dtype)} but its tensor is "
+                f"{show_shape(x.shape)} {dtype_name(x.dtype)}",
+                op=op,
+            )
+    return given

@@ -1,0 +1,141 @@
+"""`NumpyOps`: each op at once, on NumPy arrays. Beneath a tape it is the eager CPU interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ...ops.errors import ProgramError, UnsupportedError, UsageError
+from ...ops.primitive import NO_STATIC, Primitive, Static
+from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name
+from ...options import Options
+from ..interpreter import BaseInterpreter
+from .kernels import kernel_table
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
+_INFERRED_LIMIT = 1 << 16
+
+
+@final
+class NumpyOps(BaseInterpreter[Array]):
+    """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
+
+    __slots__ = ("_kernels",)
+
+    def __init__(self, options: Options):
+        super().__init__(as_dtype(options.dtype), options.seed)
+        self._kernels: Mapping[Primitive, Callable[..., Any]] = kernel_table(options.dtype, options.fast_kernels)
+
+    # The host's side ------------------------------------------------------------------------------------------------
+
+    @override
+    def put(self, value: Any, /) -> Array:
+        return as_array(value, self.dtype)
+
+    @override
+    def get(self, ref: Array, /) -> Array:
+        return ref
+
+    @override
+    def execute(
+        self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
+    ) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):  # log 0 is -inf and sqrt -1 is nan, without a warning
+            return super().execute(program, refs, step)
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def adopt(self, ref: Any, /) -> Array:
+        if type(ref) is np.ndarray:
+            return ref
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
+        return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+
+    @override
+    def bind1(self, primitive: Primitive, x: Array, /) -> Array:
+        key = (primitive, x.shape, x.dtype)
+        if key not in _INFERRED:
+            self._infer(key, primitive, (x,), NO_STATIC)
+        kernel = self._kernels.get(primitive)
+        if kernel is None:
+            return self._decomposed(primitive, (x,), NO_STATIC)[0]
+        out: Array = kernel(x)
+        return out if type(out) is np.ndarray else _zero_dim(out)
+
+    @override
+    def bind2(self, primitive: Primitive, x: Array, y: Array, /) -> Array:
+        key = (primitive, x.shape, x.dtype, y.shape, y.dtype)
+        if key not in _INFERRED:
+            self._infer(key, primitive, (x, y), NO_STATIC)
+        kernel = self._kernels.get(primitive)
+        if kernel is None:
+            return self._decomposed(primitive, (x, y), NO_STATIC)[0]
+        out: Array = kernel(x, y)
+        return out if type(out) is np.ndarray else _zero_dim(out)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
+        key = (primitive, *[r.shape for r in refs], *[r.dtype for r in refs], *static.values())
+        if key not in _INFERRED:
+            self._infer(key, primitive, refs, static)
+        kernel = self._kernels.get(primitive)
+        if kernel is None:
+            return self._decomposed(primitive, refs, static)
+        out = kernel(*refs, **static)
+        if type(out) is tuple:
+            return tuple([o if type(o) is np.ndarray else _zero_dim(o) for o in out])
+        return (out,) if type(out) is np.ndarray else (_zero_dim(out),)
+
+    def _infer(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> None:
+        types = tuple(TensorType(r.shape, r.dtype) for r in refs)
+        outputs = primitive.infer(types, static, self.cursor.region.name)
+        if len(_INFERRED) >= _INFERRED_LIMIT:
+            _INFERRED.clear()
+        _INFERRED[key] = outputs
+
+    def _decomposed(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
+        if primitive.decomposition is None:
+            raise UnsupportedError(
+                f"eager_cpu has no kernel for {primitive} in dtype {dtype_name(self.dtype)}; "
+                + ("only rational ops can be computed exactly, use float64" if self.dtype == EXACT else "")
+            )
+        return self.decompose(primitive, refs, static)
+
+
+def _zero_dim(value: Any) -> Array:
+    """NumPy gives scalars for zero-dimensional results; refs are always arrays."""
+    return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)
+
+
+_fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(v), 1, 1)
+
+
+def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
+    """A host array of what Opstage knows: floats in `dtype`, integers as int32 or int64, booleans as they are.
+
+    With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric.
+    """
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if kind == "O" and not all(isinstance(v, (Fraction, int, float)) for v in array.flat):
+        raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")
+    if kind not in "fiubO":
+        raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
+    if force or kind in "fO":
+        if dtype == EXACT:
+            return np.asarray(_fractions(array), dtype=object)
+        return array.astype(dtype, copy=False)
+    if kind == "u" or array.dtype.itemsize < 4:
+        return array if kind == "b" else array.astype(np.int64)
+    return array

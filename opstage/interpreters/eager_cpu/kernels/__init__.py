@@ -1,0 +1,48 @@
+"""The kernel tables of eager_cpu: which function computes which primitive, per dtype.
+
+Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
+a family that has numba kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
+`Options.fast_kernels` is set. A composite without an entry runs by its decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from ....ops.primitive import Primitive
+
+FAMILIES = (
+    "elementwise",
+    "activation",
+    "logic",
+    "reduction",
+    "layout",
+    "indexing",
+    "linalg",
+    "convolution",
+    "pooling",
+    "normalization",
+    "attention",
+    "loss",
+    "random",
+    "update",
+)
+
+
+@cache
+def kernel_table(dtype: str, fast: bool) -> Mapping[Primitive, Callable[..., Any]]:
+    """The kernels for programs that compute in `dtype`."""
+    table: dict[Primitive, Callable[..., Any]] = {}
+    for family in FAMILIES:
+        module = import_module(f".{family}", __package__)
+        if dtype == "exact":
+            table.update(module.EXACT_KERNELS)
+        else:
+            table.update(module.KERNELS)
+            if fast:
+                table.update(getattr(module, "FAST_KERNELS", {}))
+    return MappingProxyType(table)

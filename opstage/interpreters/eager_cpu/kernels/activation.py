@@ -1,0 +1,52 @@
+"""NumPy kernels: activation functions and their fused derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.activation import RELU, RELU_GRAD, SIGMOID_GRAD, SILU, TANH_GRAD
+from ....ops.primitive import Primitive
+from .elementwise import sigmoid
+
+Array = npt.NDArray[Any]
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)  # type: ignore[no-any-return]
+
+
+def relu_grad(y: Array, g: Array) -> Array:
+    return np.multiply(g, y > 0)  # type: ignore[no-any-return]
+
+
+def tanh_grad(y: Array, g: Array) -> Array:
+    out: Array = g * (1 - y * y)
+    return out
+
+
+def sigmoid_grad(y: Array, g: Array) -> Array:
+    out: Array = g * (y * (1 - y))
+    return out
+
+
+def silu(x: Array) -> Array:
+    return np.multiply(x, sigmoid(x))  # type: ignore[no-any-return]
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    RELU: relu,
+    RELU_GRAD: relu_grad,
+    TANH_GRAD: tanh_grad,
+    SIGMOID_GRAD: sigmoid_grad,
+    SILU: silu,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    RELU: lambda x: np.maximum(x, Fraction(0)),
+    RELU_GRAD: lambda y, g: np.where(y > 0, g, Fraction(0)),
+}

@@ -1,0 +1,124 @@
+"""NumPy kernels: arithmetic and functions of one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.elementwise import (
+    ABS,
+    ADD,
+    CLAMP,
+    COS,
+    DIV,
+    ERF,
+    EXP,
+    INV,
+    LOG,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    NEG,
+    POW,
+    SAFE_LOG,
+    SCALE,
+    SIGMOID,
+    SIN,
+    SOFTPLUS,
+    SQRT,
+    SUB,
+    TANH,
+)
+from ....ops.primitive import Primitive
+from .erf import erf
+from .numbers import number
+
+Array = npt.NDArray[Any]
+
+
+def scale(x: Array, c: Any) -> Array:
+    out: Array = np.multiply(x, number(c, x.dtype))
+    return out
+
+
+def sigmoid(x: Array) -> Array:
+    """1/(1 + e⁻ˣ) by way of e^-|x|, which cannot overflow."""
+    z = np.exp(-np.abs(x))
+    out: Array = np.where(x >= 0, 1, z) / (1 + z)
+    return out
+
+
+def softplus(x: Array) -> Array:
+    out: Array = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    return out
+
+
+def power(x: Array, exponent: Any) -> Array:
+    e = number(exponent, x.dtype)
+    if e == 2:
+        return np.multiply(x, x)  # type: ignore[no-any-return]
+    if e == -1:
+        return np.reciprocal(x)  # type: ignore[no-any-return]
+    if e == 0.5:
+        return np.sqrt(x)  # type: ignore[no-any-return]
+    return np.power(x, e)  # type: ignore[no-any-return]
+
+
+def clamp(x: Array, lo: Any, hi: Any) -> Array:
+    return np.clip(x, number(lo, x.dtype), number(hi, x.dtype))
+
+
+def safe_log(x: Array, eps: Any) -> Array:
+    return np.log(np.maximum(x, number(eps, x.dtype)))  # type: ignore[no-any-return]
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    ADD: np.add,
+    SUB: np.subtract,
+    MUL: np.multiply,
+    DIV: np.divide,
+    MAXIMUM: np.maximum,
+    MINIMUM: np.minimum,
+    NEG: np.negative,
+    SCALE: scale,
+    ABS: np.abs,
+    SQRT: np.sqrt,
+    EXP: np.exp,
+    LOG: np.log,
+    INV: np.reciprocal,
+    SIN: np.sin,
+    COS: np.cos,
+    TANH: np.tanh,
+    SIGMOID: sigmoid,
+    SOFTPLUS: softplus,
+    ERF: erf,
+    POW: power,
+    CLAMP: clamp,
+    SAFE_LOG: safe_log,
+}
+
+
+def exact_power(x: Array, exponent: Any) -> Array:
+    e = number(exponent, x.dtype)
+    if e.denominator != 1:
+        raise ValueError(f"x^{e} is not rational")
+    return np.power(x, int(e))  # type: ignore[no-any-return]
+
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    ADD: np.add,
+    SUB: np.subtract,
+    MUL: np.multiply,
+    DIV: np.divide,
+    MAXIMUM: np.maximum,
+    MINIMUM: np.minimum,
+    NEG: np.negative,
+    SCALE: scale,
+    ABS: np.abs,
+    INV: lambda x: Fraction(1) / x,
+    POW: exact_power,
+}

@@ -1,0 +1,74 @@
+"""NumPy kernels: masks, dtypes, and tensors made from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.logic import (
+    CAST,
+    DETACH,
+    EQUAL,
+    FULL,
+    IOTA,
+    LESS,
+    LESS_EQUAL,
+    LOGICAL_AND,
+    LOGICAL_NOT,
+    SELECT,
+)
+from ....ops.primitive import Primitive
+from ....ops.types import EXACT, as_dtype
+from .numbers import number
+
+Array = npt.NDArray[Any]
+_to_fraction = np.frompyfunc(Fraction, 1, 1)
+
+
+def cast(x: Array, dtype: str) -> Array:
+    target = as_dtype(dtype)
+    if target == EXACT:
+        return np.asarray(_to_fraction(x.astype(int) if x.dtype.kind == "b" else x), dtype=object)
+    return x.astype(target)
+
+
+def full(shape: Any, value: Any, dtype: str) -> Array:
+    target = as_dtype(dtype)
+    return np.full(shape, number(value, target), dtype=target)
+
+
+def iota(shape: Any, axis: int, dtype: str) -> Array:
+    target = as_dtype(dtype)
+    along: Array = np.arange(shape[axis])
+    line = cast(along, dtype) if target == EXACT else along.astype(target)
+    line = line.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return np.broadcast_to(line, shape)
+
+
+def comparison(compare: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """On arrays of fractions NumPy answers with objects; a mask is boolean."""
+    return lambda x, y: np.asarray(compare(x, y), dtype=np.bool_)
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    LESS: np.less,
+    LESS_EQUAL: np.less_equal,
+    EQUAL: np.equal,
+    LOGICAL_AND: np.logical_and,
+    LOGICAL_NOT: np.logical_not,
+    SELECT: np.where,
+    CAST: cast,
+    DETACH: lambda x: x,
+    FULL: full,
+    IOTA: iota,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS | {
+    LESS: comparison(np.less),
+    LESS_EQUAL: comparison(np.less_equal),
+    EQUAL: comparison(np.equal),
+}

@@ -1,0 +1,78 @@
+"""Forward mode over any interpreter: each ref carries its tangent along."""
+
+from __future__ import annotations
+
+from typing import Generic, final
+
+from typing_extensions import override
+
+from ..ops.cursor import Quietly
+from ..ops.errors import ProgramError
+from ..ops.infix import Infix
+from ..ops.primitive import Primitive, R, Static
+from ..ops.types import DType, Shape
+from .interpreter import Interpreter, Wrapper
+
+
+@final
+class Dual(Infix, Generic[R]):
+    """A ref of forward mode: a value of the inner interpreter and its tangent, None when it is zero."""
+
+    __slots__ = ("value", "ops", "tangent")
+
+    def __init__(self, value: R, ops: ForwardMode[R], tangent: R | None = None):
+        self.value = value
+        self.ops = ops
+        self.tangent = tangent
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        shape: Shape = self.value.shape
+        return shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        dtype: DType = self.value.dtype
+        return dtype
+
+
+@final
+class ForwardMode(Wrapper[Dual[R], R]):
+    """Jacobian-vector products by each primitive's jvp rule."""
+
+    __slots__ = ()
+    ref_type = Dual
+
+    def __init__(self, inner: Interpreter[R]):
+        super().__init__(inner, differentiates=True)
+
+    @override
+    def wrap(self, value: R, /) -> Dual[R]:
+        return Dual(value, self)
+
+    def dual(self, value: R, tangent: R | None) -> Dual[R]:
+        """A ref with a tangent of its own shape and dtype."""
+        return Dual(value, self, tangent if value.dtype.kind in "fO" else None)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Dual[R], ...], static: Static, /) -> tuple[Dual[R], ...]:
+        if self.closed:
+            raise ProgramError(self.closed)
+        refs = tuple([r if type(r) is Dual and r.ops is self else self.adopt(r) for r in refs])
+        values = tuple([r.value for r in refs])
+        tangents = tuple([r.tangent for r in refs])
+        moving = primitive.differentiable and any(t is not None for t in tangents)
+        if not moving:
+            return tuple([Dual(v, self) for v in self.inner.bind(primitive, values, static)])
+        rule = primitive.jvp
+        if primitive.decomposition is not None and (self.inner.differentiates or rule is None):
+            return self.decompose(primitive, refs, static)
+        if rule is None:
+            raise ProgramError(f"{primitive} is core and differentiable but has no jvp rule")
+        outs = self.inner.bind(primitive, values, static)
+        with Quietly(self.cursor):
+            moved = rule(self.inner, values, outs, tangents, **static)
+        rest = (None,) * (len(outs) - len(moved))
+        return tuple([Dual(v, self, t) for v, t in zip(outs, (*moved, *rest))])

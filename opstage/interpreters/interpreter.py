@@ -1,0 +1,170 @@
+"""`Interpreter`: what every interpreter is, and the two ways to make one.
+
+A *base* interpreter gives ops their meaning on values of its own (arrays, shapes, graph variables). A *wrapping*
+interpreter (the tape, forward mode, an op counter) does something around another one, its `inner`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
+from typing_extensions import override
+
+from ..ops.bound import BoundOps
+from ..ops.cursor import Cursor, Quietly
+from ..ops.errors import ProgramError
+from ..ops.primitive import Primitive, R, Static
+from ..ops.types import DType
+
+Inner = TypeVar("Inner", bound=Any)
+
+
+class Interpreter(BoundOps[R]):
+    """The structural methods that all interpreters share.
+
+    depth           how many interpreters stand beneath this one
+    differentiates  whether this one, or one beneath it, takes derivatives; those above it then expand composites,
+                    because a fused kernel's residuals cannot take cotangents
+    """
+
+    __slots__ = ("cursor", "dtype", "seed", "depth", "differentiates")
+
+    def __init__(self, cursor: Cursor, dtype: DType, seed: int, depth: int, differentiates: bool):
+        self.cursor = cursor
+        self.dtype = dtype
+        self.seed = seed
+        self.depth = depth
+        self.differentiates = differentiates
+
+    @abstractmethod
+    def adopt(self, ref: Any, /) -> R:
+        """`ref` as a ref of this interpreter: itself, or a constant made of one from beneath; else a ProgramError."""
+
+    @override
+    def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        assert primitive.decomposition is not None, primitive
+        with Quietly(self.cursor):
+            return primitive.decomposition(self, *refs, **static)
+
+    @override
+    def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
+        cursor = self.cursor
+        outside = cursor.region
+        cursor.region = outside.child(name)
+        try:
+            return f(self, *args)
+        finally:
+            cursor.region = outside
+
+    @override
+    def vjp_of(self, f: Callable[..., Any], /, *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+        from .derivatives import vjp
+
+        return vjp(self, f, *refs)
+
+    @override
+    def jvp_of(self, f: Callable[..., Any], refs: tuple[Any, ...], tangents: tuple[Any, ...], /) -> tuple[Any, Any]:
+        from .derivatives import jvp
+
+        return jvp(self, f, refs, tangents)
+
+
+class BaseInterpreter(Interpreter[R]):
+    """An interpreter with values of its own, and the door between them and the host.
+
+    `put` and `get` carry arrays in and out; `execute` runs a program that is written against this interpreter.
+    """
+
+    __slots__ = ("_step",)
+
+    def __init__(self, dtype: DType, seed: int, cursor: Cursor | None = None):
+        super().__init__(cursor if cursor is not None else Cursor(), dtype, seed, depth=0, differentiates=False)
+        self._step: R | None = None
+
+    @abstractmethod
+    def put(self, value: Any, /) -> R:
+        """A host array (floats cast to this interpreter's dtype, integers and booleans kept) as a value."""
+
+    @abstractmethod
+    def get(self, ref: R, /) -> Any:
+        """A value back on the host."""
+
+    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+        """`program(self, *refs)` from a fresh cursor, at training step `step`."""
+        self.cursor = Cursor()
+        self._step = self.put(_step_array(step))
+        return program(self, *refs)
+
+    @override
+    def step(self) -> R:
+        if self._step is None:
+            self._step = self.put(_step_array(0))
+        return self._step
+
+
+def _step_array(step: int) -> npt.NDArray[Any]:
+    import numpy as np
+
+    return np.asarray(step, dtype=np.int64)
+
+
+class Wrapper(Interpreter[R], Generic[R, Inner]):
+    """An interpreter around `inner`, with refs of its own that hold inner refs.
+
+    A subclass supplies `bind`, `wrap` (an inner ref as a constant of its own) and `ref_type`. After `close`, its refs
+    are of no more use: a ref of an inner derivative must not leak out of it.
+    """
+
+    __slots__ = ("inner", "closed")
+    ref_type: type[Any]
+
+    def __init__(self, inner: Interpreter[Inner], *, differentiates: bool):
+        super().__init__(
+            inner.cursor,
+            inner.dtype,
+            inner.seed,
+            depth=inner.depth + 1,
+            differentiates=differentiates or inner.differentiates,
+        )
+        self.inner = inner
+        self.closed: str | None = None
+
+    @abstractmethod
+    def wrap(self, value: Inner, /) -> R:
+        """A constant of this interpreter from a ref of the inner one."""
+
+    def close(self, reason: str) -> None:
+        """Make every later use of this interpreter a ProgramError that says `reason`."""
+        self.closed = reason
+
+    @override
+    def adopt(self, ref: Any, /) -> R:
+        if self.closed is not None:
+            raise ProgramError(self.closed)
+        if isinstance(ref, self.ref_type) and ref.ops is self:
+            return ref  # type: ignore[no-any-return]
+        owner = getattr(ref, "ops", None)
+        if owner is None:
+            raise ProgramError(
+                f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…), or pass it to the program"
+            )
+        if owner.depth > self.depth:
+            raise ProgramError(
+                "a ref of an inner derivative was used outside of it; return it from the inner function instead"
+            )
+        if owner.depth == self.depth:
+            raise ProgramError(
+                f"refs of two interpreters were mixed: {getattr(owner, 'closed', None) or 'this one belongs to another run'}"
+            )
+        return self.wrap(self.inner.adopt(ref))
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> R:
+        return self.wrap(self.inner.const(value, dtype=dtype))
+
+    @override
+    def step(self) -> R:
+        return self.wrap(self.inner.step())

@@ -1,0 +1,308 @@
+"""Reverse mode over any interpreter.
+
+The tape computes with the interpreter beneath it and remembers, for each op that a wanted gradient passes through, a
+`Record`: what the op's vjp reads and where its cotangents go. Records hold records, not values, so an intermediate
+result lives on only if some rule reads it, and a branch that nobody uses is forgotten at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Generic, final
+
+from typing_extensions import override
+
+from ..ops.catalogue.elementwise import ADD
+from ..ops.cursor import Quietly, Region
+from ..ops.errors import ProgramError
+from ..ops.infix import Infix
+from ..ops.primitive import NO_STATIC, Primitive, R, Static
+from ..ops.types import DType, Shape, TensorType
+from .interpreter import Interpreter, Wrapper
+
+
+@final
+class Record(Generic[R]):
+    """One op on the tape, or a leaf (primitive None). It is the context that the op's vjp rule sees."""
+
+    __slots__ = (
+        "serial",
+        "primitive",
+        "static",
+        "parents",
+        "slots",
+        "needs",
+        "saved",
+        "inputs",
+        "outputs",
+        "region",
+        "ordinal",
+    )
+
+    serial: int
+    primitive: Primitive | None
+    static: Static
+    parents: tuple[Record[R] | None, ...]  # the record that made each operand; None where no gradient is wanted
+    slots: tuple[int, ...]  # which output of that record the operand is
+    needs: tuple[bool, ...]
+    saved: tuple[R, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    region: Region
+    ordinal: int
+
+
+@final
+class Node(Infix, Generic[R]):
+    """A ref of the tape: a value of the inner interpreter and the record that made it (None for a constant)."""
+
+    __slots__ = ("value", "ops", "record", "slot")
+
+    def __init__(self, value: R, ops: Tape[R], record: Record[R] | None = None, slot: int = 0):
+        self.value = value
+        self.ops = ops
+        self.record = record
+        self.slot = slot
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        shape: Shape = self.value.shape
+        return shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        dtype: DType = self.value.dtype
+        return dtype
+
+
+_NEEDS_1 = (True,)
+_SLOTS_1 = ((0,), (1,), (2,), (3,))
+
+
+@final
+class Tape(Wrapper[Node[R], R]):
+    """Reverse mode. `leaf` makes a ref whose gradient is wanted; `pull` carries cotangents back to leaves."""
+
+    __slots__ = ("_serial",)
+    ref_type = Node
+
+    def __init__(self, inner: Interpreter[R]):
+        super().__init__(inner, differentiates=True)
+        self._serial = 0
+
+    @override
+    def wrap(self, value: R, /) -> Node[R]:
+        return Node(value, self)
+
+    def leaf(self, value: R, /) -> Node[R]:
+        """A ref whose gradient is wanted; integers and masks have none and become constants."""
+        if value.dtype.kind not in "fO":
+            return Node(value, self)
+        record: Record[R] = Record()
+        record.primitive = None
+        record.parents = ()
+        record.outputs = (TensorType(value.shape, value.dtype),)
+        self._serial = record.serial = self._serial + 1
+        return Node(value, self, record)
+
+    # Forward --------------------------------------------------------------------------------------------------------
+    # bind1 and bind2 are bind, written out for the ops of which small programs consist.
+
+    @override
+    def bind1(self, primitive: Primitive, x: Node[R], /) -> Node[R]:
+        if type(x) is not Node or x.ops is not self or self.closed:
+            x = self.adopt(x)
+        parent = x.record
+        if parent is None or not primitive.differentiable:
+            return Node(self.inner.bind1(primitive, x.value), self)
+        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+            return self.decompose(primitive, (x,), NO_STATIC)[0]
+        value = x.value
+        out = self.inner.bind1(primitive, value)
+        record: Record[R] = Record()
+        record.primitive = primitive
+        record.static = NO_STATIC
+        record.parents = (parent,)
+        record.slots = _SLOTS_1[x.slot] if x.slot < 4 else (x.slot,)
+        record.needs = _NEEDS_1
+        record.inputs = record.outputs = _types1(value)
+        record.saved = tuple([value if i == 0 else out for i in primitive.saved_positions(_NEEDS_1, NO_STATIC)])
+        cursor = self.cursor
+        record.region = cursor.region
+        record.ordinal = cursor.ordinal
+        self._serial = record.serial = self._serial + 1
+        return Node(out, self, record)
+
+    @override
+    def bind2(self, primitive: Primitive, x: Node[R], y: Node[R], /) -> Node[R]:
+        if type(x) is not Node or x.ops is not self or self.closed:
+            x = self.adopt(x)
+        if type(y) is not Node or y.ops is not self:
+            y = self.adopt(y)
+        px, py = x.record, y.record
+        if (px is None and py is None) or not primitive.differentiable:
+            return Node(self.inner.bind2(primitive, x.value, y.value), self)
+        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+            return self.decompose(primitive, (x, y), NO_STATIC)[0]
+        a, b = x.value, y.value
+        out = self.inner.bind2(primitive, a, b)
+        record: Record[R] = Record()
+        record.primitive = primitive
+        record.static = NO_STATIC
+        record.parents = (px, py)
+        record.slots = (x.slot, y.slot)
+        record.needs = needs = (px is not None, py is not None)
+        record.inputs = (TensorType(a.shape, a.dtype), TensorType(b.shape, b.dtype))
+        record.outputs = (TensorType(out.shape, out.dtype),)
+        record.saved = tuple(
+            [
+                a if i == 0 else b if i == 1 else out if i == 2 else None
+                for i in primitive.saved_positions(needs, NO_STATIC)
+            ]
+        )
+        cursor = self.cursor
+        record.region = cursor.region
+        record.ordinal = cursor.ordinal
+        self._serial = record.serial = self._serial + 1
+        return Node(out, self, record)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Node[R], ...], static: Static, /) -> tuple[Node[R], ...]:
+        if self.closed:
+            raise ProgramError(self.closed)
+        refs = tuple([r if type(r) is Node and r.ops is self else self.adopt(r) for r in refs])
+        parents = tuple([r.record for r in refs])
+        values = tuple([r.value for r in refs])
+        needs = tuple([p is not None for p in parents])
+        if not primitive.differentiable or True not in needs:
+            return tuple([Node(v, self) for v in self.inner.bind(primitive, values, static)])
+        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+            return self.decompose(primitive, refs, static)
+        outs = self.inner.bind(primitive, values, static)
+        every = values + outs
+        record: Record[R] = Record()
+        record.primitive = primitive
+        record.static = static
+        record.parents = parents
+        record.slots = tuple([r.slot for r in refs])
+        record.needs = needs
+        record.inputs = tuple([TensorType(v.shape, v.dtype) for v in values])
+        record.outputs = tuple([TensorType(v.shape, v.dtype) for v in outs])
+        record.saved = tuple([every[i] if i >= 0 else None for i in primitive.saved_positions(needs, static)])
+        cursor = self.cursor
+        record.region = cursor.region
+        record.ordinal = cursor.ordinal
+        self._serial = record.serial = self._serial + 1
+        return tuple([Node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
+
+    # Backward -------------------------------------------------------------------------------------------------------
+
+    def pull(
+        self, outputs: Sequence[Node[R]], cotangents: Sequence[R | None], wrt: Sequence[Node[R]], *, keep: bool = True
+    ) -> list[R | None]:
+        """Cotangents of `wrt` from cotangents of `outputs`; zeros where none arrives, None at constants.
+
+        Only records that an output depends on are visited, latest first, so each op's cotangents are complete when
+        its rule runs. With `keep=False` a record's residuals are dropped as soon as they have been read, so memory
+        falls as the pass goes; the tape cannot be pulled through again.
+        """
+        wanted = {ref.record for ref in wrt if ref.record is not None}
+        found = self.cotangents(outputs, cotangents, retain=wanted, keep=keep)
+        ops = self.inner
+        result: list[R | None] = []
+        with Quietly(ops.cursor):
+            for ref in wrt:
+                cotangent = found[ref.record][ref.slot] if ref.record in found else None
+                if cotangent is None and ref.record is not None:
+                    cotangent = ops.full(shape=ref.shape, value=0.0, dtype=ref.dtype)
+                result.append(cotangent)
+        return result
+
+    def cotangents(
+        self,
+        outputs: Sequence[Node[R]],
+        cotangents: Sequence[R | None],
+        *,
+        retain: set[Record[R]] | None = None,
+        keep: bool = True,
+    ) -> dict[Record[R], list[R | None]]:
+        """The cotangent of every output of the records in `retain`; of every record reached when `retain` is None."""
+        ops = self.inner
+        pending: dict[Record[R], list[R | None]] = {}
+        for ref, cotangent in zip(outputs, cotangents):
+            if ref.record is not None and cotangent is not None:
+                _deposit(ops, pending, ref.record, ref.slot, cotangent)
+        order = _reached(pending)
+        result: dict[Record[R], list[R | None]] = {}
+        with Quietly(ops.cursor):
+            cursor = ops.cursor
+            while order:
+                record = order.pop()
+                arrived = pending.pop(record, None)
+                if arrived is None:
+                    continue
+                if retain is None or record in retain:
+                    result[record] = arrived
+                primitive = record.primitive
+                if primitive is None:
+                    continue
+                cursor.region, cursor.ordinal = record.region, record.ordinal
+                visible = len(primitive.outputs)
+                if visible > 1 or len(arrived) > 1:
+                    if any(c is not None for c in arrived[visible:]):
+                        raise ProgramError(
+                            f"a residual of {primitive} received a cotangent; its composite must be expanded"
+                        )
+                    arrived = [
+                        c if c is not None else ops.full(shape=t.shape, value=0.0, dtype=t.dtype)
+                        for c, t in zip(arrived[:visible], record.outputs)
+                    ]
+                rule = primitive.vjp
+                assert rule is not None
+                for parent, slot, cotangent in zip(
+                    record.parents, record.slots, rule(ops, record, tuple(arrived), **record.static)
+                ):
+                    if parent is not None and cotangent is not None:
+                        _deposit(ops, pending, parent, slot, cotangent)
+                if not keep:
+                    record.saved = ()
+                    record.parents = ()
+                    record.primitive = _CONSUMED
+        return result
+
+
+def _types1(value: Any) -> tuple[TensorType]:
+    return (TensorType(value.shape, value.dtype),)
+
+
+def _deposit(
+    ops: Interpreter[R], pending: dict[Record[R], list[R | None]], record: Record[R], slot: int, cotangent: R
+) -> None:
+    arrived = pending.get(record)
+    if arrived is None:
+        arrived = pending[record] = [None] * len(record.outputs)
+    before = arrived[slot]
+    arrived[slot] = cotangent if before is None else ops.bind2(ADD, before, cotangent)
+
+
+def _reached(roots: dict[Record[R], list[R | None]]) -> list[Record[R]]:
+    """All records that the roots depend on, in the order in which they were made."""
+    seen = set(roots)
+    stack = list(roots)
+    for record in stack:  # grows while it is walked
+        for parent in record.parents:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    stack.sort(key=attrgetter("serial"))
+    return stack
+
+
+def _consumed(*_: Any, **__: Any) -> Any:
+    raise ProgramError("this part of the tape was consumed by an earlier backward pass; run the program again")
+
+
+_CONSUMED = Primitive("consumed", "A record whose residuals are gone.", operands=(), shape=_consumed, vjp=_consumed)

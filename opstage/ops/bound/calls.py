@@ -1,0 +1,68 @@
+"""How a method of `BoundOps` becomes a call of the seam."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import final
+
+from ..primitive import NO_STATIC, Primitive, Static
+from ..protocol import Ops, R
+
+
+class Calls(Ops[R]):
+    """The step from a user-level op to `bind`: count the op on the cursor, unless a rule is running, and bind it.
+
+    `bind1`, `bind2`, `bind3` are the seam for ops of fixed arity with one output, no residual and no statics; they
+    default to `bind`, and an interpreter on the hot path writes them out.
+    """
+
+    __slots__ = ()
+
+    def bind1(self, primitive: Primitive, x: R, /) -> R:
+        return self.bind(primitive, (x,), NO_STATIC)[0]
+
+    def bind2(self, primitive: Primitive, x: R, y: R, /) -> R:
+        return self.bind(primitive, (x, y), NO_STATIC)[0]
+
+    def bind3(self, primitive: Primitive, x: R, y: R, z: R, /) -> R:
+        return self.bind(primitive, (x, y, z), NO_STATIC)[0]
+
+    @abstractmethod
+    def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
+
+    @final
+    def _call1(self, primitive: Primitive, x: R) -> R:
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind1(primitive, x)
+
+    @final
+    def _call2(self, primitive: Primitive, x: R, y: R) -> R:
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind2(primitive, x, y)
+
+    @final
+    def _call3(self, primitive: Primitive, x: R, y: R, z: R) -> R:
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind3(primitive, x, y, z)
+
+    @final
+    def _call(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> R:
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind(primitive, refs, static)[0]
+
+    @final
+    def _call_many(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        """All outputs, without the residuals."""
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind(primitive, refs, static)[: len(primitive.outputs)]

@@ -1,0 +1,50 @@
+"""Reading and adding at indices."""
+
+from __future__ import annotations
+
+from typing import final
+
+from ..catalogue.indexing import (
+    GATHER_ROW,
+    GATHER_ROWS,
+    GATHER_SCALAR,
+    GATHER_VEC,
+    SCATTER_ADD_ROW,
+    SCATTER_ADD_ROWS,
+    SCATTER_ADD_SCALAR,
+    SCATTER_ADD_VEC,
+)
+from ..protocol import R
+from .calls import Calls
+
+
+class IndexingOps(Calls[R]):
+    __slots__ = ()
+
+    @final
+    def gather_scalar(self, x: R, /, *, index: int, mode: str = "raise") -> R:
+        return self._call(GATHER_SCALAR, (x,), {"index": index, "mode": mode})
+
+    @final
+    def gather_row(self, x: R, /, *, index: int, mode: str = "raise") -> R:
+        return self._call(GATHER_ROW, (x,), {"index": index, "mode": mode})
+
+    @final
+    def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        return self._call(GATHER_VEC, (x, idx), {"mode": mode})
+
+    @final
+    def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        return self._call(GATHER_ROWS, (x, idx), {"mode": mode})
+
+    @final
+    def scatter_add_vec(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
+        if isinstance(index, int):
+            return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": index, "mode": mode})
+        return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
+
+    @final
+    def scatter_add_row(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
+        if isinstance(index, int):
+            return self._call(SCATTER_ADD_ROW, (x, v), {"index": index, "mode": mode})
+        return self._call(SCATTER_ADD_ROWS, (x, v, index), {"mode": mode})

@@ -1,0 +1,38 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from typing import final
+
+from ..catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS
+from ..protocol import R
+from .calls import Calls
+
+
+class LossOps(Calls[R]):
+    __slots__ = ()
+
+    @final
+    def mse_loss(self, x: R, y: R, /) -> R:
+        return self._call2(MSE_LOSS, x, y)
+
+    @final
+    def cross_entropy(
+        self,
+        logits: R,
+        labels: R,
+        /,
+        *,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> R:
+        static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        return self._call(CROSS_ENTROPY, (logits, labels), static)
+
+    @final
+    def cross_entropy_grad(
+        self, logits: R, labels: R, lse: R, g: R, /, *, reduction: str, ignore_index: int, label_smoothing: float
+    ) -> R:
+        static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        return self._call(CROSS_ENTROPY_GRAD, (logits, labels, lse, g), static)

@@ -1,0 +1,324 @@
+"""Arithmetic and functions of one element.
+
+A pointwise function has one derivative formula, `derivative(ops, v, g) = g · f'`, with v the operand or the result,
+whichever is cheaper; cotangents and tangents go through the same formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..primitive import Context, Primitive, R
+from ..protocol import Ops
+from ..rules import same_type, zeros_like
+from ..types import TensorType, require_float, require_number
+
+
+def pointwise(
+    name: str,
+    doc: str,
+    *,
+    derivative: Callable[..., Any],
+    reads: str,
+    integers: bool = False,
+    decomposition: Callable[..., Any] | None = None,
+) -> Primitive:
+    """A function of one element; `reads` says whether its derivative is written in the operand `x` or the result `out`."""
+
+    def shape(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+        (require_number if integers else require_float)(x, "x")
+        return (x,)
+
+    def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
+        return (derivative(ops, ctx.saved[0] if ctx.saved else None, cotangents[0], **static),)
+
+    def jvp(
+        ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, **static: Any
+    ) -> tuple[R]:
+        return (derivative(ops, primals[0] if reads == "x" else outputs[0], tangents[0], **static),)
+
+    saves = (reads,) if reads else ()
+    return Primitive(
+        name, doc, operands=("x",), shape=shape, vjp=vjp, jvp=jvp, saves=saves, decomposition=decomposition
+    )
+
+
+# Two operands -------------------------------------------------------------------------------------------------------
+
+
+def binary_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    return (same_type(x, y),)
+
+
+def _add_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,) = cotangents
+    return g, g
+
+
+def _add_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    tx, ty = tangents
+    return (ops.add(tx, ty) if tx is not None and ty is not None else tx if ty is None else ty,)
+
+
+ADD = Primitive(
+    "add",
+    "`add(x, y)` = x + y, both of one shape and dtype. PyTorch: torch.add.",
+    operands=("x", "y"),
+    shape=binary_shape,
+    vjp=_add_vjp,
+    jvp=_add_jvp,
+)
+
+
+def _sub_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,) = cotangents
+    return g, ops.neg(g) if ctx.needs[1] else None
+
+
+def _sub_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    tx, ty = tangents
+    if ty is None:
+        return (tx,)
+    return (ops.neg(ty) if tx is None else ops.sub(tx, ty),)
+
+
+SUB = Primitive(
+    "sub",
+    "`sub(x, y)` = x - y, both of one shape and dtype. PyTorch: torch.sub.",
+    operands=("x", "y"),
+    shape=binary_shape,
+    vjp=_sub_vjp,
+    jvp=_sub_jvp,
+)
+
+
+def _mul_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x, y) = cotangents, ctx.saved
+    return ops.mul(g, y) if ctx.needs[0] else None, ops.mul(g, x) if ctx.needs[1] else None
+
+
+def _mul_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    (x, y), (tx, ty) = primals, tangents
+    dx = ops.mul(tx, y) if tx is not None else None
+    dy = ops.mul(x, ty) if ty is not None else None
+    return _add_jvp(ops, primals, outputs, (dx, dy))
+
+
+MUL = Primitive(
+    "mul",
+    "`mul(x, y)` = x · y, both of one shape and dtype. PyTorch: torch.mul.",
+    operands=("x", "y"),
+    shape=binary_shape,
+    vjp=_mul_vjp,
+    jvp=_mul_jvp,
+    saves={"x": ("y",), "y": ("x",)},
+)
+
+
+def _div_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    return (same_type(x, y),)
+
+
+def _div_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    y, out = ctx.saved
+    dx = ops.div(cotangents[0], y)
+    return dx if ctx.needs[0] else None, ops.neg(ops.mul(dx, out)) if ctx.needs[1] else None
+
+
+def _div_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    (_, y), (out,), (tx, ty) = primals, outputs, tangents
+    if ty is None:
+        return (ops.div(tx, y) if tx is not None else None,)
+    slope = ops.mul(out, ty)
+    return (ops.div(ops.neg(slope) if tx is None else ops.sub(tx, slope), y),)
+
+
+DIV = Primitive(
+    "div",
+    "`div(x, y)` = x / y, both of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div.",
+    operands=("x", "y"),
+    shape=_div_shape,
+    vjp=_div_vjp,
+    jvp=_div_jvp,
+    saves={"y": ("x", "y"), "out": ("y",)},
+)
+
+
+def _extremum(name: str, doc: str, x_wins: Callable[..., Any]) -> Primitive:
+    def share(ops: Ops[R], x: R, y: R, g: R) -> R:
+        """The part of g that belongs to the operand x."""
+        winner = ops.select(x_wins(ops, x, y), g, zeros_like(ops, g))
+        return ops.select(ops.equal(x, y), ops.scale(g, c=0.5), winner)
+
+    def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+        (g,), (x, y) = cotangents, ctx.saved
+        return share(ops, x, y, g) if ctx.needs[0] else None, share(ops, y, x, g) if ctx.needs[1] else None
+
+    def jvp(
+        ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+    ) -> tuple[R | None]:
+        (x, y), (tx, ty) = primals, tangents
+        dx = share(ops, x, y, tx) if tx is not None else None
+        dy = share(ops, y, x, ty) if ty is not None else None
+        return _add_jvp(ops, primals, outputs, (dx, dy))
+
+    return Primitive(name, doc, operands=("x", "y"), shape=binary_shape, vjp=vjp, jvp=jvp, saves=("x", "y"))
+
+
+MAXIMUM = _extremum(
+    "maximum",
+    "`maximum(x, y)`, the larger of each pair; a tie gives half of the gradient to each. PyTorch: torch.maximum.",
+    lambda ops, x, y: ops.less(y, x),
+)
+MINIMUM = _extremum(
+    "minimum",
+    "`minimum(x, y)`, the smaller of each pair; a tie gives half of the gradient to each. PyTorch: torch.minimum.",
+    lambda ops, x, y: ops.less(x, y),
+)
+
+# One operand --------------------------------------------------------------------------------------------------------
+
+NEG = pointwise(
+    "neg", "`neg(x)` = -x. PyTorch: torch.neg.", reads="", integers=True, derivative=lambda ops, _, g: ops.neg(g)
+)
+SCALE = pointwise(
+    "scale",
+    "`scale(x, c=)` = c · x for a static number c, rounded once to x's dtype. PyTorch: x * c.",
+    reads="",
+    derivative=lambda ops, _, g, c: ops.scale(g, c=c),
+)
+
+
+def _abs_derivative(ops: Ops[R], x: R, g: R) -> R:
+    zero = zeros_like(ops, x)
+    return ops.select(ops.less(x, zero), ops.neg(g), ops.select(ops.less(zero, x), g, zeros_like(ops, g)))
+
+
+ABS = pointwise(
+    "abs",
+    "`abs(x)` = |x|, with derivative 0 at 0. PyTorch: torch.abs.",
+    reads="x",
+    integers=True,
+    derivative=_abs_derivative,
+)
+SQRT = pointwise(
+    "sqrt",
+    "`sqrt(x)` = √x; nan below 0, derivative +inf at 0. PyTorch: torch.sqrt.",
+    reads="out",
+    derivative=lambda ops, y, g: ops.div(ops.scale(g, c=0.5), y),
+)
+EXP = pointwise("exp", "`exp(x)` = eˣ. PyTorch: torch.exp.", reads="out", derivative=lambda ops, y, g: ops.mul(g, y))
+LOG = pointwise(
+    "log",
+    "`log(x)`, natural; -inf at 0, nan below. PyTorch: torch.log.",
+    reads="x",
+    derivative=lambda ops, x, g: ops.div(g, x),
+)
+INV = pointwise(
+    "inv",
+    "`inv(x)` = 1/x. PyTorch: torch.reciprocal.",
+    reads="out",
+    derivative=lambda ops, y, g: ops.neg(ops.mul(ops.mul(g, y), y)),
+)
+SIN = pointwise(
+    "sin", "`sin(x)`, x in radians. PyTorch: torch.sin.", reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.cos(x))
+)
+COS = pointwise(
+    "cos",
+    "`cos(x)`, x in radians. PyTorch: torch.cos.",
+    reads="x",
+    derivative=lambda ops, x, g: ops.neg(ops.mul(g, ops.sin(x))),
+)
+TANH = pointwise(
+    "tanh",
+    "`tanh(x)`. Derivative 1 - tanh². PyTorch: torch.tanh.",
+    reads="out",
+    derivative=lambda ops, y, g: ops.tanh_grad(y, g),
+)
+SIGMOID = pointwise(
+    "sigmoid",
+    "`sigmoid(x)` = 1/(1 + e⁻ˣ), never overflowing. Derivative y·(1 - y). PyTorch: torch.sigmoid.",
+    reads="out",
+    derivative=lambda ops, y, g: ops.sigmoid_grad(y, g),
+)
+SOFTPLUS = pointwise(
+    "softplus",
+    "`softplus(x)` = log(1 + eˣ), never overflowing. Derivative sigmoid(x). PyTorch: torch.nn.functional.softplus.",
+    reads="x",
+    derivative=lambda ops, x, g: ops.mul(g, ops.sigmoid(x)),
+)
+ERF = pointwise(
+    "erf",
+    "`erf(x)` = 2/√π ∫₀ˣ e^(-t²) dt. PyTorch: torch.erf.",
+    reads="x",
+    derivative=lambda ops, x, g: ops.mul(g, ops.scale(ops.exp(ops.neg(ops.mul(x, x))), c=2 / math.sqrt(math.pi))),
+)
+
+
+def _pow_derivative(ops: Ops[R], x: R, g: R, *, exponent: Any) -> R:
+    if exponent == 0:
+        return zeros_like(ops, g)
+    slope = ops.pow(x, exponent=exponent - 1)
+    return ops.mul(g, ops.scale(slope, c=exponent))
+
+
+POW = pointwise(
+    "pow",
+    "`pow(x, exponent=)` = x^exponent for a static exponent; IEEE results. Derivative exponent · x^(exponent - 1), "
+    "which is 0 for exponent 0. PyTorch: torch.pow.",
+    reads="x",
+    derivative=_pow_derivative,
+)
+
+
+def _clamp_decomposition(ops: Ops[R], x: R, /, *, lo: Any, hi: Any) -> tuple[R, ...]:
+    lower = ops.full(shape=x.shape, value=lo, dtype=x.dtype)
+    upper = ops.full(shape=x.shape, value=hi, dtype=x.dtype)
+    return (ops.minimum(ops.maximum(x, lower), upper),)
+
+
+def _clamp_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
+    lower = ops.full(shape=x.shape, value=lo, dtype=x.dtype)
+    upper = ops.full(shape=x.shape, value=hi, dtype=x.dtype)
+    inside = ops.logical_and(ops.less_equal(lower, x), ops.less_equal(x, upper))
+    return ops.select(inside, g, zeros_like(ops, g))
+
+
+CLAMP = pointwise(
+    "clamp",
+    "`clamp(x, lo=, hi=)` = min(max(x, lo), hi); gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp.",
+    reads="x",
+    derivative=_clamp_derivative,
+    decomposition=_clamp_decomposition,
+)
+
+
+def _safe_log_decomposition(ops: Ops[R], x: R, /, *, eps: Any) -> tuple[R, ...]:
+    return (ops.log(ops.maximum(x, ops.full(shape=x.shape, value=eps, dtype=x.dtype))),)
+
+
+def _safe_log_derivative(ops: Ops[R], x: R, g: R, *, eps: Any) -> R:
+    floor = ops.full(shape=x.shape, value=eps, dtype=x.dtype)
+    slope = ops.div(g, ops.maximum(x, floor))  # the maximum keeps the side that is not selected finite
+    return ops.select(ops.less_equal(floor, x), slope, zeros_like(ops, g))
+
+
+SAFE_LOG = pointwise(
+    "safe_log",
+    "`safe_log(x, eps=)` = log(max(x, eps)); gradient 1/x where x >= eps, else 0. PyTorch: torch.log(torch.clamp(x, min=eps)).",
+    reads="x",
+    derivative=_safe_log_derivative,
+    decomposition=_safe_log_decomposition,
+)

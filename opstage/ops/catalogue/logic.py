@@ -1,0 +1,188 @@
+"""Masks, changes of dtype, the end of a gradient, and tensors made from nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..primitive import Context, Primitive, R, no_flops
+from ..protocol import Ops
+from ..rules import same_shape, same_type, zeros_like
+from ..types import BOOL, Shape, TensorType, as_dtype, is_float, require_bool, require_number
+
+# Comparisons --------------------------------------------------------------------------------------------------------
+
+
+def _ordered_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    return (TensorType(same_type(x, y).shape, BOOL),)
+
+
+def _equal_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    return (TensorType(same_type(x, y).shape, BOOL),)
+
+
+LESS = Primitive(
+    "less",
+    "`less(x, y)`, the mask x < y. No gradient. PyTorch: torch.lt.",
+    operands=("x", "y"),
+    shape=_ordered_shape,
+    differentiable=False,
+)
+LESS_EQUAL = Primitive(
+    "less_equal",
+    "`less_equal(x, y)`, the mask x <= y. No gradient. PyTorch: torch.le.",
+    operands=("x", "y"),
+    shape=_ordered_shape,
+    differentiable=False,
+)
+EQUAL = Primitive(
+    "equal",
+    "`equal(x, y)`, the mask x = y, of numbers or of masks. No gradient. PyTorch: torch.eq.",
+    operands=("x", "y"),
+    shape=_equal_shape,
+    differentiable=False,
+)
+
+
+def _logical_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_bool(x, "x")
+    return (same_type(x, y),)
+
+
+def _logical_not_shape(x: TensorType) -> tuple[TensorType, ...]:
+    require_bool(x, "x")
+    return (x,)
+
+
+LOGICAL_AND = Primitive(
+    "logical_and",
+    "`logical_and(x, y)` of two masks. No gradient. PyTorch: torch.logical_and.",
+    operands=("x", "y"),
+    shape=_logical_shape,
+    differentiable=False,
+)
+LOGICAL_NOT = Primitive(
+    "logical_not",
+    "`logical_not(x)` of a mask. No gradient. PyTorch: torch.logical_not.",
+    operands=("x",),
+    shape=_logical_not_shape,
+    differentiable=False,
+)
+
+# Choice and conversion ----------------------------------------------------------------------------------------------
+
+
+def _select_shape(mask: TensorType, x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_bool(mask, "mask")
+    same_shape(mask.shape, x.shape, "mask", "x")
+    return (same_type(x, y),)
+
+
+def _select_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (mask,) = cotangents, ctx.saved
+    zero = zeros_like(ops, g)
+    return (
+        None,
+        ops.select(mask, g, zero) if ctx.needs[1] else None,
+        ops.select(mask, zero, g) if ctx.needs[2] else None,
+    )
+
+
+def _select_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    mask, (_, tx, ty) = primals[0], tangents
+    if tx is None and ty is None:
+        return (None,)
+    return (
+        ops.select(
+            mask,
+            tx if tx is not None else zeros_like(ops, outputs[0]),
+            ty if ty is not None else zeros_like(ops, outputs[0]),
+        ),
+    )
+
+
+SELECT = Primitive(
+    "select",
+    "`select(mask, x, y)` = x where mask, else y; all of one shape. The side not selected gets no gradient, whatever "
+    "its value. PyTorch: torch.where.",
+    operands=("mask", "x", "y"),
+    shape=_select_shape,
+    vjp=_select_vjp,
+    jvp=_select_jvp,
+    saves={"mask": ("x", "y")},
+)
+
+
+def _cast_shape(x: TensorType, *, dtype: str) -> tuple[TensorType, ...]:
+    return (TensorType(x.shape, as_dtype(dtype)),)
+
+
+def _cast_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, dtype: str) -> tuple[R | None, ...]:
+    return (ops.cast(cotangents[0], dtype=ctx.inputs[0].dtype),)
+
+
+def _cast_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, *, dtype: str
+) -> tuple[R | None]:
+    return (ops.cast(tangents[0], dtype=dtype) if is_float(as_dtype(dtype)) else None,)
+
+
+CAST = Primitive(
+    "cast",
+    "`cast(x, dtype=)`. Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. "
+    "Between floats the gradient is cast back; an integer result has none. PyTorch: Tensor.to.",
+    operands=("x",),
+    shape=_cast_shape,
+    vjp=_cast_vjp,
+    jvp=_cast_jvp,
+    flops=no_flops,
+)
+
+
+def _detach_shape(x: TensorType) -> tuple[TensorType, ...]:
+    return (x,)
+
+
+DETACH = Primitive(
+    "detach",
+    "`detach(x)` = x, through which no gradient or tangent flows. PyTorch: Tensor.detach.",
+    operands=("x",),
+    shape=_detach_shape,
+    differentiable=False,
+    flops=no_flops,
+    view=True,
+)
+
+# Creation -----------------------------------------------------------------------------------------------------------
+
+
+def _full_shape(*, shape: Shape, value: Any, dtype: str) -> tuple[TensorType, ...]:
+    return (TensorType(shape, as_dtype(dtype)),)
+
+
+FULL = Primitive(
+    "full",
+    "`full(shape=, value=, dtype=)`, one static number everywhere. PyTorch: torch.full.",
+    operands=(),
+    shape=_full_shape,
+    differentiable=False,
+    flops=no_flops,
+)
+
+
+def _iota_shape(*, shape: Shape, axis: int, dtype: str) -> tuple[TensorType, ...]:
+    out = TensorType(shape, as_dtype(dtype))
+    require_number(out, "the result")
+    return (out,)
+
+
+IOTA = Primitive(
+    "iota",
+    "`iota(shape=, axis=, dtype=)`, each element its own index along `axis`. PyTorch: torch.arange, broadcast.",
+    operands=(),
+    shape=_iota_shape,
+    differentiable=False,
+    flops=no_flops,
+)

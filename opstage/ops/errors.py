@@ -1,0 +1,114 @@
+"""The errors that a user of Opstage can meet, and the search for the user's own line.
+
+Every error is raised where the fault is found, and says where in the user's program that is: `user_frame` walks the
+live stack to the first frame that is not Opstage's. Errors are rare, so the walk costs nothing in a program that is
+right, and no interpreter has to remember source lines for the sake of its errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_USER_CODE_INSIDE = _PACKAGE + "models/"  # the shipped models are programs like any user's
+
+
+class SourceLine(NamedTuple):
+    """A line of a user's program."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        path = Path(self.file)
+        try:
+            path = path.relative_to(Path.cwd())
+        except ValueError:
+            pass
+        return f"{path}:{self.line}"
+
+
+def is_user_file(file: str) -> bool:
+    """Whether code from `file` belongs to a program rather than to the framework."""
+    return not file.startswith(_PACKAGE) or file.startswith(_USER_CODE_INSIDE)
+
+
+def user_frame() -> SourceLine | None:
+    """The innermost line on the stack that is not the framework's own, or None."""
+    frame = sys._getframe(1)
+    while frame is not None:  # type: ignore[redundant-expr]  # f_back is None at the outermost frame
+        file = frame.f_code.co_filename
+        if is_user_file(file) and not file.startswith("<frozen"):
+            return SourceLine(file, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class OpstageError(Exception):
+    """The base of every error that Opstage raises on purpose."""
+
+
+class UsageError(OpstageError, ValueError):
+    """Bad input to Opstage itself: an unknown option, a missing file, a wrong argument (exit code 2 on a command line)."""
+
+
+class ProgramError(OpstageError, TypeError):
+    """A program that breaks the rules of refs: mixes interpreters, uses a ref after its tape was closed, returns a non-ref."""
+
+
+class UnsupportedError(OpstageError, NotImplementedError):
+    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently."""
+
+
+class LocatedError(OpstageError):
+    """An error at an op: which op, on which line of the user's program, in which region, and why.
+
+    `reason` alone is the same on every interpreter; `str()` puts the place before it.
+    """
+
+    def __init__(self, reason: str, *, op: str | None = None, region: str = "", source: SourceLine | None = None):
+        super().__init__(reason)
+        self.reason = reason
+        self.op = op
+        self.region = region
+        self.source = source if source is not None else user_frame()
+
+    def place(self, op: str, region: str) -> None:
+        """Fill in the op and region, unless an inner op already did."""
+        if self.op is None:
+            self.op, self.region = op, region
+
+    def __str__(self) -> str:
+        place = self.op or ""
+        if self.source is not None:
+            place += f" at {self.source}" if place else f"at {self.source}"
+        if self.region:
+            place += f" ({self.region})"
+        return f"{place}: {self.reason}" if place else self.reason
+
+
+class ShapeError(LocatedError, ValueError):
+    """Shapes, ranks or static parameters that do not fit an op."""
+
+
+class DtypeError(LocatedError, TypeError):
+    """An operand of a dtype that an op does not take."""
+
+
+class RangeError(LocatedError, IndexError):
+    """An index or label out of range, found when the values are known."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the closest of `choices`, or nothing when none is close."""
+    close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,183 @@
+"""Infix sugar: `x + y`, `2 * x`, `x @ w`, for every user-facing ref.
+
+Infix broadcasts by NumPy's rules, by inserting `broadcast_to`; named ops never do. Of two operands the one of the
+deeper interpreter (an inner derivative) says who computes, and the other is lifted to it as a constant.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .dims import is_one
+from .errors import ProgramError, ShapeError
+from .types import DType, Shape, show_shape
+
+_SCALARS = (int, float, Fraction, np.integer, np.floating)
+
+
+def broadcast_shapes(a: Shape, b: Shape) -> Shape:
+    """NumPy's rule: aligned from the last axis, a 1 stretches. What disagrees is left to broadcast_to's own message."""
+    if len(a) < len(b):
+        a = (1,) * (len(b) - len(a)) + a
+    elif len(b) < len(a):
+        b = (1,) * (len(a) - len(b)) + b
+    return tuple(y if is_one(x) else x for x, y in zip(a, b))
+
+
+class Infix:
+    """The operators of a ref. The ref supplies `ops`, its interpreter, and `shape` and `dtype`."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # `ndarray * ref` must reach __rmul__
+    ops: Any
+
+    @property
+    def shape(self) -> Shape:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    def _pair(self, other: Any) -> tuple[Any, Any, Any]:
+        """The interpreter that computes, and both operands as its refs, of one shape."""
+        ops, x = self.ops, self
+        if isinstance(other, Infix):
+            y: Any = other
+            if y.ops is not ops and y.ops.depth > ops.depth:
+                ops = y.ops
+        elif isinstance(other, _SCALARS):
+            value = other.item() if isinstance(other, np.generic) else other
+            return ops, x, ops.full(shape=x.shape, value=value, dtype=x.dtype)
+        else:
+            y = ops.const(other)
+        if x.shape is not y.shape:
+            shape = broadcast_shapes(x.shape, y.shape)
+            if not _same(x.shape, shape):
+                x = ops.broadcast_to(x, shape=shape)
+            if not _same(y.shape, shape):
+                y = ops.broadcast_to(y, shape=shape)
+        return ops, x, y
+
+    def __add__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.add(x, y)
+
+    def __radd__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.add(x, y)
+
+    def __sub__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.sub(x, y)
+
+    def __rsub__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.sub(x, y)
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, (float, Fraction)) and self.dtype.kind in "fO":
+            return self.ops.scale(self, c=other)
+        ops, x, y = self._pair(other)
+        return ops.mul(x, y)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.div(x, y)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.div(x, y)
+
+    def __pow__(self, exponent: Any) -> Any:
+        if not isinstance(exponent, _SCALARS):
+            raise ProgramError(
+                f"x ** e takes a static number e but got {type(exponent).__name__}; write ops.exp(e * log(x))"
+            )
+        return self.ops.pow(self, exponent=exponent)
+
+    def __neg__(self) -> Any:
+        return self.ops.neg(self)
+
+    def __abs__(self) -> Any:
+        return self.ops.abs(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        ops = self.ops
+        y = other if isinstance(other, Infix) else ops.const(other)
+        return _matmul(y.ops if y.ops.depth > ops.depth else ops, self, y)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _matmul(self.ops, self.ops.const(other), self)
+
+    def __lt__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.less(x, y)
+
+    def __le__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.less_equal(x, y)
+
+    def __gt__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.less(y, x)
+
+    def __ge__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.less_equal(y, x)
+
+    def __bool__(self) -> NoReturn:
+        raise ProgramError(
+            "a ref has no truth value: a program runs the same way whatever its values are. "
+            "Choose between values with ops.select(mask, x, y); branch on shapes and static parameters only"
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise ProgramError(
+            "a ref is not an array: use the ops of the interpreter that made it; results leave by return"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
+
+    def __iter__(self) -> NoReturn:
+        raise ProgramError("a ref cannot be iterated; take parts with ops.slice or ops.split")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {show_shape(self.shape)} {self.dtype}>"
+
+
+def _same(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(x is y or (type(x) is int and type(y) is int and x == y) for x, y in zip(a, b))
+
+
+def _matmul(ops: Any, x: Any, y: Any) -> Any:
+    """`x @ y` as NumPy does it: vectors gain an axis and lose it again, leading axes broadcast."""
+    if not len(x.shape) or not len(y.shape):
+        raise ShapeError(
+            f"x @ y takes tensors of rank 1 or more but x is {show_shape(x.shape)}, y is {show_shape(y.shape)}", op="@"
+        )
+    x_vector, y_vector = len(x.shape) == 1, len(y.shape) == 1
+    if x_vector:
+        x = ops.unsqueeze(x, axis=0)
+    if y_vector:
+        y = ops.unsqueeze(y, axis=1)
+    if len(x.shape) == 2 and len(y.shape) == 2:
+        out = ops.matmul(x, y)
+    else:
+        leading = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        if not _same(x.shape[:-2], leading):
+            x = ops.broadcast_to(x, shape=(*leading, *x.shape[-2:]))
+        if not _same(y.shape[:-2], leading):
+            y = ops.broadcast_to(y, shape=(*leading, *y.shape[-2:]))
+        out = ops.bmm(x, y)
+    if y_vector:
+        out = ops.squeeze(out, axis=-1)
+    if x_vector:
+        out = ops.squeeze(out, axis=-1 if y_vector else -2)
+    return out

@@ -1,0 +1,263 @@
+"""What an op *is*: its name, operands, shape rule, derivative rules, decomposition and cost, in one value.
+
+A primitive's block in the catalogue is the only place that knows these; every interpreter reads them from here. The
+derivative rules and the decomposition are programs over `Ops`, so one copy of the mathematics serves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from .dims import Dim
+from .errors import LocatedError, ProgramError
+from .types import TensorType, is_float
+
+if TYPE_CHECKING:
+    from .protocol import Ops
+
+R = TypeVar("R", bound=Any)
+R_co = TypeVar("R_co", covariant=True)
+Static: TypeAlias = Mapping[str, Any]
+"""Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, or tuples of these; all hashable."""
+
+NO_STATIC: Static = {}
+
+
+class Context(Protocol[R_co]):
+    """What a vjp rule sees of the forward call besides the cotangents.
+
+    `saved` is aligned with the primitive's `saves`; an entry that no wanted cotangent reads is None.
+    `inputs` and `outputs` are the types of all operands present and of all outputs and residuals.
+    """
+
+    @property
+    def needs(self) -> tuple[bool, ...]: ...
+    @property
+    def saved(self) -> tuple[R_co, ...]: ...
+    @property
+    def inputs(self) -> tuple[TensorType, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorType, ...]: ...
+
+
+class ShapeRule(Protocol):
+    """Types of the operands present -> types of outputs, then residuals; raises ShapeError or DtypeError."""
+
+    def __call__(self, *operands: TensorType, **static: Any) -> tuple[TensorType, ...]: ...
+
+
+class Vjp(Protocol):
+    """Cotangents of the outputs -> cotangents of the operands present, None where `ctx.needs` is False."""
+
+    def __call__(
+        self, ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any
+    ) -> tuple[R | None, ...]: ...
+
+
+class Jvp(Protocol):
+    """Tangents of the operands present (None when zero) -> tangents of the outputs (None when zero)."""
+
+    def __call__(
+        self,
+        ops: Ops[R],
+        primals: tuple[R, ...],
+        outputs: tuple[R, ...],
+        tangents: tuple[R | None, ...],
+        /,
+        **static: Any,
+    ) -> tuple[R | None, ...]: ...
+
+
+class Decomposition(Protocol):
+    """A composite in terms of other ops; returns outputs, then residuals."""
+
+    def __call__(self, ops: Ops[R], /, *operands: R, **static: Any) -> tuple[R, ...]: ...
+
+
+class Linearity(Enum):
+    """Ops that are their own derivative need no jvp rule of their own."""
+
+    JOINT = "joint"
+    """Linear in all float operands together (reshape, concat, pad with 0): the tangent is the op on the tangents."""
+    EACH = "each"
+    """Linear in each float operand while the others are held (matmul): the tangent is a sum over the operands."""
+
+
+class Cost(NamedTuple):
+    """Arithmetic and traffic of one call, as exact expressions in the dims."""
+
+    flops: Dim
+    bytes: Dim
+
+
+def elementwise_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    """One operation per element of the first output."""
+    return outputs[0].size
+
+
+def no_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    """Data movement only."""
+    return 0
+
+
+class Primitive:
+    """One op. Compared and hashed by identity.
+
+    operands    names in order; a trailing `?` marks one that may be absent (then the static `has_<name>` is False), a
+                leading `*` one that stands for any number of tensors
+    outputs     names of what users see; `residuals` names what only the derivative rules see
+    saves       what the vjp reads: names of operands, outputs or residuals; a mapping says for which operands'
+                cotangents each is read, so that the tape keeps it only when one of those is wanted
+    decomposition   the op in terms of others; an op without one is *core*, and every executing interpreter has a kernel
+    differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
+    view        the result shares its operand's memory, so no bytes move
+    """
+
+    __slots__ = (
+        "name",
+        "doc",
+        "operands",
+        "outputs",
+        "residuals",
+        "shape_rule",
+        "vjp",
+        "jvp",
+        "saves",
+        "decomposition",
+        "flops",
+        "differentiable",
+        "view",
+        "_saved_positions",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        doc: str,
+        *,
+        operands: tuple[str, ...],
+        shape: Callable[..., tuple[TensorType, ...]],
+        outputs: tuple[str, ...] = ("out",),
+        residuals: tuple[str, ...] = (),
+        vjp: Callable[..., Any] | None = None,
+        jvp: Callable[..., Any] | Linearity | None = None,
+        saves: tuple[str, ...] | Mapping[str, tuple[str, ...]] = (),
+        decomposition: Callable[..., Any] | None = None,
+        flops: Callable[..., Dim] = elementwise_flops,
+        differentiable: bool = True,
+        view: bool = False,
+    ):
+        self.name = name
+        self.doc = doc
+        self.operands = operands
+        self.outputs = outputs
+        self.residuals = residuals
+        self.shape_rule: ShapeRule = shape
+        self.vjp: Vjp | None = vjp
+        self.jvp: Jvp | None = _linear_jvp(self, jvp) if isinstance(jvp, Linearity) else jvp
+        self.saves: dict[str, tuple[str, ...]] = (
+            dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
+        )
+        self.decomposition: Decomposition | None = decomposition
+        self.flops = flops
+        self.differentiable = differentiable
+        self.view = view
+        self._saved_positions: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        if differentiable and vjp is None and decomposition is None:
+            raise ProgramError(f"primitive {name} is core and differentiable but has no vjp")
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def core(self) -> bool:
+        """Whether every executing interpreter must have a kernel for it."""
+        return self.decomposition is None
+
+    def infer(self, operands: tuple[TensorType, ...], static: Static, region: str = "") -> tuple[TensorType, ...]:
+        """Types of outputs and residuals; an error is placed at this op and the user's line."""
+        try:
+            return self.shape_rule(*operands, **static)
+        except LocatedError as error:
+            error.place(self.name, region)
+            raise
+
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
+        """Flops by the op's own formula; bytes are each operand read and each output written once (none for a view)."""
+        traffic: Dim = 0
+        if not self.view:
+            for tensor in (*inputs, *outputs):
+                traffic = traffic + tensor.nbytes
+        return Cost(self.flops(inputs, outputs, **static), traffic)
+
+    def operand_names(self, static: Static, count: int) -> tuple[str, ...]:
+        """The names of the operands present in a call with `count` of them."""
+        names: list[str] = []
+        for operand in self.operands:
+            if operand.endswith("?"):
+                if static.get(f"has_{operand[:-1]}", True):
+                    names.append(operand[:-1])
+            elif operand.startswith("*"):
+                names.extend(f"{operand[1:]}[{i}]" for i in range(count - len(self.operands) + 1))
+            else:
+                names.append(operand)
+        return tuple(names)
+
+    def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
+        """Where each of `saves` stands among operands + outputs + residuals; -1 for one that is not to be kept.
+
+        Memoised by `needs` and by which optional operands are present.
+        """
+        key = (
+            needs
+            if not static
+            else (needs, *(static.get(f"has_{o[:-1]}", True) for o in self.operands if o[-1] == "?"))
+        )
+        positions = self._saved_positions.get(key)
+        if positions is None:
+            present = self.operand_names(static, len(needs))
+            wanted = {name.split("[")[0] for name, needed in zip(present, needs) if needed}
+            every = (*present, *self.outputs, *self.residuals)
+            positions = tuple(
+                every.index(saved) if saved in every and wanted.intersection(readers) else -1
+                for saved, readers in self.saves.items()
+            )
+            self._saved_positions[key] = positions
+        return positions
+
+
+def _linear_jvp(primitive: Primitive, linearity: Linearity) -> Jvp:
+    def apply(ops: Ops[R], refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        return ops.bind(primitive, refs, static)[: len(primitive.outputs)]
+
+    def joint(
+        ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /, **static: Any
+    ) -> tuple[R | None, ...]:
+        refs: list[R] = []
+        for x, tangent in zip(primals, tangents):
+            if tangent is not None:
+                refs.append(tangent)
+            elif is_float(x.dtype):
+                refs.append(ops.full(shape=x.shape, value=0.0, dtype=x.dtype))
+            else:
+                refs.append(x)
+        return apply(ops, tuple(refs), static)
+
+    def each(
+        ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /, **static: Any
+    ) -> tuple[R | None, ...]:
+        total: tuple[R, ...] | None = None
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                term = apply(ops, (*primals[:i], tangent, *primals[i + 1 :]), static)
+                total = term if total is None else tuple(ops.add(a, b) for a, b in zip(total, term))
+        return total if total is not None else (None,) * len(primitive.outputs)
+
+    return joint if linearity is Linearity.JOINT else each
+
+
+def _bare(operand: str) -> str:
+    return operand.strip("*?")

@@ -1,0 +1,110 @@
+"""Shape and dtype of a tensor, the dtypes that Opstage knows, and the checks on them that rules share."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .dims import Dim, prod
+from .errors import DtypeError, UsageError, nearest
+
+DType: TypeAlias = "np.dtype[Any]"
+Shape: TypeAlias = "tuple[Dim, ...]"
+
+FLOAT32: DType = np.dtype(np.float32)
+FLOAT64: DType = np.dtype(np.float64)
+INT32: DType = np.dtype(np.int32)
+INT64: DType = np.dtype(np.int64)
+BOOL: DType = np.dtype(np.bool_)
+EXACT: DType = np.dtype(object)
+"""Arrays of `fractions.Fraction`: rational programs, computed without rounding."""
+
+DTYPES: dict[str, DType] = {
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "int32": INT32,
+    "int64": INT64,
+    "bool": BOOL,
+    "exact": EXACT,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTypeName: TypeAlias = Literal["float32", "float64", "int32", "int64", "bool", "exact"]
+
+
+class TensorType(NamedTuple):
+    """What a shape rule knows of a tensor."""
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{show_shape(self.shape)} {dtype_name(self.dtype)}"
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes of a dense tensor of this type."""
+        return self.size * self.dtype.itemsize
+
+
+def as_dtype(name: str | DType) -> DType:
+    """The dtype called `name`; a UsageError names the nearest one when there is none."""
+    if isinstance(name, np.dtype):
+        if name in _NAMES:
+            return name
+        name = name.name
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype {name!r}{nearest(name, DTYPES)}; Opstage has {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def dtype_name(dtype: DType) -> str:
+    """The name by which users know `dtype` (`exact` for arrays of fractions)."""
+    return _NAMES.get(dtype, str(dtype))
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether tensors of `dtype` are differentiable: float32, float64 and exact."""
+    return dtype.kind in "fO"
+
+
+def show_shape(shape: Shape) -> str:
+    """`(B, 3, 32)`, and `(B,)` for rank 1, as Python writes tuples."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def require_float(x: TensorType, name: str) -> None:
+    """Operand `name` must be float32, float64 or exact."""
+    if x.dtype.kind not in "fO":
+        raise DtypeError(f"{name} must be a float tensor but is {x}; cast it with ops.cast(…, dtype='float32')")
+
+
+def require_number(x: TensorType, name: str) -> None:
+    """Operand `name` must not be boolean."""
+    if x.dtype.kind == "b":
+        raise DtypeError(f"{name} must be a tensor of numbers but is {x}; cast it with ops.cast(…, dtype=…)")
+
+
+def require_integer(x: TensorType, name: str) -> None:
+    """Operand `name` must hold integers (labels, indices)."""
+    if x.dtype.kind not in "iu":
+        raise DtypeError(f"{name} must be an integer tensor but is {x}; pass an integer array")
+
+
+def require_bool(x: TensorType, name: str) -> None:
+    """Operand `name` must be a boolean mask."""
+    if x.dtype.kind != "b":
+        raise DtypeError(f"{name} must be a boolean mask but is {x}; make one with ops.less, ops.equal or a bool array")
+
+
+def require_same_dtype(x: TensorType, y: TensorType, x_name: str, y_name: str) -> None:
+    """Two operands must agree in dtype: Opstage never promotes silently."""
+    if x.dtype != y.dtype:
+        raise DtypeError(
+            f"{x_name} is {dtype_name(x.dtype)} but {y_name} is {dtype_name(y.dtype)}; cast one of them with ops.cast"
+        )
