@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from .ops.errors import UsageError, nearest
+from .ops.splitmix import is_seed
 
 Device: TypeAlias = Literal["cpu", "cuda"]
 FloatName: TypeAlias = Literal["float32", "float64", "exact"]
 MatmulPrecision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 
 _PREFIX = "OPSTAGE_"
-_SEED_LIMIT = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +157,7 @@ def _is_bool(value: Any) -> str | None:
 
 
 def _is_seed(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _SEED_LIMIT:
-        return None
-    return f"{value!r} is not a seed; expected an integer with 0 <= seed < 2^64"
+    return None if is_seed(value) else f"{value!r} is not a seed; expected an integer with 0 <= seed < 2^64"
 
 
 # One check per field, in the fields' order: each returns what is wrong with a value, or None.

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..ops import trees
 from ..ops.errors import UsageError
-from ..ops.splitmix import as_storage, normal_bits, site_of, stream_key, uniform_bits
+from ..ops.splitmix import as_storage, normal_bits, require_seed, site_of, stream_key, uniform_bits
 from ..ops.types import DType, as_dtype, is_float
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -305,8 +305,8 @@ def _float_dtype(dtype: str | DType) -> DType:
 
 
 def _check_seed(seed: int | None) -> None:
-    if seed is not None and not (isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**64):
-        raise UsageError(f"seed={seed!r} is not a seed; expected an integer with 0 <= seed < 2^64, or None")
+    if seed is not None:
+        require_seed(seed)
 
 
 def _check_fan(name: str, fan: int | None) -> None:

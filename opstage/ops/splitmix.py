@@ -24,6 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .errors import UsageError
+
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 
 _MASK = 2**64 - 1
@@ -31,6 +33,17 @@ _GAMMA = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _CHUNK = 16384  # elements mixed at a time: three buffers of 128 KiB stay in the second-level cache
+
+
+def is_seed(value: object) -> bool:
+    """Whether `value` is an integer with 0 <= value < 2^64."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MASK
+
+
+def require_seed(value: object) -> None:
+    """`value` must be a seed, else a `UsageError`."""
+    if not is_seed(value):
+        raise UsageError(f"seed={value!r} is not a seed; expected an integer with 0 <= seed < 2^64")
 
 
 def splitmix64(x: int) -> int:

@@ -1,0 +1,8 @@
+"""Datasets and the loader that cuts them into batches."""
+
+from .dataset import Dataset, from_arrays, train_test_split
+from .embedded import digits
+from .files import from_npy, from_npz
+from .loader import Loader
+
+__all__ = ["Dataset", "Loader", "digits", "from_arrays", "from_npy", "from_npz", "train_test_split"]

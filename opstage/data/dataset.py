@@ -1,0 +1,115 @@
+"""Datasets: named arrays with one row per example, and the stratified split into two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UsageError, nearest
+from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+
+Array: TypeAlias = "npt.NDArray[Any]"
+
+_SPLIT_SITE = site_of((("opstage.split", 0),), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Arrays of equal length, row i of each belonging to example i; they are checked here and not copied.
+
+    `origins` says for each array where it comes from, for error messages. Raises `UsageError`, naming the origin, where
+    an array is empty, of another length than the first, of a dtype other than floats, integers and booleans, or holds a
+    number that is not finite (with its row).
+    """
+
+    names: tuple[str, ...]
+    arrays: tuple[Array, ...]
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.origins:
+            object.__setattr__(self, "origins", self.names)
+        if not len(self.names) == len(self.arrays) == len(self.origins) > 0:
+            raise UsageError(
+                f"a dataset needs at least one array, and a name and an origin for each, but has {len(self.arrays)} "
+                f"arrays, {len(self.names)} names and {len(self.origins)} origins"
+            )
+        if len(set(self.names)) != len(self.names):
+            raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
+        for array, origin in zip(self.arrays, self.origins, strict=True):
+            self._check(array, origin)
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, name: str) -> Array:
+        """The array called `name`; a `UsageError` suggests the nearest one."""
+        if name not in self.names:
+            raise UsageError(f"no array {name!r}{nearest(name, self.names)}; there are {', '.join(self.names)}")
+        return self.arrays[self.names.index(name)]
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Dataset:
+        """The dataset of these rows, in this order."""
+        return Dataset(self.names, tuple(array[rows] for array in self.arrays), self.origins)
+
+    def _check(self, array: Array, origin: str) -> None:
+        if array.dtype.kind not in "fiub":
+            raise UsageError(f"{origin}: holds {array.dtype} values; expected floats, integers or booleans")
+        if array.ndim == 0:
+            raise UsageError(f"{origin}: is a single number; expected an array with one row per example")
+        if len(array) == 0:
+            raise UsageError(f"{origin}: the dataset is empty (shape {array.shape})")
+        if len(array) != len(self):
+            raise UsageError(f"{origin}: has {len(array)} rows but {self.origins[0]} has {len(self)}")
+        if array.dtype.kind == "f":
+            finite = np.isfinite(array)
+            if not finite.all():
+                place = np.argwhere(~finite)[0]
+                value = array[tuple(place)]
+                raise UsageError(
+                    f"{origin}: row {place[0]} holds {value} (rows are counted from 0); mend or drop the row"
+                )
+
+
+def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
+    """A dataset of the arrays given, under the names given: `from_arrays(x=images, y=labels)`."""
+    return Dataset(tuple(arrays), tuple(np.asarray(array) for array in arrays.values()))
+
+
+def train_test_split(
+    dataset: Dataset, *, test: float = 0.2, seed: int = 0, stratify: str | None = "y"
+) -> tuple[Dataset, Dataset]:
+    """(train, test): round(test * n) rows, drawn by `seed`, are held out; both parts keep the order of the rows.
+
+    Each value of the integer array `stratify` has its proportional share of the held-out rows, rounded by the largest
+    remainders; with None the rows are drawn from all. Raises `UsageError` where a part would be empty.
+    """
+    require_seed(seed)
+    rows = len(dataset)
+    held_out = round(test * rows) if 0 < test < 1 else 0
+    if not 0 < held_out < rows:
+        raise UsageError(f"test={test} of {rows} rows leaves one part empty; expected a fraction between 0 and 1")
+    order = permutation(stream_key(seed, 0, _SPLIT_SITE), rows)
+    is_test = np.zeros(rows, np.bool_)
+    if stratify is None:
+        is_test[order[:held_out]] = True
+    else:
+        labels = dataset[stratify]
+        if labels.ndim != 1 or labels.dtype.kind not in "iub":
+            raise UsageError(f"cannot stratify by {stratify}: expected integer labels of shape ({rows},)")
+        classes, counts = np.unique(labels, return_counts=True)
+        drawn = labels[order]
+        for label, share in zip(classes, _shares(counts, held_out), strict=True):
+            is_test[order[drawn == label][:share]] = True
+    return dataset.take(np.flatnonzero(~is_test)), dataset.take(np.flatnonzero(is_test))
+
+
+def _shares(counts: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
+    """`total` in proportion to `counts`: floors, and one more for the largest remainders (the first on a tie)."""
+    shares: npt.NDArray[np.int64]
+    shares, remainders = np.divmod(counts * total, counts.sum())
+    shares[np.argsort(-remainders, kind="stable")[: total - shares.sum()]] += 1
+    return shares

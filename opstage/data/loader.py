@@ -1,0 +1,67 @@
+"""The loader: a dataset in batches, in an order that depends on seed and epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UsageError
+from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from .dataset import Array, Dataset
+
+_SITE = site_of((("opstage.loader", 0),), 0)
+
+
+@final
+class Loader:
+    """Batches of `batch_size` rows; the last one of an epoch is smaller, or left out with `drop_last`.
+
+    A loader has no position: `epoch(k)` can be asked for at any time, as often as one likes, and a training run that is
+    resumed in epoch k sees what it would have seen. Without `shuffle` the rows keep their order and the batches are
+    views of the dataset. Raises `UsageError` on a batch size that is not positive or is larger than the dataset.
+    """
+
+    __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle")
+
+    def __init__(
+        self, dataset: Dataset, batch_size: int, *, seed: int = 0, shuffle: bool = True, drop_last: bool = False
+    ):
+        require_seed(seed)
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise UsageError(f"batch_size={batch_size!r} is not a number of rows; expected an integer > 0")
+        if batch_size > len(dataset):
+            raise UsageError(
+                f"batch_size={batch_size} is larger than the dataset, which has {len(dataset)} rows; "
+                f"expected at most {len(dataset)}"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole if self.drop_last or rest == 0 else whole + 1
+
+    def order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The rows of the dataset in the order of epoch `epoch`, counted from 0."""
+        if epoch < 0:
+            raise UsageError(f"epoch={epoch} does not exist: epochs are counted from 0")
+        if not self.shuffle:
+            return np.arange(len(self.dataset))
+        return permutation(stream_key(self.seed, epoch, _SITE), len(self.dataset))
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Array, ...]]:
+        """The batches of epoch `epoch`, each with the dataset's arrays in its order."""
+        order = self.order(epoch)
+        return (self._batch(order, n * self.batch_size) for n in range(len(self)))
+
+    def _batch(self, order: npt.NDArray[np.int64], start: int) -> tuple[Array, ...]:
+        stop = start + self.batch_size
+        rows: slice | npt.NDArray[np.int64] = order[start:stop] if self.shuffle else slice(start, stop)
+        return tuple(array[rows] for array in self.dataset.arrays)
