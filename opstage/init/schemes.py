@@ -258,7 +258,7 @@ def kaiming_uniform(
     return KaimingUniform(fan_in, seed, negative_slope)
 
 
-def flat(values: npt.ArrayLike) -> Flat:
+def flat(values: npt.ArrayLike | Sequence[Fraction | float]) -> Flat:
     """Exactly `values` (integers, floats or fractions), row-major, copied; see `Flat`."""
     array = np.array(values)
     if array.dtype.kind == "O":

@@ -109,6 +109,20 @@ def test_distributions() -> None:
     assert abs(neighbours) < 4 / math.sqrt(200_000)
 
 
+@pytest.mark.slow
+def test_every_bit_is_fair_and_neighbouring_keys_are_independent() -> None:
+    count = 4_000_000
+    words = splitmix.random_words(7, count)
+    limit = 4.5 * math.sqrt(count) / 2
+    for bit in range(64):
+        ones = int(((words >> np.uint64(bit)) & np.uint64(1)).sum())
+        assert abs(ones - count / 2) < limit
+    # Streams whose keys are counted up, as those of successive steps are, must not resemble each other.
+    for step in range(20):
+        first, second = (splitmix.uniform_bits(splitmix.stream_key(0, s, 0), 200_000) for s in (step, step + 1))
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / math.sqrt(200_000)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_permutation_holds_every_integer_once(count: int) -> None:
     order = splitmix.permutation(5, count)
