@@ -29,9 +29,10 @@ class NumpyOps(BaseInterpreter[Array]):
 
     __slots__ = ("_kernels",)
 
-    def __init__(self, options: Options):
+    def __init__(self, options: Options, kernels: Mapping[Primitive, Callable[..., Any]] | None = None):
+        """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed."""
         super().__init__(as_dtype(options.dtype), options.seed)
-        self._kernels: Mapping[Primitive, Callable[..., Any]] = kernel_table(options.dtype, options.fast_kernels)
+        self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
 
     # The host's side ------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,6 @@ def _require_gelu_form(approximate: str) -> None:
 
 
 def _gelu_decomposition(ops: Ops[R], x: R, /, *, approximate: str) -> tuple[R, ...]:
-    _require_gelu_form(approximate)
     if approximate == "none":
         inner = ops.erf(ops.scale(x, c=1 / math.sqrt(2)))
     else:
@@ -118,6 +117,7 @@ GELU = pointwise(
     reads="x",
     derivative=lambda ops, x, g, approximate: ops.gelu_grad(x, g, approximate=approximate),
     decomposition=_gelu_decomposition,
+    require=_require_gelu_form,
 )
 
 

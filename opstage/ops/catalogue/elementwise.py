@@ -24,11 +24,17 @@ def pointwise(
     reads: str,
     integers: bool = False,
     decomposition: Callable[..., Any] | None = None,
+    require: Callable[..., None] | None = None,
 ) -> Primitive:
-    """A function of one element; `reads` says whether its derivative is written in the operand `x` or the result `out`."""
+    """A function of one element; `reads` says whether its derivative is written in the operand `x` or the result `out`.
+
+    `require(**static)` raises for statics that make no sense.
+    """
 
     def shape(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
         (require_number if integers else require_float)(x, "x")
+        if require is not None:
+            require(**static)
         return (x,)
 
     def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:

@@ -13,24 +13,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from ....ops.catalogue import FAMILIES
 from ....ops.primitive import Primitive
-
-FAMILIES = (
-    "elementwise",
-    "activation",
-    "logic",
-    "reduction",
-    "layout",
-    "indexing",
-    "linalg",
-    "convolution",
-    "pooling",
-    "normalization",
-    "attention",
-    "loss",
-    "random",
-    "update",
-)
 
 
 @cache

@@ -1,0 +1,197 @@
+"""Programs from outside: run, differentiate and check them, on whatever interpreter the options name.
+
+Every function here turns a user's program into a *base program*, written against a base interpreter, in which a tape
+or forward mode is nested as needed, and hands that to the interpreter's `execute`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .interpreters.derivatives import jvp as jvp_over
+from .interpreters.derivatives import run_on_tape, value_and_grad as value_and_grad_over
+from .interpreters.derivatives import vjp as vjp_over
+from .interpreters.interpreter import BaseInterpreter
+from .interpreters.registry import make_interpreter
+from .interpreters.shape_check import Report, check_base_program
+from .ops.errors import OpstageError, UsageError
+from .ops.spec import as_specs
+from .ops.trees import flatten, paths, unflatten
+from .options import Options
+
+Program = Callable[..., Any]
+
+
+def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
+    """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
+
+    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. `train` is passed on to a program
+    that declares a keyword of that name.
+    """
+    program = with_train(program, train)
+
+    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
+        _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
+        return unflatten(structure, [node.value for node in outputs])
+
+    return execute(base, args, options, program)
+
+
+def value_and_grad(
+    program: Program, *args: Any, wrt: int | tuple[int, ...] = 0, options: Options | None = None, train: bool = False
+) -> tuple[Any, Any]:
+    """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is one)."""
+    program = with_train(program, train)
+    positions = (wrt,) if isinstance(wrt, int) else tuple(wrt)
+    for position in positions:
+        if not 0 <= position < len(args):
+            raise UsageError(f"wrt={wrt} is out of range: the program got {len(args)} arguments")
+
+    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
+        return value_and_grad_over(ops, program, *trees, wrt=positions)
+
+    value, grads = execute(base, args, options, program)
+    return value, grads[0] if isinstance(wrt, int) else grads
+
+
+def vjp(
+    program: Program, *args: Any, options: Options | None = None, train: bool = False
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """`(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None at integers.
+
+    The pullback runs forward and backward as one program, so that it works alike on every interpreter; `vjp` itself
+    runs the forward part alone, for the value.
+    """
+    program = with_train(program, train)
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        def base(ops: BaseInterpreter[Any], arguments: Any, seed: Any) -> Any:
+            _, pull = vjp_over(ops, program, *arguments)
+            return pull(seed)
+
+        result: tuple[Any, ...] = execute(base, (args, cotangent), options, program)
+        return result
+
+    return run(program, *args, options=options), pullback
+
+
+def jvp(
+    program: Program, args: tuple[Any, ...], tangents: tuple[Any, ...], *, options: Options | None = None, train: bool = False
+) -> tuple[Any, Any]:
+    """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
+    program = with_train(program, train)
+
+    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
+        return jvp_over(ops, program, primals, moves)
+
+    result: tuple[Any, Any] = execute(base, (tuple(args), tuple(tangents)), options, program)
+    return result
+
+
+def hvp(
+    program: Program, args: tuple[Any, ...], tangents: tuple[Any, ...], *, options: Options | None = None, train: bool = False
+) -> Any:
+    """Hessian-vector product of a scalar program by forward over reverse: a tuple shaped like args, None at integers."""
+    program = with_train(program, train)
+
+    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
+        def gradient(inner: Any, *trees: Any) -> Any:
+            return value_and_grad_over(inner, program, *trees, wrt=tuple(range(len(trees))))[1]
+
+        return jvp_over(ops, gradient, primals, moves)[1]
+
+    return execute(base, (tuple(args), tuple(tangents)), options, program)
+
+
+def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
+    """Check the shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
+
+    Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them.
+    """
+    options = options if options is not None else Options()
+    program = with_train(program, train)
+    trees = tuple(as_specs(spec) for spec in specs)
+    leaves, structure = flatten(trees)
+    names = argument_paths(program, trees)
+
+    def base(ops: Any, *refs: Any) -> Any:
+        arguments = unflatten(structure, list(refs))
+        _, _, outputs, shape = run_on_tape(ops, program, arguments, (False,) * len(arguments))
+        return unflatten(shape, [node.value for node in outputs])
+
+    first = len(flatten(trees[0])[0]) if trees else 0
+    return check_base_program(base, leaves, names, options, parameters=first)
+
+
+# How it is done -----------------------------------------------------------------------------------------------------
+
+
+def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program) -> Any:
+    """Carry pytrees in, run a base program on them, carry its result out."""
+    interpreter = make_interpreter(options if options is not None else Options())
+    leaves, structure = flatten(args)
+    refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
+    result: Any = None
+
+    def on_leaves(ops: BaseInterpreter[Any], *inputs: Any) -> tuple[Any, ...]:
+        nonlocal result
+        values, result = flatten(base(ops, *unflatten(structure, inputs)))
+        return tuple(values)
+
+    outputs = interpreter.execute(on_leaves, refs)
+    return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+
+
+def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
+    """All leaves as values of the interpreter; an error says which argument it is about."""
+    refs = []
+    for i, leaf in enumerate(leaves):
+        try:
+            refs.append(interpreter.put(leaf))
+        except OpstageError as error:
+            raise type(error)(f"argument {names()[i]}: {error}") from None
+    return tuple(refs)
+
+
+def owned(value: Any) -> Any:
+    """An array that shares no memory with anything the program was given or keeps."""
+    if isinstance(value, np.ndarray):
+        return np.array(value)
+    return value
+
+
+def with_train(program: Program, train: bool) -> Program:
+    """The program with `train=` passed in, if it declares such a keyword."""
+    try:
+        parameters = inspect.signature(program).parameters
+    except (TypeError, ValueError):
+        return program
+    declared = parameters.get("train")
+    if declared is None or declared.kind is inspect.Parameter.POSITIONAL_ONLY:
+        return program
+
+    def trained(*args: Any) -> Any:
+        return program(*args, train=train)
+
+    trained.__signature__ = inspect.signature(program)  # type: ignore[attr-defined]  # names arguments in messages
+    return trained
+
+
+def argument_paths(program: Program, trees: tuple[Any, ...]) -> list[str]:
+    """The path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`."""
+    try:
+        names = [p.name for p in inspect.signature(program).parameters.values()][1:]
+    except (TypeError, ValueError):
+        names = []
+    result = []
+    for i, tree in enumerate(trees):
+        name = names[i] if i < len(names) else f"argument {i + 1}"
+        result += [f"{name}.{path}" if path else name for path in paths(tree)]
+    return result
+
+
+__all__ = ["check", "hvp", "jvp", "run", "value_and_grad", "vjp"]

@@ -1,0 +1,1 @@
+"""The interpreters: each gives programs a meaning."""

@@ -1,0 +1,72 @@
+"""Which interpreter a config flag means: `Options(backend=, device=)` -> a base interpreter.
+
+A third party adds one from its own package by an entry point in the group `opstage.interpreters`: its name is the
+backend, its value a factory that takes `Options` and returns a `BaseInterpreter` (or raises UsageError for options that
+it cannot serve). Opstage's own interpreters stand in a table here, so that finding them reads no package metadata.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
+
+from ..ops.errors import UsageError, nearest
+from ..options import Options
+from .interpreter import BaseInterpreter
+
+Factory: TypeAlias = Callable[[Options], BaseInterpreter[Any]]
+
+GROUP = "opstage.interpreters"
+
+_OWN: dict[tuple[str, str], str] = {
+    ("eager", "cpu"): "opstage.interpreters.eager_cpu:NumpyOps",
+    ("shape_check", "cpu"): "opstage.interpreters.shape_check:ShapeOps",
+    ("shape_check", "cuda"): "opstage.interpreters.shape_check:ShapeOps",
+}
+
+
+@cache
+def _third_party() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def backends() -> list[str]:
+    """The names that `Options.backend` may have here."""
+    return sorted({backend for backend, _ in _OWN} | set(_third_party()))
+
+
+def make_interpreter(options: Options) -> BaseInterpreter[Any]:
+    """The base interpreter that `options` asks for. Raises UsageError when there is none; never falls back."""
+    own = _OWN.get((options.backend, options.device))
+    if own is not None:
+        module, _, name = own.partition(":")
+        factory: Factory = getattr(import_module(module), name)
+        return factory(options)
+    entry = _third_party().get(options.backend)
+    if entry is not None:
+        return _load(entry)(options)
+    if options.backend not in backends():
+        raise UsageError(
+            f"unknown backend {options.backend!r}{nearest(options.backend, backends())}; here are {', '.join(backends())}"
+        )
+    devices = ", ".join(device for backend, device in _OWN if backend == options.backend)
+    missing = _missing_for_cuda() if options.use_gpu else ""
+    raise UsageError(f"backend {options.backend!r} does not run on device {options.device!r}, only on {devices}{missing}")
+
+
+def _load(entry: EntryPoint) -> Factory:
+    try:
+        factory: Factory = entry.load()
+    except Exception as error:
+        raise UsageError(f"backend {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}") from error
+    return factory
+
+
+def _missing_for_cuda() -> str:
+    if ctypes.util.find_library("cuda") is None:
+        return "; for CUDA this machine also lacks the NVIDIA driver (libcuda was not found)"
+    return ""

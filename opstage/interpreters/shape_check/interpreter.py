@@ -1,0 +1,147 @@
+"""`ShapeOps`: an interpreter whose tensors have shapes and dtypes but no values.
+
+It runs the same shape rules as every other interpreter, on dims that may be symbolic. Where a program is wrong it
+notes the error, goes on with dims that nobody knows, and so finds the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.dims import UNKNOWN, DimExpr, DimScope
+from ...ops.errors import LocatedError, ProgramError, user_frame
+from ...ops.infix import Infix
+from ...ops.primitive import Cost, Primitive, Static
+from ...ops.spec import Spec, as_specs
+from ...ops.types import DType, Shape, TensorType, as_dtype, show_shape
+from ...options import Options
+from ..interpreter import BaseInterpreter
+from .report import Assumption, Finding
+
+_Inferred = tuple[tuple[TensorType, ...], Cost]
+
+
+@final
+class ShapeRef(Infix):
+    """A tensor without values; `origin` is the path of an input, `doubtful` marks what follows an error."""
+
+    __slots__ = ("type", "ops", "origin", "doubtful")
+
+    def __init__(self, type: TensorType, ops: ShapeOps, origin: str = "", doubtful: bool = False):
+        self.type = type
+        self.ops = ops
+        self.origin = origin
+        self.doubtful = doubtful
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@final
+class ShapeOps(BaseInterpreter[ShapeRef]):
+    """With `collect` errors become findings and the program goes on; without, the first one is raised."""
+
+    __slots__ = ("scope", "collect", "findings", "assumptions", "bound_at", "flops", "bytes", "bound_ops", "_memo")
+
+    def __init__(self, options: Options, *, collect: bool = False):
+        super().__init__(as_dtype(options.dtype), options.seed)
+        self.scope = DimScope()
+        self.collect = collect
+        self.findings: list[Finding] = []
+        self.assumptions: list[Assumption] = []
+        self.bound_at: dict[str, str] = {}
+        self.flops: Any = 0
+        self.bytes: Any = 0
+        self.bound_ops = 0
+        self._memo: dict[Any, _Inferred] = {}
+
+    # The host's side ------------------------------------------------------------------------------------------------
+
+    @override
+    def put(self, value: Any, /) -> ShapeRef:
+        return self.declare(value if isinstance(value, Spec) else as_specs(value), "")
+
+    def declare(self, spec: Spec, origin: str) -> ShapeRef:
+        """An input of the program, called `origin` in messages."""
+        type_ = spec.bind(self.scope, self.dtype)
+        for dim in type_.shape:
+            if isinstance(dim, DimExpr):
+                self.bound_at.setdefault(str(dim), f"{origin}: {spec}" if origin else str(spec))
+        return ShapeRef(type_, self, origin)
+
+    @override
+    def get(self, ref: ShapeRef, /) -> TensorType:
+        return ref.type
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def adopt(self, ref: Any, /) -> ShapeRef:
+        if type(ref) is ShapeRef and ref.ops is self:
+            return ref
+        if isinstance(ref, Infix):
+            raise ProgramError("refs of two interpreters were mixed: this one belongs to another run")
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> ShapeRef:
+        type_ = as_specs(np.asarray(value)).bind(self.scope, self.dtype)
+        return ShapeRef(type_ if dtype is None else TensorType(type_.shape, as_dtype(dtype)), self)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static, /) -> tuple[ShapeRef, ...]:
+        refs = tuple([self.adopt(ref) for ref in refs])
+        types = tuple([ref.type for ref in refs])
+        doubtful = any([ref.doubtful for ref in refs])
+        self.bound_ops += 1
+        key = (primitive, types, *static.values())
+        inferred = self._memo.get(key)
+        if inferred is None:
+            known = len(self.scope.conditions)
+            try:
+                outputs = primitive.infer(types, static, self.cursor.region.name)
+                inferred = outputs, primitive.cost(types, outputs, static)
+            except LocatedError as error:
+                if not self.collect:
+                    raise
+                if not doubtful:
+                    self.findings.append(self._finding(error, primitive, refs, static))
+                return tuple([ShapeRef(t, self, doubtful=True) for t in _guess(primitive, types)])
+            self._memo[key] = inferred
+            for condition in self.scope.conditions[known:]:
+                self.assumptions.append(Assumption(str(condition), primitive.name, user_frame()))
+        outputs, cost = inferred
+        if not doubtful:
+            self.flops = self.flops + cost.flops
+            self.bytes = self.bytes + cost.bytes
+        return tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
+
+    def _finding(
+        self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
+    ) -> Finding:
+        names = primitive.operand_names(static, len(refs))
+        operands = tuple(
+            f"{name} is {ref.origin} {show_shape(ref.shape)}" for name, ref in zip(names, refs) if ref.origin
+        )
+        dims = {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}
+        bindings = tuple(f"{dim} was bound at {self.bound_at[dim]}" for dim in dims if dim in self.bound_at)
+        return Finding(error.op or primitive.name, error.reason, error.region, error.source, operands, bindings)
+
+
+def _guess(primitive: Primitive, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    """Types to go on with after an error: of the last operand's rank (x stands last in linear and conv), dims unknown."""
+    model = next((t for t in reversed(types) if t.dtype.kind in "fO"), types[-1] if types else None)
+    if model is None:
+        model = TensorType((), np.dtype(np.float32))
+    guess = TensorType((UNKNOWN,) * len(model.shape), model.dtype)
+    return (guess,) * (len(primitive.outputs) + len(primitive.residuals))

@@ -1,0 +1,37 @@
+"""Every primitive of Opstage, by family."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from ..primitive import Primitive
+
+FAMILIES = (
+    "elementwise",
+    "activation",
+    "logic",
+    "reduction",
+    "layout",
+    "indexing",
+    "linalg",
+    "convolution",
+    "pooling",
+    "normalization",
+    "attention",
+    "loss",
+    "random",
+    "update",
+)
+
+
+@cache
+def primitives() -> dict[str, Primitive]:
+    """All primitives by name."""
+    found: dict[str, Primitive] = {}
+    for family in FAMILIES:
+        for value in vars(import_module(f".{family}", __package__)).values():
+            if isinstance(value, Primitive):
+                known = found.setdefault(value.name, value)
+                assert known is value, f"two primitives are called {value.name}"
+    return found

@@ -1,0 +1,122 @@
+"""`Spec`: a symbolic shape, dtype and constraints, as a user writes them: `Spec("B T 768", where=["T <= 1024"])`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from .dims import Dim, DimExpr, DimScope
+from .errors import UsageError
+from .trees import flatten, leaf
+from .types import DType, TensorType, as_dtype, dtype_name, is_float
+
+
+@leaf
+@dataclass(frozen=True)
+class Spec:
+    """What is known of a tensor before there is one.
+
+    shape   dims separated by spaces: integers, names, and expressions of them without spaces (`"B T 3*H D//2"`); or a
+            tuple of ints, names and dims. A name means one size wherever it stands in one check, and is at least 1.
+    dtype   None is the program's float dtype
+    where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
+    """
+
+    shape: str | tuple[Any, ...]
+    dtype: str | None = None
+    where: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, (str, tuple, list)):
+            raise UsageError(f"a Spec's shape is text like 'B 3 32' or a tuple, not {self.shape!r}")
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", dtype_name(as_dtype(self.dtype)))
+        if isinstance(self.where, str):
+            object.__setattr__(self, "where", (self.where,))
+
+    def __str__(self) -> str:
+        shape = self.shape if isinstance(self.shape, str) else " ".join(map(str, self.shape))
+        extras = "" if self.dtype is None else f", dtype={self.dtype!r}"
+        extras += f", where={list(self.where)!r}" if self.where else ""
+        return f'Spec("{shape}"{extras})'
+
+    def bind(self, scope: DimScope, default: DType) -> TensorType:
+        """The type this Spec stands for, its names taken in `scope` and its constraints declared there."""
+        entries = self.shape.split() if isinstance(self.shape, str) else self.shape
+        shape = tuple(_dim(scope, entry, self) for entry in entries)
+        for constraint in self.where:
+            scope.declare(constraint)
+        dtype = default if self.dtype is None else as_dtype(self.dtype)
+        # a program computes in one float dtype: floats are cast to it on entry, whatever they come as
+        return TensorType(shape, default if is_float(dtype) else dtype)
+
+    def holds(self, shape: tuple[int, ...], sizes: dict[str, int]) -> str | None:
+        """None when an array of `shape` satisfies this Spec given `sizes` of names (which gain new ones); else why not."""
+        entries = self.shape.split() if isinstance(self.shape, str) else self.shape
+        if len(entries) != len(shape):
+            return f"has rank {len(shape)} but {self} has rank {len(entries)}"
+        scope = DimScope()
+        pending: list[tuple[int, Dim, int]] = []
+        for axis, (entry, size) in enumerate(zip(entries, shape)):
+            if isinstance(entry, str) and entry.isidentifier():
+                if sizes.setdefault(entry, size) != size:
+                    return f"has {size} on axis {axis} but {entry} is {sizes[entry]}"
+            else:
+                pending.append((axis, _dim(scope, entry, self), size))
+        for axis, dim, size in pending:
+            expected = dim if isinstance(dim, int) else _evaluate(dim, sizes)
+            if expected is not None and expected != size:
+                return f"has {size} on axis {axis} where {self} wants {dim}"
+        return None
+
+
+def _evaluate(dim: DimExpr, sizes: Mapping[str, int]) -> int | None:
+    from .dims import evaluate
+
+    try:
+        return int(evaluate(dim, sizes))
+    except KeyError:
+        return None
+
+
+def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:
+    if isinstance(entry, str):
+        return scope.parse(entry)
+    if isinstance(entry, DimExpr):
+        return scope.parse(str(entry))
+    if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and entry >= 0:
+        return int(entry)
+    raise UsageError(f"{spec}: a dim is an int that is at least 0, a name, or an expression of names, not {entry!r}")
+
+
+def as_specs(tree: Any) -> Any:
+    """A pytree whose leaves are Specs, from one of Specs, arrays, numbers, and tuples of sizes (which are shapes)."""
+    flatten(tree)  # makes dataclasses known to optree
+    return optree.tree_map(_as_spec, tree, is_leaf=_is_shape, namespace="opstage")
+
+
+def _is_shape(node: Any) -> bool:
+    return isinstance(node, tuple) and not hasattr(node, "_fields") and all(isinstance(d, (int, DimExpr)) for d in node)
+
+
+def _as_spec(value: Any) -> Spec:
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, TensorType):
+        return Spec(value.shape, dtype_name(value.dtype))
+    if _is_shape(value):
+        return Spec(value)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        array = np.asarray(value)
+        shape, dtype = array.shape, array.dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "fiubO":
+        raise UsageError(f"a tensor must hold numbers; got dtype {dtype}")
+    if dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4):
+        return Spec(tuple(shape), "int64")
+    return Spec(tuple(shape), None if dtype.kind in "fO" else dtype_name(dtype))

@@ -1,0 +1,35 @@
+"""Derivatives inside programs: `opstage.transform.grad(ops, f, x)` and its kin.
+
+Each builds a differentiating interpreter over `ops`, hands it to f as f's first argument, and closes it on return.
+Inside f, refs from outside are constants. Nested calls give higher derivatives without confusing their perturbations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import ProgramError
+from .primitive import R
+from .protocol import Ops
+from .trees import flatten
+
+
+def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """`(f(ops', *refs), pullback)`; `pullback(cotangent)` gives a tuple aligned with refs, None at integers."""
+    return ops.vjp_of(f, *refs)
+
+
+def jvp(ops: Ops[R], f: Callable[..., Any], refs: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """`(f(ops', *refs), J · tangents)`; a tangent is None where it is zero."""
+    return ops.jvp_of(f, tuple(refs), tuple(tangents))
+
+
+def grad(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> Any:
+    """Gradient of a scalar f for its refs: shaped like the one ref, or a tuple of gradients when there are several."""
+    value, pullback = ops.vjp_of(f, *refs)
+    leaves, _ = flatten(value)
+    if len(leaves) != 1 or len(leaves[0].shape) != 0:
+        raise ProgramError("grad takes a function that returns one scalar; reduce with ops.sum or use vjp")
+    gradients = pullback(ops.full(shape=(), value=1.0, dtype=leaves[0].dtype))
+    return gradients[0] if len(refs) == 1 else gradients

@@ -1,0 +1,87 @@
+"""Every op on every interpreter gives what an independent reference gives, in the type that its shape rule promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.interpreters.derivatives import run_on_tape
+from opstage.ops.trees import flatten, unflatten
+from opstage.options import Options
+from tests.conformance.harness import EXECUTING, assert_close, inputs, leaves, program_of
+from tests.samples import SAMPLES
+from tests.samples.sample import Sample
+
+
+def execute(interpreter: str, sample: Sample, options: Options, args: tuple[Any, ...]) -> Any:
+    """The sample through the registry's factory (or a test's own), as `opstage.run` does it."""
+    base = EXECUTING[interpreter](options)
+    values, structure = flatten(args)
+    outcome: list[Any] = []
+
+    def program(ops: Any, *refs: Any) -> tuple[Any, ...]:
+        arguments = unflatten(structure, refs)
+        _, _, outputs, result = run_on_tape(ops, program_of(sample), arguments, (False,) * len(arguments))
+        outcome.append(result)
+        return tuple(node.value for node in outputs)
+
+    results = base.execute(program, tuple(base.put(v) for v in values))
+    return unflatten(outcome[0], [base.get(r) for r in results])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("interpreter", EXECUTING)
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+def test_values(sample: Sample, interpreter: str, dtype: str) -> None:
+    actual = execute(interpreter, sample, Options(dtype=dtype), inputs(sample, dtype))
+    for leaf in leaves(actual):
+        assert isinstance(leaf, np.ndarray)
+        assert leaf.dtype.kind != "f" or sample.op == "cast" or leaf.dtype == np.dtype(dtype), leaf.dtype
+    if sample.reference is not None:
+        # the reference computes in float64, on the very numbers that the interpreter saw
+        given = inputs(sample, "float64") if dtype == "float64" else upcast(inputs(sample, "float32"))
+        expected = sample.reference(*given, **sample.static)
+        assert_close(actual, expected, getattr(sample, dtype), f"{sample.id} on {interpreter} in {dtype}")
+
+
+def upcast(args: Any) -> Any:
+    values, structure = flatten(args)
+    return unflatten(structure, [v.astype(np.float64) if v.dtype == np.float32 else v for v in values])
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
+def test_types_are_what_the_shape_checker_says(sample: Sample) -> None:
+    args = inputs(sample, "float32")
+    options = Options(dtype="float32")
+    for interpreter in EXECUTING:
+        executed = [(v.shape, v.dtype) for v in leaves(execute(interpreter, sample, options, args))]
+        report = opstage.check(program_of(sample), *args, options=options)
+        assert report.ok, report
+        assert not report.conditions, report
+        promised = [(t.shape, t.dtype) for t in flatten_types(report.outputs)]
+        assert executed == promised, interpreter
+
+
+def flatten_types(tree: Any) -> list[Any]:
+    from opstage.ops.types import TensorType
+
+    if isinstance(tree, TensorType):
+        return [tree]
+    return [t for branch in tree for t in flatten_types(branch)]
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.exact], ids=lambda s: s.id)
+def test_exact(sample: Sample) -> None:
+    """Rational programs on fractions give what float64 gives, without its rounding."""
+    from fractions import Fraction
+
+    for interpreter in EXECUTING:
+        actual = execute(interpreter, sample, Options(dtype="exact"), inputs(sample, "exact"))
+        for leaf in leaves(actual):
+            assert leaf.dtype.kind != "O" or all(isinstance(v, Fraction) for v in leaf.flat), sample.id
+        assert_close(
+            actual, execute(interpreter, sample, Options(dtype="float64"), inputs(sample)), (1e-12, 1e-13), sample.id
+        )
