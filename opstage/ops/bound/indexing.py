@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from ..catalogue.indexing import (
     GATHER_ROW,
@@ -14,20 +16,23 @@ from ..catalogue.indexing import (
     SCATTER_ADD_SCALAR,
     SCATTER_ADD_VEC,
 )
+from ..dims import Dim, DimExpr
 from ..protocol import R
 from .calls import Calls
+
+_STATIC = (int, DimExpr, np.integer)
 
 
 class IndexingOps(Calls[R]):
     __slots__ = ()
 
     @final
-    def gather_scalar(self, x: R, /, *, index: int, mode: str = "raise") -> R:
-        return self._call(GATHER_SCALAR, (x,), {"index": index, "mode": mode})
+    def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        return self._call(GATHER_SCALAR, (x,), {"index": _static_index(index), "mode": mode})
 
     @final
-    def gather_row(self, x: R, /, *, index: int, mode: str = "raise") -> R:
-        return self._call(GATHER_ROW, (x,), {"index": index, "mode": mode})
+    def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        return self._call(GATHER_ROW, (x,), {"index": _static_index(index), "mode": mode})
 
     @final
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
@@ -38,13 +43,18 @@ class IndexingOps(Calls[R]):
         return self._call(GATHER_ROWS, (x, idx), {"mode": mode})
 
     @final
-    def scatter_add_vec(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
-        if isinstance(index, int):
-            return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": index, "mode": mode})
+    def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        if isinstance(index, _STATIC):
+            return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
 
     @final
-    def scatter_add_row(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
-        if isinstance(index, int):
-            return self._call(SCATTER_ADD_ROW, (x, v), {"index": index, "mode": mode})
+    def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        if isinstance(index, _STATIC):
+            return self._call(SCATTER_ADD_ROW, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_ROWS, (x, v, index), {"mode": mode})
+
+
+def _static_index(index: Any) -> Any:
+    """A NumPy integer, which is not a static parameter, as a Python one."""
+    return int(index) if isinstance(index, np.integer) else index

@@ -1,0 +1,262 @@
+"""Reading entries at indices, and adding to them: two linear maps, each the other's adjoint.
+
+In mode "raise" an index out of range is an error (RangeError when the values are known, ShapeError when the index is
+static); in mode "zero" it reads zeros and adds nothing. Negative indices are out of range. Repeated indices add up in
+the order of the index tensor, so a result has the same bits every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
+from ..errors import ShapeError, nearest
+from ..primitive import Context, Linearity, Primitive, R, no_flops
+from ..protocol import Ops
+from ..rules import require_rank
+from ..types import Shape, TensorType, require_integer, require_number, require_same_dtype, show_shape
+
+MODES = ("raise", "zero")
+
+
+def _require_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ShapeError(f"mode must be one of {MODES} but is {mode!r}{nearest(mode, MODES)}")
+
+
+def _require_rows(x: TensorType) -> None:
+    if not x.shape:
+        raise ShapeError("x must have a first axis to index but is a scalar, of shape ()")
+
+
+def _require_shape(v: Shape, expected: Shape, purpose: Callable[[], str]) -> None:
+    """The updates must have the shape that the indices and x ask for."""
+
+    def message() -> str:
+        return f"v is {show_shape(v)} but {purpose()} takes v of shape {show_shape(expected)}"
+
+    if len(v) != len(expected):
+        raise ShapeError(message())
+    for a, b in zip(v, expected):
+        require_equal(a, b, message)
+
+
+# At indices that are data --------------------------------------------------------------------------------------------
+
+
+def _gather_rows_shape(x: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+    _require_mode(mode)
+    _require_rows(x)
+    require_integer(idx, "idx")
+    return (TensorType((*idx.shape, *x.shape[1:]), x.dtype),)
+
+
+def _gather_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, mode: str) -> tuple[R | None, ...]:
+    (g,), (idx,), x = cotangents, ctx.saved, ctx.inputs[0]
+    return ops.scatter_add_row(ops.full(shape=x.shape, value=0.0, dtype=x.dtype), g, idx, mode=mode), None
+
+
+GATHER_ROWS = Primitive(
+    "gather_rows",
+    "`gather_rows(x, idx, mode=)` = x[idx], x (n, *rest), idx integers of any shape: a result (*idx, *rest). "
+    "Gradients of rows read twice add up. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].",
+    operands=("x", "idx"),
+    shape=_gather_rows_shape,
+    vjp=_gather_rows_vjp,
+    jvp=Linearity.JOINT,
+    saves={"idx": ("x",)},
+    flops=no_flops,
+)
+
+
+def _scatter_add_rows_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+    _require_mode(mode)
+    _require_rows(x)
+    require_number(x, "x")
+    require_same_dtype(x, v, "x", "v")
+    require_integer(idx, "index")
+    _require_shape(
+        v.shape,
+        (*idx.shape, *x.shape[1:]),
+        lambda: f"an index of shape {show_shape(idx.shape)} into x of shape {show_shape(x.shape)}",
+    )
+    return (x,)
+
+
+def _scatter_add_rows_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, mode: str
+) -> tuple[R | None, ...]:
+    (g,), (idx,) = cotangents, ctx.saved
+    return g, ops.gather_rows(g, idx, mode=mode) if ctx.needs[1] else None, None
+
+
+def _one_flop_per_update(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    return inputs[1].size
+
+
+SCATTER_ADD_ROWS = Primitive(
+    "scatter_add_rows",
+    "`scatter_add_row(x, v, idx, mode=)`: x with v[j] added to row idx[j], for every j in row-major order; "
+    "x (n, *rest), idx integers of any shape, v (*idx, *rest). The adjoint of gather_rows. "
+    "PyTorch: torch.index_add(x, 0, idx, v).",
+    operands=("x", "v", "idx"),
+    shape=_scatter_add_rows_shape,
+    vjp=_scatter_add_rows_vjp,
+    jvp=Linearity.JOINT,
+    saves={"idx": ("v",)},
+    flops=_one_flop_per_update,
+)
+
+
+def _gather_vec_shape(x: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+    require_rank(x, 1, "x")
+    return _gather_rows_shape(x, idx, mode=mode)
+
+
+def _gather_vec_decomposition(ops: Ops[R], x: R, idx: R, /, *, mode: str) -> tuple[R, ...]:
+    return (ops.gather_rows(x, idx, mode=mode),)
+
+
+GATHER_VEC = Primitive(
+    "gather_vec",
+    "`gather_vec(x, idx, mode=)` = x[idx] of a vector x (n), idx integers of any shape. PyTorch: x[idx], torch.take.",
+    operands=("x", "idx"),
+    shape=_gather_vec_shape,
+    vjp=_gather_rows_vjp,
+    jvp=Linearity.JOINT,
+    saves={"idx": ("x",)},
+    decomposition=_gather_vec_decomposition,
+    flops=no_flops,
+)
+
+
+def _scatter_add_vec_shape(x: TensorType, v: TensorType, idx: TensorType, *, mode: str) -> tuple[TensorType, ...]:
+    require_rank(x, 1, "x")
+    return _scatter_add_rows_shape(x, v, idx, mode=mode)
+
+
+def _scatter_add_vec_decomposition(ops: Ops[R], x: R, v: R, idx: R, /, *, mode: str) -> tuple[R, ...]:
+    return (ops.scatter_add_row(x, v, idx, mode=mode),)
+
+
+SCATTER_ADD_VEC = Primitive(
+    "scatter_add_vec",
+    "`scatter_add_vec(x, v, idx, mode=)`: the vector x (n) with v[j] added to entry idx[j]; v and idx of one shape. "
+    "PyTorch: torch.index_add(x, 0, idx, v).",
+    operands=("x", "v", "idx"),
+    shape=_scatter_add_vec_shape,
+    vjp=_scatter_add_rows_vjp,
+    jvp=Linearity.JOINT,
+    saves={"idx": ("v",)},
+    decomposition=_scatter_add_vec_decomposition,
+    flops=_one_flop_per_update,
+)
+
+
+# At a static index ---------------------------------------------------------------------------------------------------
+
+
+def _require_index(x: TensorType, index: Dim, mode: str) -> None:
+    """The index must be an int or a dim, and with mode "raise" in range."""
+    _require_mode(mode)
+    _require_rows(x)
+    if not isinstance(index, (int, DimExpr)) or isinstance(index, bool):
+        raise ShapeError(f"index must be an int but is {index!r}")
+    if mode == "raise":
+        count = x.shape[0]
+
+        def message() -> str:
+            return (
+                f"index {index} is out of range: x is {show_shape(x.shape)}, so indices are 0 … {count - 1}, and "
+                "negative ones are out of range; "
+                'pass mode="zero" where an index out of range is meant to stand for zeros'
+            )
+
+        require_at_most(0, index, message)
+        require_at_most(index + 1, count, message)
+
+
+def _index_tensor(ops: Ops[R], index: Dim) -> R:
+    """The static index as an integer scalar, for those that mode "zero" lets be out of range."""
+    return ops.full(shape=(), value=index if isinstance(index, int) else ratio(index, 1), dtype="int64")
+
+
+def _gather_row_shape(x: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+    _require_index(x, index, mode)
+    return (TensorType(x.shape[1:], x.dtype),)
+
+
+def _gather_row_decomposition(ops: Ops[R], x: R, /, *, index: Any, mode: str) -> tuple[R, ...]:
+    if mode == "zero":
+        return (ops.gather_rows(x, _index_tensor(ops, index), mode=mode),)
+    return (ops.reshape(ops.slice(x, axis=0, start=index, length=1), shape=x.shape[1:]),)
+
+
+GATHER_ROW = Primitive(
+    "gather_row",
+    "`gather_row(x, index=, mode=)` = x[index] for a static index; x (n, *rest), a result of shape rest. "
+    "PyTorch: x[index], torch.select.",
+    operands=("x",),
+    shape=_gather_row_shape,
+    decomposition=_gather_row_decomposition,
+    flops=no_flops,
+)
+
+
+def _gather_scalar_shape(x: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+    require_rank(x, 1, "x")
+    return _gather_row_shape(x, index=index, mode=mode)
+
+
+GATHER_SCALAR = Primitive(
+    "gather_scalar",
+    "`gather_scalar(x, index=, mode=)` = x[index] of a vector x (n), for a static index. PyTorch: x[index].",
+    operands=("x",),
+    shape=_gather_scalar_shape,
+    decomposition=_gather_row_decomposition,
+    flops=no_flops,
+)
+
+
+def _scatter_add_row_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+    _require_index(x, index, mode)
+    require_number(x, "x")
+    require_same_dtype(x, v, "x", "v")
+    _require_shape(v.shape, x.shape[1:], lambda: f"index {index} into x of shape {show_shape(x.shape)}")
+    return (x,)
+
+
+def _scatter_add_row_decomposition(ops: Ops[R], x: R, v: R, /, *, index: Any, mode: str) -> tuple[R, ...]:
+    if mode == "zero":
+        return (ops.scatter_add_row(x, v, _index_tensor(ops, index), mode=mode),)
+    row = ops.reshape(v, shape=(1, *x.shape[1:]))
+    around = [(index, x.shape[0] - index - 1), *[(0, 0)] * (len(x.shape) - 1)]
+    return (ops.add(x, ops.pad(row, padding=around, value=0)),)
+
+
+SCATTER_ADD_ROW = Primitive(
+    "scatter_add_row",
+    "`scatter_add_row(x, v, index, mode=)`: x with v added to row `index`, for a static index; x (n, *rest), v rest. "
+    "PyTorch: x.clone() with x[index] += v.",
+    operands=("x", "v"),
+    shape=_scatter_add_row_shape,
+    decomposition=_scatter_add_row_decomposition,
+    flops=_one_flop_per_update,
+)
+
+
+def _scatter_add_scalar_shape(x: TensorType, v: TensorType, *, index: Dim, mode: str) -> tuple[TensorType, ...]:
+    require_rank(x, 1, "x")
+    return _scatter_add_row_shape(x, v, index=index, mode=mode)
+
+
+SCATTER_ADD_SCALAR = Primitive(
+    "scatter_add_scalar",
+    "`scatter_add_vec(x, v, index, mode=)`: the vector x (n) with the scalar v added to entry `index`, for a static "
+    "index. PyTorch: x.clone() with x[index] += v.",
+    operands=("x", "v"),
+    shape=_scatter_add_scalar_shape,
+    decomposition=_scatter_add_row_decomposition,
+    flops=_one_flop_per_update,
+)

@@ -1,0 +1,287 @@
+"""Losses: how far predictions are from what was expected, as one number or one per position."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from ..dims import Dim, prod, ratio, require_at_most, require_equal
+from ..errors import ShapeError, nearest
+from ..primitive import Context, Primitive, R
+from ..protocol import Ops
+from ..rules import add_all, ones_like, same_type, zeros_like
+from ..types import Shape, TensorType, require_float, require_integer, require_same_dtype, show_shape
+
+REDUCTIONS = ("mean", "sum", "none")
+
+# Mean squared error ---------------------------------------------------------------------------------------------------
+
+
+def _mse_loss_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    same_type(x, y)
+    require_at_most(1, x.size, lambda: f"x is {show_shape(x.shape)}, which has no elements to take a mean of")
+    return (TensorType((), x.dtype),)
+
+
+def _mse_loss_decomposition(ops: Ops[R], x: R, y: R, /) -> tuple[R, ...]:
+    d = ops.sub(x, y)
+    return (ops.scale(ops.sum(ops.mul(d, d)), c=ratio(1, prod(x.shape))),)
+
+
+def _mse_loss_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x, y) = cotangents, ctx.saved
+    slope = ops.broadcast_to(ops.scale(g, c=ratio(2, prod(x.shape))), shape=x.shape)
+    dx = ops.mul(slope, ops.sub(x, y))
+    return dx if ctx.needs[0] else None, ops.neg(dx) if ctx.needs[1] else None
+
+
+def _mse_loss_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    (x, y), (tx, ty) = primals, tangents
+    d = ops.scale(ops.sub(x, y), c=ratio(2, prod(x.shape)))
+    along_x = ops.sum(ops.mul(d, tx)) if tx is not None else None
+    along_y = ops.neg(ops.sum(ops.mul(d, ty))) if ty is not None else None
+    return (add_all(ops, along_x, along_y),)
+
+
+def _mse_loss_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+    """A difference, a square and an addition for each element."""
+    return 3 * inputs[0].size
+
+
+MSE_LOSS = Primitive(
+    "mse_loss",
+    "`mse_loss(x, y)` = mean of (x - y)² over all elements, x and y of one shape. "
+    "PyTorch: torch.nn.functional.mse_loss.",
+    operands=("x", "y"),
+    shape=_mse_loss_shape,
+    vjp=_mse_loss_vjp,
+    jvp=_mse_loss_jvp,
+    saves=("x", "y"),
+    decomposition=_mse_loss_decomposition,
+    flops=_mse_loss_flops,
+)
+
+# Cross-entropy --------------------------------------------------------------------------------------------------------
+
+
+def class_axis(rank: int) -> int:
+    """The axis of the classes: 1, or the only one of a vector."""
+    return 1 if rank > 1 else 0
+
+
+def _without_classes(shape: Shape) -> Shape:
+    axis = class_axis(len(shape))
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _keeping_classes(shape: Shape) -> Shape:
+    """The shape with 1 in place of the classes."""
+    axis = class_axis(len(shape))
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def _require_labels(
+    logits: TensorType, labels: TensorType, reduction: str, ignore_index: Any, label_smoothing: Any
+) -> None:
+    """What cross_entropy and its derivative ask of logits, labels and static parameters."""
+    if reduction not in REDUCTIONS:
+        raise ShapeError(f"reduction must be one of {REDUCTIONS} but is {reduction!r}{nearest(reduction, REDUCTIONS)}")
+    if not isinstance(ignore_index, int) or isinstance(ignore_index, bool) or not -(2**31) <= ignore_index < 2**31:
+        raise ShapeError(f"ignore_index must be an int of 32 bits but is {ignore_index!r}")
+    if not isinstance(label_smoothing, (int, float, Fraction)) or not 0 <= label_smoothing <= 1:
+        raise ShapeError(f"label_smoothing must be a number from 0 to 1 but is {label_smoothing!r}")
+    require_float(logits, "logits")
+    require_integer(labels, "labels")
+    if not logits.shape:
+        raise ShapeError("logits must be (C,), (N, C) or (N, C, …) but are a scalar: there is no axis of classes")
+    axis = class_axis(len(logits.shape))
+    expected = _without_classes(logits.shape)
+
+    def message() -> str:
+        return (
+            f"labels are {show_shape(labels.shape)} but logits {show_shape(logits.shape)}, with classes on axis "
+            f"{axis}, take one integer per position: labels of shape {show_shape(expected)}"
+        )
+
+    if len(labels.shape) != len(expected):
+        raise ShapeError(message())
+    for a, b in zip(labels.shape, expected):
+        require_equal(a, b, message)
+    require_at_most(1, logits.shape[axis], lambda: f"logits are {show_shape(logits.shape)}: there are no classes")
+    if reduction == "mean":
+        require_at_most(
+            1, labels.size, lambda: f"labels are {show_shape(labels.shape)}: there is no position to take a mean over"
+        )
+
+
+def _cross_entropy_shape(
+    logits: TensorType, labels: TensorType, *, reduction: str, ignore_index: Any, label_smoothing: Any
+) -> tuple[TensorType, ...]:
+    _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
+    loss = TensorType(labels.shape if reduction == "none" else (), logits.dtype)
+    return loss, TensorType(_keeping_classes(logits.shape), logits.dtype)
+
+
+def _ignored(ops: Ops[R], labels: R, ignore_index: int) -> R:
+    """The mask of the positions that do not count."""
+    return ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
+
+
+def _counted(ops: Ops[R], ignored: R, like: R) -> R:
+    """How many positions count, as a number of the dtype of `like`."""
+    return ops.sum(ops.cast(ops.logical_not(ignored), dtype=like.dtype))
+
+
+def _is_label(ops: Ops[R], logits: R, labels: R) -> R:
+    """The mask, shaped like logits, of each position's own class."""
+    axis = class_axis(len(logits.shape))
+    spread = ops.broadcast_to(ops.unsqueeze(labels, axis=axis), shape=logits.shape)
+    return ops.equal(spread, ops.iota(shape=logits.shape, axis=axis, dtype=labels.dtype))
+
+
+def _cross_entropy_decomposition(
+    ops: Ops[R], logits: R, labels: R, /, *, reduction: str, ignore_index: int, label_smoothing: Any
+) -> tuple[R, ...]:
+    axis = class_axis(len(logits.shape))
+    # The maximum cancels out of every result, so no derivative of it is wanted.
+    peak = ops.detach(ops.reduce_max(logits, axis=axis, keepdims=True))
+    shifted = ops.sub(logits, ops.broadcast_to(peak, shape=logits.shape))
+    log_total = ops.log(ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True))
+    own = ops.select(_is_label(ops, logits, labels), shifted, zeros_like(ops, shifted))
+    loss = ops.sub(log_total, ops.reduce_sum(own, axis=axis, keepdims=True))
+    if label_smoothing != 0:
+        uniform = ops.sub(log_total, ops.reduce_mean(shifted, axis=axis, keepdims=True))
+        loss = ops.add(ops.scale(loss, c=1 - label_smoothing), ops.scale(uniform, c=label_smoothing))
+    loss = ops.reshape(loss, shape=labels.shape)
+    ignored = _ignored(ops, labels, ignore_index)
+    # Each class weighs 1; reading its weight is what finds a label that is out of range.
+    weights = ops.full(shape=(logits.shape[axis],), value=1.0, dtype=logits.dtype)
+    first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
+    weight = ops.gather_vec(weights, ops.select(ignored, first, labels))
+    loss = ops.select(ignored, zeros_like(ops, loss), ops.mul(loss, weight))
+    if reduction != "none":
+        loss = ops.sum(loss)
+    if reduction == "mean":
+        loss = ops.div(loss, _counted(ops, ignored, loss))
+    return loss, ops.add(peak, log_total)
+
+
+def _cross_entropy_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any
+) -> tuple[R | None, ...]:
+    logits, labels, lse = ctx.saved
+    return ops.cross_entropy_grad(logits, labels, lse, cotangents[0], **static), None
+
+
+def _cross_entropy_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R | None, ...],
+    /,
+    *,
+    reduction: str,
+    **static: Any,
+) -> tuple[R | None]:
+    (logits, labels), (loss, lse), (moved, _) = primals, outputs, tangents
+    assert moved is not None
+    slope = ops.cross_entropy_grad(logits, labels, lse, ones_like(ops, loss), reduction=reduction, **static)
+    change = ops.mul(slope, moved)
+    return (ops.reduce_sum(change, axis=class_axis(len(logits.shape))) if reduction == "none" else ops.sum(change),)
+
+
+def _four_per_logit(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    """Forward a maximum, a difference, an exponential and an addition; backward the like."""
+    return 4 * inputs[0].size
+
+
+CROSS_ENTROPY = Primitive(
+    "cross_entropy",
+    '`cross_entropy(logits, labels, reduction="mean", ignore_index=-100, label_smoothing=0.0)`; logits (C), (N, C) or '
+    "(N, C, *D), labels the same without C, integers in [0, C) or ignore_index. With p = softmax(logits) over the "
+    "classes and ε the smoothing, a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is "
+    'ignored; "mean" divides their sum by the number of positions not ignored (0/0 = nan when all are). '
+    "PyTorch: torch.nn.functional.cross_entropy. Smoothing: Szegedy et al. 2016.",
+    operands=("logits", "labels"),
+    residuals=("lse",),
+    shape=_cross_entropy_shape,
+    vjp=_cross_entropy_vjp,
+    jvp=_cross_entropy_jvp,
+    saves={"logits": ("logits",), "labels": ("logits",), "lse": ("logits",)},
+    decomposition=_cross_entropy_decomposition,
+    flops=_four_per_logit,
+)
+
+
+def _cross_entropy_grad_shape(
+    logits: TensorType,
+    labels: TensorType,
+    lse: TensorType,
+    g: TensorType,
+    *,
+    reduction: str,
+    ignore_index: Any,
+    label_smoothing: Any,
+) -> tuple[TensorType, ...]:
+    _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
+    _require_type(lse, "lse", _keeping_classes(logits.shape), logits)
+    _require_type(g, "g", labels.shape if reduction == "none" else (), logits)
+    return (logits,)
+
+
+def _require_type(x: TensorType, name: str, expected: Shape, logits: TensorType) -> None:
+    require_same_dtype(logits, x, "logits", name)
+
+    def message() -> str:
+        return f"{name} is {show_shape(x.shape)} but must be {show_shape(expected)}"
+
+    if len(x.shape) != len(expected):
+        raise ShapeError(message())
+    for a, b in zip(x.shape, expected):
+        require_equal(a, b, message)
+
+
+def _cross_entropy_grad_decomposition(
+    ops: Ops[R],
+    logits: R,
+    labels: R,
+    lse: R,
+    g: R,
+    /,
+    *,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: Any,
+) -> tuple[R, ...]:
+    shape = logits.shape
+    axis = class_axis(len(shape))
+    p = ops.exp(ops.sub(logits, ops.broadcast_to(lse, shape=shape)))
+    others = label_smoothing * ratio(1, shape[axis])
+    target = ops.select(
+        _is_label(ops, logits, labels),
+        ops.full(shape=shape, value=1 - label_smoothing + others, dtype=logits.dtype),
+        ops.full(shape=shape, value=others, dtype=logits.dtype),
+    )
+    ignored = _ignored(ops, labels, ignore_index)
+    if reduction == "mean":
+        g = ops.div(g, _counted(ops, ignored, g))
+    if reduction != "none":
+        g = ops.broadcast_to(g, shape=labels.shape)
+    weight = ops.unsqueeze(ops.select(ignored, zeros_like(ops, g), g), axis=axis)
+    return (ops.mul(ops.broadcast_to(weight, shape=shape), ops.sub(p, target)),)
+
+
+CROSS_ENTROPY_GRAD = Primitive(
+    "cross_entropy_grad",
+    "`cross_entropy_grad(logits, labels, lse, g, …)`, the cotangent of cross_entropy's logits from g, that of the "
+    "loss: w·(exp(logits - lse) - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of "
+    'positions not ignored with "mean") and 0 where it is ignored; lse is the log-sum-exp over the classes, which '
+    "has size 1 there.",
+    operands=("logits", "labels", "lse", "g"),
+    shape=_cross_entropy_grad_shape,
+    decomposition=_cross_entropy_grad_decomposition,
+    flops=_four_per_logit,
+)

@@ -1,0 +1,93 @@
+"""Random tensors. The bits of a draw are a function of seed, step, site and position, never of order or device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import DtypeError, ShapeError
+from ..primitive import Primitive, R
+from ..protocol import Ops
+from ..rules import require_rank
+from ..splitmix import splitmix64
+from ..types import Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
+
+_WORDS = 2**64
+
+
+def _draw_shape(step: TensorType, shape: Shape, seed: Any, site: Any) -> Shape:
+    """The shape of a draw, once its step, seed and site are what they should be."""
+    require_integer(step, "step")
+    require_rank(step, 0, "step")
+    for name, value in (("seed", seed), ("site", site)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _WORDS:
+            raise ShapeError(f"{name} must be an int with 0 <= {name} < 2^64 but is {value!r}")
+    return shape
+
+
+def _rand_shape(step: TensorType, *, shape: Shape, seed: Any, site: Any, dtype: str) -> tuple[TensorType, ...]:
+    out = TensorType(_draw_shape(step, shape, seed, site), as_dtype(dtype))
+    if out.dtype.kind not in "fO":
+        raise DtypeError(f"dtype must be float32, float64 or exact but is {dtype}")
+    return (out,)
+
+
+RAND_UNIFORM = Primitive(
+    "rand_uniform",
+    "`rand_uniform(shape=, seed=, site=, dtype=)`, uniform in [0, 1): element i, in row-major order, is "
+    "(splitmix64(key + i) >> 40) · 2^-24 with key = splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in "
+    "every dtype. No gradient. PyTorch: torch.rand (other bits). Source: Steele, Lea & Flood 2014.",
+    operands=("step",),
+    shape=_rand_shape,
+    differentiable=False,
+)
+
+
+def _rand_normal_decomposition(
+    ops: Ops[R], step: R, /, *, shape: Shape, seed: int, site: int, dtype: str
+) -> tuple[R, ...]:
+    static = {"shape": shape, "seed": seed, "site": site, "dtype": dtype}
+    (u1,) = ops.bind(RAND_UNIFORM, (step,), static)
+    (u2,) = ops.bind(RAND_UNIFORM, (step,), static | {"site": splitmix64(site)})
+    one = ops.full(shape=shape, value=1.0, dtype=dtype)
+    radius = ops.sqrt(ops.scale(ops.log(ops.sub(one, u1)), c=-2.0))
+    return (ops.mul(radius, ops.cos(ops.scale(u2, c=2 * math.pi))),)
+
+
+RAND_NORMAL = Primitive(
+    "rand_normal",
+    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 the uniform "
+    "draw at `site` and u2 the one at splitmix64(site). No gradient. PyTorch: torch.randn (other bits). "
+    "Source: Box & Muller 1958.",
+    operands=("step",),
+    shape=_rand_shape,
+    decomposition=_rand_normal_decomposition,
+    differentiable=False,
+)
+
+
+def _bernoulli_mask_shape(
+    keep_prob: TensorType, step: TensorType, *, shape: Shape, seed: Any, site: Any
+) -> tuple[TensorType, ...]:
+    require_float(keep_prob, "keep_prob")
+    require_rank(keep_prob, 0, "keep_prob")
+    return (TensorType(_draw_shape(step, shape, seed, site), keep_prob.dtype),)
+
+
+def _bernoulli_mask_decomposition(
+    ops: Ops[R], keep_prob: R, step: R, /, *, shape: Shape, seed: int, site: int
+) -> tuple[R, ...]:
+    dtype = keep_prob.dtype
+    (u,) = ops.bind(RAND_UNIFORM, (step,), {"shape": shape, "seed": seed, "site": site, "dtype": dtype_name(dtype)})
+    return (ops.cast(ops.less(u, ops.broadcast_to(keep_prob, shape=shape)), dtype=dtype),)
+
+
+BERNOULLI_MASK = Primitive(
+    "bernoulli_mask",
+    "`bernoulli_mask(keep_prob, shape=, seed=, site=)`: 1 where keep_prob > u, else 0, with u the uniform draw at "
+    "`site`; keep_prob a scalar, the result of its dtype. No gradient. PyTorch: torch.bernoulli.",
+    operands=("keep_prob", "step"),
+    shape=_bernoulli_mask_shape,
+    decomposition=_bernoulli_mask_decomposition,
+    differentiable=False,
+)
