@@ -1,0 +1,97 @@
+"""Imports point one way only: down the house of ARCHITECTURE.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import opstage
+
+ROOT = Path(opstage.__file__).parent
+
+# From the top of the house down; a part may import itself and what stands below it.
+HOUSE = ("cli", "training", "api", "interpreters", "models", "data", "init", "options", "ops")
+# Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.
+OPS = ("derived", "einsum", "bound", "catalogue", "rules", "protocol", "primitive")
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def part_of(module: str, house: tuple[str, ...]) -> str | None:
+    first = module.split(".")[0]
+    return first if first in house else None
+
+
+def imports_of(path: Path, package: tuple[str, ...]) -> list[tuple[int, str]]:
+    """(line, dotted path beneath opstage) of every import of Opstage's own, wherever it stands in the file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = package[: len(package) - node.level + 1]
+                target = ".".join((*base, *(node.module or "").split("."))).strip(".")
+                names = [f"{target}.{alias.name}".strip(".") for alias in node.names]
+                found += [(node.lineno, name) for name in names]
+            elif node.module and node.module.split(".")[0] == "opstage":
+                found.append((node.lineno, ".".join(node.module.split(".")[1:])))
+        elif isinstance(node, ast.Import):
+            found += [
+                (node.lineno, ".".join(alias.name.split(".")[1:]))
+                for alias in node.names
+                if alias.name.split(".")[0] == "opstage"
+            ]
+    return [(line, name) for line, name in found if name]
+
+
+def upward(path: Path, house: tuple[str, ...], inside: str) -> list[str]:
+    relative = path.relative_to(ROOT)
+    module = relative.with_suffix("").parts
+    package = module[:-1]
+    prefix = f"{inside}." if inside else ""
+    mine = part_of(".".join(module).removeprefix(prefix), house)
+    wrong = []
+    for line, target in imports_of(path, package):
+        if inside and not target.startswith(prefix):
+            continue
+        theirs = part_of(target.removeprefix(prefix), house)
+        if mine is not None and theirs is not None and house.index(theirs) < house.index(mine):
+            wrong.append(f"{relative}:{line}: {mine} imports {theirs}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_import_points_up(path: Path) -> None:
+    assert upward(path, HOUSE, "") == []
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {path.relative_to(ROOT).with_suffix("").parts[0] for path in FILES}
+    assert parts == set(HOUSE)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.is_relative_to(ROOT / "ops")], ids=lambda p: p.name)
+def test_no_import_points_up_within_ops(path: Path) -> None:
+    allowed = {  # types alone: the rules of a primitive are written against the protocol
+        "primitive imports protocol",
+    }
+    assert [w for w in upward(path, OPS, "ops") if w.split(": ")[1] not in allowed] == []
+
+
+def test_models_know_ops_and_init_alone() -> None:
+    for path in (ROOT / "models").glob("*.py"):
+        for line, target in imports_of(path, ("models",)):
+            assert target.split(".")[0] in ("ops", "init", "models"), f"{path.name}:{line} imports {target}"
+
+
+def test_the_catalogue_knows_no_array_library() -> None:
+    """Rules are programs over Ops: the catalogue and derived ops never compute with NumPy."""
+    for path in [*(ROOT / "ops" / "catalogue").glob("*.py"), ROOT / "ops" / "derived.py", ROOT / "ops" / "einsum.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert not [n for n in names if n.split(".")[0] in ("numpy", "scipy", "numba")], f"{path.name}:{node.lineno}"
