@@ -1,0 +1,87 @@
+"""A sound lower bound of a polynomial over a box of ranges.
+
+Every atom is shifted to start at 0: x = low + t with t >= 0, or x = low + (high - low)*t with t in [0, 1] where both
+ends are known. In the bounded variables the polynomial is written in the Bernstein basis, whose coefficients bound it
+from below (exactly so when it is linear in each variable). In the unbounded ones every coefficient must be >= 0.
+
+Source: J. Garloff, "Convergent bounds for the range of multivariate polynomials", 1985.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import groupby
+from typing import NamedTuple
+
+from . import polynomial as poly
+
+_MOST_COEFFICIENTS = 512  # of a Bernstein form; beyond it a coarser bound is used
+
+
+class Range(NamedTuple):
+    """The integers from `low` to `high`, both included; None where there is no end."""
+
+    low: int | None
+    high: int | None
+
+
+def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
+    """A number that `p` never falls below while every atom stays in its range; None when there is none."""
+    bounded: dict[poly.Atom, int] = {}
+    shifts: dict[poly.Atom, poly.Polynomial] = {}
+    for atom in {atom: None for monomial in p for atom in monomial}:
+        low, high = range_of(atom)
+        if low is not None and high is not None:
+            shifts[atom] = {(): low, (atom,): high - low}
+            bounded[atom] = len(bounded)
+        elif low is not None:
+            shifts[atom] = {(): low, (atom,): 1}
+        elif high is not None:
+            shifts[atom] = {(): high, (atom,): -1}
+        else:
+            return None
+    shifted: poly.Polynomial = {}
+    for monomial, coefficient in p.items():
+        term = poly.constant(coefficient)
+        for atom in monomial:
+            term = poly.multiply(term, shifts[atom])
+        shifted = poly.add(shifted, term)
+
+    # Collect, for each monomial of unbounded variables, its coefficient: a polynomial in the bounded ones.
+    groups: defaultdict[poly.Monomial, dict[tuple[int, ...], Fraction]] = defaultdict(dict)
+    for monomial, coefficient in shifted.items():
+        exponents = [0] * len(bounded)
+        for atom, repeats in groupby(monomial):
+            if atom in bounded:
+                exponents[bounded[atom]] = sum(1 for _ in repeats)
+        unbounded = tuple(atom for atom in monomial if atom not in bounded)
+        groups[unbounded][tuple(exponents)] = Fraction(coefficient)
+    least = _least_on_unit_box(groups.pop((), {}))
+    if any(_least_on_unit_box(group) < 0 for group in groups.values()):
+        return None
+    return least
+
+
+def _least_on_unit_box(coefficients: dict[tuple[int, ...], Fraction]) -> Fraction:
+    """The least Bernstein coefficient of a polynomial, given as coefficients by exponents, on [0, 1]^n."""
+    if not coefficients:
+        return Fraction(0)
+    degrees = [max(exponents) for exponents in zip(*coefficients, strict=True)]
+    size = math.prod(degree + 1 for degree in degrees)
+    if size > _MOST_COEFFICIENTS:
+        least = coefficients.get((0,) * len(degrees), Fraction(0))
+        return least + sum(c for exponents, c in coefficients.items() if any(exponents) and c < 0)
+    for axis, degree in enumerate(degrees):
+        if not degree:
+            continue
+        transformed: defaultdict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+        for exponents, coefficient in coefficients.items():
+            before, j, after = exponents[:axis], exponents[axis], exponents[axis + 1 :]
+            for i in range(j, degree + 1):
+                transformed[(*before, i, *after)] += Fraction(math.comb(i, j), math.comb(degree, j)) * coefficient
+        coefficients = transformed
+    least = min(coefficients.values())
+    return least if len(coefficients) == size else min(least, Fraction(0))  # an absent coefficient is 0

@@ -1,0 +1,300 @@
+"""`DimExpr`: an integer expression in named dims that behaves like an int as far as that is sound.
+
+`Dim` is an int or a `DimExpr`; both take the same `+ - * // %`, and whatever comes out constant is a plain int. So a
+shape rule is written once for both.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
+
+from ..errors import ShapeError, UsageError
+from . import polynomial as poly
+from .problems import SymbolicDimError, UnknownDimError
+
+if TYPE_CHECKING:
+    from .real import DimFloat
+    from .scope import DimScope
+
+
+class DimExpr:
+    """An immutable integer expression in the named dims of one scope, made by `DimScope.dim` and arithmetic.
+
+    Equal expressions of a scope are the same object, in one canonical form: a polynomial with integer coefficients over
+    names and floor quotients. `a % b` is `a - b*(a//b)`. A symbolic divisor must be at least 1: where the declared
+    facts do not say so it becomes a condition of the scope.
+
+    Comparisons speak of every allowed value: they return True when proved, False when no allowed value satisfies them,
+    and otherwise raise `UndecidedDimError`. The hash is that of the canonical text (within a scope), so expressions
+    serve as dict keys.
+    """
+
+    __slots__ = ("_hash", "_text", "polynomial", "scope")
+
+    scope: DimScope
+    polynomial: poly.Polynomial
+    _text: str
+    _hash: int
+
+    # NumPy leaves `np.int64(2) * T` to this class instead of making an object array of it.
+    __array_ufunc__ = None
+
+    def __init__(self, scope: DimScope, polynomial: poly.Polynomial):
+        fill = object.__setattr__
+        fill(self, "scope", scope)
+        fill(self, "polynomial", polynomial)
+        fill(self, "_text", poly.render(polynomial))
+        fill(self, "_hash", hash((id(scope), self._text)))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"the dim expression {self} is immutable; cannot set {name!r}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def __format__(self, specification: str) -> str:
+        return format(self._text, specification)
+
+    def __copy__(self) -> DimExpr:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DimExpr:
+        return self
+
+    # ------------------------------------------------------------------ arithmetic
+
+    @overload
+    def __add__(self, other: Dim) -> Dim: ...
+    @overload
+    def __add__(self, other: float | Fraction) -> Fraction | DimFloat: ...
+    def __add__(self, other: Any) -> Any:
+        return self._combine(other, operator.add, poly.add)
+
+    __radd__ = __add__
+
+    @overload
+    def __sub__(self, other: Dim) -> Dim: ...
+    @overload
+    def __sub__(self, other: float | Fraction) -> Fraction | DimFloat: ...
+    def __sub__(self, other: Any) -> Any:
+        return self._combine(other, operator.sub, lambda p, q: poly.add(p, q, -1))
+
+    @overload
+    def __rsub__(self, other: Dim) -> Dim: ...
+    @overload
+    def __rsub__(self, other: float | Fraction) -> Fraction | DimFloat: ...
+    def __rsub__(self, other: Any) -> Any:
+        return self._combine(other, lambda a, b: b - a, lambda p, q: poly.add(q, p, -1))
+
+    @overload
+    def __mul__(self, other: Dim) -> Dim: ...
+    @overload
+    def __mul__(self, other: float | Fraction) -> Fraction | DimFloat: ...
+    def __mul__(self, other: Any) -> Any:
+        return self._combine(other, operator.mul, poly.multiply)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Dim:
+        return self.scope.intern(poly.scale(self.polynomial, -1))
+
+    def __pos__(self) -> Dim:
+        return self
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return self._combine_exactly(other, self.scope.floor_divide)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return self._combine_exactly(other, lambda p, q: self.scope.floor_divide(q, p))
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self._combine_exactly(other, self._remainder)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return self._combine_exactly(other, lambda p, q: self._remainder(q, p))
+
+    def __divmod__(self, other: Dim) -> tuple[Dim, Dim]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Dim) -> tuple[Dim, Dim]:
+        return other // self, other % self
+
+    def __truediv__(self, other: Dim | float | Fraction | DimFloat) -> Fraction | DimFloat:
+        return self._real() / other
+
+    def __rtruediv__(self, other: Dim | float | Fraction) -> Fraction | DimFloat:
+        return other / self._real()
+
+    @overload
+    def __pow__(self, exponent: int) -> Any: ...
+    @overload
+    def __pow__(self, exponent: float | Fraction) -> Fraction | DimFloat: ...
+    def __pow__(self, exponent: Any) -> Any:
+        """A dim for an integer exponent >= 0, else an exact real; exponents are multiples of 1/2."""
+        if isinstance(exponent, int) and exponent >= 0:
+            return self.scope.intern(poly.power(self.polynomial, exponent))
+        return self._real() ** exponent
+
+    def _combine(
+        self,
+        other: Any,
+        on_reals: Callable[[Any, Any], Any],
+        on_polynomials: Callable[[poly.Polynomial, poly.Polynomial], poly.Polynomial],
+    ) -> Any:
+        if type(other) is DimExpr:
+            if other.scope is not self.scope:
+                raise _other_scope(self, other)
+            return self.scope.intern(on_polynomials(self.polynomial, other.polynomial))
+        if isinstance(other, (float, Fraction)):
+            return on_reals(self._real(), other)
+        return self._combine_exactly(other, on_polynomials)
+
+    def _combine_exactly(
+        self, other: object, on_polynomials: Callable[[poly.Polynomial, poly.Polynomial], poly.Polynomial]
+    ) -> Dim:
+        operand = polynomial_of(other, self)
+        if operand is None:
+            return UNKNOWN if other is UNKNOWN else NotImplemented  # for the operator that called
+        return self.scope.intern(on_polynomials(self.polynomial, operand))
+
+    def _remainder(self, p: poly.Polynomial, q: poly.Polynomial) -> poly.Polynomial:
+        return poly.add(p, poly.multiply(q, self.scope.floor_divide(p, q)), -1)
+
+    def _real(self) -> DimFloat:
+        from .real import as_real  # that module is built on this one
+
+        return as_real(self)
+
+    # ------------------------------------------------------------------ relations
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._compare("==", other)
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other and self._compare("!=", other)
+
+    def __le__(self, other: Dim) -> bool:
+        return self._compare("<=", other)
+
+    def __lt__(self, other: Dim) -> bool:
+        return self._compare("<", other)
+
+    def __ge__(self, other: Dim) -> bool:
+        return self._compare(">=", other)
+
+    def __gt__(self, other: Dim) -> bool:
+        return self._compare(">", other)
+
+    def __bool__(self) -> bool:
+        """Whether the dim is nonzero, as for an int; a dim >= 1 is truthy."""
+        return self._compare("!=", 0)
+
+    def _compare(self, relation: str, other: object) -> bool:
+        if other is UNKNOWN:
+            return relation != "!="
+        if isinstance(other, float) and other.is_integer():
+            other = int(other)
+        operand = polynomial_of(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]  # for the operator that called
+        return self.scope.truth(self, relation, self.scope.intern(operand))
+
+    # ------------------------------------------------------------------ what only a number can do
+
+    def __index__(self) -> NoReturn:
+        raise SymbolicDimError(self._text, "an index, a length or range()")
+
+    def __int__(self) -> NoReturn:
+        raise SymbolicDimError(self._text, "int()")
+
+    def __float__(self) -> NoReturn:
+        raise SymbolicDimError(self._text, "float(); an exact real is written dims.ratio(a, b) or dims.rsqrt(d)")
+
+
+Dim: TypeAlias = int | DimExpr
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+class _UnknownDim(DimExpr):
+    """The type of `UNKNOWN`."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_text", "?")
+        object.__setattr__(self, "_hash", hash("the unknown dim"))
+
+    def _absorb(self, *_: object) -> Any:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _absorb
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = _absorb
+
+    def __pow__(self, exponent: Any) -> Any:
+        return self if isinstance(exponent, int) and exponent >= 0 else self._real()
+
+    def _compare(self, relation: str, other: object) -> bool:
+        return relation != "!="
+
+    __hash__ = DimExpr.__hash__
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _no_number(self, *_: object) -> NoReturn:
+        raise UnknownDimError("? has no value: an error reported before this one left the size unknown")
+
+    __index__ = __int__ = __float__ = _no_number
+
+
+UNKNOWN: DimExpr = _UnknownDim()
+"""A dim that an earlier error left unknown: arithmetic gives it back, and every relation with it counts as proved."""
+
+
+def polynomial_of(value: object, beside: DimExpr) -> poly.Polynomial | None:
+    """The polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and whatever is no dim.
+
+    Raises `UsageError` for a dim of another scope.
+    """
+    if type(value) is int:
+        return poly.constant(value)
+    if isinstance(value, DimExpr):
+        if value is UNKNOWN:
+            return None
+        if value.scope is not beside.scope:
+            raise _other_scope(beside, value)
+        return value.polynomial
+    if hasattr(type(value), "__index__"):  # bool and NumPy integers
+        return poly.constant(operator.index(value))  # type: ignore[arg-type]
+    return None
+
+
+def as_dim(value: object) -> Dim:
+    """`value` as a plain int or dim; `UsageError` for anything else."""
+    if type(value) is int or isinstance(value, DimExpr):
+        return value
+    if hasattr(type(value), "__index__"):
+        return operator.index(value)  # type: ignore[arg-type]
+    raise UsageError(f"a dim is an int or a symbolic expression, not {value!r} of type {type(value).__name__}")
+
+
+def _other_scope(a: DimExpr, b: DimExpr) -> UsageError:
+    return UsageError(
+        f"{a} and {b} come from different scopes, so nothing relates them; make both with the same DimScope"
+    )
+
+
+def division_by_zero(numerator: object) -> ShapeError:
+    """The error for `numerator // 0`, the same for ints and symbolic dims."""
+    return ShapeError(f"{numerator} is divided by 0; a divisor of a size must be at least 1")

@@ -1,0 +1,339 @@
+"""Polynomials with integer coefficients, the canonical form of every dim expression.
+
+A polynomial is a dict from monomial to nonzero coefficient, never changed once made. A monomial is a tuple of atoms
+sorted by their text, repeated for powers; `()` is the constant. An atom is a name or a floor quotient that does not
+simplify. Atoms come from one table, so equal atoms are one object and monomials compare by identity.
+
+Monomials are ordered by degree, then alphabetically (graded lexicographic order). The order is preserved under
+multiplication, so division by one polynomial has a unique remainder, and that makes the quotients canonical.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+
+class Name:
+    """A named dim, such as `B`."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Quotient:
+    """`numerator // denominator` where nothing can be pulled out; undefined unless the denominator is positive."""
+
+    __slots__ = ("denominator", "numerator", "text")
+
+    def __init__(self, numerator: Polynomial, denominator: Polynomial):
+        self.numerator = numerator
+        self.denominator = denominator
+        self.text = f"{as_operand(numerator)}//{as_operand(denominator)}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+Atom: TypeAlias = Name | Quotient
+Monomial: TypeAlias = tuple[Atom, ...]
+Polynomial: TypeAlias = dict[Monomial, int]
+
+
+class Undefined(ArithmeticError):
+    """A quotient was evaluated where its denominator is not positive."""
+
+
+class AtomTable:
+    """Makes each atom once, so that equal atoms are the same object."""
+
+    __slots__ = ("_names", "_quotients")
+
+    def __init__(self) -> None:
+        self._names: dict[str, Name] = {}
+        self._quotients: dict[tuple[frozenset[tuple[Monomial, int]], ...], Quotient] = {}
+
+    def name(self, text: str) -> Name:
+        """The atom of a name."""
+        found = self._names.get(text)
+        if found is None:
+            found = self._names[text] = Name(text)
+        return found
+
+    def quotient(self, numerator: Polynomial, denominator: Polynomial) -> Quotient:
+        """The atom of a quotient already in lowest form; use `floor_divide` for any other."""
+        key = (frozenset(numerator.items()), frozenset(denominator.items()))
+        found = self._quotients.get(key)
+        if found is None:
+            found = self._quotients[key] = Quotient(numerator, denominator)
+        return found
+
+
+def constant(value: int) -> Polynomial:
+    """The polynomial of an integer."""
+    return {(): value} if value else {}
+
+
+def variable(atom: Atom) -> Polynomial:
+    """The polynomial of a single atom."""
+    return {(atom,): 1}
+
+
+def constant_value(p: Polynomial) -> int | None:
+    """The integer that `p` is, or None when it names an atom."""
+    if not p:
+        return 0
+    return p.get(()) if len(p) == 1 else None
+
+
+def add(p: Polynomial, q: Polynomial, factor: int = 1) -> Polynomial:
+    """`p + factor * q`."""
+    result = dict(p)
+    for monomial, coefficient in q.items():
+        total = result.get(monomial, 0) + factor * coefficient
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def scale(p: Polynomial, factor: int) -> Polynomial:
+    """`factor * p`."""
+    return {monomial: factor * coefficient for monomial, coefficient in p.items()} if factor else {}
+
+
+def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
+    """`p * q`."""
+    result: Polynomial = {}
+    for left, a in p.items():
+        for right, b in q.items():
+            monomial = tuple(sorted(left + right, key=_text)) if left and right else left or right
+            result[monomial] = result.get(monomial, 0) + a * b
+    return {monomial: coefficient for monomial, coefficient in result.items() if coefficient}
+
+
+def power(p: Polynomial, exponent: int) -> Polynomial:
+    """`p ** exponent` for an exponent >= 0."""
+    result = constant(1)
+    for _ in range(exponent):
+        result = multiply(result, p)
+    return result
+
+
+def leading(p: Polynomial) -> Monomial:
+    """The greatest monomial of `p`."""
+    return min(p, key=_order)
+
+
+def content(p: Polynomial) -> int:
+    """The greatest common divisor of the coefficients; 0 for the zero polynomial."""
+    return math.gcd(*p.values())
+
+
+def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    """`monomial / factor`, or None when the factor does not divide it."""
+    rest = list(monomial)
+    for atom in factor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def common_factor(*polynomials: Polynomial) -> Monomial:
+    """The greatest monomial that divides every term of the polynomials."""
+    monomials = [Counter(monomial) for p in polynomials for monomial in p]
+    common = functools.reduce(operator.and_, monomials) if monomials else Counter[Atom]()
+    return tuple(sorted(common.elements(), key=_text))
+
+
+def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """The unique (q, r) with `p = q * divisor + r` and nothing left in r to pull out.
+
+    Every coefficient in r of a multiple of the divisor's leading monomial lies in [0, |c|), c its coefficient there.
+    """
+    lead = leading(divisor)
+    if divisor[lead] < 0:
+        quotient, remainder = divide(p, scale(divisor, -1))
+        return scale(quotient, -1), remainder
+    lead_coefficient = divisor[lead]
+    quotient, remainder = {}, {}
+    work = dict(p)
+    while work:
+        monomial = leading(work)
+        factor = without(monomial, lead)
+        if factor is not None and (times := work[monomial] // lead_coefficient):
+            quotient[factor] = times
+            work = add(work, multiply({factor: times}, divisor), -1)
+        left = work.pop(monomial, 0)
+        if left:
+            remainder[monomial] = left
+    return quotient, remainder
+
+
+def floor_divide(atoms: AtomTable, numerator: Polynomial, denominator: Polynomial) -> Polynomial:
+    """`numerator // denominator` in canonical form, for a denominator that is positive wherever it is defined.
+
+    Whatever the denominator divides is pulled out, common factors cancel, and nested quotients merge:
+    (x//m + y)//d = (x + m*y)//(m*d) for positive m, d, because y is an integer.
+    """
+    whole: Polynomial = {}
+    while True:
+        numerator, denominator = _cancel(numerator, denominator)
+        pulled, numerator = divide(numerator, denominator)
+        whole = add(whole, pulled)
+        if not numerator:
+            return whole
+        divisor = constant_value(denominator)
+        if divisor is not None:
+            if constant_value(numerator) is not None:
+                return whole  # a remainder in [0, divisor)
+            # (g*x + k)//(g*c) = (x + k//g)//c
+            common = math.gcd(divisor, *(c for m, c in numerator.items() if m))
+            if common > 1:
+                numerator = {m: q for m, c in numerator.items() if (q := c // common)}
+                denominator = constant(divisor // common)
+                continue
+        inner = _lone_quotient(numerator)
+        if inner is None:
+            return add(whole, variable(atoms.quotient(numerator, denominator)))
+        outer = add(numerator, variable(inner), -1)
+        numerator = add(inner.numerator, multiply(inner.denominator, outer))
+        denominator = multiply(inner.denominator, denominator)
+
+
+def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Cancel what both share, exactly, such that a positive denominator stays positive."""
+    common = math.gcd(content(numerator), content(denominator))
+    if (constant_value(denominator) or 1) < 0:
+        common = -common
+    if common != 1:
+        numerator = {m: c // common for m, c in numerator.items()}
+        denominator = {m: c // common for m, c in denominator.items()}
+    # Names are never negative; a quotient might be, and cancelling it would change the denominator's sign.
+    shared = tuple(atom for atom in common_factor(denominator, numerator) if isinstance(atom, Name))
+    if shared:
+        numerator = strip(numerator, shared)
+        denominator = strip(denominator, shared)
+    return numerator, denominator
+
+
+def _lone_quotient(p: Polynomial) -> Quotient | None:
+    """A quotient that is a term of `p` with coefficient 1."""
+    for monomial, coefficient in p.items():
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
+            return monomial[0]
+    return None
+
+
+def strip(p: Polynomial, factor: Monomial) -> Polynomial:
+    """`p / factor` for a factor of every term."""
+    return {rest: c for m, c in p.items() if (rest := without(m, factor)) is not None}
+
+
+def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomial | None]) -> Polynomial:
+    """Replace every atom by its image; None keeps a name, and rebuilds a quotient from its parts."""
+
+    def replacement(atom: Atom) -> Polynomial:
+        found = image(atom)
+        if found is not None:
+            return found
+        if isinstance(atom, Name):
+            return variable(atom)
+        numerator = substitute(atoms, atom.numerator, image)
+        denominator = substitute(atoms, atom.denominator, image)
+        if constant_value(denominator) == 0:
+            return variable(atom)  # undefined there, and left as it stands
+        return floor_divide(atoms, numerator, denominator)
+
+    result: Polynomial = {}
+    for monomial, coefficient in p.items():
+        term = constant(coefficient)
+        for atom in monomial:
+            term = multiply(term, replacement(atom))
+        result = add(result, term)
+    return result
+
+
+def names_of(p: Polynomial) -> Iterator[Name]:
+    """Every name in `p`, inside quotients too; repeated as often as it stands there."""
+    for monomial in p:
+        for atom in monomial:
+            if isinstance(atom, Name):
+                yield atom
+            else:
+                yield from names_of(atom.numerator)
+                yield from names_of(atom.denominator)
+
+
+def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:
+    """The value of `p`; KeyError for a name without a value, `Undefined` for a divisor that is not positive."""
+    total = 0
+    for monomial, coefficient in p.items():
+        for atom in monomial:
+            coefficient *= values[atom.text] if isinstance(atom, Name) else _evaluate_quotient(atom, values)
+        total += coefficient
+    return total
+
+
+def _evaluate_quotient(quotient: Quotient, values: Mapping[str, int]) -> int:
+    denominator = evaluate(quotient.denominator, values)
+    if denominator <= 0:
+        raise Undefined(f"{quotient.text} divides by {denominator}")
+    return evaluate(quotient.numerator, values) // denominator
+
+
+def render(p: Polynomial) -> str:
+    """The canonical text, such as `B*T + 1`; parsing it gives the same polynomial back."""
+    if not p:
+        return "0"
+    order = sorted(p, key=_order)
+    if p[order[0]] < 0:  # `3 - N` reads better than `-N + 3`
+        first = next((index for index, monomial in enumerate(order) if p[monomial] > 0), 0)
+        order.insert(0, order.pop(first))
+    text = _render_term(order[0], p[order[0]])
+    for monomial in order[1:]:
+        coefficient = p[monomial]
+        text += (
+            f" + {_render_term(monomial, coefficient)}"
+            if coefficient > 0
+            else f" - {_render_term(monomial, -coefficient)}"
+        )
+    return text
+
+
+def _render_term(monomial: Monomial, coefficient: int) -> str:
+    if not monomial:
+        return str(coefficient)
+    if len(monomial) == 1 and coefficient == 1:
+        return monomial[0].text
+    factors = [] if coefficient in (1, -1) else [str(coefficient)]
+    for atom in dict.fromkeys(monomial):
+        text = atom.text if isinstance(atom, Name) else f"({atom.text})"
+        times = monomial.count(atom)
+        factors.append(text if times == 1 else f"{text}**{times}")
+    return ("-" if coefficient == -1 else "") + "*".join(factors)
+
+
+def as_operand(p: Polynomial) -> str:
+    """The text of `p` beside an operator: in parentheses unless it is a name or a natural number."""
+    text = render(p)
+    return text if text.isidentifier() or text.isdecimal() else f"({text})"
+
+
+def _text(atom: Atom) -> str:
+    return atom.text
+
+
+def _order(monomial: Monomial) -> tuple[int, list[str]]:
+    return -len(monomial), [atom.text for atom in monomial]

@@ -1,0 +1,35 @@
+"""The errors that are special to symbolic dims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import LocatedError, OpstageError, UsageError
+
+
+class SymbolicDimError(OpstageError, TypeError):
+    """A symbolic dim was used where only a number will do, such as `range(T)` or `float(T)`."""
+
+    def __init__(self, text: str, use: str):
+        super().__init__(
+            f"{text} is symbolic: it stands for every allowed size, so it has no single value for {use}. "
+            "Keep it in shape arithmetic (+ - * // %), or give the input a fixed size there"
+        )
+
+
+class MissingSizeError(UsageError, KeyError):
+    """An expression was to be evaluated, but a name in it has no value."""
+
+    def __init__(self, name: str, given: Iterable[str]):
+        super().__init__(f"no value was given for the dim {name}; values were given for: {', '.join(given) or 'none'}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
+class UndecidedDimError(LocatedError, TypeError):
+    """A relation of dims was used as a truth value, but some allowed values satisfy it and others may not."""
+
+
+class UnknownDimError(UndecidedDimError):
+    """The value of `?` was asked for: a follow-up of an error that was already reported, not a fault of its own."""

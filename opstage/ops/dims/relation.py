@@ -1,0 +1,211 @@
+"""Statements about dims: what is proved, what is refuted and by which values, and what stays a condition.
+
+A statement speaks of every allowed value of the named dims. *Proved*: it holds for all of them. *Refuted*: some allowed
+value breaks it. *Undecided*: neither could be shown; then `require_…` records a condition, to be enforced when the
+values are known, and the check goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..errors import ShapeError, SourceLine, UsageError
+from . import polynomial as poly
+from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
+from .facts import Claim, as_congruence
+from .problems import MissingSizeError
+
+if TYPE_CHECKING:
+    from .scope import DimScope
+
+Message: TypeAlias = str | Callable[[], str]
+
+
+class Verdict(enum.Enum):
+    """What is known of a statement about every allowed value."""
+
+    proved = "proved"
+    refuted = "refuted"
+    undecided = "undecided"
+
+
+_PROVED, _REFUTED = Verdict.proved, Verdict.refuted
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A relation that must hold at run time, in the user's names, with what to report where it does not."""
+
+    relation: str
+    claim: Claim
+    message: str = ""
+    source: SourceLine | None = None
+
+    def holds(self, env: Mapping[str, int]) -> bool:
+        """Whether the relation holds at these sizes; `MissingSizeError` when a name has no value."""
+        try:
+            value = poly.evaluate(self.claim.polynomial, env)
+        except poly.Undefined:
+            return False
+        except KeyError as error:
+            raise MissingSizeError(str(error.args[0]), env) from None
+        return value == 0 if self.claim.is_zero else value >= 0
+
+    def __str__(self) -> str:
+        return self.relation
+
+
+def claim_of(left: poly.Polynomial, operator: str, right: poly.Polynomial) -> Claim:
+    """The claim that `left operator right` makes, for one of == <= < >= >."""
+    if operator in (">=", ">"):
+        left, right = right, left
+    difference = poly.add(right, left, -1)
+    if operator in ("<", ">"):
+        difference = poly.add(difference, poly.constant(1), -1)
+    return Claim(operator == "==", difference)
+
+
+def equal(a: Dim, b: Dim) -> Verdict:
+    """The verdict on `a == b` for every allowed value."""
+    if a is b:
+        return _PROVED
+    if type(a) is int and type(b) is int:
+        return _PROVED if a == b else _REFUTED
+    return _verdict(a, "==", b)
+
+
+def at_most(a: Dim, b: Dim) -> Verdict:
+    """The verdict on `a <= b` for every allowed value."""
+    if type(a) is int and type(b) is int:
+        return _PROVED if a <= b else _REFUTED
+    return _verdict(a, "<=", b)
+
+
+def witness(a: Dim, operator: str, b: Dim) -> dict[str, int] | None:
+    """Allowed values at which `a operator b` fails, for one of == <= < >= >; None when a small search finds none.
+
+    They include the values of every name that the declared facts tie to those of a and b. Two ints that break the
+    relation have the witness {}.
+    """
+    if operator not in ("==", "<=", "<", ">=", ">"):
+        raise UsageError(f"a relation of sizes is one of ==, <=, <, >=, >, not {operator!r}")
+    scope, claim = _claim(a, operator, b)
+    if claim is None:
+        return None
+    if scope is None:
+        return None if _holds_for_ints(claim) else {}
+    return scope.witness(claim)
+
+
+def require_equal(a: Dim, b: Dim, message: Message) -> None:
+    """Require `a == b`. Raises `ShapeError` when refuted; records a condition when undecided."""
+    if a is b:
+        return
+    if type(a) is int and type(b) is int:
+        if a == b:
+            return
+        raise ShapeError(_text(message))
+    _require(a, "==", b, message)
+
+
+def require_at_most(a: Dim, b: Dim, message: Message) -> None:
+    """Require `a <= b`. Raises `ShapeError` when refuted; records a condition when undecided."""
+    if type(a) is int and type(b) is int:
+        if a <= b:
+            return
+        raise ShapeError(_text(message))
+    _require(a, "<=", b, message)
+
+
+def require_divides(k: Dim, n: Dim, message: Message) -> None:
+    """Require that k divides n. Raises `ShapeError` when refuted; records a condition when undecided."""
+    if type(k) is int and k == 0:
+        raise division_by_zero(n)
+    _require(n % k, "==", 0, message)
+
+
+def is_one(d: Dim) -> bool:
+    """Whether `d` is literally 1; a named dim never is, whatever was declared of it."""
+    return isinstance(d, int) and d == 1
+
+
+def is_zero(d: Dim) -> bool:
+    """Whether `d` is literally 0."""
+    return isinstance(d, int) and d == 0
+
+
+def constraint_text(scope: DimScope, claim: Claim) -> str:
+    """The claim as the shortest constraint in the user's names, such as `M == N`, `T <= 1024` or `N % 3 == 0`."""
+    p = claim.polynomial
+    # Whatever is positive and common to all terms says nothing: B*M == B*N is M == N.
+    positive = tuple(atom for atom in poly.common_factor(p) if scope.is_positive(atom))
+    p = poly.strip(p, positive)
+    common = math.gcd(*(coefficient for monomial, coefficient in p.items() if monomial or claim.is_zero))
+    if common > 1:
+        p = {monomial: rounded for monomial, coefficient in p.items() if (rounded := coefficient // common)}
+    if claim.is_zero:
+        congruence = as_congruence(scope.atoms, p)
+        if congruence is not None:
+            dividend, divisor = poly.as_operand(congruence.dividend), poly.as_operand(congruence.divisor)
+            return f"{dividend} % {divisor} == {congruence.remainder}"
+    low = {monomial: -coefficient for monomial, coefficient in p.items() if coefficient < 0}
+    high = {monomial: coefficient for monomial, coefficient in p.items() if coefficient > 0}
+    if claim.is_zero:
+        sides = sorted((high, low), key=lambda side: (poly.constant_value(side) is not None, poly.render(side)))
+        return f"{poly.render(sides[0])} == {poly.render(sides[1])}"
+    if poly.constant_value(low) is not None and poly.constant_value(high) is None:
+        return f"{poly.render(high)} >= {poly.render(low)}"
+    return f"{poly.render(low)} <= {poly.render(high)}"
+
+
+def values_text(values: Mapping[str, int], claim: Claim) -> str:
+    """`M=2, N=3`: the values of the names that the claim itself mentions."""
+    mentioned = {name.text for name in poly.names_of(claim.polynomial)}
+    return ", ".join(f"{name}={value}" for name, value in values.items() if name in mentioned)
+
+
+def _verdict(a: Dim, operator: str, b: Dim) -> Verdict:
+    scope, claim = _claim(a, operator, b)
+    if claim is None:
+        return _PROVED
+    if scope is None:
+        return _PROVED if _holds_for_ints(claim) else _REFUTED
+    return scope.verdict(claim)
+
+
+def _require(a: Dim, operator: str, b: Dim, message: Message) -> None:
+    scope, claim = _claim(a, operator, b)
+    if claim is None:
+        return
+    if scope is None:
+        if not _holds_for_ints(claim):
+            raise ShapeError(_text(message))
+        return
+    scope.require(claim, message)
+
+
+def _claim(a: Dim, operator: str, b: Dim) -> tuple[DimScope | None, Claim | None]:
+    """The claim and its scope: no claim when an operand is unknown, no scope between two ints."""
+    a, b = as_dim(a), as_dim(b)
+    if a is UNKNOWN or b is UNKNOWN:
+        return None, None
+    symbolic = a if isinstance(a, DimExpr) else b
+    if not isinstance(symbolic, DimExpr):
+        assert isinstance(a, int) and isinstance(b, int)
+        return None, claim_of(poly.constant(a), operator, poly.constant(b))
+    left, right = polynomial_of(a, symbolic), polynomial_of(b, symbolic)
+    assert left is not None and right is not None
+    return symbolic.scope, claim_of(left, operator, right)
+
+
+def _holds_for_ints(claim: Claim) -> bool:
+    value = claim.polynomial.get((), 0)
+    return value == 0 if claim.is_zero else value >= 0
+
+
+def _text(message: Message) -> str:
+    return message if isinstance(message, str) else message()

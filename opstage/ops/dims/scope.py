@@ -1,0 +1,196 @@
+"""`DimScope`: where named dims live, with what was declared about them and what stayed undecided."""
+
+from __future__ import annotations
+
+import keyword
+from fractions import Fraction
+
+from ..errors import ShapeError, UsageError, nearest, user_frame
+from . import polynomial as poly
+from .expression import Dim, DimExpr, division_by_zero
+from .facts import Claim, Contradiction, Facts
+from .notation import parse_expression, parse_relations
+from .problems import UndecidedDimError
+from .proof import Prover
+from .real import DimFloat
+from .relation import Condition, Message, Verdict, claim_of, constraint_text, values_text
+from .search import find_witness
+from .terms import Factors, Terms, cancelled
+
+
+class DimScope:
+    """A set of named dims and the facts declared about them. A named dim is at least 1 unless declared otherwise.
+
+        scope = DimScope()
+        B, T = scope.dim("B"), scope.dim("T")
+        scope.declare("T <= 1024")
+        equal(2*B + B, 3*B)          # Verdict.proved
+        equal(B, T)                  # Verdict.refuted: witness(B, "==", T) is {"B": 2, "T": 3}
+
+    facts: what was declared, in order.
+    conditions: relations that were required but stayed undecided, in order, each once.
+    """
+
+    def __init__(self) -> None:
+        self.atoms = poly.AtomTable()
+        self.facts: list[Condition] = []
+        self.conditions: list[Condition] = []
+        self._dims: dict[str, Dim] = {}
+        self._expressions: dict[frozenset[tuple[poly.Monomial, int]], DimExpr] = {}
+        self._reals: dict[frozenset[tuple[Factors, Fraction]], DimFloat] = {}
+        self._prover = Prover(Facts(self.atoms))
+        self._verdicts: dict[tuple[bool, frozenset[tuple[poly.Monomial, int]]], Verdict] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The named dims, in the order in which they were made."""
+        return tuple(self._dims)
+
+    def dim(self, name: str) -> DimExpr:
+        """The dim of a name, made on first use. Raises `UsageError` when the name is no identifier."""
+        found = self._dims.get(name)
+        if found is None:
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise UsageError(f"{name!r} cannot name a dim; a name is letters, digits and _, such as B or seq_len")
+            found = self._dims[name] = self.intern(poly.variable(self.atoms.name(name)))
+        assert isinstance(found, DimExpr)
+        return found
+
+    def parse(self, text: str) -> Dim:
+        """The dim that a text such as `B*T + 1` denotes; names not seen before are made. Raises `UsageError`."""
+        return parse_expression(text, self.dim)
+
+    def declare(self, constraint: str) -> None:
+        """Declare a fact: `T <= 1024`, `1 <= B < 64`, `D == H*K`, `N % 3 == 0`.
+
+        A declared lower end takes the place of the default 1; sizes are never negative. Raises `UsageError` for text
+        that is no constraint, for a name that the scope does not know, and for a fact that contradicts earlier ones.
+        """
+        relations = parse_relations(constraint, self._known)
+        added = []
+        for left, operator, right in relations:
+            claim = claim_of(self._polynomial(left), operator, self._polynomial(right))
+            if poly.constant_value(claim.polynomial) is None:
+                added.append(Condition(constraint_text(self, claim), claim, f"declared: {constraint}", user_frame()))
+            elif not self._prover.always(claim):
+                raise UsageError(f"the constraint {constraint!r} never holds")
+        if not added:
+            raise UsageError(f"the constraint {constraint!r} always holds, so it says nothing about a dim")
+        facts = self.facts + added
+        try:
+            prover = Prover(Facts(self.atoms, [fact.claim for fact in facts]))
+        except Contradiction:
+            earlier = ", ".join(str(fact) for fact in self.facts) or "nothing else"
+            raise UsageError(
+                f"no sizes satisfy the constraint {constraint!r} (declared before: {earlier}; "
+                "a dim is at least 1 unless a constraint gives it another lower end)"
+            ) from None
+        self.facts, self._prover = facts, prover
+        self._verdicts.clear()
+
+    # ------------------------------------------------------------------ what dims are made of
+
+    def intern(self, p: poly.Polynomial) -> Dim:
+        """The one object for a polynomial: an int when it is constant."""
+        value = poly.constant_value(p)
+        if value is not None:
+            return value
+        key = frozenset(p.items())
+        found = self._expressions.get(key)
+        if found is None:
+            found = self._expressions[key] = DimExpr(self, p)
+        return found
+
+    def intern_real(self, terms: Terms) -> Fraction | DimFloat:
+        """The one object for an exact real: a Fraction when it is constant."""
+        terms = cancelled(terms)
+        if not terms or terms.keys() == {()}:
+            return terms.get((), Fraction(0))
+        key = frozenset(terms.items())
+        found = self._reals.get(key)
+        if found is None:
+            found = self._reals[key] = DimFloat(self, terms)
+        return found
+
+    def floor_divide(self, numerator: poly.Polynomial, denominator: poly.Polynomial) -> poly.Polynomial:
+        """`numerator // denominator`, requiring a symbolic denominator to be at least 1."""
+        divisor = poly.constant_value(denominator)
+        if divisor == 0:
+            raise division_by_zero(poly.render(numerator))
+        if divisor is None:
+            self.require(
+                claim_of(poly.constant(1), "<=", denominator),
+                lambda: f"{poly.render(numerator)} is divided by {poly.render(denominator)}, which must be at least 1",
+            )
+        return poly.floor_divide(self.atoms, numerator, denominator)
+
+    # ------------------------------------------------------------------ what is known of a claim
+
+    def verdict(self, claim: Claim) -> Verdict:
+        """Proved for every allowed value, refuted by one, or undecided."""
+        key = (claim.is_zero, frozenset(claim.polynomial.items()))
+        found = self._verdicts.get(key)
+        if found is None:
+            if self._prover.always(claim):
+                found = Verdict.proved
+            else:
+                found = Verdict.undecided if self.witness(claim) is None else Verdict.refuted
+            self._verdicts[key] = found
+        return found
+
+    def witness(self, claim: Claim, wanted: bool = False) -> dict[str, int] | None:
+        """Allowed values at which the claim fails (or holds, where that is `wanted`), or None when none is found."""
+        return find_witness(self._prover.facts, [fact.claim for fact in self.facts], claim, wanted)
+
+    def require(self, claim: Claim, message: Message) -> None:
+        """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided."""
+        verdict = self.verdict(claim)
+        if verdict is Verdict.proved:
+            return
+        relation = constraint_text(self, claim)
+        if verdict is Verdict.undecided and any(condition.relation == relation for condition in self.conditions):
+            return
+        text = (message if isinstance(message, str) else message()).rstrip(".")
+        if verdict is Verdict.refuted:
+            values = values_text(self.witness(claim) or {}, claim)
+            if self._prover.never(claim):
+                raise ShapeError(f"{text}; fails at every allowed size{values and f', for instance {values}'}")
+            raise ShapeError(f'{text}; fails at {values}; add where=["{relation}"]')
+        self.conditions.append(Condition(relation, claim, text, user_frame()))
+
+    def truth(self, left: DimExpr, operator: str, right: Dim) -> bool:
+        """The truth value of a comparison where it is the same for every allowed value; else `UndecidedDimError`."""
+        negated = operator == "!="
+        claim = claim_of(left.polynomial, "==" if negated else operator, self._polynomial(right))
+        if self._prover.always(claim):
+            return not negated
+        if self._prover.never(claim):
+            return negated
+        raise UndecidedDimError(self._undecided_text(left, operator, right, claim, negated))
+
+    def is_positive(self, atom: poly.Atom) -> bool:
+        """Whether the atom is shown to be at least 1."""
+        return self._prover.always(claim_of(poly.constant(1), "<=", poly.variable(atom)))
+
+    def _undecided_text(self, left: DimExpr, operator: str, right: Dim, claim: Claim, negated: bool) -> str:
+        examples = []
+        for wanted, verb in ((True, "holds"), (False, "fails")):
+            values = self.witness(claim, wanted is not negated)
+            if values is not None:
+                examples.append(f"{verb} at {values_text(values, claim)}")
+        relation = f"{left} {operator} {right}"
+        seen = f"it {' and '.join(examples)}" if examples else "no values were found that show either"
+        return (
+            f"whether {relation} is not decided by what is declared: {seen}. "
+            f'Decide it with where=["{constraint_text(self, claim)}"] or its opposite, '
+            "or write the program so that it does not depend on it"
+        )
+
+    def _polynomial(self, value: Dim) -> poly.Polynomial:
+        return value.polynomial if isinstance(value, DimExpr) else poly.constant(value)
+
+    def _known(self, name: str) -> Dim:
+        if name not in self._dims:
+            known = ", ".join(self._dims) or "none yet"
+            raise UsageError(f"unknown dim {name!r}{nearest(name, self._dims)}; the dims are: {known}")
+        return self._dims[name]
