@@ -1,0 +1,106 @@
+"""Ops that are programs over other ops: functions that take `ops` first."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from .catalogue.loss import class_axis
+from .dims import Dim
+from .einsum import einsum
+from .errors import ShapeError
+from .protocol import Axes, Ops, R
+from .types import DType, show_shape
+
+__all__ = [
+    "accuracy",
+    "correct_count",
+    "dropout",
+    "einsum",
+    "embedding",
+    "global_avg_pool",
+    "logsumexp",
+    "one_hot",
+]
+
+
+def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | None = None) -> R:
+    """In training x · mask/(1 - p), each element dropped with probability p; x itself otherwise.
+
+    Each call is a draw of its own, which a later step makes afresh; p = 1 drops everything.
+    PyTorch: torch.nn.functional.dropout. Source: Srivastava et al. 2014. Raises ShapeError for p outside [0, 1].
+    """
+    if not 0 <= p <= 1:
+        raise ShapeError(
+            f"p must be a probability from 0 to 1 but is {p!r}", op="dropout", region=ops.cursor.region.name
+        )
+    if not train or p == 0:
+        return x
+    keep = 1 - p
+    mask = ops.bernoulli_mask(ops.full(shape=(), value=keep, dtype=x.dtype), shape=x.shape, seed=seed)
+    return ops.mul(x, ops.scale(mask, c=1 / keep if keep else 0))
+
+
+def one_hot(ops: Ops[R], labels: R, /, *, classes: Dim, dtype: str | DType | None = None) -> R:
+    """1 at each label's own class, else 0: labels of any shape, a result (*labels, classes) in the program's dtype.
+
+    A label that is not in [0, classes) gives zeros. PyTorch: torch.nn.functional.one_hot.
+    """
+    axis = len(labels.shape)
+    shape = (*labels.shape, classes)
+    spread = ops.broadcast_to(ops.unsqueeze(labels, axis=axis), shape=shape)
+    own = ops.equal(spread, ops.iota(shape=shape, axis=axis, dtype=labels.dtype))
+    return ops.cast(own, dtype=ops.dtype if dtype is None else dtype)
+
+
+def embedding(ops: Ops[R], table: R, idx: R, /, *, mode: str = "raise") -> R:
+    """Rows of `table` (n, d) at integers of any shape: (*idx, d). PyTorch: torch.nn.functional.embedding."""
+    return ops.gather_rows(table, idx, mode=mode)
+
+
+def logsumexp(ops: Ops[R], x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
+    """log Σ e^x over axes, never overflowing; -inf where all are. PyTorch: torch.logsumexp."""
+    # The shift cancels out of the result, so no derivative of it is wanted; an infinite one would make inf - inf.
+    peak = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
+    finite = ops.less(ops.abs(peak), ops.full(shape=peak.shape, value=math.inf, dtype=x.dtype))
+    shift = ops.select(finite, peak, ops.full(shape=peak.shape, value=0.0, dtype=x.dtype))
+    shifted = ops.sub(x, ops.broadcast_to(shift, shape=x.shape))
+    out = ops.add(shift, ops.log(ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True)))
+    return out if keepdims else ops.squeeze(out, axis=axis)
+
+
+def global_avg_pool(ops: Ops[R], x: R, /, *, spatial: int = 2) -> R:
+    """The mean over the last `spatial` axes: (C, *S) -> (C), (N, C, *S) -> (N, C).
+
+    PyTorch: torch.nn.functional.adaptive_avg_pool2d(x, 1), flattened. Raises ShapeError for any other rank of x.
+    """
+    rank = len(x.shape)
+    if rank not in (spatial + 1, spatial + 2):
+        raise ShapeError(
+            f"x must be (C, *S) or (N, C, *S) with {spatial} spatial axes, so of rank {spatial + 1} or {spatial + 2}, "
+            f"but is {show_shape(x.shape)}; pass spatial= for another number of them",
+            op="global_avg_pool",
+            region=ops.cursor.region.name,
+        )
+    return ops.reduce_mean(x, axis=tuple(range(rank - spatial, rank)))
+
+
+def correct_count(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
+    """How many positions have their greatest logit at their label, a scalar of logits' dtype; ignored ones never do.
+
+    Logits (C), (N, C) or (N, C, *D) and labels the same without C, as in cross_entropy. No gradient.
+    """
+    predicted = ops.cast(ops.argmax(logits, axis=class_axis(len(logits.shape))), dtype=labels.dtype)
+    correct = ops.logical_and(ops.equal(predicted, labels), _counted(ops, labels, ignore_index))
+    return ops.sum(ops.cast(correct, dtype=logits.dtype))
+
+
+def accuracy(ops: Ops[R], logits: R, labels: R, /, *, ignore_index: int = -100) -> R:
+    """`correct_count` over the number of positions not ignored, nan when all are."""
+    counted = ops.sum(ops.cast(_counted(ops, labels, ignore_index), dtype=logits.dtype))
+    return ops.div(correct_count(ops, logits, labels, ignore_index=ignore_index), counted)
+
+
+def _counted(ops: Ops[R], labels: R, ignore_index: int) -> R:
+    ignored = ops.equal(labels, ops.full(shape=labels.shape, value=ignore_index, dtype=labels.dtype))
+    return ops.logical_not(ignored)
