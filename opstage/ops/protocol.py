@@ -241,7 +241,7 @@ class Ops(Protocol[R]):
 
     @abstractmethod
     def reduce_sum(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Sum over axes."""
+        """Sum over axes; 0 over an empty one."""
 
     @abstractmethod
     def reduce_mean(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
@@ -317,8 +317,8 @@ class Ops(Protocol[R]):
         """Tensors joined along a new axis."""
 
     @abstractmethod
-    def slice(self, x: R, /, *, axis: int, start: int, length: Dim, step: int = 1) -> R:
-        """`length` entries from `start` in steps along an axis."""
+    def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
+        """`length` entries from `start` in steps along an axis; all must exist."""
 
     @abstractmethod
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
@@ -326,13 +326,13 @@ class Ops(Protocol[R]):
 
     @abstractmethod
     def pad(
-        self, x: R, /, *, padding: Sequence[tuple[int, int]], value: Number = 0.0, interior: Sequence[int] | None = None
+        self, x: R, /, *, padding: Sequence[tuple[Dim, Dim]], value: Number = 0.0, interior: Sequence[int] | None = None
     ) -> R:
         """Constant cells before, after and between the entries of each axis."""
 
     @abstractmethod
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:
-        """Axes of size 1 dropped."""
+        """Axes of size 1 dropped; an axis of another size is an error."""
 
     @abstractmethod
     def unsqueeze(self, x: R, /, *, axis: int) -> R:
@@ -340,11 +340,11 @@ class Ops(Protocol[R]):
 
     # Indexing
     @abstractmethod
-    def gather_scalar(self, x: R, /, *, index: int, mode: str = "raise") -> R:
+    def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
         """x[index] of a vector."""
 
     @abstractmethod
-    def gather_row(self, x: R, /, *, index: int, mode: str = "raise") -> R:
+    def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
         """x[index], a row."""
 
     @abstractmethod
@@ -356,11 +356,11 @@ class Ops(Protocol[R]):
         """Rows x[idx], for integers of any shape."""
 
     @abstractmethod
-    def scatter_add_vec(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
+    def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
         """x with v added at entries `index`."""
 
     @abstractmethod
-    def scatter_add_row(self, x: R, v: R, index: R | int, /, *, mode: str = "raise") -> R:
+    def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
         """x with v added at rows `index`."""
 
     # Linear algebra, convolution, pooling
@@ -401,7 +401,7 @@ class Ops(Protocol[R]):
         *,
         stride: IntOrTuple = 1,
         padding: IntOrTuple = 0,
-        output_padding: IntOrTuple = 0,
+        output_padding: int | tuple[Dim, ...] = 0,
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
@@ -460,11 +460,23 @@ class Ops(Protocol[R]):
         """Maximum over windows; the first maximum takes the gradient."""
 
     @abstractmethod
-    def max_pool_scatter(self, g: R, index: R, /, *, shape: tuple[Dim, ...]) -> R:
+    def max_pool_scatter(
+        self,
+        g: R,
+        index: R,
+        /,
+        *,
+        shape: tuple[Dim, ...],
+        kernel: tuple[int, ...],
+        stride: IntOrTuple,
+        padding: IntOrTuple,
+    ) -> R:
         """Window values put back at the positions of their maxima."""
 
     @abstractmethod
-    def max_pool_gather(self, x: R, index: R, /, *, rank: int) -> R:
+    def max_pool_gather(
+        self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
+    ) -> R:
         """The entries of x at the positions of the window maxima."""
 
     @abstractmethod
@@ -578,8 +590,20 @@ class Ops(Protocol[R]):
         """Cotangents of group_norm's x, gamma, beta."""
 
     @abstractmethod
-    def batch_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /, *, channel_axis: int) -> tuple[R, R, R]:
-        """Cotangents of batch_norm's x, gamma, beta, through y alone."""
+    def batch_norm_grad(
+        self,
+        x: R,
+        gamma: R | None,
+        mean: R,
+        rstd: R,
+        g: R,
+        g_mean: R,
+        g_variance: R,
+        /,
+        *,
+        channel_axis: int = 1,
+    ) -> tuple[R, R, R]:
+        """Cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance."""
 
     @abstractmethod
     def scaled_dot_product_attention(self, q: R, k: R, v: R, mask: R | None = None, /, *, causal: bool = False) -> R:

@@ -86,7 +86,21 @@ class NormalizationOps(Calls[R]):
         return dx, dgamma, dbeta
 
     @final
-    def batch_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /, *, channel_axis: int) -> tuple[R, R, R]:
-        static = {"has_gamma": gamma is not None, "channel_axis": channel_axis}
-        dx, dgamma, dbeta = self._call_many(BATCH_NORM_GRAD, _present(x, gamma, mean, rstd, g), static)
+    def batch_norm_grad(
+        self,
+        x: R,
+        gamma: R | None,
+        mean: R,
+        rstd: R,
+        g: R,
+        g_mean: R,
+        g_variance: R,
+        /,
+        *,
+        channel_axis: int = 1,
+    ) -> tuple[R, R, R]:
+        axis = normalize_axis("batch_norm_grad", channel_axis, len(x.shape))
+        static = {"has_gamma": gamma is not None, "channel_axis": axis}
+        refs = _present(x, gamma, mean, rstd, g, g_mean, g_variance)
+        dx, dgamma, dbeta = self._call_many(BATCH_NORM_GRAD, refs, static)
         return dx, dgamma, dbeta

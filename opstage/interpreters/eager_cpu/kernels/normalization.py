@@ -1,0 +1,187 @@
+"""NumPy kernels: normalisations and their fused cotangents, with variances in two passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.normalization import (
+    BATCH_NORM,
+    BATCH_NORM_EVAL,
+    BATCH_NORM_GRAD,
+    GROUP_NORM,
+    GROUP_NORM_GRAD,
+    LAYER_NORM,
+    LAYER_NORM_GRAD,
+    RMS_NORM,
+    RMS_NORM_GRAD,
+)
+from ....ops.catalogue.standardize import other_axes
+from ....ops.primitive import Primitive
+
+Array = npt.NDArray[Any]
+Axes = tuple[int, ...]
+
+
+def _along(v: Array, rank: int, axis: int) -> Array:
+    """A vector shaped to broadcast along `axis` of a tensor of `rank`."""
+    return v.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _affine(y: Array, affine: tuple[Array, ...], has_gamma: bool, axis: int) -> Array:
+    """y · gamma + beta, in place of y, with those of the two that are present."""
+    for i, v in enumerate(affine):
+        (np.multiply if has_gamma and i == 0 else np.add)(y, _along(v, y.ndim, axis), out=y)
+    return y
+
+
+def _rstd(variance: Array, eps: float) -> Array:
+    out: Array = 1 / np.sqrt(variance + float(eps))
+    return out
+
+
+def _standardize(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array, Array]:
+    """(x - mean)·rstd over `axes`, and mean, biased variance and rstd with those axes kept at size 1."""
+    mean = x.mean(axis=axes, keepdims=True)
+    y = x - mean
+    variance = np.multiply(y, y).mean(axis=axes, keepdims=True)
+    rstd = _rstd(variance, eps)
+    return np.multiply(y, rstd, out=y), mean, variance, rstd
+
+
+def _cotangents(
+    y: Array, gamma: Array | None, rstd: Array, g: Array, axes: Axes, across: Axes, *, centred: bool = True
+) -> tuple[Array, Array, Array]:
+    """Of x, gamma and beta, for y = (x - mean)·rstd over `axes`, then y·gamma + beta with one entry of each `across`.
+
+    gamma and rstd broadcast to y, which is overwritten.
+    """
+    gy = np.multiply(g, y)
+    dgamma, dbeta = gy.sum(axis=across), g.sum(axis=across)
+    if gamma is not None:
+        g = np.multiply(g, gamma)
+        np.multiply(gy, gamma, out=gy)
+    np.multiply(y, gy.mean(axis=axes, keepdims=True), out=y)
+    dx = np.subtract(g, y, out=y)
+    if centred:
+        np.subtract(dx, g.mean(axis=axes, keepdims=True), out=dx)
+    return np.multiply(dx, rstd, out=dx), dgamma, dbeta
+
+
+def layer_norm(x: Array, *affine: Array, has_gamma: bool, has_beta: bool, eps: float) -> tuple[Array, ...]:
+    y, mean, _, rstd = _standardize(x, (x.ndim - 1,), eps)
+    return _affine(y, affine, has_gamma, x.ndim - 1), mean, rstd
+
+
+def layer_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
+    *gamma, mean, rstd, g = rest
+    y = x - mean
+    np.multiply(y, rstd, out=y)
+    last = x.ndim - 1
+    return _cotangents(y, gamma[0] if has_gamma else None, rstd, g, (last,), other_axes(x.ndim, last))
+
+
+def rms_norm(x: Array, *gamma: Array, has_gamma: bool, eps: float) -> tuple[Array, ...]:
+    y = np.multiply(x, x)
+    rstd = _rstd(y.mean(axis=-1, keepdims=True), eps)
+    np.multiply(x, rstd, out=y)
+    return _affine(y, gamma, has_gamma, x.ndim - 1), rstd
+
+
+def rms_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
+    *gamma, rstd, g = rest
+    y, last = np.multiply(x, rstd), x.ndim - 1
+    found = _cotangents(y, gamma[0] if has_gamma else None, rstd, g, (last,), other_axes(x.ndim, last), centred=False)
+    return found[:2]
+
+
+def _grouped(x: Array, groups: int) -> Array:
+    """(N, C, *S) as (N, groups, C/groups, *S)."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+def group_norm(x: Array, *affine: Array, has_gamma: bool, has_beta: bool, groups: int, eps: float) -> tuple[Array, ...]:
+    y, mean, _, rstd = _standardize(_grouped(x, groups), tuple(range(2, x.ndim + 1)), eps)
+    statistic = (x.shape[0], groups)
+    return (
+        _affine(y.reshape(x.shape), affine, has_gamma, 1),
+        mean.reshape(statistic),
+        rstd.reshape(statistic),
+    )
+
+
+def group_norm_grad(x: Array, *rest: Array, has_gamma: bool, groups: int) -> tuple[Array, ...]:
+    *gamma, mean, rstd, g = rest
+    spatial = (1,) * (x.ndim - 2)
+    slope = gamma[0].reshape(groups, x.shape[1] // groups, *spatial) if has_gamma else None
+    mean, rstd = (s.reshape(*s.shape, 1, *spatial) for s in (mean, rstd))
+    y = _grouped(x, groups) - mean
+    np.multiply(y, rstd, out=y)
+    axes = tuple(range(2, y.ndim))
+    dx, dgamma, dbeta = _cotangents(y, slope, rstd, _grouped(g, groups), axes, (0, *axes[1:]))
+    return dx.reshape(x.shape), dgamma.reshape(-1), dbeta.reshape(-1)
+
+
+def _count(x: Array, channel_axis: int) -> int:
+    """Values per channel."""
+    return math.prod(x.shape[i] for i in other_axes(x.ndim, channel_axis))
+
+
+def batch_norm(
+    x: Array, *affine: Array, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> tuple[Array, ...]:
+    y, mean, variance, rstd = _standardize(x, other_axes(x.ndim, channel_axis), eps)
+    channels = x.shape[channel_axis]
+    n = _count(x, channel_axis)
+    return (
+        _affine(y, affine, has_gamma, channel_axis),
+        mean.reshape(channels),
+        variance.reshape(channels) * (n / (n - 1)),
+        rstd.reshape(channels),
+    )
+
+
+def batch_norm_grad(x: Array, *rest: Array, has_gamma: bool, channel_axis: int) -> tuple[Array, ...]:
+    """dx is linear in g, x - mean and 1, with coefficients that belong to the channel."""
+    *gamma, mean, rstd, g, g_mean, g_variance = rest
+    axes = other_axes(x.ndim, channel_axis)
+    n = _count(x, channel_axis)
+    centred = x - _along(mean, x.ndim, channel_axis)
+    dbeta = g.sum(axis=axes)
+    product = np.multiply(g, centred)
+    dgamma = product.sum(axis=axes) * rstd
+    slope = rstd * gamma[0] if has_gamma else rstd
+    of_centred = g_variance * (2 / (n - 1)) - slope * rstd * dgamma / n
+    of_one = (g_mean - slope * dbeta) / n
+    np.multiply(centred, _along(of_centred, x.ndim, channel_axis), out=centred)
+    np.add(centred, _along(of_one, x.ndim, channel_axis), out=centred)
+    np.multiply(g, _along(slope, x.ndim, channel_axis), out=product)
+    return np.add(product, centred, out=product), dgamma, dbeta
+
+
+def batch_norm_eval(x: Array, *rest: Array, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float) -> Array:
+    *affine, mean, variance = rest
+    slope = _rstd(variance, eps)
+    if has_gamma:
+        slope = slope * affine[0]
+    y = x - _along(mean, x.ndim, channel_axis)
+    return _affine(y, (slope, *affine[has_gamma:]), True, channel_axis)
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    LAYER_NORM: layer_norm,
+    LAYER_NORM_GRAD: layer_norm_grad,
+    RMS_NORM: rms_norm,
+    RMS_NORM_GRAD: rms_norm_grad,
+    GROUP_NORM: group_norm,
+    GROUP_NORM_GRAD: group_norm_grad,
+    BATCH_NORM: batch_norm,
+    BATCH_NORM_GRAD: batch_norm_grad,
+    BATCH_NORM_EVAL: batch_norm_eval,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

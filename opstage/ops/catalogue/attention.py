@@ -1,0 +1,299 @@
+"""Attention: weighted means of values, with weights from the products of queries and keys (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..dims import Dim, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
+from ..errors import ShapeError
+from ..primitive import Context, Primitive, R
+from ..protocol import Ops
+from ..rules import zeros_like
+from ..types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
+
+# Scaled dot-product attention ----------------------------------------------------------------------------------------
+
+
+def _require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
+    """Checks q, k and v against each other; the shape (..., n, m) of the attention weights."""
+    require_float(q, "q")
+
+    def shapes() -> str:
+        return f"q is {show_shape(q.shape)}, k is {show_shape(k.shape)}, v is {show_shape(v.shape)}"
+
+    rank = len(q.shape)
+    if rank < 2 or len(k.shape) != rank or len(v.shape) != rank:
+        raise ShapeError(f"{shapes()}; they must be (..., n, d), (..., m, d) and (..., m, e), of one rank")
+    for name, x in (("k", k), ("v", v)):
+        require_same_dtype(q, x, "q", name)
+        for axis in range(rank - 2):
+            require_equal(
+                q.shape[axis],
+                x.shape[axis],
+                lambda: f"{shapes()}: their leading axes must agree, but axis {axis} differs",
+            )
+    (n, d), m = q.shape[-2:], k.shape[-2]
+    require_equal(d, k.shape[-1], lambda: f"{shapes()}: q and k must agree in their last axis, {d} and {k.shape[-1]}")
+    require_equal(m, v.shape[-2], lambda: f"{shapes()}: k has {m} keys but v has {v.shape[-2]} values")
+    require_at_most(
+        1, m, lambda: f"{shapes()}: there is no key to attend to; a softmax over an empty axis has no value"
+    )
+    require_at_most(1, d, lambda: f"{shapes()}: queries and keys must have at least 1 component")
+    return (*q.shape[:-2], n, m)
+
+
+def _require_mask(mask: TensorType, shape: Shape) -> None:
+    """`mask` must be boolean and broadcast to `shape`, that of the attention weights."""
+    require_bool(mask, "mask")
+
+    def message() -> str:
+        return (
+            f"mask is {show_shape(mask.shape)} but the attention weights are {show_shape(shape)} (..., queries, keys); "
+            "each axis of the mask, counted from the last, must agree or be 1"
+        )
+
+    if len(mask.shape) > len(shape):
+        raise ShapeError(message())
+    for a, b in zip(reversed(mask.shape), reversed(shape)):
+        if not is_one(a):
+            require_equal(a, b, message)
+
+
+def _attention_shape(
+    q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, has_mask: bool, causal: bool
+) -> tuple[TensorType, ...]:
+    weights = _require_heads(q, k, v)
+    if has_mask:
+        _require_mask(mask[0], weights)
+    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), TensorType(weights, q.dtype)
+
+
+def _transposed(ops: Ops[R], x: R) -> R:
+    """(..., a, b) -> (..., b, a)."""
+    rank = len(x.shape)
+    return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def _allowed(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
+    """Which keys each query may attend to, of the shape of the weights; there is a mask or `causal`, or both."""
+    conditions = [ops.broadcast_to(m, shape=shape) for m in mask]
+    if causal:
+        earlier = ops.less_equal(ops.iota(shape=shape[-2:], axis=1), ops.iota(shape=shape[-2:], axis=0))
+        conditions.append(ops.broadcast_to(earlier, shape=shape))
+    return conditions[0] if len(conditions) == 1 else ops.logical_and(*conditions)
+
+
+def _masked_softmax(ops: Ops[R], scores: R, allowed: R) -> R:
+    """softmax over the allowed entries of the last axis, 0 at the others and in rows that allow none.
+
+    Whatever is not allowed is replaced before exp and again after it, so that no inf and no nan arises there, in the
+    value or in a derivative.
+    """
+    zero = zeros_like(ops, scores)
+    lowest = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
+    peak = ops.detach(ops.reduce_max(ops.select(allowed, scores, lowest), axis=-1, keepdims=True))
+    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype))
+    peak = ops.select(nothing, zeros_like(ops, peak), peak)
+    shifted = ops.sub(scores, ops.broadcast_to(peak, shape=scores.shape))
+    e = ops.select(allowed, ops.exp(ops.select(allowed, shifted, zero)), zero)
+    total = ops.reduce_sum(e, axis=-1, keepdims=True)
+    total = ops.select(nothing, ops.full(shape=total.shape, value=1.0, dtype=total.dtype), total)
+    return ops.div(e, ops.broadcast_to(total, shape=e.shape))
+
+
+def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> tuple[R, ...]:
+    scores = ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
+    if has_mask or causal:
+        p = _masked_softmax(ops, scores, _allowed(ops, scores.shape, mask, causal))
+    else:
+        p = ops.softmax(scores, axis=-1)
+    return ops.bmm(p, v), p
+
+
+def _attention_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_mask: bool, causal: bool
+) -> tuple[R | None, ...]:
+    (g, *_), (q, k, v, p) = cotangents, ctx.saved
+    none = (None,) * has_mask
+    if not ctx.needs[0] and not ctx.needs[1]:
+        return None, None, ops.bmm(_transposed(ops, p), g), *none
+    found = ops.scaled_dot_product_attention_grad(q, k, v, p, g)
+    return *(c if needed else None for c, needed in zip(found, ctx.needs)), *none
+
+
+def _attention_flops(
+    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
+) -> Dim:
+    q, _, v, *_ = inputs
+    weights = outputs[1]
+    return weights.size * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
+
+
+SCALED_DOT_PRODUCT_ATTENTION = Primitive(
+    "scaled_dot_product_attention",
+    "`scaled_dot_product_attention(q, k, v, mask?, causal=False)` = softmax(q·kᵀ/√d)·v for q (..., n, d), "
+    "k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and says True where a query may "
+    "attend; with `causal` query i attends to keys j <= i. A query that may attend to nothing gives zeros and takes no "
+    "gradient. "
+    "PyTorch: torch.nn.functional.scaled_dot_product_attention(is_causal=causal).",
+    operands=("q", "k", "v", "mask?"),
+    shape=_attention_shape,
+    residuals=("p",),
+    vjp=_attention_vjp,
+    saves={"q": ("q", "k"), "k": ("q", "k"), "v": ("q", "k"), "p": ("q", "k", "v")},
+    decomposition=_attention_decomposition,
+    flops=_attention_flops,
+)
+
+
+def _attention_grad_shape(
+    q: TensorType, k: TensorType, v: TensorType, p: TensorType, g: TensorType
+) -> tuple[TensorType, ...]:
+    weights = _require_heads(q, k, v)
+    for x, name, shape in ((p, "p", weights), (g, "g", (*q.shape[:-1], v.shape[-1]))):
+        text = f"{name} is {show_shape(x.shape)} but must be {show_shape(shape)}, by q, k and v"
+        if len(x.shape) != len(shape):
+            raise ShapeError(text)
+        for a, b in zip(x.shape, shape):
+            require_equal(a, b, text)
+        require_same_dtype(x, q, name, "q")
+    return q, k, v
+
+
+def _attention_grad_decomposition(ops: Ops[R], q: R, k: R, v: R, p: R, g: R, /) -> tuple[R, ...]:
+    scores = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1)
+    factor = rsqrt(q.shape[-1])
+    dq = ops.scale(ops.bmm(scores, k), c=factor)
+    dk = ops.scale(ops.bmm(_transposed(ops, scores), q), c=factor)
+    return dq, dk, ops.bmm(_transposed(ops, p), g)
+
+
+def _attention_grad_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+    q, _, v, p, _ = inputs
+    return p.size * (4 * q.shape[-1] + 4 * v.shape[-1] + 4)
+
+
+SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
+    "scaled_dot_product_attention_grad",
+    "`scaled_dot_product_attention_grad(q, k, v, p, g)`, the cotangents of q, k and v from the attention weights p "
+    "(..., n, m). With s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.",
+    operands=("q", "k", "v", "p", "g"),
+    outputs=("dq", "dk", "dv"),
+    shape=_attention_grad_shape,
+    decomposition=_attention_grad_decomposition,
+    flops=_attention_grad_flops,
+)
+
+# Multi-head attention ------------------------------------------------------------------------------------------------
+
+
+def _head_size(width: Dim, num_heads: Any) -> Dim:
+    if isinstance(num_heads, bool) or not isinstance(num_heads, int) or num_heads < 1:
+        raise ShapeError(f"num_heads must be an int that is at least 1 but is {num_heads!r}")
+    return exact_div(
+        width,
+        num_heads,
+        lambda: f"num_heads={num_heads} must divide the columns of wq, wk and wv, of which there are {width}",
+    )
+
+
+def _multi_head_shape(
+    wq: TensorType,
+    wk: TensorType,
+    wv: TensorType,
+    wo: TensorType,
+    x: TensorType,
+    *mask: TensorType,
+    has_mask: bool,
+    num_heads: Any,
+    causal: bool,
+) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    if len(x.shape) < 2:
+        raise ShapeError(f"x must be (n, d) or (B, n, d) but is {show_shape(x.shape)}")
+    if len(wq.shape) != 2:
+        raise ShapeError(f"wq must be (d, H·h) but is {show_shape(wq.shape)}")
+    (*batch, n, d), width = x.shape, wq.shape[1]
+    for w, name, shape in (
+        (wq, "wq", (d, width)),
+        (wk, "wk", (d, width)),
+        (wv, "wv", (d, width)),
+        (wo, "wo", (width, d)),
+    ):
+        text = (
+            f"{name} is {show_shape(w.shape)} but must be {show_shape(shape)}, for x {show_shape(x.shape)} and wq "
+            f"{show_shape(wq.shape)}"
+        )
+        if len(w.shape) != 2:
+            raise ShapeError(text)
+        for a, b in zip(w.shape, shape):
+            require_equal(a, b, text)
+        require_same_dtype(w, x, name, "x")
+    head = _head_size(width, num_heads)
+    require_at_most(1, head, f"wq is {show_shape(wq.shape)}: a head must have at least 1 component")
+    require_at_most(1, n, f"x is {show_shape(x.shape)}: there is no position to attend to")
+    if has_mask:
+        if len(mask[0].shape) not in (2, len(x.shape)):
+            raise ShapeError(
+                f"mask is {show_shape(mask[0].shape)} but must be (queries, keys), or have x's leading axes before "
+                f"them; x is {show_shape(x.shape)}"
+            )
+        _require_mask(mask[0], (*batch, n, n))
+    return (x,)
+
+
+def _multi_head_decomposition(
+    ops: Ops[R],
+    wq: R,
+    wk: R,
+    wv: R,
+    wo: R,
+    x: R,
+    /,
+    *mask: R,
+    has_mask: bool,
+    num_heads: int,
+    causal: bool,
+) -> tuple[R, ...]:
+    *batch, n, d = x.shape
+    rank = len(x.shape)
+    rows = ops.reshape(x, shape=(prod((*batch, n)), d)) if batch else x
+    swap = (*range(rank - 2), rank - 1, rank - 2, rank)  # (..., n, H, h) <-> (..., H, n, h)
+
+    def heads(w: R) -> R:
+        split = (*batch, n, num_heads, _head_size(w.shape[1], num_heads))
+        return ops.permute(ops.reshape(ops.matmul(rows, w), shape=split), axes=swap)
+
+    # A mask with x's leading axes gets one for the heads; without them it broadcasts as it is.
+    masks = tuple(ops.unsqueeze(m, axis=rank - 2) if len(m.shape) > 2 else m for m in mask)
+    merged = ops.scaled_dot_product_attention(heads(wq), heads(wk), heads(wv), *masks, causal=causal)
+    merged = ops.reshape(ops.permute(merged, axes=swap), shape=(rows.shape[0], wo.shape[0]))
+    return (ops.reshape(ops.matmul(merged, wo), shape=x.shape),)
+
+
+def _multi_head_flops(
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    /,
+    *,
+    has_mask: bool,
+    num_heads: int,
+    causal: bool,
+) -> Dim:
+    wq, _, _, _, x, *_ = inputs
+    n, width = x.shape[-2], wq.shape[1]
+    return x.size * 8 * width + prod(x.shape[:-1]) * n * (4 * width + 5 * num_heads)
+
+
+MULTI_HEAD_ATTENTION = Primitive(
+    "multi_head_attention",
+    "`multi_head_attention(wq, wk, wv, wo, x, mask?, num_heads=, causal=False)`, self-attention of x (n, d) or "
+    "(B, n, d): with H heads, head i attends with columns i·h … (i+1)·h of x·wq, x·wk and x·wv, each w (d, H·h), scale "
+    "1/√h; the heads side by side times wo (H·h, d). mask (n, n) or (B, n, n), as in scaled_dot_product_attention. "
+    "PyTorch: torch.nn.MultiheadAttention, bias=False, its weights transposed.",
+    operands=("wq", "wk", "wv", "wo", "x", "mask?"),
+    shape=_multi_head_shape,
+    decomposition=_multi_head_decomposition,
+    flops=_multi_head_flops,
+)

@@ -1,0 +1,452 @@
+"""Normalisations: zero mean and unit variance over some axes, then a scale gamma and a shift beta.
+
+All are composites. Each leaves its statistics as residuals for a fused `*_grad`, which may compute all cotangents in
+one pass and whose own derivatives come from its decomposition. Variances are two-pass: the mean of (x - mean)².
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dims import Dim, exact_div, prod, ratio, require_at_most
+from ..errors import ShapeError
+from ..primitive import Context, Primitive, R
+from ..protocol import Ops
+from ..rules import same_type
+from ..types import Shape, TensorType, require_float, show_shape
+from .standardize import (
+    affine_cotangents,
+    affine_map,
+    along,
+    flops_per_element,
+    other_axes,
+    pull,
+    reciprocal_deviation,
+    require_affine,
+    require_axes,
+    require_eps,
+    require_some,
+    require_type,
+    standardize,
+    standardized,
+    unpack,
+)
+
+# Layer normalisation -------------------------------------------------------------------------------------------------
+
+
+def _last_kept(x: TensorType) -> Shape:
+    return (*x.shape[:-1], 1)
+
+
+def _layer_norm_shape(
+    x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, eps: Any
+) -> tuple[TensorType, ...]:
+    require_eps(eps)
+    require_axes(x, 1, "the last of which is normalised")
+    require_some(x.shape[-1], x, "the last axis")
+    require_affine(x, affine, has_gamma, len(x.shape) - 1)
+    statistic = TensorType(_last_kept(x), x.dtype)
+    return x, statistic, statistic
+
+
+def _layer_norm_decomposition(
+    ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, eps: float
+) -> tuple[R, ...]:
+    gamma, beta, _ = unpack(affine, has_gamma, has_beta)
+    last = len(x.shape) - 1
+    y, mean, _, rstd = standardize(ops, x, (last,), eps)
+    return affine_map(ops, y, gamma, beta, last), mean, rstd
+
+
+def _layer_norm_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_gamma: bool, has_beta: bool, eps: float
+) -> tuple[R | None, ...]:
+    (g, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
+    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
+        dx, dgamma, dbeta = ops.layer_norm_grad(x, gamma, mean, rstd, g)
+        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
+    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), len(g.shape) - 1))
+    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
+
+
+LAYER_NORM = Primitive(
+    "layer_norm",
+    "`layer_norm(x, gamma?, beta?, eps=1e-5)` = (x - mean)/√(variance + eps) · gamma + beta over the last axis of "
+    "x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016). PyTorch: torch.nn.functional.layer_norm.",
+    operands=("x", "gamma?", "beta?"),
+    shape=_layer_norm_shape,
+    residuals=("mean", "rstd"),
+    vjp=_layer_norm_vjp,
+    saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
+    decomposition=_layer_norm_decomposition,
+    flops=flops_per_element(6),
+)
+
+
+def _layer_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> tuple[TensorType, ...]:
+    require_axes(x, 1, "the last of which was normalised")
+    require_some(x.shape[-1], x, "the last axis")
+    *gamma, mean, rstd, g = rest
+    require_affine(x, tuple(gamma), has_gamma, len(x.shape) - 1)
+    require_type(mean, "mean", _last_kept(x), x, "one for each row of x")
+    require_type(rstd, "rstd", _last_kept(x), x, "one for each row of x")
+    vector = TensorType((x.shape[-1],), x.dtype)
+    return same_type(x, g, "x", "g"), vector, vector
+
+
+def _layer_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> tuple[R, ...]:
+    gamma, _, others = unpack(rest, has_gamma)
+    mean, rstd, g = others
+    last = len(x.shape) - 1
+    rows = other_axes(len(x.shape), last)
+    y = standardized(ops, x, mean, rstd)
+    dx = pull(ops, y, rstd, affine_map(ops, g, gamma, None, last), (last,))
+    return dx, ops.reduce_sum(ops.mul(g, y), axis=rows), ops.reduce_sum(g, axis=rows)
+
+
+LAYER_NORM_GRAD = Primitive(
+    "layer_norm_grad",
+    "`layer_norm_grad(x, gamma?, mean, rstd, g)`, the cotangents of layer_norm's x, gamma and beta; mean and rstd "
+    "(..., 1). With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.",
+    operands=("x", "gamma?", "mean", "rstd", "g"),
+    outputs=("dx", "dgamma", "dbeta"),
+    shape=_layer_norm_grad_shape,
+    decomposition=_layer_norm_grad_decomposition,
+    flops=flops_per_element(12),
+)
+
+# Root-mean-square normalisation --------------------------------------------------------------------------------------
+
+
+def _rms_norm_shape(x: TensorType, *gamma: TensorType, has_gamma: bool, eps: Any) -> tuple[TensorType, ...]:
+    require_eps(eps)
+    require_axes(x, 1, "the last of which is normalised")
+    require_some(x.shape[-1], x, "the last axis")
+    require_affine(x, gamma, has_gamma, len(x.shape) - 1)
+    return x, TensorType(_last_kept(x), x.dtype)
+
+
+def _rms_norm_decomposition(ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, eps: float) -> tuple[R, ...]:
+    gamma, _, _ = unpack(affine, has_gamma)
+    last = len(x.shape) - 1
+    rstd = reciprocal_deviation(ops, ops.reduce_mean(ops.mul(x, x), axis=last, keepdims=True), eps)
+    return affine_map(ops, ops.mul(x, ops.broadcast_to(rstd, shape=x.shape)), gamma, None, last), rstd
+
+
+def _rms_norm_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_gamma: bool, eps: float
+) -> tuple[R | None, ...]:
+    (g, *_), (x, gamma, rstd) = cotangents, ctx.saved
+    dx, dgamma = ops.rms_norm_grad(x, gamma, rstd, g)
+    return affine_cotangents(dx, dgamma, None, ctx, has_gamma, False)
+
+
+RMS_NORM = Primitive(
+    "rms_norm",
+    "`rms_norm(x, gamma?, eps=1e-5)` = x/√(mean(x²) + eps) · gamma over the last axis of x (..., d); gamma (d,) "
+    "(Zhang & Sennrich 2019). PyTorch: torch.nn.functional.rms_norm.",
+    operands=("x", "gamma?"),
+    shape=_rms_norm_shape,
+    residuals=("rstd",),
+    vjp=_rms_norm_vjp,
+    saves={"x": ("x", "gamma"), "gamma": ("x",), "rstd": ("x", "gamma")},
+    decomposition=_rms_norm_decomposition,
+    flops=flops_per_element(3),
+)
+
+
+def _rms_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool) -> tuple[TensorType, ...]:
+    require_axes(x, 1, "the last of which was normalised")
+    require_some(x.shape[-1], x, "the last axis")
+    *gamma, rstd, g = rest
+    require_affine(x, tuple(gamma), has_gamma, len(x.shape) - 1)
+    require_type(rstd, "rstd", _last_kept(x), x, "one for each row of x")
+    return same_type(x, g, "x", "g"), TensorType((x.shape[-1],), x.dtype)
+
+
+def _rms_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool) -> tuple[R, ...]:
+    gamma, _, others = unpack(rest, has_gamma)
+    rstd, g = others
+    last = len(x.shape) - 1
+    y = ops.mul(x, ops.broadcast_to(rstd, shape=x.shape))
+    dx = pull(ops, y, rstd, affine_map(ops, g, gamma, None, last), (last,), centred=False)
+    return dx, ops.reduce_sum(ops.mul(g, y), axis=other_axes(len(x.shape), last))
+
+
+RMS_NORM_GRAD = Primitive(
+    "rms_norm_grad",
+    "`rms_norm_grad(x, gamma?, rstd, g)`, the cotangents of rms_norm's x and gamma; rstd (..., 1). With y = x·rstd and "
+    "h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.",
+    operands=("x", "gamma?", "rstd", "g"),
+    outputs=("dx", "dgamma"),
+    shape=_rms_norm_grad_shape,
+    decomposition=_rms_norm_grad_decomposition,
+    flops=flops_per_element(8),
+)
+
+# Group normalisation -------------------------------------------------------------------------------------------------
+
+
+def _group_size(x: TensorType, groups: Any) -> Dim:
+    """The number of elements that one group normalises over."""
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise ShapeError(f"groups must be an int that is at least 1 but is {groups!r}")
+    channels = exact_div(
+        x.shape[1],
+        groups,
+        lambda: f"groups={groups} must divide the channels, axis 1 of x {show_shape(x.shape)}",
+    )
+    return channels * prod(x.shape[2:])
+
+
+def _require_groups(x: TensorType, groups: Any) -> TensorType:
+    """Checks x against `groups`; the type of a group's statistic."""
+    require_axes(x, 2, "(N, C, *spatial)")
+    require_some(_group_size(x, groups), x, "a group")
+    return TensorType((x.shape[0], groups), x.dtype)
+
+
+def _group_norm_shape(
+    x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, groups: Any, eps: Any
+) -> tuple[TensorType, ...]:
+    require_eps(eps)
+    statistic = _require_groups(x, groups)
+    require_affine(x, affine, has_gamma, 1)
+    return x, statistic, statistic
+
+
+def _grouped(ops: Ops[R], x: R, groups: int) -> R:
+    """(N, C, *S) as (N, groups, elements of a group)."""
+    return ops.reshape(x, shape=(x.shape[0], groups, _group_size(TensorType(x.shape, x.dtype), groups)))
+
+
+def _group_norm_decomposition(
+    ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, groups: int, eps: float
+) -> tuple[R, ...]:
+    gamma, beta, _ = unpack(affine, has_gamma, has_beta)
+    y, mean, _, rstd = standardize(ops, _grouped(ops, x, groups), (2,), eps)
+    statistics = (ops.reshape(s, shape=(x.shape[0], groups)) for s in (mean, rstd))
+    return affine_map(ops, ops.reshape(y, shape=x.shape), gamma, beta, 1), *statistics
+
+
+def _group_norm_vjp(
+    ops: Ops[R],
+    ctx: Context[R],
+    cotangents: tuple[R, ...],
+    /,
+    *,
+    has_gamma: bool,
+    has_beta: bool,
+    groups: int,
+    eps: float,
+) -> tuple[R | None, ...]:
+    (g, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
+    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
+        dx, dgamma, dbeta = ops.group_norm_grad(x, gamma, mean, rstd, g, groups=groups)
+        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
+    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), 1))
+    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
+
+
+GROUP_NORM = Primitive(
+    "group_norm",
+    "`group_norm(x, gamma?, beta?, groups=, eps=1e-5)`: x (N, C, *S), each of `groups` runs of C/groups channels "
+    "normalised over its channels and S; gamma and beta (C,) (Wu & He 2018). PyTorch: torch.nn.functional.group_norm.",
+    operands=("x", "gamma?", "beta?"),
+    shape=_group_norm_shape,
+    residuals=("mean", "rstd"),
+    vjp=_group_norm_vjp,
+    saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
+    decomposition=_group_norm_decomposition,
+    flops=flops_per_element(6),
+)
+
+
+def _group_norm_grad_shape(x: TensorType, *rest: TensorType, has_gamma: bool, groups: Any) -> tuple[TensorType, ...]:
+    statistic = _require_groups(x, groups)
+    *gamma, mean, rstd, g = rest
+    require_affine(x, tuple(gamma), has_gamma, 1)
+    require_type(mean, "mean", statistic.shape, x, "one for each group")
+    require_type(rstd, "rstd", statistic.shape, x, "one for each group")
+    vector = TensorType((x.shape[1],), x.dtype)
+    return same_type(x, g, "x", "g"), vector, vector
+
+
+def _group_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, groups: int) -> tuple[R, ...]:
+    gamma, _, others = unpack(rest, has_gamma)
+    mean, rstd, g = others
+    mean, rstd = (ops.reshape(s, shape=(x.shape[0], groups, 1)) for s in (mean, rstd))
+    y = standardized(ops, _grouped(ops, x, groups), mean, rstd)
+    h = _grouped(ops, affine_map(ops, g, gamma, None, 1), groups)
+    dx = ops.reshape(pull(ops, y, rstd, h, (2,)), shape=x.shape)
+    axes = other_axes(len(x.shape), 1)
+    dgamma = ops.reduce_sum(ops.mul(g, ops.reshape(y, shape=x.shape)), axis=axes)
+    return dx, dgamma, ops.reduce_sum(g, axis=axes)
+
+
+GROUP_NORM_GRAD = Primitive(
+    "group_norm_grad",
+    "`group_norm_grad(x, gamma?, mean, rstd, g, groups=)`, the cotangents of group_norm's x, gamma and beta; mean and "
+    "rstd (N, groups). The formulas are those of layer_norm_grad, with means over a group.",
+    operands=("x", "gamma?", "mean", "rstd", "g"),
+    outputs=("dx", "dgamma", "dbeta"),
+    shape=_group_norm_grad_shape,
+    decomposition=_group_norm_grad_decomposition,
+    flops=flops_per_element(12),
+)
+
+# Batch normalisation -------------------------------------------------------------------------------------------------
+
+
+def _require_channel(x: TensorType, channel_axis: int, affine: tuple[TensorType, ...], has_gamma: bool) -> TensorType:
+    """Checks x, gamma and beta; the type of a channel's statistic."""
+    require_float(x, "x")
+    require_affine(x, affine, has_gamma, channel_axis)
+    return TensorType((x.shape[channel_axis],), x.dtype)
+
+
+def _count(shape: Shape, channel_axis: int) -> Dim:
+    """Values per channel."""
+    return prod(tuple(d for i, d in enumerate(shape) if i != channel_axis))
+
+
+def _require_two(x: TensorType, channel_axis: int) -> None:
+    require_at_most(
+        2,
+        _count(x.shape, channel_axis),
+        lambda: (
+            f"x is {show_shape(x.shape)} with channels on axis {channel_axis}: the batch variance needs at least 2 "
+            "values per channel; give a larger batch, or use ops.batch_norm_eval with running statistics"
+        ),
+    )
+
+
+def _batch_norm_shape(
+    x: TensorType, *affine: TensorType, has_gamma: bool, has_beta: bool, channel_axis: int, eps: Any
+) -> tuple[TensorType, ...]:
+    require_eps(eps)
+    statistic = _require_channel(x, channel_axis, affine, has_gamma)
+    _require_two(x, channel_axis)
+    return x, statistic, statistic, statistic
+
+
+def _batch_norm_decomposition(
+    ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> tuple[R, ...]:
+    gamma, beta, _ = unpack(affine, has_gamma, has_beta)
+    y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps)
+    mean, variance, rstd = (ops.reshape(s, shape=(x.shape[channel_axis],)) for s in statistics)
+    n = _count(x.shape, channel_axis)
+    return affine_map(ops, y, gamma, beta, channel_axis), mean, ops.scale(variance, c=ratio(n, n - 1)), rstd
+
+
+def _batch_norm_vjp(
+    ops: Ops[R],
+    ctx: Context[R],
+    cotangents: tuple[R, ...],
+    /,
+    *,
+    has_gamma: bool,
+    has_beta: bool,
+    channel_axis: int,
+    eps: float,
+) -> tuple[R | None, ...]:
+    (g, g_mean, g_variance, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
+    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
+        dx, dgamma, dbeta = ops.batch_norm_grad(x, gamma, mean, rstd, g, g_mean, g_variance, channel_axis=channel_axis)
+        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
+    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), channel_axis))
+    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
+
+
+BATCH_NORM = Primitive(
+    "batch_norm",
+    "`batch_norm(x, gamma?, beta?, channel_axis=1, eps=1e-5)`, the training form: y, and the batch mean and unbiased "
+    "variance (C,) for running statistics. y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics "
+    "over all axes but the channel; gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel. "
+    "PyTorch: torch.nn.functional.batch_norm(training=True).",
+    operands=("x", "gamma?", "beta?"),
+    outputs=("y", "mean", "variance"),
+    shape=_batch_norm_shape,
+    residuals=("rstd",),
+    vjp=_batch_norm_vjp,
+    saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
+    decomposition=_batch_norm_decomposition,
+    flops=flops_per_element(6),
+)
+
+
+def _batch_norm_grad_shape(
+    x: TensorType, *rest: TensorType, has_gamma: bool, channel_axis: int
+) -> tuple[TensorType, ...]:
+    *gamma, mean, rstd, g, g_mean, g_variance = rest
+    statistic = _require_channel(x, channel_axis, tuple(gamma), has_gamma)
+    _require_two(x, channel_axis)
+    named = {"mean": mean, "rstd": rstd, "g_mean": g_mean, "g_variance": g_variance}
+    for name, v in named.items():
+        require_type(v, name, statistic.shape, x, "one for each channel")
+    return same_type(x, g, "x", "g"), statistic, statistic
+
+
+def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, channel_axis: int) -> tuple[R, ...]:
+    gamma, _, others = unpack(rest, has_gamma)
+    mean, rstd, g, g_mean, g_variance = others
+    mean, rstd, g_mean, g_variance = (along(ops, v, x.shape, channel_axis) for v in (mean, rstd, g_mean, g_variance))
+    axes = other_axes(len(x.shape), channel_axis)
+    n = _count(x.shape, channel_axis)
+    centred = ops.sub(x, mean)
+    y = ops.mul(centred, rstd)
+    through_y = pull(ops, y, rstd, affine_map(ops, g, gamma, None, channel_axis), axes)
+    through_mean = ops.scale(g_mean, c=ratio(1, n))
+    through_variance = ops.scale(ops.mul(centred, g_variance), c=ratio(2, n - 1))
+    dx = ops.add(through_y, ops.add(through_mean, through_variance))
+    return dx, ops.reduce_sum(ops.mul(g, y), axis=axes), ops.reduce_sum(g, axis=axes)
+
+
+BATCH_NORM_GRAD = Primitive(
+    "batch_norm_grad",
+    "`batch_norm_grad(x, gamma?, mean, rstd, g, g_mean, g_variance, channel_axis=)`, the cotangents of batch_norm's x, "
+    "gamma and beta from those of y, mean and variance. dx is that of layer_norm_grad, with means over a channel's n "
+    "values, + g_mean/n + 2·g_variance·(x - mean)/(n - 1).",
+    operands=("x", "gamma?", "mean", "rstd", "g", "g_mean", "g_variance"),
+    outputs=("dx", "dgamma", "dbeta"),
+    shape=_batch_norm_grad_shape,
+    decomposition=_batch_norm_grad_decomposition,
+    flops=flops_per_element(15),
+)
+
+
+def _batch_norm_eval_shape(
+    x: TensorType, *rest: TensorType, has_gamma: bool, has_beta: bool, channel_axis: int, eps: Any
+) -> tuple[TensorType, ...]:
+    require_eps(eps)
+    *affine, mean, variance = rest
+    statistic = _require_channel(x, channel_axis, tuple(affine), has_gamma)
+    require_type(mean, "mean", statistic.shape, x, "one for each channel")
+    require_type(variance, "variance", statistic.shape, x, "one for each channel")
+    return (x,)
+
+
+def _batch_norm_eval_decomposition(
+    ops: Ops[R], x: R, /, *rest: R, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> tuple[R, ...]:
+    gamma, beta, others = unpack(rest, has_gamma, has_beta)
+    mean, variance = others
+    slope = reciprocal_deviation(ops, variance, eps)
+    if gamma is not None:
+        slope = ops.mul(slope, gamma)
+    centred = ops.sub(x, along(ops, mean, x.shape, channel_axis))
+    return (affine_map(ops, centred, slope, beta, channel_axis),)
+
+
+BATCH_NORM_EVAL = Primitive(
+    "batch_norm_eval",
+    "`batch_norm_eval(x, gamma?, beta?, mean, variance, channel_axis=1, eps=1e-5)` = (x - mean)/√(variance + eps) · "
+    "gamma + beta with given statistics (C,), along the channel axis. PyTorch: "
+    "torch.nn.functional.batch_norm(training=False).",
+    operands=("x", "gamma?", "beta?", "mean", "variance"),
+    shape=_batch_norm_eval_shape,
+    decomposition=_batch_norm_eval_decomposition,
+    flops=flops_per_element(2),
+)

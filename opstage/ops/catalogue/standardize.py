@@ -1,0 +1,133 @@
+"""What the normalisations share: (x - mean)/√(variance + eps) over some axes, then a scale gamma and a shift beta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from ..dims import Dim, require_at_most, require_equal
+from ..errors import ShapeError
+from ..primitive import Context, R
+from ..protocol import Ops
+from ..types import Shape, TensorType, require_float, require_same_dtype, show_shape
+
+# What the shape rules share ------------------------------------------------------------------------------------------
+
+
+def require_eps(eps: Any) -> None:
+    """eps must be a real number that is not negative."""
+    if isinstance(eps, bool) or not isinstance(eps, (int, float, Fraction)) or not eps >= 0:
+        raise ShapeError(f"eps must be a number that is at least 0 but is {eps!r}")
+
+
+def require_axes(x: TensorType, least: int, why: str) -> None:
+    """x must be a float tensor of at least `least` axes; `why` says what they are for."""
+    require_float(x, "x")
+    if len(x.shape) < least:
+        raise ShapeError(f"x must have rank {least} or more, {why}, but is {show_shape(x.shape)}")
+
+
+def require_type(v: TensorType, name: str, shape: Shape, x: TensorType, what: str) -> None:
+    """Operand `name` must be of x's dtype and of `shape`; `what` says where that shape comes from."""
+
+    def message() -> str:
+        return f"{name} must be {show_shape(shape)}, {what}, but is {show_shape(v.shape)}; x is {show_shape(x.shape)}"
+
+    if len(v.shape) != len(shape):
+        raise ShapeError(message())
+    for a, b in zip(v.shape, shape):
+        require_equal(a, b, message)
+    require_same_dtype(v, x, name, "x")
+
+
+def require_affine(x: TensorType, affine: tuple[TensorType, ...], has_gamma: bool, axis: int) -> None:
+    """Those of gamma and beta that are present must be vectors along `axis` of x."""
+    names = ("gamma", "beta") if has_gamma else ("beta",)
+    for v, name in zip(affine, names):
+        require_type(v, name, (x.shape[axis],), x, f"one entry for each along axis {axis} of x")
+
+
+def require_some(size: Dim, x: TensorType, over: str) -> None:
+    """There must be at least one element to take a mean of."""
+    require_at_most(1, size, lambda: f"x is {show_shape(x.shape)}: there is nothing to normalise over, {over} is empty")
+
+
+def other_axes(rank: int, axis: int) -> tuple[int, ...]:
+    """All axes but one."""
+    return tuple(i for i in range(rank) if i != axis)
+
+
+# What the decompositions share ---------------------------------------------------------------------------------------
+
+
+def unpack(refs: tuple[R, ...], has_gamma: bool, has_beta: bool = False) -> tuple[R | None, R | None, tuple[R, ...]]:
+    """gamma and beta (None where absent), and the operands after them."""
+    gamma = refs[0] if has_gamma else None
+    beta = refs[has_gamma] if has_beta else None
+    return gamma, beta, refs[has_gamma + has_beta :]
+
+
+def along(ops: Ops[R], v: R, shape: Shape, axis: int) -> R:
+    """The vector v laid along `axis` of a tensor of `shape`."""
+    if axis != len(shape) - 1:
+        v = ops.reshape(v, shape=tuple(d if i == axis else 1 for i, d in enumerate(shape)))
+    return ops.broadcast_to(v, shape=shape)
+
+
+def affine_map(ops: Ops[R], x: R, gamma: R | None, beta: R | None, axis: int) -> R:
+    """x · gamma + beta, both along `axis`."""
+    if gamma is not None:
+        x = ops.mul(x, along(ops, gamma, x.shape, axis))
+    return ops.add(x, along(ops, beta, x.shape, axis)) if beta is not None else x
+
+
+def reciprocal_deviation(ops: Ops[R], variance: R, eps: float) -> R:
+    """1/√(variance + eps)."""
+    floor = ops.full(shape=variance.shape, value=eps, dtype=variance.dtype)
+    return ops.inv(ops.sqrt(ops.add(variance, floor)))
+
+
+def standardize(ops: Ops[R], x: R, axes: tuple[int, ...], eps: float) -> tuple[R, R, R, R]:
+    """(x - mean)·rstd over `axes`, and the mean, biased variance and rstd with those axes kept at size 1."""
+    mean = ops.reduce_mean(x, axis=axes, keepdims=True)
+    centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
+    variance = ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True)
+    rstd = reciprocal_deviation(ops, variance, eps)
+    return ops.mul(centred, ops.broadcast_to(rstd, shape=x.shape)), mean, variance, rstd
+
+
+def standardized(ops: Ops[R], x: R, mean: R, rstd: R) -> R:
+    """(x - mean)·rstd from known statistics, which broadcast to x."""
+    centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
+    return ops.mul(centred, ops.broadcast_to(rstd, shape=x.shape))
+
+
+def pull(ops: Ops[R], y: R, rstd: R, g: R, axes: tuple[int, ...], *, centred: bool = True) -> R:
+    """The cotangent of x from the cotangent g of y = (x - mean)·rstd: rstd · (g - mean(g) - y·mean(g·y))."""
+    slope = ops.reduce_mean(ops.mul(g, y), axis=axes, keepdims=True)
+    inner = ops.sub(g, ops.mul(y, ops.broadcast_to(slope, shape=y.shape)))
+    if centred:
+        shift = ops.reduce_mean(g, axis=axes, keepdims=True)
+        inner = ops.sub(inner, ops.broadcast_to(shift, shape=y.shape))
+    return ops.mul(inner, ops.broadcast_to(rstd, shape=y.shape))
+
+
+def affine_cotangents(
+    dx: R | None, dgamma: R | None, dbeta: R | None, ctx: Context[R], has_gamma: bool, has_beta: bool
+) -> tuple[R | None, ...]:
+    """Those of x, gamma and beta whose operands are present, None where no cotangent is wanted."""
+    found = (dx, *((dgamma,) if has_gamma else ()), *((dbeta,) if has_beta else ()))
+    return tuple(cotangent if needed else None for cotangent, needed in zip(found, ctx.needs))
+
+
+def flops_per_element(count: int) -> Callable[..., Dim]:
+    """`count` operations for each element of x, one each for gamma and beta."""
+
+    def flops(
+        inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_gamma: bool, **static: Any
+    ) -> Dim:
+        each: int = count + has_gamma + static.get("has_beta", False)
+        return each * inputs[0].size
+
+    return flops

@@ -1,0 +1,205 @@
+"""Samples: attention. The references are the definitions, one query and one head at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.samples.sample import BadCall, Sample, normal
+
+Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
+
+
+def _weights(q: Any, k: Any, mask: Any, causal: bool) -> Any:
+    """The attention weights of one head; all 0 for a query that may attend to nothing."""
+    weights = np.zeros((len(q), len(k)))
+    for i in range(len(q)):
+        allowed = [j for j in range(len(k)) if (mask is None or mask[i, j]) and (not causal or j <= i)]
+        scores = [float(np.dot(q[i], k[j])) / math.sqrt(q.shape[-1]) for j in allowed]
+        exponentials = [math.exp(s - max(scores)) for s in scores]
+        for j, e in zip(allowed, exponentials):
+            weights[i, j] = e / sum(exponentials)
+    return weights
+
+
+def _attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
+    for b in np.ndindex(q.shape[:-2]):
+        out[b] = _weights(q[b], k[b], None if mask is None else mask[b], causal) @ v[b]
+    return out
+
+
+def _attention_grad(q: Any, k: Any, v: Any, p: Any, g: Any) -> Any:
+    """By the chain rule from each output element, through the Jacobian p·(δ - p) of each row's softmax."""
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    root = math.sqrt(q.shape[-1])
+    for b in np.ndindex(q.shape[:-2]):
+        for i in range(q.shape[-2]):
+            row = p[b][i]
+            dp = [float(np.dot(g[b][i], v[b][j])) for j in range(len(row))]
+            for j in range(len(row)):
+                ds = sum(dp[a] * row[a] * ((a == j) - row[j]) for a in range(len(row)))
+                dq[b][i] += ds * k[b][j] / root
+                dk[b][j] += ds * q[b][i] / root
+                dv[b][j] += row[j] * g[b][i]
+    return dq, dk, dv
+
+
+def _multi_head(
+    wq: Any, wk: Any, wv: Any, wo: Any, x: Any, mask: Any = None, num_heads: int = 1, causal: bool = False
+) -> Any:
+    out = np.zeros_like(x)
+    size = wq.shape[1] // num_heads
+    for b in np.ndindex(x.shape[:-2]):
+        own = mask if mask is None or mask.ndim == 2 else np.broadcast_to(mask, (*x.shape[:-1], x.shape[-2]))[b]
+        for head in range(num_heads):
+            columns = slice(head * size, (head + 1) * size)
+            weights = _weights(x[b] @ wq[:, columns], x[b] @ wk[:, columns], own, causal)
+            out[b] += weights @ (x[b] @ wv[:, columns]) @ wo[columns]
+    return out
+
+
+def _masked(mask: Any, *shapes: tuple[int, ...]) -> Arrays:
+    return lambda rng: (*normal(*shapes)(rng), np.array(mask, bool))
+
+
+def _with_weights(*shapes: tuple[int, ...]) -> Arrays:
+    """q, k, v, p, g with rows of p that add up to 1."""
+
+    def make(rng: np.random.Generator) -> tuple[Any, ...]:
+        q, k, v, p, g = normal(*shapes)(rng)
+        p = np.exp(p)
+        return q, k, v, p / p.sum(axis=-1, keepdims=True), g
+
+    return make
+
+
+def _projections(d: int, width: int, x: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return (d, width), (d, width), (d, width), (width, d), x
+
+
+_SDPA, _GRAD, _HEADS = "scaled_dot_product_attention", "scaled_dot_product_attention_grad", "multi_head_attention"
+_SPARSE = [[1, 0, 1], [0, 1, 0], [1, 1, 1]]
+_BLIND = [[1, 1, 0], [0, 0, 0]]  # the second query may attend to nothing
+_FEW = [[[1, 0], [1, 1]], [[0, 0], [0, 1]]]
+
+SAMPLES = [
+    Sample(_SDPA, "one head", normal((3, 2), (4, 2), (4, 3)), _attention),
+    Sample(_SDPA, "batch", normal((2, 2, 3), (2, 3, 3), (2, 3, 2)), _attention),
+    Sample(_SDPA, "batch of heads", normal((2, 2, 2, 1), (2, 2, 3, 1), (2, 2, 3, 2)), _attention),
+    Sample(_SDPA, "one key", normal((2, 3), (1, 3), (1, 2)), _attention),
+    Sample(_SDPA, "causal", normal((3, 2), (3, 2), (3, 2)), _attention, {"causal": True}),
+    Sample(_SDPA, "causal, more keys", normal((2, 2), (4, 2), (4, 1)), _attention, {"causal": True}),
+    Sample(_SDPA, "causal, more queries", normal((2, 4, 2), (2, 2, 2), (2, 2, 1)), _attention, {"causal": True}),
+    Sample(_SDPA, "mask", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), _attention),
+    Sample(_SDPA, "mask for a batch", _masked(_SPARSE, (2, 3, 2), (2, 3, 2), (2, 3, 1)), _attention),
+    Sample(_SDPA, "mask of keys", _masked([[[1, 1, 0]], [[0, 1, 1]]], (2, 2, 2), (2, 3, 2), (2, 3, 1)), _attention),
+    Sample(_SDPA, "mask and causal", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), _attention, {"causal": True}),
+    Sample(_SDPA, "nothing to attend to", _masked(_BLIND, (2, 2), (3, 2), (3, 2)), _attention),
+    Sample(
+        _SDPA,
+        "nothing to attend to, causal",
+        _masked([[0, 1, 1], [0, 1, 1]], (2, 2), (3, 2), (3, 2)),
+        _attention,
+        {"causal": True},
+    ),
+    Sample(_SDPA, "mask of nothing", _masked([[0]], (2, 2), (3, 2), (3, 2)), _attention),
+    Sample(
+        _SDPA,
+        "large scores",
+        lambda rng: (np.array([[3e3, 0.0]]), np.array([[1e3, 1.0], [-1e3, 0.0]]), rng.standard_normal((2, 2))),
+        _attention,
+        order=0,
+    ),
+    Sample(
+        _SDPA,
+        "large scores, masked",
+        lambda rng: (
+            np.array([[3e3, 0.0], [1.0, 2.0]]),
+            np.array([[1e3, 1.0], [-1e3, 0.0]]),
+            rng.standard_normal((2, 2)),
+            np.array([[False, True], [True, True]]),
+        ),
+        _attention,
+        order=0,
+    ),
+    Sample(_SDPA, "no queries", normal((0, 2), (3, 2), (3, 2)), _attention),
+    Sample(_SDPA, "no values", normal((2, 2), (3, 2), (3, 0)), _attention),
+    Sample(_SDPA, "no batch", _masked([[1, 0]], (0, 1, 2), (0, 2, 2), (0, 2, 1)), _attention),
+    Sample(_GRAD, "one head", _with_weights((3, 2), (4, 2), (4, 3), (3, 4), (3, 3)), _attention_grad),
+    Sample(_GRAD, "batch", _with_weights((2, 2, 3), (2, 3, 3), (2, 3, 1), (2, 2, 3), (2, 2, 1)), _attention_grad),
+    Sample(_HEADS, "one head", normal(*_projections(3, 2, (3, 3))), _multi_head, {"num_heads": 1}),
+    Sample(_HEADS, "two heads", normal(*_projections(2, 4, (3, 2))), _multi_head, {"num_heads": 2}),
+    Sample(_HEADS, "batch", normal(*_projections(2, 2, (2, 3, 2))), _multi_head, {"num_heads": 2}),
+    Sample(_HEADS, "two leading axes", normal(*_projections(2, 2, (2, 1, 2, 2))), _multi_head, {"num_heads": 1}),
+    Sample(_HEADS, "causal", normal(*_projections(2, 4, (3, 2))), _multi_head, {"num_heads": 2, "causal": True}),
+    Sample(_HEADS, "mask", _masked(_SPARSE, *_projections(2, 2, (3, 2))), _multi_head, {"num_heads": 2}),
+    Sample(_HEADS, "mask for a batch", _masked(_SPARSE, *_projections(2, 2, (2, 3, 2))), _multi_head, {"num_heads": 1}),
+    Sample(_HEADS, "mask a batch", _masked(_FEW, *_projections(2, 2, (2, 2, 2))), _multi_head, {"num_heads": 2}),
+    Sample(_HEADS, "no batch", normal(*_projections(2, 2, (0, 2, 2))), _multi_head, {"num_heads": 1}),
+]
+
+
+def _zeros(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: tuple(np.zeros(shape) for shape in shapes)
+
+
+def _zeros_masked(mask: Any, *shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (*_zeros(*shapes)(), np.array(mask))
+
+
+BAD_CALLS = [
+    BadCall(_SDPA, "vectors", _zeros((2,), (2,), (2,)), r"they must be \(..., n, d\)"),
+    BadCall(_SDPA, "ranks", _zeros((2, 3, 2), (3, 2), (3, 2)), r"of one rank"),
+    BadCall(_SDPA, "batches", _zeros((2, 3, 2), (4, 3, 2), (2, 3, 2)), r"leading axes must agree"),
+    BadCall(_SDPA, "components", _zeros((3, 2), (3, 4), (3, 2)), r"q and k must agree in their last axis, 2 and 4"),
+    BadCall(_SDPA, "keys and values", _zeros((3, 2), (3, 2), (4, 2)), r"k has 3 keys but v has 4 values"),
+    BadCall(_SDPA, "no keys", _zeros((3, 2), (0, 2), (0, 2)), r"no key to attend to"),
+    BadCall(_SDPA, "no components", _zeros((3, 0), (2, 0), (2, 2)), r"at least 1 component"),
+    BadCall(_SDPA, "float mask", _zeros((3, 2), (3, 2), (3, 2), (3, 3)), r"mask must be a boolean mask"),
+    BadCall(
+        _SDPA,
+        "mask of other queries",
+        _zeros_masked([[True] * 3] * 2, (3, 2), (3, 2), (3, 2)),
+        r"mask is \(2, 3\) but the attention weights are \(3, 3\)",
+    ),
+    BadCall(
+        _SDPA,
+        "mask of higher rank",
+        _zeros_masked([[[True]]], (3, 2), (3, 2), (3, 2)),
+        r"mask is \(1, 1, 1\) but the attention weights are \(3, 3\)",
+    ),
+    BadCall(_SDPA, "integers", lambda: (np.zeros((2, 2), int),) * 3, r"q must be a float tensor"),
+    BadCall(_GRAD, "weights", _zeros((3, 2), (4, 2), (4, 2), (3, 3), (3, 2)), r"p is \(3, 3\) but must be \(3, 4\)"),
+    BadCall(_GRAD, "cotangent", _zeros((3, 2), (4, 2), (4, 5), (3, 4), (3, 2)), r"g is \(3, 2\) but must be \(3, 5\)"),
+    BadCall(_HEADS, "vector", _zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
+    BadCall(
+        _HEADS,
+        "heads do not divide",
+        _zeros(*_projections(2, 4, (3, 2))),
+        r"num_heads=3 must divide",
+        {"num_heads": 3},
+    ),
+    BadCall(_HEADS, "no heads", _zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", {"num_heads": 0}),
+    BadCall(
+        _HEADS,
+        "wo transposed",
+        _zeros((2, 4), (2, 4), (2, 4), (2, 4), (3, 2)),
+        r"wo is \(2, 4\) but must be \(4, 2\)",
+        {"num_heads": 2},
+    ),
+    BadCall(_HEADS, "wide x", _zeros(*_projections(2, 4, (3, 5))), r"wq is \(2, 4\) but must be", {"num_heads": 2}),
+    BadCall(
+        _HEADS,
+        "mask of heads",
+        _zeros_masked([[[[True]]]], *_projections(2, 4, (2, 3, 2))),
+        r"mask is \(1, 1, 1, 1\) but must be \(queries, keys\)",
+        {"num_heads": 2},
+    ),
+    BadCall(_HEADS, "no positions", _zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", {"num_heads": 2}),
+]
