@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 from ..arguments import as_shape, normalize_axes, normalize_axis
 from ..catalogue.layout import (
@@ -23,10 +24,22 @@ from ..catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
-from ..dims import Dim, is_one
+from ..dims import Dim, DimExpr, is_one, require_equal
 from ..errors import ShapeError
 from ..protocol import Axes, Number, R, ShapeLike
+from ..types import show_shape
 from .calls import Calls
+
+
+def _dim(op: str, name: str, value: Any) -> Dim:
+    """A size or position, as an int or a dim."""
+    return value if isinstance(value, DimExpr) else _int(op, name, value)
+
+
+def _int(op: str, name: str, value: Any) -> int:
+    if not hasattr(value, "__index__") or isinstance(value, DimExpr):
+        raise ShapeError(f"{name} must be an integer but is {value!r}", op=op)
+    return operator.index(value)
 
 
 class LayoutOps(Calls[R]):
@@ -68,35 +81,51 @@ class LayoutOps(Calls[R]):
 
     @final
     def swap_adjacent_at_depth(self, x: R, /, *, depth: int) -> R:
-        return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": depth})
+        return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": _int("swap_adjacent_at_depth", "depth", depth)})
 
     @final
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        if not xs:
+        refs = tuple(xs)
+        if not refs:
             raise ShapeError("at least one tensor is needed", op="concat")
-        return self._call(CONCAT, tuple(xs), {"axis": normalize_axis("concat", axis, len(xs[0].shape))})
+        return self._call(CONCAT, refs, {"axis": normalize_axis("concat", axis, len(refs[0].shape))})
 
     @final
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        if not xs:
+        refs = tuple(xs)
+        if not refs:
             raise ShapeError("at least one tensor is needed", op="stack")
-        return self._call(STACK, tuple(xs), {"axis": normalize_axis("stack", axis, len(xs[0].shape) + 1)})
+        return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, len(refs[0].shape) + 1)})
 
     @final
-    def slice(self, x: R, /, *, axis: int, start: int, length: Dim, step: int = 1) -> R:
-        axis = normalize_axis("slice", axis, len(x.shape))
-        return self._call(SLICE, (x,), {"axis": axis, "start": start, "length": length, "step": step})
+    def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
+        static = {
+            "axis": normalize_axis("slice", axis, len(x.shape)),
+            "start": _dim("slice", "start", start),
+            "length": _dim("slice", "length", length),
+            "step": _int("slice", "step", step),
+        }
+        return self._call(SLICE, (x,), static)
 
     @final
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
         axis = normalize_axis("split", axis, len(x.shape))
-        total = sum(sizes)
-        if total != x.shape[axis]:
-            raise ShapeError(f"sizes {tuple(sizes)} add up to {total} but axis {axis} has {x.shape[axis]}", op="split")
-        parts, start = [], 0
-        for size in sizes:
-            parts.append(self.slice(x, axis=axis, start=start, length=size))
-            start += size
+        lengths = tuple(_dim("split", "a size", size) for size in sizes)
+        total = sum(lengths)
+        try:
+            require_equal(
+                total,
+                x.shape[axis],
+                lambda: f"sizes {show_shape(lengths)} add up to {total} but axis {axis} of x has {x.shape[axis]}",
+            )
+        except ShapeError as error:
+            error.place("split", self.cursor.region.name)
+            raise
+        parts: list[R] = []
+        start: Dim = 0
+        for length in lengths:
+            parts.append(self.slice(x, axis=axis, start=start, length=length))
+            start = start + length
         return tuple(parts)
 
     @final
@@ -109,9 +138,18 @@ class LayoutOps(Calls[R]):
         value: Number = 0.0,
         interior: Sequence[int] | None = None,
     ) -> R:
-        between = tuple(interior) if interior is not None else (0,) * len(padding)
-        pairs = tuple((low, high) for low, high in padding)
-        return self._call(PAD, (x,), {"padding": pairs, "value": value, "interior": between})
+        try:
+            pairs = tuple((before, after) for before, after in padding)
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"padding must be a sequence with a pair (before, after) for each axis but is {padding!r}", op="pad"
+            ) from None
+        static = {
+            "padding": tuple((_dim("pad", "padding", b), _dim("pad", "padding", a)) for b, a in pairs),
+            "value": value,
+            "interior": (0,) * len(pairs) if interior is None else tuple(_int("pad", "interior", i) for i in interior),
+        }
+        return self._call(PAD, (x,), static)
 
     @final
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:

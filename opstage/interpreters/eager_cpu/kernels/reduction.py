@@ -1,0 +1,132 @@
+"""NumPy kernels: reductions along axes, and the normalised exponentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.reduction import (
+    ARGMAX,
+    LOG_SOFTMAX,
+    LOG_SOFTMAX_GRAD,
+    REDUCE_MAX,
+    REDUCE_SUM,
+    SOFTMAX,
+    SOFTMAX_GRAD,
+    SUM,
+)
+from ....ops.primitive import Primitive
+
+Array = npt.NDArray[Any]
+Axes = tuple[int, ...]
+
+_add: Callable[..., Array] = np.add.reduce
+_max: Callable[..., Array] = np.maximum.reduce
+
+_LEAST_FOR_BLAS = 1024  # elements; below, the call itself costs more than the loop
+_BLOCK = 128  # rows added in one running sum; sums of blocks are added likewise, so rounding grows with log n
+_LONGEST_ROW = 4096  # above, NumPy's pairwise sum of a row is as fast, and more accurate
+
+
+def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Sums over leading or trailing axes, as products with a vector of ones: 2 to 15 times as fast as NumPy's loop.
+
+    That loop also adds all rows to one running sum, which in float32 loses digits when they are many; blocks do not.
+    """
+    kept = x.ndim - len(axes)
+    if x.dtype.kind == "f" and x.size >= _LEAST_FOR_BLAS and kept and axes and x.flags.c_contiguous:
+        if axes[-1] == len(axes) - 1:
+            shape = x.shape[-kept:]
+            total = _sum_of_rows(x.reshape(-1, int(np.prod(shape)))).reshape(shape)
+            return total.reshape((1,) * len(axes) + shape) if keepdims else total
+        if axes[0] == kept:
+            length = int(np.prod(x.shape[kept:]))
+            if length <= _LONGEST_ROW:
+                total = np.matmul(x.reshape(-1, length), np.ones(length, x.dtype)).reshape(x.shape[:kept])
+                return total.reshape(x.shape[:kept] + (1,) * len(axes)) if keepdims else total  # type: ignore[no-any-return]
+    return _add(x, axis=axes, keepdims=keepdims)
+
+
+def _sum_of_rows(x: Array) -> Array:
+    """Σᵢ x[i] of a matrix, block by block."""
+    rows, columns = x.shape
+    blocks = rows // _BLOCK
+    if blocks < 2:
+        return np.matmul(np.ones(rows, x.dtype), x)  # type: ignore[no-any-return]
+    whole = blocks * _BLOCK
+    partial = np.matmul(np.ones((1, _BLOCK), x.dtype), x[:whole].reshape(blocks, _BLOCK, columns))
+    total = _sum_of_rows(partial.reshape(blocks, columns))
+    return np.add(total, np.matmul(np.ones(rows - whole, x.dtype), x[whole:]))
+
+
+def sum_all(x: Array) -> Array:
+    return _add(x, axis=None)
+
+
+def reduce_max(x: Array, axes: Axes, keepdims: bool) -> Array:
+    return _max(x, axis=axes, keepdims=keepdims)
+
+
+def argmax(x: Array, axis: int, keepdims: bool) -> Array:
+    return np.argmax(x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    """x - max x along an axis, in memory that the caller may write to."""
+    out: Array = np.subtract(x, _max(x, axis=axis, keepdims=True))
+    return out
+
+
+def softmax(x: Array, axis: int) -> Array:
+    out = _shifted(x, axis)
+    np.exp(out, out=out)
+    out /= reduce_sum(out, (axis,), True)
+    return out
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    out = _shifted(x, axis)
+    out -= np.log(reduce_sum(np.exp(out), (axis,), True))
+    return out
+
+
+def softmax_grad(y: Array, g: Array, axis: int) -> Array:
+    out: Array = np.multiply(y, g)
+    np.subtract(g, reduce_sum(out, (axis,), True), out=out)
+    out *= y
+    return out
+
+
+def log_softmax_grad(y: Array, g: Array, axis: int) -> Array:
+    out: Array = np.exp(y)
+    out *= reduce_sum(g, (axis,), True)
+    np.subtract(g, out, out=out)
+    return out
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SUM: sum_all,
+    REDUCE_SUM: reduce_sum,
+    REDUCE_MAX: reduce_max,
+    ARGMAX: argmax,
+    SOFTMAX: softmax,
+    SOFTMAX_GRAD: softmax_grad,
+    LOG_SOFTMAX: log_softmax,
+    LOG_SOFTMAX_GRAD: log_softmax_grad,
+}
+
+
+def exact_reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
+    zero = Fraction(0) if x.dtype.kind == "O" else 0  # an empty sum of objects would be the int 0
+    return _add(x, axis=axes, keepdims=keepdims, initial=zero)
+
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    REDUCE_SUM: exact_reduce_sum,
+    REDUCE_MAX: reduce_max,
+    ARGMAX: argmax,
+}

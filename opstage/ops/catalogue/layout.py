@@ -1,0 +1,460 @@
+"""Shapes, axes and the order of elements: ops that move values and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from ..dims import Dim, DimExpr, exact_div, is_one, is_zero, prod, require_at_most, require_equal
+from ..errors import DtypeError, ShapeError
+from ..primitive import Context, Linearity, Primitive, R, no_flops
+from ..protocol import Ops
+from ..rules import require_rank, same_type
+from ..types import Shape, TensorType, dtype_name, is_float, require_same_dtype, show_shape
+
+# Shape --------------------------------------------------------------------------------------------------------------
+
+
+def _broadcast_to_shape(x: TensorType, *, shape: Shape) -> tuple[TensorType, ...]:
+    added = len(shape) - len(x.shape)
+    if added < 0:
+        raise ShapeError(
+            f"x is {show_shape(x.shape)} of rank {len(x.shape)}, which cannot become {show_shape(shape)} of rank "
+            f"{len(shape)}: broadcasting adds axes in front and removes none"
+        )
+    for axis, (d, target) in enumerate(zip(x.shape, shape[added:])):
+        if not is_one(d):
+            require_equal(
+                d,
+                target,
+                lambda: (
+                    f"x is {show_shape(x.shape)}, which cannot become {show_shape(shape)}: axis {axis} has {d} where "
+                    f"{target} is wanted; only an axis of size 1 is repeated, and axes are aligned from the last"
+                ),
+            )
+    return (TensorType(shape, x.dtype),)
+
+
+def _broadcast_to_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape
+) -> tuple[R | None, ...]:
+    (g,), before = cotangents, ctx.inputs[0].shape
+    added = len(shape) - len(before)
+    stretched = [i for i, d in enumerate(shape) if i < added or (is_one(before[i - added]) and not is_one(d))]
+    if stretched:
+        g = ops.reduce_sum(g, axis=stretched, keepdims=True)
+    return (ops.reshape(g, shape=before) if added else g,)
+
+
+BROADCAST_TO = Primitive(
+    "broadcast_to",
+    "`broadcast_to(x, shape=)` by NumPy's rules: axes are aligned from the last, those of size 1 repeated, new ones "
+    "added in front; gradients add up over the copies. PyTorch: torch.broadcast_to.",
+    operands=("x",),
+    shape=_broadcast_to_shape,
+    vjp=_broadcast_to_vjp,
+    jvp=Linearity.JOINT,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _reshape_shape(x: TensorType, *, shape: Shape) -> tuple[TensorType, ...]:
+    open_axes = [axis for axis, d in enumerate(shape) if type(d) is int and d == -1]
+    if not open_axes:
+        require_equal(
+            x.size,
+            prod(shape),
+            lambda: (
+                f"x is {show_shape(x.shape)} with {x.size} elements but {show_shape(shape)} has {prod(shape)}; "
+                "a reshape keeps their number"
+            ),
+        )
+        return (TensorType(shape, x.dtype),)
+    if len(open_axes) > 1:
+        raise ShapeError(f"{show_shape(shape)} leaves {len(open_axes)} sizes open; only one entry may be -1")
+    given = prod(d for axis, d in enumerate(shape) if axis != open_axes[0])
+    if is_zero(given):
+        raise ShapeError(f"{show_shape(shape)} has a size of 0, so -1 could be anything; write the size instead of -1")
+    inferred = exact_div(
+        x.size,
+        given,
+        lambda: (
+            f"x is {show_shape(x.shape)} with {x.size} elements, which {given} does not divide; "
+            f"no size instead of -1 makes it {show_shape(shape)}"
+        ),
+    )
+    return (TensorType(tuple(inferred if axis == open_axes[0] else d for axis, d in enumerate(shape)), x.dtype),)
+
+
+def _reshape_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape) -> tuple[R | None, ...]:
+    return (ops.reshape(cotangents[0], shape=ctx.inputs[0].shape),)
+
+
+RESHAPE = Primitive(
+    "reshape",
+    "`reshape(x, shape=)`, the same elements in row-major order in another shape of as many; one size may be -1, which "
+    "is inferred. PyTorch: torch.reshape.",
+    operands=("x",),
+    shape=_reshape_shape,
+    vjp=_reshape_vjp,
+    jvp=Linearity.JOINT,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _flatten_shape(x: TensorType, *, start: int, end: int) -> tuple[TensorType, ...]:
+    if start > end:
+        raise ShapeError(f"start={start} lies behind end={end}; axes start … end are merged, both included")
+    merged = prod(x.shape[start : end + 1])
+    return (TensorType((*x.shape[:start], merged, *x.shape[end + 1 :]), x.dtype),)
+
+
+def _flatten_decomposition(ops: Ops[R], x: R, /, *, start: int, end: int) -> tuple[R, ...]:
+    (out,) = _flatten_shape(TensorType(x.shape, x.dtype), start=start, end=end)
+    return (ops.reshape(x, shape=out.shape),)
+
+
+FLATTEN = Primitive(
+    "flatten",
+    "`flatten(x, start=0, end=-1)`, axes start … end merged into one; a scalar becomes a vector of 1. "
+    "PyTorch: torch.flatten.",
+    operands=("x",),
+    shape=_flatten_shape,
+    decomposition=_flatten_decomposition,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _squeeze_shape(x: TensorType, *, axes: tuple[int, ...]) -> tuple[TensorType, ...]:
+    for axis in axes:
+        require_equal(
+            x.shape[axis],
+            1,
+            lambda: (
+                f"x is {show_shape(x.shape)}: axis {axis} has {x.shape[axis]}; only an axis of size 1 can be dropped"
+            ),
+        )
+    return (TensorType(tuple(d for axis, d in enumerate(x.shape) if axis not in axes), x.dtype),)
+
+
+def _squeeze_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...]) -> tuple[R, ...]:
+    return (ops.reshape(x, shape=tuple(d for axis, d in enumerate(x.shape) if axis not in axes)),)
+
+
+SQUEEZE = Primitive(
+    "squeeze",
+    "`squeeze(x, axis=None)`, the axes dropped, which must have size 1; None drops all that have. "
+    "PyTorch: torch.squeeze, which leaves an axis of another size in place.",
+    operands=("x",),
+    shape=_squeeze_shape,
+    decomposition=_squeeze_decomposition,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _unsqueeze_shape(x: TensorType, *, axis: int) -> tuple[TensorType, ...]:
+    return (TensorType((*x.shape[:axis], 1, *x.shape[axis:]), x.dtype),)
+
+
+def _unsqueeze_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, ...]:
+    return (ops.reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:])),)
+
+
+UNSQUEEZE = Primitive(
+    "unsqueeze",
+    "`unsqueeze(x, axis=)`, with a new axis of size 1, which is axis `axis` of the result. PyTorch: torch.unsqueeze.",
+    operands=("x",),
+    shape=_unsqueeze_shape,
+    decomposition=_unsqueeze_decomposition,
+    flops=no_flops,
+    view=True,
+)
+
+# Order of axes ------------------------------------------------------------------------------------------------------
+
+
+def _permute_shape(x: TensorType, *, axes: tuple[int, ...]) -> tuple[TensorType, ...]:
+    rank = len(x.shape)
+    if sorted(axes) != list(range(rank)):
+        raise ShapeError(
+            f"axes {axes} must name each of the {rank} axes of x, which is {show_shape(x.shape)}, exactly once"
+        )
+    return (TensorType(tuple(x.shape[axis] for axis in axes), x.dtype),)
+
+
+def _permute_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axes: tuple[int, ...]
+) -> tuple[R | None, ...]:
+    return (ops.permute(cotangents[0], axes=sorted(range(len(axes)), key=axes.__getitem__)),)  # the inverse
+
+
+PERMUTE = Primitive(
+    "permute",
+    "`permute(x, axes=)`, axis i of the result being axis axes[i] of x. PyTorch: torch.permute.",
+    operands=("x",),
+    shape=_permute_shape,
+    vjp=_permute_vjp,
+    jvp=Linearity.JOINT,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _transpose(name: str, doc: str, axes: tuple[int, ...]) -> Primitive:
+    """A permutation of its own name, for one rank."""
+
+    def shape(x: TensorType) -> tuple[TensorType, ...]:
+        require_rank(x, len(axes), "x")
+        return _permute_shape(x, axes=axes)
+
+    def decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+        return (ops.permute(x, axes=axes),)
+
+    return Primitive(name, doc, operands=("x",), shape=shape, decomposition=decomposition, flops=no_flops, view=True)
+
+
+TRANSPOSE2D = _transpose("transpose2d", "`transpose2d(x)`, (a, b) -> (b, a). PyTorch: torch.t.", (1, 0))
+TRANSPOSE3D_FIRST_TO_LAST = _transpose(
+    "transpose3d_first_to_last",
+    "`transpose3d_first_to_last(x)`, (a, b, c) -> (b, c, a). PyTorch: x.permute(1, 2, 0).",
+    (1, 2, 0),
+)
+TRANSPOSE3D_LAST_TO_FIRST = _transpose(
+    "transpose3d_last_to_first",
+    "`transpose3d_last_to_first(x)`, (a, b, c) -> (c, a, b). PyTorch: x.permute(2, 0, 1).",
+    (2, 0, 1),
+)
+TRANSPOSE3D_LAST_TWO = _transpose(
+    "transpose3d_last_two",
+    "`transpose3d_last_two(x)`, (a, b, c) -> (a, c, b). PyTorch: x.transpose(1, 2).",
+    (0, 2, 1),
+)
+
+
+def _swapped(rank: int, depth: int) -> tuple[int, ...]:
+    return (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+
+
+def _swap_adjacent_shape(x: TensorType, *, depth: int) -> tuple[TensorType, ...]:
+    rank = len(x.shape)
+    if not 0 <= depth < rank - 1:
+        raise ShapeError(
+            f"depth is {depth} but x is {show_shape(x.shape)} of rank {rank}: it must have axes depth and depth + 1"
+        )
+    return _permute_shape(x, axes=_swapped(rank, depth))
+
+
+def _swap_adjacent_decomposition(ops: Ops[R], x: R, /, *, depth: int) -> tuple[R, ...]:
+    return (ops.permute(x, axes=_swapped(len(x.shape), depth)),)
+
+
+SWAP_ADJACENT_AT_DEPTH = Primitive(
+    "swap_adjacent_at_depth",
+    "`swap_adjacent_at_depth(x, depth=)`, axes depth and depth + 1 exchanged. PyTorch: x.transpose(depth, depth + 1).",
+    operands=("x",),
+    shape=_swap_adjacent_shape,
+    decomposition=_swap_adjacent_decomposition,
+    flops=no_flops,
+    view=True,
+)
+
+# Joining ------------------------------------------------------------------------------------------------------------
+
+
+def _concat_shape(*xs: TensorType, axis: int) -> tuple[TensorType, ...]:
+    first = xs[0]
+    length: Dim = 0
+    for i, x in enumerate(xs):
+        if len(x.shape) != len(first.shape):
+            raise ShapeError(
+                f"xs[0] is {show_shape(first.shape)} but xs[{i}] is {show_shape(x.shape)}: ranks {len(first.shape)} "
+                f"and {len(x.shape)} differ"
+            )
+        for other, (a, b) in enumerate(zip(first.shape, x.shape)):
+            if other != axis:
+                require_equal(a, b, _concat_message(i, first.shape, x.shape, axis, other))
+        require_same_dtype(first, x, "xs[0]", f"xs[{i}]")
+        length = length + x.shape[axis]
+    return (TensorType((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
+
+
+def _concat_message(i: int, first: Shape, x: Shape, axis: int, other: int) -> Callable[[], str]:
+    return lambda: (
+        f"xs[0] is {show_shape(first)} but xs[{i}] is {show_shape(x)}: axis {other} has {first[other]} and {x[other]}; "
+        f"all axes but axis {axis} must agree"
+    )
+
+
+def _concat_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int) -> tuple[R | None, ...]:
+    start: Dim = 0
+    parts: list[R | None] = []
+    for x, needed in zip(ctx.inputs, ctx.needs):
+        length = x.shape[axis]
+        parts.append(ops.slice(cotangents[0], axis=axis, start=start, length=length) if needed else None)
+        start = start + length
+    return tuple(parts)
+
+
+CONCAT = Primitive(
+    "concat",
+    "`concat(xs, axis=0)`, tensors of one dtype joined along an axis that exists; all other axes agree. "
+    "PyTorch: torch.cat.",
+    operands=("*xs",),
+    shape=_concat_shape,
+    vjp=_concat_vjp,
+    jvp=Linearity.JOINT,
+    flops=no_flops,
+)
+
+
+def _stack_shape(*xs: TensorType, axis: int) -> tuple[TensorType, ...]:
+    first = xs[0]
+    for i, x in enumerate(xs):
+        same_type(first, x, "xs[0]", f"xs[{i}]")
+    return (TensorType((*first.shape[:axis], len(xs), *first.shape[axis:]), first.dtype),)
+
+
+def _stack_decomposition(ops: Ops[R], /, *xs: R, axis: int) -> tuple[R, ...]:
+    return (ops.concat([ops.unsqueeze(x, axis=axis) for x in xs], axis=axis),)
+
+
+STACK = Primitive(
+    "stack",
+    "`stack(xs, axis=0)`, tensors of one shape and dtype joined along a new axis, which is axis `axis` of the result. "
+    "PyTorch: torch.stack.",
+    operands=("*xs",),
+    shape=_stack_shape,
+    decomposition=_stack_decomposition,
+    flops=no_flops,
+)
+
+# Parts, and their place in a whole ----------------------------------------------------------------------------------
+
+
+def _extent(count: Dim, step: int) -> Dim:
+    """How many cells `count` entries in steps of `step` cover, first to last; a symbolic count is taken to be >= 1."""
+    return 0 if is_zero(count) else (count - 1) * step + 1
+
+
+def _slice_shape(x: TensorType, *, axis: int, start: Dim, length: Dim, step: int) -> tuple[TensorType, ...]:
+    size = x.shape[axis]
+
+    def place() -> str:
+        return f"start={start}, length={length}, step={step} on axis {axis} of x, which is {show_shape(x.shape)}"
+
+    if step < 1:
+        raise ShapeError(f"{place()}: step must be at least 1")
+    require_at_most(0, start, lambda: f"{place()}: start must be at least 0")
+    require_at_most(0, length, lambda: f"{place()}: length must be at least 0")
+    end = start + _extent(length, step)
+    require_at_most(end, size, lambda: f"{place()}: it needs {end} entries but there are {size}")
+    if step > 1:  # a symbolic length may be 0; then `end` lies before `start`
+        require_at_most(start, size, lambda: f"{place()}: start lies behind the {size} entries")
+    return (TensorType((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype),)
+
+
+def _slice_vjp(
+    ops: Ops[R],
+    ctx: Context[R],
+    cotangents: tuple[R, ...],
+    /,
+    *,
+    axis: int,
+    start: Dim,
+    length: Dim,
+    step: int,
+) -> tuple[R | None, ...]:
+    shape = ctx.inputs[0].shape
+    after = shape[axis] - start - _extent(length, step)
+    padding = [(start, after) if i == axis else (0, 0) for i in range(len(shape))]
+    interior = [step - 1 if i == axis else 0 for i in range(len(shape))]
+    return (ops.pad(cotangents[0], padding=padding, interior=interior),)
+
+
+SLICE = Primitive(
+    "slice",
+    "`slice(x, axis=, start=, length=, step=1)`, the entries start, start + step, … along an axis, `length` of them, "
+    "all of which must exist: 0 <= start and start + (length - 1)·step < n. PyTorch: x[start:end:step], torch.narrow.",
+    operands=("x",),
+    shape=_slice_shape,
+    vjp=_slice_vjp,
+    jvp=Linearity.JOINT,
+    flops=no_flops,
+    view=True,
+)
+
+
+def _pad_shape(
+    x: TensorType, *, padding: tuple[tuple[Dim, Dim], ...], value: Any, interior: tuple[int, ...]
+) -> tuple[TensorType, ...]:
+    rank = len(x.shape)
+    for name, entries in (("padding", padding), ("interior", interior)):
+        if len(entries) != rank:
+            raise ShapeError(
+                f"{name} has {len(entries)} entries but x is {show_shape(x.shape)} of rank {rank}: {entries}"
+            )
+    if isinstance(value, (float, Fraction)) and not is_float(x.dtype) and value % 1 != 0:
+        raise DtypeError(f"value {value} is no {dtype_name(x.dtype)} but x is {x}; pad it with an integer")
+    sizes: list[Dim] = []
+    for axis, (size, (before, after), between) in enumerate(zip(x.shape, padding, interior)):
+        if between < 0:
+            raise ShapeError(f"interior must be at least 0 but is {interior}")
+        for amount in (before, after):
+            require_at_most(
+                0, amount, lambda: f"padding {padding} has {amount} on axis {axis}; to take cells away use ops.slice"
+            )
+        if between and isinstance(size, DimExpr):  # of no entries the extent is 0, which `_extent` cannot say of a name
+            require_at_most(
+                1, size, lambda: f"x is {show_shape(x.shape)}: axis {axis} must have entries to pad between them"
+            )
+        sizes.append(before + _extent(size, between + 1) + after)
+    return (TensorType(tuple(sizes), x.dtype),)
+
+
+def _pad_vjp(
+    ops: Ops[R],
+    ctx: Context[R],
+    cotangents: tuple[R, ...],
+    /,
+    *,
+    padding: tuple[tuple[Dim, Dim], ...],
+    value: Any,
+    interior: tuple[int, ...],
+) -> tuple[R | None, ...]:
+    g = cotangents[0]
+    for axis, (size, (before, after), between) in enumerate(zip(ctx.inputs[0].shape, padding, interior)):
+        if not (is_zero(before) and is_zero(after) and between == 0):
+            g = ops.slice(g, axis=axis, start=before, length=size, step=between + 1)
+    return (g,)
+
+
+def _pad_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R, ...],
+    /,
+    *,
+    padding: tuple[tuple[Dim, Dim], ...],
+    value: Any,
+    interior: tuple[int, ...],
+) -> tuple[R | None]:
+    return (ops.pad(tangents[0], padding=padding, interior=interior),)
+
+
+PAD = Primitive(
+    "pad",
+    "`pad(x, padding=, value=0.0, interior=None)`: for each axis a pair (before, after) of how many cells of `value` "
+    "to add at its ends, and how many between every two entries, so n become before + n + (n - 1)·interior + after. "
+    "PyTorch: torch.nn.functional.pad; with interior: jax.lax.pad.",
+    operands=("x",),
+    shape=_pad_shape,
+    vjp=_pad_vjp,
+    jvp=_pad_jvp,
+    flops=no_flops,
+)

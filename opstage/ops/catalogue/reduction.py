@@ -1,0 +1,302 @@
+"""Reductions along axes, and the normalised exponentials.
+
+`axes` is a sorted tuple of distinct axes that are not negative; over no axis at all a reduction is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dims import Dim, prod, ratio, require_at_most
+from ..primitive import Context, Linearity, Primitive, R
+from ..protocol import Ops
+from ..rules import same_type, zeros_like
+from ..types import INT64, Shape, TensorType, require_float, require_number, show_shape
+
+
+def flops_per_element(count: int) -> Callable[..., Dim]:
+    """`count` operations for each element of the first operand."""
+
+    def flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+        return count * inputs[0].size
+
+    return flops
+
+
+def _reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    if keepdims:
+        return tuple(1 if axis in axes else d for axis, d in enumerate(shape))
+    return tuple(d for axis, d in enumerate(shape) if axis not in axes)
+
+
+def _require_elements(x: TensorType, axes: tuple[int, ...], what: str) -> None:
+    """Over an empty axis only a sum has a value."""
+    require_at_most(
+        1,
+        prod(x.shape[axis] for axis in axes),
+        lambda: (
+            f"x is {show_shape(x.shape)}, so the {what} over {_axes_text(axes)} is one of no elements, which has no "
+            "value; leave such a tensor out"
+        ),
+    )
+
+
+def _axes_text(axes: tuple[int, ...]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {axes}"
+
+
+def _spread(ops: Ops[R], reduced: R, shape: Shape, axes: tuple[int, ...], keepdims: bool) -> R:
+    """A reduction's result repeated along `axes`, back to the operand's shape."""
+    if not keepdims:
+        reduced = ops.reshape(reduced, shape=_reduced(shape, axes, True))
+    return ops.broadcast_to(reduced, shape=shape)
+
+
+# Sums ---------------------------------------------------------------------------------------------------------------
+
+
+def _reduce_sum_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    return (TensorType(_reduced(x.shape, axes, keepdims), INT64 if x.dtype.kind == "i" else x.dtype),)
+
+
+def _reduce_sum_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axes: tuple[int, ...], keepdims: bool
+) -> tuple[R | None, ...]:
+    return (_spread(ops, cotangents[0], ctx.inputs[0].shape, axes, keepdims),)
+
+
+REDUCE_SUM = Primitive(
+    "reduce_sum",
+    "`reduce_sum(x, axis=None, keepdims=False)` = Σ x over the axes, all of them for None; 0 over an empty axis. "
+    "Integers are added in int64. PyTorch: torch.sum.",
+    operands=("x",),
+    shape=_reduce_sum_shape,
+    vjp=_reduce_sum_vjp,
+    jvp=Linearity.JOINT,
+    flops=flops_per_element(1),
+)
+
+
+def _sum_shape(x: TensorType) -> tuple[TensorType, ...]:
+    return _reduce_sum_shape(x, axes=tuple(range(len(x.shape))), keepdims=False)
+
+
+def _sum_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+    return (ops.reduce_sum(x),)
+
+
+SUM = Primitive(
+    "sum",
+    "`sum(x)` = Σ x over all elements, a scalar. PyTorch: torch.sum.",
+    operands=("x",),
+    shape=_sum_shape,
+    decomposition=_sum_decomposition,
+    flops=flops_per_element(1),
+)
+
+
+def _reduce_mean_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    _require_elements(x, axes, "mean")
+    return (TensorType(_reduced(x.shape, axes, keepdims), x.dtype),)
+
+
+def _reduce_mean_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
+    count = prod(x.shape[axis] for axis in axes)
+    return (ops.scale(ops.reduce_sum(x, axis=axes, keepdims=keepdims), c=ratio(1, count)),)
+
+
+REDUCE_MEAN = Primitive(
+    "reduce_mean",
+    "`reduce_mean(x, axis=None, keepdims=False)` = Σ x / n over the axes, of n elements together; n >= 1. "
+    "PyTorch: torch.mean.",
+    operands=("x",),
+    shape=_reduce_mean_shape,
+    decomposition=_reduce_mean_decomposition,
+    flops=flops_per_element(1),
+)
+
+# Maxima -------------------------------------------------------------------------------------------------------------
+
+
+def _reduce_max_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    _require_elements(x, axes, "maximum")
+    return (TensorType(_reduced(x.shape, axes, keepdims), x.dtype),)
+
+
+def _maxima(ops: Ops[R], x: R, out: R, axes: tuple[int, ...], keepdims: bool) -> tuple[R, R]:
+    """Where the maxima are, and how many there are for each element of the result."""
+    winners = ops.equal(x, _spread(ops, out, x.shape, axes, keepdims))
+    return winners, ops.reduce_sum(ops.cast(winners, dtype=x.dtype), axis=axes, keepdims=keepdims)
+
+
+def _reduce_max_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axes: tuple[int, ...], keepdims: bool
+) -> tuple[R | None, ...]:
+    (g,), (x, out) = cotangents, ctx.saved
+    winners, count = _maxima(ops, x, out, axes, keepdims)
+    share = _spread(ops, ops.div(g, count), x.shape, axes, keepdims)
+    return (ops.select(winners, share, zeros_like(ops, x)),)
+
+
+def _reduce_max_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R, ...],
+    /,
+    *,
+    axes: tuple[int, ...],
+    keepdims: bool,
+) -> tuple[R | None]:
+    (x,), (out,), (t,) = primals, outputs, tangents
+    winners, count = _maxima(ops, x, out, axes, keepdims)
+    total = ops.reduce_sum(ops.select(winners, t, zeros_like(ops, x)), axis=axes, keepdims=keepdims)
+    return (ops.div(total, count),)
+
+
+REDUCE_MAX = Primitive(
+    "reduce_max",
+    "`reduce_max(x, axis=None, keepdims=False)`, the largest element over the axes, of which there must be one; nan if "
+    "any is. k maxima that tie take 1/k of the gradient each. PyTorch: torch.amax.",
+    operands=("x",),
+    shape=_reduce_max_shape,
+    vjp=_reduce_max_vjp,
+    jvp=_reduce_max_jvp,
+    saves=("x", "out"),
+    flops=flops_per_element(1),
+)
+
+
+def _argmax_shape(x: TensorType, *, axis: int, keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    _require_elements(x, (axis,), "argmax")
+    return (TensorType(_reduced(x.shape, (axis,), keepdims), INT64),)
+
+
+ARGMAX = Primitive(
+    "argmax",
+    "`argmax(x, axis=-1, keepdims=False)`, the int64 index of the first maximum along an axis. No gradient. "
+    "PyTorch: torch.argmax.",
+    operands=("x",),
+    shape=_argmax_shape,
+    differentiable=False,
+    flops=flops_per_element(1),
+)
+
+# Normalised exponentials --------------------------------------------------------------------------------------------
+
+
+def _softmax_shape(x: TensorType, *, axis: int) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    _require_elements(x, (axis,), "softmax")
+    return (x,)
+
+
+def _softmax_grad_shape(y: TensorType, g: TensorType, *, axis: int) -> tuple[TensorType, ...]:
+    _softmax_shape(y, axis=axis)
+    return (same_type(y, g, "y", "g"),)
+
+
+def _sum_along(ops: Ops[R], x: R, axis: int) -> R:
+    """Σ x along an axis, repeated along it."""
+    return ops.broadcast_to(ops.reduce_sum(x, axis=axis, keepdims=True), shape=x.shape)
+
+
+def _shifted(ops: Ops[R], x: R, axis: int) -> R:
+    """x - max x, whose exponential cannot overflow; the result does not depend on the shift, so no gradient does."""
+    shift = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
+    return ops.sub(x, ops.broadcast_to(shift, shape=x.shape))
+
+
+def _softmax_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, ...]:
+    e = ops.exp(_shifted(ops, x, axis))
+    return (ops.div(e, _sum_along(ops, e, axis)),)
+
+
+def _softmax_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int) -> tuple[R | None, ...]:
+    (g,), (y,) = cotangents, ctx.saved
+    return (ops.softmax_grad(y, g, axis=axis),)
+
+
+def _softmax_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, *, axis: int
+) -> tuple[R | None]:
+    return (ops.softmax_grad(outputs[0], tangents[0], axis=axis),)  # the Jacobian is symmetric
+
+
+SOFTMAX = Primitive(
+    "softmax",
+    "`softmax(x, axis=-1)` = eˣ / Σ eˣ along an axis of at least one element, max-shifted so that it never overflows. "
+    "PyTorch: torch.softmax.",
+    operands=("x",),
+    shape=_softmax_shape,
+    vjp=_softmax_vjp,
+    jvp=_softmax_jvp,
+    saves=("out",),
+    decomposition=_softmax_decomposition,
+    flops=flops_per_element(5),
+)
+
+
+def _softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) -> tuple[R, ...]:
+    return (ops.mul(y, ops.sub(g, _sum_along(ops, ops.mul(y, g), axis))),)
+
+
+SOFTMAX_GRAD = Primitive(
+    "softmax_grad",
+    "`softmax_grad(y, g, axis=)` = y · (g - Σ y·g), for y = softmax(x).",
+    operands=("y", "g"),
+    shape=_softmax_grad_shape,
+    decomposition=_softmax_grad_decomposition,
+    flops=flops_per_element(4),
+)
+
+
+def _log_softmax_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, ...]:
+    z = _shifted(ops, x, axis)
+    log_sum = ops.log(ops.reduce_sum(ops.exp(z), axis=axis, keepdims=True))
+    return (ops.sub(z, ops.broadcast_to(log_sum, shape=x.shape)),)
+
+
+def _log_softmax_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int) -> tuple[R | None, ...]:
+    (g,), (y,) = cotangents, ctx.saved
+    return (ops.log_softmax_grad(y, g, axis=axis),)
+
+
+def _log_softmax_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, *, axis: int
+) -> tuple[R | None]:
+    (y,), (t,) = outputs, tangents
+    return (ops.sub(t, _sum_along(ops, ops.mul(ops.exp(y), t), axis)),)
+
+
+LOG_SOFTMAX = Primitive(
+    "log_softmax",
+    "`log_softmax(x, axis=-1)` = x - log Σ eˣ along an axis of at least one element, max-shifted so that it never "
+    "overflows. PyTorch: torch.log_softmax.",
+    operands=("x",),
+    shape=_softmax_shape,
+    vjp=_log_softmax_vjp,
+    jvp=_log_softmax_jvp,
+    saves=("out",),
+    decomposition=_log_softmax_decomposition,
+    flops=flops_per_element(5),
+)
+
+
+def _log_softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) -> tuple[R, ...]:
+    return (ops.sub(g, ops.mul(ops.exp(y), _sum_along(ops, g, axis))),)
+
+
+LOG_SOFTMAX_GRAD = Primitive(
+    "log_softmax_grad",
+    "`log_softmax_grad(y, g, axis=)` = g - e^y · Σ g, for y = log_softmax(x).",
+    operands=("y", "g"),
+    shape=_softmax_grad_shape,
+    decomposition=_log_softmax_grad_decomposition,
+    flops=flops_per_element(4),
+)

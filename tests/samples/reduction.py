@@ -1,0 +1,185 @@
+"""Samples: reductions along axes, and the normalised exponentials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.samples.sample import BadCall, Sample, distinct, halves, normal
+
+
+def _over(f: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A reduction by f, which gets the elements of one cell of the result as a list."""
+
+    def reference(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+        axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+        axes = [a % x.ndim for a in axes]
+        out = np.empty([1 if a in axes else n for a, n in enumerate(x.shape)])
+        for index in np.ndindex(out.shape):
+            cell = x[tuple(slice(None) if a in axes else i for a, i in enumerate(index))]
+            out[index] = f(list(cell.flat))
+        return out if keepdims else out.reshape([n for a, n in enumerate(x.shape) if a not in axes])
+
+    return reference
+
+
+def _along(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f of each line along an axis, given as a list from every operand, gives that line of the result."""
+
+    def reference(*xs: Any, axis: int = -1) -> Any:
+        lines = [np.moveaxis(x, axis, -1) for x in xs]
+        out = np.empty(lines[0].shape)
+        for index in np.ndindex(out.shape[:-1]):
+            out[index] = f(*(list(line[index]) for line in lines))
+        return np.moveaxis(out, -1, axis)
+
+    return reference
+
+
+def _argmax(x: Any, *, axis: int = -1, keepdims: bool = False) -> Any:
+    first = _over(lambda cell: cell.index(max(cell)))(x, axis=axis, keepdims=keepdims)
+    return first.astype(np.int64)
+
+
+def _softmax(line: list[float]) -> list[float]:
+    total = math.fsum(math.exp(v) for v in line)
+    return [math.exp(v) / total for v in line]
+
+
+def _log_softmax(line: list[float]) -> list[float]:
+    total = math.log(math.fsum(math.exp(v) for v in line))
+    return [v - total for v in line]
+
+
+def _softmax_grad(y: list[float], g: list[float]) -> Any:
+    """By the whole Jacobian, diag(y) - y yᵀ."""
+    return (np.diag(y) - np.outer(y, y)) @ np.array(g)
+
+
+def _log_softmax_grad(y: list[float], g: list[float]) -> Any:
+    """By the whole Jacobian, I - 1 ⊗ e^y, transposed."""
+    return (np.eye(len(y)) - np.outer(np.ones(len(y)), np.exp(y))).T @ np.array(g)
+
+
+_sum = _over(math.fsum)
+_mean = _over(lambda cell: math.fsum(cell) / len(cell))
+_max = _over(max)
+
+
+def _ints(*shape: int, dtype: Any = np.int64) -> Callable[..., Any]:
+    return lambda rng: (rng.integers(-9, 9, shape).astype(dtype),)
+
+
+def _of(*values: Any) -> Callable[..., Any]:
+    return lambda rng: tuple(np.array(v) for v in values)
+
+
+SAMPLES = [
+    Sample("sum", "cube", normal((2, 3, 4)), _sum),
+    Sample("sum", "scalar", normal(()), _sum),
+    Sample("sum", "empty", normal((2, 0)), _sum),
+    Sample("sum", "exact", halves((2, 3)), _sum, exact=True),
+    Sample("sum", "exact and empty", halves((0,)), _sum, exact=True),
+    Sample("sum", "integers", _ints(3, 2), _sum, order=0),
+    Sample("reduce_sum", "all", halves((2, 3)), _sum, exact=True),
+    Sample("reduce_sum", "scalar", normal(()), _sum),
+    Sample("reduce_sum", "first", halves((3, 4)), _sum, {"axis": 0}, exact=True),
+    Sample("reduce_sum", "last, kept", halves((3, 4)), _sum, {"axis": -1, "keepdims": True}, exact=True),
+    Sample("reduce_sum", "outer two", normal((2, 3, 4)), _sum, {"axis": (0, 2)}),
+    Sample("reduce_sum", "outer two, kept, unsorted", normal((2, 3, 4)), _sum, {"axis": (-1, 0), "keepdims": True}),
+    Sample("reduce_sum", "leading two", normal((2, 3, 4)), _sum, {"axis": (0, 1)}),
+    Sample("reduce_sum", "trailing two", normal((2, 3, 4)), _sum, {"axis": [1, 2]}),
+    Sample("reduce_sum", "no axis", normal((2, 3)), _sum, {"axis": ()}),
+    Sample("reduce_sum", "empty axis", halves((0, 3)), _sum, {"axis": 0}, exact=True),
+    Sample("reduce_sum", "empty result", normal((0, 3)), _sum, {"axis": 1}),
+    Sample("reduce_sum", "integers", _ints(3, 4, dtype=np.int32), _sum, {"axis": 1}, order=0),
+    Sample(
+        "reduce_sum",
+        "integers beyond int32",
+        _of(np.full(3, 2**31 - 1, np.int32)),
+        lambda x: np.array(3 * 2**31 - 3),
+        order=0,
+    ),
+    Sample("reduce_mean", "all", normal((2, 3)), _mean),
+    Sample("reduce_mean", "scalar", normal(()), _mean),
+    Sample("reduce_mean", "first", halves((3, 4)), _mean, {"axis": 0}, exact=True),
+    Sample("reduce_mean", "outer two, kept", normal((2, 3, 4)), _mean, {"axis": (0, -1), "keepdims": True}),
+    Sample("reduce_mean", "empty result", normal((3, 0)), _mean, {"axis": 0}),
+    Sample("reduce_max", "all", distinct((2, 3)), _max, exact=True),
+    Sample("reduce_max", "scalar", distinct(()), _max),
+    Sample("reduce_max", "first", distinct((3, 4)), _max, {"axis": 0}),
+    Sample("reduce_max", "last, kept", distinct((3, 4)), _max, {"axis": -1, "keepdims": True}),
+    Sample("reduce_max", "outer two", distinct((2, 3, 4)), _max, {"axis": (2, 0)}),
+    Sample("reduce_max", "empty result", distinct((0, 3)), _max, {"axis": 1}),
+    Sample("reduce_max", "ties", _of([[1.0, 2.0, 2.0], [0.5, 0.5, 0.5]]), _max, {"axis": 1}, order=0, exact=True),
+    Sample("reduce_max", "integers", _ints(3, 4), _max, {"axis": 0}, order=0),
+    Sample(
+        "reduce_max",
+        "infinities and nan",
+        _of([[-np.inf, -np.inf], [np.inf, 1.0], [np.nan, 1.0], [1.0, np.nan]]),
+        lambda x, axis: np.array([-np.inf, np.inf, np.nan, np.nan]),
+        {"axis": 1},
+        order=0,
+    ),
+    Sample("argmax", "last", distinct((3, 4)), _argmax, exact=True),
+    Sample("argmax", "first, kept", distinct((3, 4)), _argmax, {"axis": 0, "keepdims": True}),
+    Sample("argmax", "ties", _of([[1.0, 2.0, 2.0], [0.5, 0.5, 0.5]]), _argmax, order=0, exact=True),
+    Sample("argmax", "integers", _ints(3, 4, dtype=np.int32), _argmax, {"axis": -2}, order=0),
+    Sample("argmax", "empty result", distinct((0, 3)), _argmax),
+    Sample("softmax", "last", normal((3, 4)), _along(_softmax)),
+    Sample("softmax", "first", normal((3, 4)), _along(_softmax), {"axis": 0}),
+    Sample("softmax", "middle", normal((2, 3, 2)), _along(_softmax), {"axis": -2}),
+    Sample("softmax", "one", normal((3, 1)), _along(_softmax)),
+    Sample("softmax", "empty result", normal((0, 3)), _along(_softmax)),
+    Sample(
+        "softmax",
+        "far apart",
+        _of([[1e4, 0.0, -1e4], [1e30, 1e30, -1e30], [-np.inf, 0.0, 0.0]]),
+        lambda x: np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]),
+        order=0,
+    ),
+    Sample("log_softmax", "last", normal((3, 4)), _along(_log_softmax)),
+    Sample("log_softmax", "first", normal((3, 4)), _along(_log_softmax), {"axis": 0}),
+    Sample("log_softmax", "middle", normal((2, 3, 2)), _along(_log_softmax), {"axis": -2}),
+    Sample("log_softmax", "one", normal((3, 1)), _along(_log_softmax)),
+    Sample("log_softmax", "empty result", normal((0, 3)), _along(_log_softmax)),
+    Sample(
+        "log_softmax",
+        "far apart",
+        _of([[1e4, 0.0, -1e4], [1e4, 1e4, -np.inf]]),
+        lambda x: np.array([[0.0, -1e4, -2e4], [-math.log(2), -math.log(2), -np.inf]]),
+        order=0,
+    ),
+    Sample("softmax_grad", "last", halves((3, 4), (3, 4)), _along(_softmax_grad), {"axis": -1}, exact=True),
+    Sample("softmax_grad", "first", normal((3, 4), (3, 4)), _along(_softmax_grad), {"axis": 0}),
+    Sample("log_softmax_grad", "last", normal((3, 4), (3, 4)), _along(_log_softmax_grad), {"axis": -1}),
+    Sample("log_softmax_grad", "first", normal((3, 4), (3, 4)), _along(_log_softmax_grad), {"axis": 0}),
+]
+
+_matrix = np.ones((2, 3))
+_empty = np.ones((2, 0))
+
+BAD_CALLS = [
+    BadCall("sum", "mask", lambda: (_matrix > 0,), "must be a tensor of numbers but is .* bool"),
+    BadCall("reduce_sum", "no such axis", lambda: (_matrix,), r"axis 2 is out of range .* rank 2", {"axis": 2}),
+    BadCall("reduce_sum", "twice", lambda: (_matrix,), "names an axis twice", {"axis": (1, -1)}),
+    BadCall("reduce_sum", "scalar", lambda: (np.ones(()),), "it is a scalar", {"axis": 0}),
+    BadCall("reduce_sum", "axis no int", lambda: (_matrix,), "axis must be an int but is 1.5", {"axis": (1.5,)}),
+    BadCall("reduce_mean", "integers", lambda: (np.arange(3),), "must be a float tensor but is .* int64"),
+    BadCall("reduce_mean", "empty", lambda: (_empty,), r"x is \(2, 0\), so the mean over axis 1", {"axis": 1}),
+    BadCall("reduce_mean", "empty, all", lambda: (_empty,), r"the mean over axes \(0, 1\) is one of no elements"),
+    BadCall("reduce_max", "empty", lambda: (_empty,), r"x is \(2, 0\), so the maximum over axis 1", {"axis": -1}),
+    BadCall("reduce_max", "mask", lambda: (_matrix > 0,), "must be a tensor of numbers"),
+    BadCall("argmax", "empty", lambda: (_empty,), r"x is \(2, 0\), so the argmax over axis 1"),
+    BadCall("argmax", "scalar", lambda: (np.ones(()),), "it is a scalar"),
+    BadCall("argmax", "mask", lambda: (_matrix > 0,), "must be a tensor of numbers"),
+    BadCall("softmax", "empty", lambda: (_empty,), r"x is \(2, 0\), so the softmax over axis 1"),
+    BadCall("softmax", "integers", lambda: (np.arange(3),), "must be a float tensor but is .* int64"),
+    BadCall("softmax", "no such axis", lambda: (_matrix,), "axis -3 is out of range", {"axis": -3}),
+    BadCall("log_softmax", "empty", lambda: (_empty,), r"x is \(2, 0\), so the softmax over axis 1"),
+    BadCall("softmax_grad", "shapes", lambda: (_matrix, np.ones((3, 2))), r"y is \(2, 3\) but g is", {"axis": 0}),
+    BadCall("log_softmax_grad", "ranks", lambda: (_matrix, np.ones(3)), "ranks 2 and 1 differ", {"axis": 0}),
+]
