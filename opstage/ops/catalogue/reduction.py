@@ -108,12 +108,22 @@ def _reduce_mean_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], k
     return (ops.scale(ops.reduce_sum(x, axis=axes, keepdims=keepdims), c=ratio(1, count)),)
 
 
+def _reduce_mean_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axes: tuple[int, ...], keepdims: bool
+) -> tuple[R | None, ...]:
+    shape = ctx.inputs[0].shape
+    share = ops.scale(cotangents[0], c=ratio(1, prod(shape[axis] for axis in axes)))
+    return (_spread(ops, share, shape, axes, keepdims),)
+
+
 REDUCE_MEAN = Primitive(
     "reduce_mean",
     "`reduce_mean(x, axis=None, keepdims=False)` = Σ x / n over the axes, of n elements together; n >= 1. "
     "PyTorch: torch.mean.",
     operands=("x",),
     shape=_reduce_mean_shape,
+    vjp=_reduce_mean_vjp,
+    jvp=Linearity.JOINT,
     decomposition=_reduce_mean_decomposition,
     flops=flops_per_element(1),
 )

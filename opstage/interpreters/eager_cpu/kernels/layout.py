@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def flatten(x: Array, start: int, end: int) -> Array:
-    merged = int(np.prod(x.shape[start : end + 1]))
+    merged = math.prod(x.shape[start : end + 1])
     return x.reshape((*x.shape[:start], merged, *x.shape[end + 1 :]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,7 @@ from ....ops.catalogue.reduction import (
     LOG_SOFTMAX,
     LOG_SOFTMAX_GRAD,
     REDUCE_MAX,
+    REDUCE_MEAN,
     REDUCE_SUM,
     SOFTMAX,
     SOFTMAX_GRAD,
@@ -41,10 +43,10 @@ def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
     if x.dtype.kind == "f" and x.size >= _LEAST_FOR_BLAS and kept and axes and x.flags.c_contiguous:
         if axes[-1] == len(axes) - 1:
             shape = x.shape[-kept:]
-            total = _sum_of_rows(x.reshape(-1, int(np.prod(shape)))).reshape(shape)
+            total = _sum_of_rows(x.reshape(-1, math.prod(shape))).reshape(shape)
             return total.reshape((1,) * len(axes) + shape) if keepdims else total
         if axes[0] == kept:
-            length = int(np.prod(x.shape[kept:]))
+            length = math.prod(x.shape[kept:])
             if length <= _LONGEST_ROW:
                 total = np.matmul(x.reshape(-1, length), np.ones(length, x.dtype)).reshape(x.shape[:kept])
                 return total.reshape(x.shape[:kept] + (1,) * len(axes)) if keepdims else total  # type: ignore[no-any-return]
@@ -65,6 +67,10 @@ def _sum_of_rows(x: Array) -> Array:
 
 def sum_all(x: Array) -> Array:
     return _add(x, axis=None)
+
+
+def reduce_mean(x: Array, axes: Axes, keepdims: bool) -> Array:
+    return np.divide(reduce_sum(x, axes, keepdims), math.prod([x.shape[axis] for axis in axes]))  # type: ignore[no-any-return]
 
 
 def reduce_max(x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -111,6 +117,7 @@ def log_softmax_grad(y: Array, g: Array, axis: int) -> Array:
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     SUM: sum_all,
     REDUCE_SUM: reduce_sum,
+    REDUCE_MEAN: reduce_mean,
     REDUCE_MAX: reduce_max,
     ARGMAX: argmax,
     SOFTMAX: softmax,
