@@ -80,7 +80,12 @@ def vjp(
 
 
 def jvp(
-    program: Program, args: tuple[Any, ...], tangents: tuple[Any, ...], *, options: Options | None = None, train: bool = False
+    program: Program,
+    args: tuple[Any, ...],
+    tangents: tuple[Any, ...],
+    *,
+    options: Options | None = None,
+    train: bool = False,
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
     program = with_train(program, train)
@@ -93,7 +98,12 @@ def jvp(
 
 
 def hvp(
-    program: Program, args: tuple[Any, ...], tangents: tuple[Any, ...], *, options: Options | None = None, train: bool = False
+    program: Program,
+    args: tuple[Any, ...],
+    tangents: tuple[Any, ...],
+    *,
+    options: Options | None = None,
+    train: bool = False,
 ) -> Any:
     """Hessian-vector product of a scalar program by forward over reverse: a tuple shaped like args, None at integers."""
     program = with_train(program, train)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy.typing as npt
 from typing_extensions import override
 
 from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
-from ..ops.errors import ProgramError
+from ..ops.errors import LocatedError, ProgramError
 from ..ops.primitive import Primitive, R, Static
-from ..ops.types import DType
+from ..ops.types import DType, TensorType
 
 Inner = TypeVar("Inner", bound=Any)
 
@@ -46,8 +46,13 @@ class Interpreter(BoundOps[R]):
     @override
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
         assert primitive.decomposition is not None, primitive
-        with Quietly(self.cursor):
-            return primitive.decomposition(self, *refs, **static)
+        try:
+            with Quietly(self.cursor):
+                return primitive.decomposition(self, *refs, **static)
+        except LocatedError:
+            # the composite's own rule says what is wrong in terms of the op that the user called
+            primitive.infer(tuple(TensorType(r.shape, r.dtype) for r in refs), static, self.cursor.region.name)
+            raise
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -76,8 +81,10 @@ class BaseInterpreter(Interpreter[R]):
     """An interpreter with values of its own, and the door between them and the host.
 
     `put` and `get` carry arrays in and out; `execute` runs a program that is written against this interpreter.
+    `executes` says whether its values have numbers in them; on shapes alone a training step changes nothing.
     """
 
+    executes: ClassVar[bool] = True
     __slots__ = ("_step",)
 
     def __init__(self, dtype: DType, seed: int, cursor: Cursor | None = None):

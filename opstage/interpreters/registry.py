@@ -55,14 +55,18 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
         )
     devices = ", ".join(device for backend, device in _OWN if backend == options.backend)
     missing = _missing_for_cuda() if options.use_gpu else ""
-    raise UsageError(f"backend {options.backend!r} does not run on device {options.device!r}, only on {devices}{missing}")
+    raise UsageError(
+        f"backend {options.backend!r} does not run on device {options.device!r}, only on {devices}{missing}"
+    )
 
 
 def _load(entry: EntryPoint) -> Factory:
     try:
         factory: Factory = entry.load()
     except Exception as error:
-        raise UsageError(f"backend {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"backend {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     return factory
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Generic, final
+from typing import Any, Generic, cast, final
 
 from typing_extensions import override
 
@@ -46,7 +46,7 @@ class Record(Generic[R]):
     parents: tuple[Record[R] | None, ...]  # the record that made each operand; None where no gradient is wanted
     slots: tuple[int, ...]  # which output of that record the operand is
     needs: tuple[bool, ...]
-    saved: tuple[R, ...]
+    saved: tuple[Any, ...]  # aligned with the primitive's saves; None for what no wanted cotangent reads
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     region: Region
@@ -262,9 +262,8 @@ class Tape(Wrapper[Node[R], R]):
                     ]
                 rule = primitive.vjp
                 assert rule is not None
-                for parent, slot, cotangent in zip(
-                    record.parents, record.slots, rule(ops, record, tuple(arrived), **record.static)
-                ):
+                pulled = rule(ops, record, cast(tuple[R, ...], tuple(arrived)), **record.static)
+                for parent, slot, cotangent in zip(record.parents, record.slots, pulled):
                     if parent is not None and cotangent is not None:
                         _deposit(ops, pending, parent, slot, cotangent)
                 if not keep:

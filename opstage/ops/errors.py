@@ -12,6 +12,7 @@ import linecache
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
@@ -44,12 +45,12 @@ def is_user_file(file: str) -> bool:
 
 def user_frame() -> SourceLine | None:
     """The innermost line on the stack that is not the framework's own, or None."""
-    frame = sys._getframe(1)
-    while frame is not None:  # type: ignore[redundant-expr]  # f_back is None at the outermost frame
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file) and not file.startswith("<frozen"):
             return SourceLine(file, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 
@@ -59,6 +60,14 @@ class OpstageError(Exception):
 
 class UsageError(OpstageError, ValueError):
     """Bad input to Opstage itself: an unknown option, a missing file, a wrong argument (exit code 2 on a command line)."""
+
+
+class ValidationError(UsageError):
+    """A program that the shape checker found wrong before it ran; `report` is what it found."""
+
+    def __init__(self, message: str, report: object = None):
+        super().__init__(message)
+        self.report = report
 
 
 class ProgramError(OpstageError, TypeError):
@@ -83,9 +92,11 @@ class LocatedError(OpstageError):
         self.source = source if source is not None else user_frame()
 
     def place(self, op: str, region: str) -> None:
-        """Fill in the op and region, unless an inner op already did."""
+        """Fill in the op, unless an inner one already did, and the region."""
         if self.op is None:
-            self.op, self.region = op, region
+            self.op = op
+        if not self.region:
+            self.region = region
 
     def __str__(self) -> str:
         place = self.op or ""

@@ -36,15 +36,10 @@ class Ref(Protocol):
 class Ops(Protocol[R]):
     """An interpreter of programs over refs of type R."""
 
-    @property
-    @abstractmethod
-    def dtype(self) -> DType:
-        """The float dtype in which this program computes (`Options.dtype`)."""
-
-    @property
-    @abstractmethod
-    def cursor(self) -> Cursor:
-        """Where the program is; shared by a whole stack of interpreters."""
+    dtype: DType
+    """The float dtype in which this program computes (`Options.dtype`)."""
+    cursor: Cursor
+    """Where the program is; shared by a whole stack of interpreters."""
 
     @abstractmethod
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:

@@ -30,8 +30,8 @@ def uniform(shape: tuple[int, ...], seed: int, site: int, step: int = 0, dtype: 
 
 
 def normal(shape: tuple[int, ...], seed: int, site: int, dtype: str | None = None) -> Any:
-    u1, u2 = uniform(shape, seed, site), uniform(shape, seed, splitmix64(site))
-    pairs = zip(u1.flat, u2.flat)
+    u = uniform((math.prod(shape), 2), seed, site)
+    pairs = zip(u[:, 0], u[:, 1])
     return np.array([math.sqrt(-2 * math.log(1 - a)) * math.cos(2 * math.pi * b) for a, b in pairs]).reshape(shape)
 
 

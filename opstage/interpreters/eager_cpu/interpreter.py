@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ...ops.errors import ProgramError, UnsupportedError, UsageError
+from ...ops.errors import LocatedError, ProgramError, UnsupportedError, UsageError
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name
 from ...options import Options
@@ -93,7 +93,11 @@ class NumpyOps(BaseInterpreter[Array]):
         kernel = self._kernels.get(primitive)
         if kernel is None:
             return self._decomposed(primitive, refs, static)
-        out = kernel(*refs, **static)
+        try:
+            out = kernel(*refs, **static)
+        except LocatedError as error:  # an index or label out of range
+            error.place(primitive.name, self.cursor.region.name)
+            raise
         if type(out) is tuple:
             return tuple([o if type(o) is np.ndarray else _zero_dim(o) for o in out])
         return (out,) if type(out) is np.ndarray else (_zero_dim(out),)

@@ -51,7 +51,19 @@ class ShapeRef(Infix):
 class ShapeOps(BaseInterpreter[ShapeRef]):
     """With `collect` errors become findings and the program goes on; without, the first one is raised."""
 
-    __slots__ = ("scope", "collect", "findings", "assumptions", "bound_at", "flops", "bytes", "bound_ops", "_memo")
+    executes = False
+    __slots__ = (
+        "scope",
+        "collect",
+        "findings",
+        "assumptions",
+        "bound_at",
+        "flops",
+        "bytes",
+        "bound_ops",
+        "_memo",
+        "_noted",
+    )
 
     def __init__(self, options: Options, *, collect: bool = False):
         super().__init__(as_dtype(options.dtype), options.seed)
@@ -64,6 +76,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.bytes: Any = 0
         self.bound_ops = 0
         self._memo: dict[Any, _Inferred] = {}
+        self._noted = 0  # how many of the scope's conditions are among the assumptions
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -107,7 +120,6 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         key = (primitive, types, *static.values())
         inferred = self._memo.get(key)
         if inferred is None:
-            known = len(self.scope.conditions)
             try:
                 outputs = primitive.infer(types, static, self.cursor.region.name)
                 inferred = outputs, primitive.cost(types, outputs, static)
@@ -118,13 +130,17 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                     self.findings.append(self._finding(error, primitive, refs, static))
                 return tuple([ShapeRef(t, self, doubtful=True) for t in _guess(primitive, types)])
             self._memo[key] = inferred
-            for condition in self.scope.conditions[known:]:
-                self.assumptions.append(Assumption(str(condition), primitive.name, user_frame()))
+            self._note_conditions(primitive)
         outputs, cost = inferred
         if not doubtful:
             self.flops = self.flops + cost.flops
             self.bytes = self.bytes + cost.bytes
         return tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
+
+    def _note_conditions(self, primitive: Primitive) -> None:
+        for condition in self.scope.conditions[self._noted :]:
+            self.assumptions.append(Assumption(str(condition), primitive.name, user_frame(), condition.holds))
+        self._noted = len(self.scope.conditions)
 
     def _finding(
         self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static

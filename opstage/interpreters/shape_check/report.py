@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,8 @@ class Assumption:
     relation: str
     op: str
     source: SourceLine | None = None
+    holds: Callable[[dict[str, int]], bool] | None = field(default=None, compare=False)
+    """Whether it holds for given sizes of the named dims."""
 
     def __str__(self) -> str:
         return f"{self.relation}, needed by {self.op}" + (f" at {self.source}" if self.source else "")
@@ -74,7 +77,9 @@ class Report:
             lines.append("This program is right only if:")
             lines += [f"  {assumption}" for assumption in self.conditions]
         verdict = "ok" if self.ok else f"{len(self.errors)} error" + ("s" if len(self.errors) > 1 else "")
-        lines.append(f"{verdict}: {self.ops} ops, {_large(self.cost.flops)} flops, {_large(self.cost.bytes)} bytes moved")
+        lines.append(
+            f"{verdict}: {self.ops} ops, {_large(self.cost.flops)} flops, {_large(self.cost.bytes)} bytes moved"
+        )
         return "\n".join(lines)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, final
 
-from ..arguments import as_shape, normalize_axes, normalize_axis
+from ..arguments import as_dim, as_int, as_shape, normalize_axes, normalize_axis
 from ..catalogue.layout import (
     BROADCAST_TO,
     CONCAT,
@@ -24,22 +23,33 @@ from ..catalogue.layout import (
     TRANSPOSE3D_LAST_TWO,
     UNSQUEEZE,
 )
-from ..dims import Dim, DimExpr, is_one, require_equal
+from ..dims import Dim, is_one, require_equal
 from ..errors import ShapeError
+from ..misfit import Misfit
 from ..protocol import Axes, Number, R, ShapeLike
-from ..types import show_shape
+from ..types import Shape, show_shape
 from .calls import Calls
 
 
-def _dim(op: str, name: str, value: Any) -> Dim:
-    """A size or position, as an int or a dim."""
-    return value if isinstance(value, DimExpr) else _int(op, name, value)
+def _no_tensors(op: str) -> Misfit:
+    return Misfit("at least one tensor is needed", op)
 
 
-def _int(op: str, name: str, value: Any) -> int:
-    if not hasattr(value, "__index__") or isinstance(value, DimExpr):
-        raise ShapeError(f"{name} must be an integer but is {value!r}", op=op)
-    return operator.index(value)
+def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> Misfit | None:
+    """A misfit when the sizes of a split are none, or do not add up to the axis."""
+    for length in lengths:
+        if isinstance(length, Misfit):
+            return length
+    total = sum(lengths)
+    try:
+        require_equal(
+            total,
+            shape[axis],
+            lambda: f"sizes {show_shape(lengths)} add up to {total} but axis {axis} of x has {shape[axis]}",
+        )
+    except ShapeError as error:
+        return Misfit(error.reason, "split")
+    return None
 
 
 class LayoutOps(Calls[R]):
@@ -81,46 +91,39 @@ class LayoutOps(Calls[R]):
 
     @final
     def swap_adjacent_at_depth(self, x: R, /, *, depth: int) -> R:
-        return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": _int("swap_adjacent_at_depth", "depth", depth)})
+        return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": as_int("swap_adjacent_at_depth", "depth", depth)})
 
     @final
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
         refs = tuple(xs)
-        if not refs:
-            raise ShapeError("at least one tensor is needed", op="concat")
-        return self._call(CONCAT, refs, {"axis": normalize_axis("concat", axis, len(refs[0].shape))})
+        rank = len(refs[0].shape) if refs else 0
+        return self._call(CONCAT, refs, {"axis": normalize_axis("concat", axis, rank) if refs else _no_tensors("concat")})
 
     @final
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
         refs = tuple(xs)
-        if not refs:
-            raise ShapeError("at least one tensor is needed", op="stack")
-        return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, len(refs[0].shape) + 1)})
+        rank = len(refs[0].shape) + 1 if refs else 0
+        return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, rank) if refs else _no_tensors("stack")})
 
     @final
     def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
         static = {
             "axis": normalize_axis("slice", axis, len(x.shape)),
-            "start": _dim("slice", "start", start),
-            "length": _dim("slice", "length", length),
-            "step": _int("slice", "step", step),
+            "start": as_dim("slice", "start", start),
+            "length": as_dim("slice", "length", length),
+            "step": as_int("slice", "step", step),
         }
         return self._call(SLICE, (x,), static)
 
     @final
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
-        axis = normalize_axis("split", axis, len(x.shape))
-        lengths = tuple(_dim("split", "a size", size) for size in sizes)
-        total = sum(lengths)
-        try:
-            require_equal(
-                total,
-                x.shape[axis],
-                lambda: f"sizes {show_shape(lengths)} add up to {total} but axis {axis} of x has {x.shape[axis]}",
-            )
-        except ShapeError as error:
-            error.place("split", self.cursor.region.name)
-            raise
+        misfit = axis = normalize_axis("split", axis, len(x.shape))
+        lengths = tuple(as_dim("split", "a size", size) for size in sizes)
+        if not isinstance(axis, Misfit):
+            misfit = _adds_up(lengths, x.shape, axis)
+        if isinstance(misfit, Misfit):
+            static = {"axis": misfit, "start": 0, "step": 1}
+            return tuple(self._call(SLICE, (x,), static | {"length": length}) for length in lengths)
         parts: list[R] = []
         start: Dim = 0
         for length in lengths:
@@ -141,13 +144,12 @@ class LayoutOps(Calls[R]):
         try:
             pairs = tuple((before, after) for before, after in padding)
         except (TypeError, ValueError):
-            raise ShapeError(
-                f"padding must be a sequence with a pair (before, after) for each axis but is {padding!r}", op="pad"
-            ) from None
+            why = f"padding must be a sequence with a pair (before, after) for each axis but is {padding!r}"
+            return self._call(PAD, (x,), {"padding": Misfit(why, "pad"), "value": value, "interior": ()})
         static = {
-            "padding": tuple((_dim("pad", "padding", b), _dim("pad", "padding", a)) for b, a in pairs),
+            "padding": tuple((as_dim("pad", "padding", b), as_dim("pad", "padding", a)) for b, a in pairs),
             "value": value,
-            "interior": (0,) * len(pairs) if interior is None else tuple(_int("pad", "interior", i) for i in interior),
+            "interior": (0,) * len(pairs) if interior is None else tuple(as_int("pad", "interior", i) for i in interior),
         }
         return self._call(PAD, (x,), static)
 

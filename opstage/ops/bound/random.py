@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, final
 
 from ..arguments import as_shape
@@ -15,10 +14,8 @@ from .calls import Calls
 class RandomOps(Calls[R]):
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def seed(self) -> int:
-        """The seed of draws that name none (`Options.seed`)."""
+    seed: int
+    """The seed of draws that name none (`Options.seed`)."""
 
     @final
     def _draw(self, op: str, shape: ShapeLike, seed: int | None, site: int | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from ..errors import DtypeError, ShapeError
 from ..primitive import Primitive, R
 from ..protocol import Ops
 from ..rules import require_rank
-from ..splitmix import splitmix64
 from ..types import Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
 
 _WORDS = 2**64
@@ -46,9 +45,9 @@ RAND_UNIFORM = Primitive(
 def _rand_normal_decomposition(
     ops: Ops[R], step: R, /, *, shape: Shape, seed: int, site: int, dtype: str
 ) -> tuple[R, ...]:
-    static = {"shape": shape, "seed": seed, "site": site, "dtype": dtype}
-    (u1,) = ops.bind(RAND_UNIFORM, (step,), static)
-    (u2,) = ops.bind(RAND_UNIFORM, (step,), static | {"site": splitmix64(site)})
+    static = {"shape": (*shape, 2), "seed": seed, "site": site, "dtype": dtype}
+    (pairs,) = ops.bind(RAND_UNIFORM, (step,), static)
+    u1, u2 = (ops.reshape(u, shape=shape) for u in ops.split(pairs, sizes=(1, 1), axis=-1))
     one = ops.full(shape=shape, value=1.0, dtype=dtype)
     radius = ops.sqrt(ops.scale(ops.log(ops.sub(one, u1)), c=-2.0))
     return (ops.mul(radius, ops.cos(ops.scale(u2, c=2 * math.pi))),)
@@ -56,8 +55,8 @@ def _rand_normal_decomposition(
 
 RAND_NORMAL = Primitive(
     "rand_normal",
-    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 the uniform "
-    "draw at `site` and u2 the one at splitmix64(site). No gradient. PyTorch: torch.randn (other bits). "
+    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements "
+    "2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
     "Source: Box & Muller 1958.",
     operands=("step",),
     shape=_rand_shape,

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def relu(x: Array) -> Array:
-    return np.maximum(x, 0)  # type: ignore[no-any-return]
+    return np.maximum(x, 0)
 
 
 def relu_grad(y: Array, g: Array) -> Array:
@@ -35,7 +35,7 @@ def sigmoid_grad(y: Array, g: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    return np.multiply(x, sigmoid(x))  # type: ignore[no-any-return]
+    return np.multiply(x, sigmoid(x))
 
 
 KERNELS: dict[Primitive, Callable[..., Any]] = {
@@ -46,7 +46,9 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SILU: silu,
 }
 
+_ZERO = np.array(Fraction(0), dtype=object)
+
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    RELU: lambda x: np.maximum(x, Fraction(0)),
-    RELU_GRAD: lambda y, g: np.where(y > 0, g, Fraction(0)),
+    RELU: lambda x: np.maximum(x, _ZERO),
+    RELU_GRAD: lambda y, g: np.where(y > 0, g, _ZERO),
 }

@@ -60,12 +60,13 @@ def softplus(x: Array) -> Array:
 def power(x: Array, exponent: Any) -> Array:
     e = number(exponent, x.dtype)
     if e == 2:
-        return np.multiply(x, x)  # type: ignore[no-any-return]
+        return np.multiply(x, x)
     if e == -1:
-        return np.reciprocal(x)  # type: ignore[no-any-return]
+        return np.reciprocal(x)
     if e == 0.5:
-        return np.sqrt(x)  # type: ignore[no-any-return]
-    return np.power(x, e)  # type: ignore[no-any-return]
+        return np.sqrt(x)
+    out: Array = np.power(x, e)
+    return out
 
 
 def clamp(x: Array, lo: Any, hi: Any) -> Array:
@@ -73,7 +74,8 @@ def clamp(x: Array, lo: Any, hi: Any) -> Array:
 
 
 def safe_log(x: Array, eps: Any) -> Array:
-    return np.log(np.maximum(x, number(eps, x.dtype)))  # type: ignore[no-any-return]
+    out: Array = np.log(np.maximum(x, number(eps, x.dtype)))
+    return out
 
 
 KERNELS: dict[Primitive, Callable[..., Any]] = {
@@ -106,7 +108,8 @@ def exact_power(x: Array, exponent: Any) -> Array:
     e = number(exponent, x.dtype)
     if e.denominator != 1:
         raise ValueError(f"x^{e} is not rational")
-    return np.power(x, int(e))  # type: ignore[no-any-return]
+    out: Array = np.power(x, int(e))
+    return out
 
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {

@@ -1,0 +1,5 @@
+"""The `opstage` command."""
+
+from .main import main
+
+__all__ = ["main"]

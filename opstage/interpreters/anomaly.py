@@ -1,0 +1,125 @@
+"""Finding the op that first made a value that is not finite (`Options.detect_anomaly`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ..ops.errors import LocatedError, SourceLine, user_frame
+from ..ops.primitive import Primitive, R, Static
+from ..ops.spec import Spec
+from ..ops.types import DType
+from ..options import Options
+from .interpreter import BaseInterpreter
+
+
+class AnomalyError(LocatedError, ArithmeticError):
+    """An op gave nan or inf from finite operands."""
+
+
+@final
+class AnomalyWatch(BaseInterpreter[R]):
+    """A base interpreter that looks at every result of another one, and stops at the first that is not finite.
+
+    It has the refs of `inner` and stands in its place: ops that hold an infinity on purpose (a mask's -inf as a static
+    number) are let through, and so is what follows from operands that were not finite already.
+    """
+
+    __slots__ = ("inner", "found_at")
+
+    def __init__(self, inner: BaseInterpreter[R]):
+        super().__init__(inner.dtype, inner.seed)
+        self.inner = inner
+        self.found_at: int | None = None
+
+    @override
+    def put(self, value: Any, /) -> R:
+        return self.inner.put(value)
+
+    @override
+    def get(self, ref: R, /) -> Any:
+        return self.inner.get(ref)
+
+    @override
+    def adopt(self, ref: Any, /) -> R:
+        return self.inner.adopt(ref)
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> R:
+        return self.inner.const(value, dtype=dtype)
+
+    @override
+    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+        def watched(inner: BaseInterpreter[R], *inputs: R) -> tuple[R, ...]:
+            self.cursor = inner.cursor
+            self._step = inner.step()
+            return program(self, *inputs)
+
+        return self.inner.execute(watched, refs, step)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
+        outs = self.inner.bind(primitive, refs, static)
+        finite = [self._finite(out) for out in outs]
+        if all(finite) or _asked_for_infinity(static) or not all(self._finite(ref) for ref in refs):
+            return outs
+        cursor = self.cursor
+        bad = np.asarray(self.inner.get(outs[finite.index(False)]))
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(bad))[0])
+        phase = "the backward pass of the op" if cursor.quiet else "the op"
+        self.found_at = cursor.ordinal if cursor.quiet else None
+        error = AnomalyError(
+            f"{primitive} gave {bad[where]} at index {where} from finite operands, in {phase} numbered {cursor.ordinal}",
+            op=primitive.name,
+            region=cursor.region.name,
+        )
+        if cursor.quiet:
+            error.source = None
+        raise error
+
+    def _finite(self, ref: R) -> bool:
+        value = np.asarray(self.inner.get(ref))
+        return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def _asked_for_infinity(static: Static) -> bool:
+    return any(isinstance(value, float) and not math.isfinite(value) for value in static.values())
+
+
+class _Found(Exception):
+    pass
+
+
+def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Options, ordinal: int) -> SourceLine | None:
+    """The line of the user's op numbered `ordinal`, by running the program once more on shapes alone."""
+    from .shape_check import ShapeOps
+
+    ops = ShapeOps(options)
+    line: list[SourceLine | None] = []
+    bind = ops.bind
+
+    @final
+    class LineFinder(BaseInterpreter[Any]):
+        """Runs on shapes until it stands at the op."""
+
+        adopt = staticmethod(ops.adopt)
+        const = staticmethod(ops.const)
+        put = staticmethod(ops.put)
+        get = staticmethod(ops.get)
+
+        def bind(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> tuple[Any, ...]:
+            if not self.cursor.quiet and self.cursor.ordinal == ordinal:
+                line.append(user_frame())
+                raise _Found
+            return bind(primitive, refs, static)
+
+    finder = LineFinder(ops.dtype, ops.seed, ops.cursor)
+    try:
+        program(finder, *[ops.declare(spec, "") for spec in specs])
+    except _Found:
+        return line[0]
+    return None

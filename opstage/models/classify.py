@@ -1,0 +1,14 @@
+"""What classifiers share: their loss and their metrics, from the logits alone."""
+
+from __future__ import annotations
+
+from ..ops.derived import correct_count
+from ..ops.protocol import Ops, R
+
+
+def classifier_metrics(ops: Ops[R], logits: R, labels: R) -> dict[str, R]:
+    """Sums over the batch, so that batches of any size add up: `loss`, and `accuracy` as the count of right answers."""
+    return {
+        "loss": ops.cross_entropy(logits, labels, reduction="sum"),
+        "accuracy": correct_count(ops, logits, labels),
+    }

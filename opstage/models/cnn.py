@@ -1,0 +1,65 @@
+"""A small convolutional network for classification: convolution blocks, each halved by a pool, and two dense layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.derived import dropout
+from ..ops.protocol import Ops, R
+from .classify import classifier_metrics
+from .layers import conv, conv_init, linear, linear_init
+
+
+@dataclass(frozen=True)
+class Config:
+    """Images (B, inputs, height, width); a block of two 3x3 convolutions and a 2x2 pool for each entry of `channels`."""
+
+    inputs: int = 1
+    height: int = 8
+    width: int = 8
+    channels: tuple[int, ...] = (32, 64)
+    dense: int = 128
+    classes: int = 10
+    dropout: float = 0.3
+    label_smoothing: float = 0.05
+
+
+def init(config: Config) -> dict[str, Any]:
+    """Declarations of the parameters: `blocks.0.first.kernel`, …, `dense.weight`, `head.weight`."""
+    sizes = (config.inputs, *config.channels)
+    blocks = [{"first": conv_init(a, b, (3, 3)), "second": conv_init(b, b, (3, 3))} for a, b in zip(sizes, sizes[1:])]
+    shrink = 2 ** len(config.channels)
+    features = sizes[-1] * (config.height // shrink) * (config.width // shrink)
+    return {
+        "blocks": blocks,
+        "dense": linear_init(features, config.dense),
+        "head": linear_init(config.dense, config.classes),
+    }
+
+
+def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: bool = False) -> R:
+    """(B, inputs, height, width) -> (B, classes)."""
+    for i, block in enumerate(params["blocks"]):
+        x = ops.region(f"blocks.{i}", _block, block, x)
+    h = ops.region("dense", linear, params["dense"], ops.flatten(x, start=1))
+    h = dropout(ops, ops.relu(h), p=config.dropout, train=train)
+    out: R = ops.region("head", linear, params["head"], h)
+    return out
+
+
+def _block(ops: Ops[R], block: dict[str, Any], x: R) -> R:
+    x = ops.relu(conv(ops, block["first"], x, padding=1))
+    x = ops.relu(conv(ops, block["second"], x, padding=1))
+    return ops.max_pool2d(x, kernel=2)
+
+
+def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, train: bool = False) -> R:
+    """Mean cross-entropy of the batch."""
+    smoothing = config.label_smoothing if train else 0.0
+    return ops.cross_entropy(logits(ops, params, x, config=config, train=train), y, label_smoothing=smoothing)
+
+
+def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
+    """Summed loss and count of right answers."""
+    return classifier_metrics(ops, logits(ops, params, x, config=config), y)

@@ -1,0 +1,53 @@
+"""A multilayer perceptron for classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.derived import dropout
+from ..ops.protocol import Ops, R
+from .classify import classifier_metrics
+from .layers import linear, linear_init
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the network: `inputs` features, a relu layer for each entry of `hidden`, `classes` logits."""
+
+    inputs: int = 64
+    hidden: tuple[int, ...] = (256, 256)
+    classes: int = 10
+    dropout: float = 0.2
+    label_smoothing: float = 0.05
+
+
+def init(config: Config) -> dict[str, Any]:
+    """Declarations of the parameters: `layers.0.weight`, … ."""
+    sizes = (config.inputs, *config.hidden, config.classes)
+    return {"layers": [linear_init(a, b) for a, b in zip(sizes, sizes[1:])]}
+
+
+def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: bool = False) -> R:
+    """(B, *features) -> (B, classes)."""
+    h = ops.flatten(x, start=1)
+    *hidden, last = params["layers"]
+    for i, layer in enumerate(hidden):
+        h = ops.region(f"layers.{i}", _hidden, layer, h, config, train)
+    out: R = ops.region(f"layers.{len(hidden)}", linear, last, h)
+    return out
+
+
+def _hidden(ops: Ops[R], layer: dict[str, R], x: R, config: Config, train: bool) -> R:
+    return dropout(ops, ops.relu(linear(ops, layer, x)), p=config.dropout, train=train)
+
+
+def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, train: bool = False) -> R:
+    """Mean cross-entropy of the batch."""
+    smoothing = config.label_smoothing if train else 0.0
+    return ops.cross_entropy(logits(ops, params, x, config=config, train=train), y, label_smoothing=smoothing)
+
+
+def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
+    """Summed loss and count of right answers."""
+    return classifier_metrics(ops, logits(ops, params, x, config=config), y)

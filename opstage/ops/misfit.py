@@ -1,0 +1,44 @@
+"""`Misfit`: what stands in the place of a static argument that has no canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from .errors import ShapeError
+
+
+class Misfit(tuple[()]):
+    """An empty tuple that carries the reason why an argument does not fit, and the op that was asked."""
+
+    reason: str
+    op: str
+
+    def __new__(cls, reason: str, op: str) -> Misfit:
+        misfit = super().__new__(cls)
+        misfit.reason = reason
+        misfit.op = op
+        return misfit
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def raise_(self) -> NoReturn:
+        raise ShapeError(self.reason, op=self.op)
+
+
+def raise_misfits(static: Mapping[str, Any]) -> None:
+    """Raise the first misfit among static parameters, also inside tuples."""
+    for value in static.values():
+        if isinstance(value, tuple):
+            _raise_in(value)
+
+
+def _raise_in(value: tuple[Any, ...]) -> None:
+    if isinstance(value, Misfit):
+        value.raise_()
+    for entry in value:
+        if isinstance(entry, tuple):
+            _raise_in(entry)

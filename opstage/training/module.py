@@ -1,0 +1,157 @@
+"""`ScalarModuleDef` and `ScalarModule`: a loss with its initial parameters, and that loss made runnable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ..init import Declaration, Initialiser, Plan, build
+from ..ops.errors import UsageError
+from ..ops.trees import flatten, map_leaves
+from ..options import Options
+from .optim import Optimizer
+from .trainer import OptimizerState, ScalarTrainer, scalar_trainer
+
+Sample = tuple[Any, ...]
+"""The batch arguments of one call of the loss."""
+
+
+@final
+@dataclass(frozen=True)
+class ScalarModuleDef:
+    """A module before it runs anywhere: initial parameters and a loss written once.
+
+    init    a pytree of arrays, or of `init.Declaration`s (shape and initialiser)
+    loss    (ops, params, *batch) -> scalar
+    """
+
+    init: Any
+    loss: Callable[..., Any]
+
+    def instantiate(self, options: Options | None = None, *, requires_grad: Any = None) -> ScalarModule:
+        """The module with the parameters of `init`, in `options.dtype`."""
+        options = options if options is not None else Options()
+        return ScalarModule.create(self.loss, self._values(options), options, requires_grad=requires_grad)
+
+    def instantiate_with(
+        self, cast: Callable[[Any], Any], options: Options | None = None, *, requires_grad: Any = None
+    ) -> ScalarModule:
+        """Each parameter is `cast(array)` of its float64 initial value: another precision, say, or a perturbation."""
+        options = options if options is not None else Options()
+        wide = self._values(options.replace(dtype="float64"))
+        return ScalarModule.create(self.loss, map_leaves(cast, wide), options, requires_grad=requires_grad)
+
+    def instantiate_with_plan(self, options: Options, plan: Plan, *, requires_grad: Any = None) -> ScalarModule:
+        """Parameters from a plan instead of `init`, whose shapes it is checked against before any is made."""
+        params = plan.materialise(self.init, dtype=options.dtype, seed=options.seed)
+        return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
+
+    def instantiate_with_init(
+        self, options: Options, initialisers: Sequence[Initialiser], *, requires_grad: Any = None
+    ) -> ScalarModule:
+        """`instantiate_with_plan` from a plain list, one initialiser per parameter in the order of their paths."""
+        return self.instantiate_with_plan(options, Plan(list(initialisers)), requires_grad=requires_grad)
+
+    def _values(self, options: Options) -> Any:
+        leaves, _ = flatten(self.init)
+        if any(isinstance(leaf, Declaration) for leaf in leaves):
+            return build(self.init, dtype=options.dtype, seed=options.seed)
+        return self.init
+
+
+@final
+class ScalarModule:
+    """A loss with parameters on an interpreter: `ScalarTrainer` with the methods of a module."""
+
+    def __init__(self, trainer: ScalarTrainer):
+        self.trainer = trainer
+
+    @classmethod
+    def create(
+        cls,
+        loss: Callable[..., Any],
+        params: Any,
+        options: Options | None = None,
+        *specs: Any,
+        requires_grad: Any = None,
+    ) -> ScalarModule:
+        """From an explicit loss and parameter values; see `opstage.scalar_trainer`."""
+        return cls(scalar_trainer(loss, params, *specs, options=options, requires_grad=requires_grad))
+
+    def forward(self, *batch: Any) -> Any:
+        """The loss."""
+        return self.trainer.forward(*batch)
+
+    def backward(self, *batch: Any) -> Any:
+        """Gradients, shaped like the parameters; None where frozen."""
+        return self.trainer.backward(*batch)
+
+    def step(self, lr: float, *batch: Any) -> Any:
+        """One SGD step; returns the loss."""
+        return self.trainer.step(lr, *batch)
+
+    def init_optim(self, optimizer: Optimizer) -> OptimizerState:
+        """The state in which an optimizer starts on these parameters."""
+        return self.trainer.init_optim(optimizer)
+
+    def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
+        """One step of an optimizer; returns its next state."""
+        return self.trainer.step_with(optimizer, state, *batch)
+
+    def params(self) -> Any:
+        """The parameter values, a tree of arrays."""
+        return self.trainer.get_params()
+
+    def set_params(self, params: Any) -> None:
+        """Overwrite all parameter values."""
+        self.trainer.set_params(params)
+
+    def train_sgd(
+        self, lr: float, steps: int, samples: Sequence[Sample], log_every: int = 1, log: Callable[[str], None] = print
+    ) -> None:
+        """`steps` SGD steps over the samples in turn; says step and loss every `log_every` steps (never, if 0)."""
+        _check_run(steps, samples, log_every)
+        for i in range(steps):
+            loss = self.trainer.step(lr, *_batch(samples[i % len(samples)]))
+            _log(i, steps, loss, log_every, log)
+
+    def train_with(
+        self,
+        optimizer: Optimizer,
+        state: OptimizerState,
+        steps: int,
+        samples: Sequence[Sample],
+        log_every: int = 1,
+        log: Callable[[str], None] = print,
+    ) -> OptimizerState:
+        """`train_sgd` with any optimizer, from `state`; returns the state after the last step."""
+        _check_run(steps, samples, log_every)
+        for i in range(steps):
+            result = self.trainer.train_step(optimizer, state, *_batch(samples[i % len(samples)]))
+            state = result.state
+            _log(i, steps, result.loss, log_every, log)
+        return state
+
+    def mean_loss(self, samples: Sequence[Sample]) -> float:
+        """Mean of the loss over the samples; never updates anything."""
+        _check_run(0, samples, 0)
+        return float(np.mean([float(self.trainer.forward(*_batch(sample))) for sample in samples]))
+
+
+def _batch(sample: Any) -> tuple[Any, ...]:
+    return sample if isinstance(sample, tuple) else (sample,)
+
+
+def _check_run(steps: int, samples: Sequence[Any], log_every: int) -> None:
+    if steps < 0 or log_every < 0:
+        raise UsageError(f"steps and log_every must be at least 0 but are {steps} and {log_every}")
+    if len(samples) == 0:
+        raise UsageError("there are no samples: the list is empty")
+
+
+def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None]) -> None:
+    if log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
+        log(f"step {i + 1}/{steps}  loss {float(loss):.6g}")

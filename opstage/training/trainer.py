@@ -1,0 +1,367 @@
+"""`ScalarTrainer`: a scalar loss, its parameters, and the interpreter that the options name.
+
+Every method runs one base program on that interpreter. A step is all or nothing: the program computes new parameters
+and state beside the old ones, and only `_commit`, which an interrupt cannot cut in two, puts them in their place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ..api import argument_paths, owned, put_all, with_train
+from ..interpreters.anomaly import AnomalyError, AnomalyWatch, source_of
+from ..interpreters.derivatives import run_on_tape
+from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.registry import make_interpreter
+from ..interpreters.shape_check import Report
+from ..ops.errors import UsageError, ValidationError
+from ..ops.program import Aux
+from ..ops.spec import Spec, as_specs
+from ..ops.trees import align, flatten, paths, show_path, unflatten
+from ..ops.types import dtype_name
+from ..options import Options
+from . import optim
+from .commit import uninterrupted
+from .contract import Contract
+from .optim import Optimizer
+from .param import Param
+from .step import Clip, LossProgram, forward_program, gradient_program, step_program
+from .validate import validate_step
+
+
+@final
+@dataclass(frozen=True)
+class OptimizerState:
+    """Where an optimizer stands: steps taken, and each trained parameter's slots (moments) as interpreter values."""
+
+    t: int
+    slots: tuple[tuple[Any, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class StepResult:
+    """What one training step gave."""
+
+    loss: Any
+    metrics: Mapping[str, Any]
+    state: OptimizerState
+
+
+@final
+class ScalarTrainer:
+    """Training of `loss(ops, params, *batch)`; see `scalar_trainer`, which makes one."""
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        params: Any,
+        specs: tuple[Any, ...],
+        options: Options,
+        requires_grad: Any,
+        state: Any,
+        clip: Clip | None,
+    ):
+        leaves, self._structure = flatten(params)
+        self._names = paths(params)
+        flags = requires_grad_flags(params, requires_grad, options)
+        self._params = [
+            as_param(leaf, name, flag, options) for leaf, name, flag in zip(leaves, self._names, flags)
+        ]
+        self.options = options
+        self.steps_taken = 0
+        self.last_metrics: Mapping[str, Any] = {}
+        self._loss = loss
+        self._clip = clip
+        self._has_state = state is not None
+        self._interpreter = _interpreter(options)
+        self._state_leaves, self._state_structure = flatten(state)
+        self._state_leaves = [self._interpreter.put(leaf) for leaf in self._state_leaves]
+        self._contract = Contract(specs, batch_names(loss, specs, skip=3 if self._has_state else 2))
+        self._moments: dict[str, OptimizerState] = {}
+        if options.validate and specs:
+            self._validate(specs)
+
+    # Reading and writing parameters ---------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Any:
+        """The parameter tree, its leaves `Param`s."""
+        return unflatten(self._structure, self._params)
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements in all parameters."""
+        return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._params)
+
+    def get_params(self) -> Any:
+        """The parameter values, a tree of arrays of the caller's own."""
+        return unflatten(self._structure, [np.array(param.value) for param in self._params])
+
+    def set_params(self, params: Any) -> None:
+        """Overwrite all parameter values; structure, shapes and numbers are checked before any is touched."""
+        leaves = align(self._structure, params, "the trainer's parameters", "the new parameters")
+        values = [param.checked(leaf) for param, leaf in zip(self._params, leaves)]
+        with uninterrupted():
+            for param, value in zip(self._params, values):
+                param.set(value)
+
+    @property
+    def state(self) -> Any:
+        """The program's own state (running statistics), a tree of arrays; None for a program without."""
+        return unflatten(self._state_structure, [owned(self._interpreter.get(leaf)) for leaf in self._state_leaves])
+
+    def set_state(self, state: Any) -> None:
+        """Overwrite the program's own state."""
+        leaves = align(self._state_structure, state, "the trainer's state", "the new state")
+        self._state_leaves = [self._interpreter.put(leaf) for leaf in leaves]
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    def forward(self, *batch: Any, train: bool = False) -> Any:
+        """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
+        loss, metrics = self._run(forward_program(self._program(train)), batch, lambda refs: (self._values(), *refs))
+        self.last_metrics = metrics
+        return loss
+
+    def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
+        """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`."""
+        structure, has_state, program = self._structure, self._has_state, with_train(program, False)
+
+        def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
+            params = unflatten(structure, leaves)
+            trees = (params, state, *arrays) if has_state else (params, *arrays)
+            _, _, outputs, shape = run_on_tape(ops, program, trees, (False,) * len(trees))
+            return unflatten(shape, [node.value for node in outputs])
+
+        return self._run(base, batch, lambda refs: (self._values(), *refs))
+
+    def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
+        """Loss and gradients of one batch, in training form; gradients are shaped like params, None where frozen."""
+
+        def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
+            loss, aux, grads = gradient_program(self._program(True))(ops, leaves, state, arrays)
+            return loss, dict(aux.metrics), grads
+
+        loss, self.last_metrics, grads = self._run(base, batch, lambda refs: (self._values(), *refs))
+        pulled = iter(grads)
+        whole = [next(pulled) if param.requires_grad else None for param in self._params]
+        return loss, unflatten(self._structure, whole)
+
+    def backward(self, *batch: Any) -> Any:
+        """Gradients of one batch, shaped like params; None where frozen."""
+        return self.loss_and_backward(*batch)[1]
+
+    def step(self, lr: float, *batch: Any) -> Any:
+        """One SGD step p ← p - lr·g; returns the loss."""
+        return self._named_step("sgd", optim.sgd(lr=lr), batch)
+
+    def adam_step(self, lr: float, beta1: float, beta2: float, eps: float, *batch: Any) -> Any:
+        """One Adam step, its moments kept by this trainer; returns the loss."""
+        return self._named_step("adam", optim.adam(lr=lr, betas=(beta1, beta2), eps=eps), batch)
+
+    def adamw_step(self, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, *batch: Any) -> Any:
+        """One AdamW step (decoupled weight decay), its moments kept by this trainer; returns the loss."""
+        optimizer = optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
+        return self._named_step("adamw", optimizer, batch)
+
+    def init_optim(self, optimizer: Optimizer) -> OptimizerState:
+        """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
+        trained = [param for param in self._params if param.requires_grad]
+        names = [name for name, param in zip(self._names, self._params) if param.requires_grad]
+        declared = optimizer.init([(param.shape, param.dtype) for param in trained], names)
+        put = self._interpreter.put
+        slots = (tuple(put(np.full(shape, fill, dtype)) for shape, dtype, fill in each) for each in declared)
+        return OptimizerState(0, tuple(slots))
+
+    def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
+        """One step of an optimizer from `state`; returns the next state and leaves `state` as it was."""
+        return self.train_step(optimizer, state, *batch).state
+
+    def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
+        """`step_with`, with the loss and metrics of the batch beside the next state."""
+        trained = [param for param in self._params if param.requires_grad]
+        if len(state.slots) != len(trained):
+            raise UsageError(
+                f"the optimizer state is for {len(state.slots)} parameters but {len(trained)} are trained; "
+                "make it with init_optim of this trainer"
+            )
+        scalars = {name: np.asarray(value) for name, value in optimizer.scalars(state.t + 1).items()}
+        _check_scalars(scalars)
+        program = step_program(self._program(True), optimizer, self._clip)
+        put = self._interpreter.put
+
+        def arguments(refs: tuple[Any, ...]) -> tuple[Any, ...]:
+            slots = [tuple(slot) for slot in state.slots]
+            return (self._values(), slots, {name: put(value) for name, value in scalars.items()}, *refs)
+
+        loss, aux, new, slots = self._run(program, batch, arguments, keep=True)
+        result = StepResult(
+            self._host(loss),
+            {name: self._host(value) for name, value in aux.metrics.items()},
+            OptimizerState(state.t + 1, tuple(tuple(slot) for slot in slots)),
+        )
+        if self._interpreter.executes:
+            self._commit(trained, new, aux)
+        self.last_metrics = result.metrics
+        return result
+
+    # How it is done -------------------------------------------------------------------------------------------------
+
+    def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
+        state = self._moments.get(name) or self.init_optim(optimizer)
+        result = self.train_step(optimizer, state, *batch)
+        self._moments[name] = result.state
+        return result.loss
+
+    def _commit(self, trained: Sequence[Param], values: Sequence[Any], aux: Aux) -> None:
+        state = flatten(aux.state)[0] if self._has_state else []
+        with uninterrupted():
+            for param, value in zip(trained, values):
+                param.commit(value, self._interpreter)
+            self._state_leaves = state
+            self.steps_taken += 1
+
+    def _program(self, train: bool) -> LossProgram:
+        trained = tuple(param.requires_grad for param in self._params)
+        return LossProgram(with_train(self._loss, train), self._structure, trained, self._has_state)
+
+    def _values(self) -> list[Any]:
+        return [param.mirror(self._interpreter) for param in self._params]
+
+    def _host(self, ref: Any) -> Any:
+        return owned(self._interpreter.get(ref))
+
+    def _run(
+        self,
+        base: Callable[..., Any],
+        batch: tuple[Any, ...],
+        arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        *,
+        keep: bool = False,
+    ) -> Any:
+        """Run a base program on (…, state, batch): on the host, or with `keep` as values of the interpreter."""
+        arrays, batch_structure = flatten(batch)
+        refs = put_all(self._interpreter, arrays, lambda: argument_paths(self._loss, (None, *batch)))
+        self._contract.check(batch, arrays, refs, self._validate_batch)
+        state = unflatten(self._state_structure, self._state_leaves)
+        inputs, structure = flatten(arguments((state, unflatten(batch_structure, refs))))
+        shape: Any = None
+
+        def on_leaves(ops: BaseInterpreter[Any], *leaves: Any) -> tuple[Any, ...]:
+            nonlocal shape
+            values, shape = flatten(base(ops, *unflatten(structure, leaves)))
+            return tuple(values)
+
+        try:
+            outputs = self._interpreter.execute(on_leaves, tuple(inputs), self.steps_taken)
+        except AnomalyError as error:
+            if error.source is None and isinstance(self._interpreter, AnomalyWatch):
+                specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in inputs]
+                error.source = source_of(on_leaves, specs, self.options, self._interpreter.found_at or 0)
+            raise
+        return unflatten(shape, outputs if keep else [self._host(ref) for ref in outputs])
+
+    def report(self, *specs: Any) -> Report:
+        """The shape checker's report on one whole training step, for batches of `specs`."""
+        state = unflatten(self._state_structure, [_type_spec(leaf) for leaf in self._state_leaves])
+        return validate_step(
+            self._program(True), self._params, self._names, state, specs, self._contract.names, self.options
+        )
+
+    def _validate(self, specs: tuple[Any, ...]) -> None:
+        report = self.report(*specs)
+        if not report.ok:
+            raise ValidationError(str(report), report)
+        self._contract.assume(report.conditions)
+
+    def _validate_batch(self, batch: tuple[Any, ...]) -> None:
+        if self.options.validate:
+            self._validate(tuple(as_specs(tree) for tree in batch))
+
+
+def scalar_trainer(
+    loss: Callable[..., Any],
+    params: Any,
+    *specs: Any,
+    options: Options | None = None,
+    requires_grad: Any = None,
+    state: Any = None,
+    clip: Clip | None = None,
+) -> ScalarTrainer:
+    """A trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.
+
+    params          a pytree of arrays or Params; arrays are copied
+    specs           one pytree of Specs per batch argument: the trainer's contract. Inside it any size will do, outside
+                    it is an error. Without any, each new batch shape is validated when it first comes
+    requires_grad   which parameters are trained: one bool, or a pytree or list of bools aligned with params
+    state           for a loss with state, `(ops, params, state, *batch) -> (loss, Aux(state=…))`, its first value
+    clip            a program (ops, gradients) -> gradients, see opstage.optim.clip
+
+    With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report.
+    """
+    return ScalarTrainer(
+        loss, params, specs, options if options is not None else Options(), requires_grad, state, clip
+    )
+
+
+def check_trainer(loss: Callable[..., Any], params: Any, *specs: Any, options: Options | None = None) -> Report:
+    """The report that `scalar_trainer` would raise over, without a trainer."""
+    options = options if options is not None else Options()
+    unvalidated = scalar_trainer(loss, params, *specs, options=options.replace(validate=False))
+    return unvalidated.report(*specs)
+
+
+def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
+    """One flag per parameter leaf, aligned; a UsageError names the parameter where the list stops fitting."""
+    leaves, structure = flatten(params)
+    names = paths(params)
+    if requires_grad is None:
+        return [leaf.requires_grad if isinstance(leaf, Param) else options.requires_grad_by_default for leaf in leaves]
+    if isinstance(requires_grad, bool):
+        return [requires_grad] * len(leaves)
+    if isinstance(requires_grad, (list, tuple)) and all(isinstance(flag, bool) for flag in requires_grad):
+        if len(requires_grad) != len(leaves):
+            at = min(len(requires_grad), len(leaves))
+            where = f"; the first parameter without one is {names[at]}" if len(requires_grad) < len(leaves) else ""
+            raise UsageError(f"requires_grad has {len(requires_grad)} flags for {len(leaves)} parameters{where}")
+        return list(requires_grad)
+    flags = align(structure, requires_grad, "the parameters", "requires_grad")
+    for name, flag in zip(names, flags):
+        if not isinstance(flag, (bool, np.bool_)):
+            raise UsageError(f"requires_grad of {show_path(name)} must be a bool but is {flag!r}")
+    return [bool(flag) for flag in flags]
+
+
+def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:
+    """A Param of its own: floats in the options' dtype; integer tables are never trained."""
+    if isinstance(leaf, Param):
+        leaf.requires_grad = requires_grad
+        return leaf
+    array = np.asarray(leaf)
+    return Param(array, name=name, requires_grad=requires_grad and array.dtype.kind in "fO", dtype=options.dtype)
+
+
+def batch_names(loss: Callable[..., Any], specs: tuple[Any, ...], *, skip: int) -> list[str]:
+    """Names of the batch arguments' leaves, by the loss's own parameter names."""
+    return argument_paths(loss, (*(None,) * (skip - 1), *specs)) if specs else []
+
+
+def _interpreter(options: Options) -> BaseInterpreter[Any]:
+    base = make_interpreter(options)
+    return AnomalyWatch(base) if options.detect_anomaly and base.executes else base
+
+
+def _type_spec(value: Any) -> Spec:
+    return Spec(tuple(value.shape), dtype_name(value.dtype))
+
+
+def _check_scalars(scalars: Mapping[str, Any]) -> None:
+    lr = float(scalars["lr"])
+    if not math.isfinite(lr) or lr < 0:
+        raise UsageError(f"learning rate must be finite and at least 0 but is {lr}")
