@@ -12,9 +12,9 @@ from typing_extensions import override
 from ..ops.errors import LocatedError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
 from ..ops.spec import Spec
-from ..ops.types import DType
 from ..options import Options
 from .interpreter import BaseInterpreter
+from .transparent import Transparent
 
 
 class AnomalyError(LocatedError, ArithmeticError):
@@ -22,44 +22,18 @@ class AnomalyError(LocatedError, ArithmeticError):
 
 
 @final
-class AnomalyWatch(BaseInterpreter[R]):
+class AnomalyWatch(Transparent[R]):
     """A base interpreter that looks at every result of another one, and stops at the first that is not finite.
 
     It has the refs of `inner` and stands in its place: ops that hold an infinity on purpose (a mask's -inf as a static
     number) are let through, and so is what follows from operands that were not finite already.
     """
 
-    __slots__ = ("inner", "found_at")
+    __slots__ = ("found_at",)
 
     def __init__(self, inner: BaseInterpreter[R]):
-        super().__init__(inner.dtype, inner.seed)
-        self.inner = inner
+        super().__init__(inner)
         self.found_at: int | None = None
-
-    @override
-    def put(self, value: Any, /) -> R:
-        return self.inner.put(value)
-
-    @override
-    def get(self, ref: R, /) -> Any:
-        return self.inner.get(ref)
-
-    @override
-    def adopt(self, ref: Any, /) -> R:
-        return self.inner.adopt(ref)
-
-    @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> R:
-        return self.inner.const(value, dtype=dtype)
-
-    @override
-    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        def watched(inner: BaseInterpreter[R], *inputs: R) -> tuple[R, ...]:
-            self.cursor = inner.cursor
-            self._step = inner.step()
-            return program(self, *inputs)
-
-        return self.inner.execute(watched, refs, step)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:

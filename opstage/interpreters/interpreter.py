@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 from typing_extensions import override
@@ -81,15 +81,18 @@ class BaseInterpreter(Interpreter[R]):
     """An interpreter with values of its own, and the door between them and the host.
 
     `put` and `get` carry arrays in and out; `execute` runs a program that is written against this interpreter.
-    `executes` says whether its values have numbers in them; on shapes alone a training step changes nothing.
     """
 
-    executes: ClassVar[bool] = True
     __slots__ = ("_step",)
 
     def __init__(self, dtype: DType, seed: int, cursor: Cursor | None = None):
         super().__init__(cursor if cursor is not None else Cursor(), dtype, seed, depth=0, differentiates=False)
         self._step: R | None = None
+
+    @property
+    def executes(self) -> bool:
+        """Whether values have numbers in them; on shapes alone a training step changes nothing."""
+        return True
 
     @abstractmethod
     def put(self, value: Any, /) -> R:

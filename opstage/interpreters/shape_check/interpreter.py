@@ -51,7 +51,6 @@ class ShapeRef(Infix):
 class ShapeOps(BaseInterpreter[ShapeRef]):
     """With `collect` errors become findings and the program goes on; without, the first one is raised."""
 
-    executes = False
     __slots__ = (
         "scope",
         "collect",
@@ -79,6 +78,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self._noted = 0  # how many of the scope's conditions are among the assumptions
 
     # The host's side ------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def executes(self) -> bool:
+        return False
 
     @override
     def put(self, value: Any, /) -> ShapeRef:

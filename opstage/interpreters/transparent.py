@@ -1,0 +1,59 @@
+"""`Transparent`: the base of interpreters that stand in front of another one and see every op that is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from ..ops.primitive import R
+from ..ops.types import DType
+from .interpreter import BaseInterpreter
+
+
+class Transparent(BaseInterpreter[R]):
+    """A base interpreter with the refs of `inner`, another one, to which it hands on everything but ops.
+
+    A subclass supplies `bind`, and computes there with `self.inner.bind`. It sees what a tape above it asks for, ops
+    of derivative rules and optimizer updates included; a composite that `inner` decomposes it sees as one op.
+    """
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: BaseInterpreter[R]):
+        super().__init__(inner.dtype, inner.seed, inner.cursor)
+        self.inner = inner
+
+    @property
+    @override
+    def executes(self) -> bool:
+        return self.inner.executes
+
+    @override
+    def put(self, value: Any, /) -> R:
+        return self.inner.put(value)
+
+    @override
+    def get(self, ref: R, /) -> Any:
+        return self.inner.get(ref)
+
+    @override
+    def adopt(self, ref: Any, /) -> R:
+        return self.inner.adopt(ref)
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> R:
+        return self.inner.const(value, dtype=dtype)
+
+    @override
+    def step(self) -> R:
+        return self.inner.step()
+
+    @override
+    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+        def in_front(inner: BaseInterpreter[R], *inputs: R) -> tuple[R, ...]:
+            self.cursor = inner.cursor
+            return program(self, *inputs)
+
+        return self.inner.execute(in_front, refs, step)
