@@ -1,0 +1,1 @@
+"""Parameters, and what changes them: the imperative session, trainers, optimizers and schedules."""

@@ -1,0 +1,73 @@
+"""What one backward pass of a session found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from ..api import owned
+from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.tape import Node, Record, Tape
+from ..ops.cursor import Quietly
+from ..ops.errors import DtypeError, ProgramError
+from ..ops.types import dtype_name, is_float
+from .param import Param
+from .refs import own_node
+
+
+@final
+class Gradients:
+    """The gradient of a result for refs and parameters: `gradients[ref]`.
+
+    dense    that of every ref of the tape; else that of leaves and parameters alone
+    """
+
+    __slots__ = ("dense", "_tape", "_base", "_found", "_used")
+
+    def __init__(
+        self,
+        tape: Tape[Any],
+        base: BaseInterpreter[Any],
+        found: dict[Record[Any], list[Any]],
+        used: Mapping[Param, Node[Any]],
+        *,
+        dense: bool,
+    ):
+        self.dense = dense
+        self._tape = tape
+        self._base = base
+        self._found = found
+        self._used = used
+
+    def __getitem__(self, of: Node[Any] | Param) -> Any:
+        """An array of the caller's own, shaped like `of`; zeros where the result does not depend on it.
+
+        Raises ProgramError for an intermediate ref after a sparse pass, for a ref of another session and for a
+        parameter that was not used; DtypeError for integers and booleans, which have no gradient.
+        """
+        return owned(self._base.get(self.cotangent(self._node(of))))
+
+    def cotangent(self, node: Node[Any]) -> Any:
+        """The gradient as a value of the base interpreter."""
+        if not is_float(node.dtype):
+            raise DtypeError(f"the ref is {dtype_name(node.dtype)}: integers and booleans have no gradient", op="grad")
+        record = node.record
+        if record is not None:
+            if not self.dense and record.primitive is not None:
+                raise ProgramError(
+                    "backward(…, dense=False) keeps the gradients of leaves and parameters alone, and this ref is the "
+                    "result of an op; call backward(…, dense=True)"
+                )
+            cotangents = self._found.get(record)
+            if cotangents is not None and cotangents[node.slot] is not None:
+                return cotangents[node.slot]
+        ops = self._tape.inner
+        with Quietly(ops.cursor):
+            return ops.full(shape=node.shape, value=0.0, dtype=node.dtype)
+
+    def _node(self, of: Node[Any] | Param) -> Node[Any]:
+        if isinstance(of, Param):
+            if of not in self._used:
+                raise ProgramError(f"{of} was not used on this tape, so it has no gradient")
+            of = self._used[of]
+        return own_node(self._tape, of, "grad")

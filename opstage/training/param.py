@@ -1,0 +1,171 @@
+"""`Param`: a trainable tensor that outlives tapes and runs, on the host and on at most one interpreter."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..interpreters.eager_cpu.interpreter import as_array
+from ..interpreters.interpreter import BaseInterpreter
+from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
+from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
+
+Array = npt.NDArray[Any]
+
+
+@final
+class Param:
+    """A value that training changes, whether it takes a gradient, and a name for messages.
+
+    The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
+    mirror alone, and the host copy is made when someone asks for `value`. No array is ever written in place: a new
+    value replaces the old one, so whoever still holds the old one holds it unchanged.
+    """
+
+    __slots__ = ("name", "_requires_grad", "_version", "_host", "_mirror", "_home", "_host_stale", "__weakref__")
+
+    def __init__(
+        self,
+        value: Any,
+        *,
+        name: str | None = None,
+        requires_grad: bool = True,
+        dtype: str | DType | None = None,
+    ):
+        """`value` is copied; floats are cast to `dtype` (None: as they come), integers and booleans keep theirs.
+
+        Raises UsageError for what is not numeric, and DtypeError for integers with `requires_grad`.
+        """
+        self.name = name
+        self._version = 0
+        self._host = _owned(value, None if dtype is None else as_dtype(dtype), self)
+        self._mirror: Any = None
+        self._home: BaseInterpreter[Any] | None = None
+        self._host_stale = False
+        self.requires_grad = requires_grad
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._host.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._host.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it takes a gradient and is updated; a frozen parameter is never touched."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted and not is_float(self.dtype):
+            raise DtypeError(
+                f"{self} holds integers or booleans, which take no gradient; give floats, or requires_grad=False",
+                op="Param",
+            )
+        self._requires_grad = bool(wanted)
+
+    @property
+    def version(self) -> int:
+        """How often the value was replaced."""
+        return self._version
+
+    def __str__(self) -> str:
+        return f"parameter {self.name}" if self.name else f"parameter of shape {show_shape(self.shape)}"
+
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        frozen = "" if self._requires_grad else ", frozen"
+        return f"<Param{name} {show_shape(self.shape)} {dtype_name(self.dtype)}{frozen}>"
+
+    # On the host ----------------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Array:
+        """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
+        self._synchronise()
+        view = self._host.view()
+        view.flags.writeable = False
+        return view
+
+    def set(self, value: Any) -> None:
+        """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
+        self._host = self.checked(value)
+        self._host_stale = False
+        self._mirror = self._home = None
+        self._version += 1
+
+    def checked(self, value: Any) -> Array:
+        """The array that `set(value)` would put in place: a copy of the right dtype; changes nothing.
+
+        Integers are taken for floats. Raises ShapeError for another shape, DtypeError where a cast would lose or invent
+        meaning: floats for integers, numbers for booleans and the reverse.
+        """
+        array = _owned(value, self.dtype if is_float(self.dtype) else None, self)
+        if array.shape != self.shape:
+            raise ShapeError(
+                f"{self} is {show_shape(self.shape)} but its new value is {show_shape(array.shape)}", op="set"
+            )
+        if array.dtype == self.dtype:
+            return array
+        if array.dtype.kind == "i" and self.dtype.kind != "b":
+            return as_array(array, self.dtype, force=True)
+        raise DtypeError(f"{self} is {dtype_name(self.dtype)} but its new value is {dtype_name(array.dtype)}", op="set")
+
+    # On an interpreter ----------------------------------------------------------------------------------------------
+
+    @property
+    def host_stale(self) -> bool:
+        """Whether the mirror is newer than the host's copy."""
+        return self._host_stale
+
+    def mirror(self, interpreter: BaseInterpreter[Any]) -> Any:
+        """The value on `interpreter`: the one that is there, or the host's value put there."""
+        if self._home is not interpreter:
+            if is_float(self.dtype) and self.dtype != interpreter.dtype:
+                raise DtypeError(
+                    f"{self} is {dtype_name(self.dtype)} but is used where floats are {dtype_name(interpreter.dtype)}; "
+                    f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
+                    op="Param",
+                )
+            self._synchronise()
+            self._mirror, self._home = interpreter.put(self._host), interpreter
+        return self._mirror
+
+    def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
+        """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
+        if tuple(value.shape) != self.shape or value.dtype != self.dtype:
+            raise ShapeError(
+                f"{self} is {show_shape(self.shape)} {dtype_name(self.dtype)} but its new value is "
+                f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
+                op="commit",
+            )
+        self._mirror, self._home, self._host_stale = value, interpreter, True
+        self._version += 1
+
+    def release_mirror(self) -> None:
+        """Give the interpreter's copy up; the host's copy is brought up to date first."""
+        self._synchronise()
+        self._mirror = self._home = None
+
+    def _synchronise(self) -> None:
+        if self._host_stale and self._home is not None:
+            self._host = np.asarray(self._home.get(self._mirror))
+            self._host_stale = False
+
+
+def _owned(value: Any, dtype: DType | None, param: Param) -> Array:
+    """A copy of `value` as Opstage holds tensors, its floats in `dtype`."""
+    try:
+        array = np.array(value)
+        if dtype is None:
+            kept = array.dtype in (FLOAT32, FLOAT64) or array.dtype.kind == "O"
+            dtype = array.dtype if kept else FLOAT32 if array.dtype.itemsize < 4 else FLOAT64
+        return as_array(array, dtype)
+    except (OpstageError, ValueError) as error:
+        raise UsageError(f"{f'parameter {param.name}' if param.name else 'a parameter'}: {error}") from None

@@ -1,0 +1,112 @@
+"""What a session takes as a ref: a tensor of its own live tape, or a handle of natural numbers.
+
+Natural numbers are indices and labels; they take no gradient and may be set anew between ops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.tape import Node, Tape
+from ..ops.errors import ProgramError, ShapeError, UsageError
+from ..ops.types import INT64, DType
+from .param import Param
+
+Words = npt.NDArray[np.int64]
+_LARGEST = 2**63 - 1
+
+
+class Nats:
+    """A handle of natural numbers; ops that come after `put` read the new ones, ops that came before keep the old."""
+
+    __slots__ = ("ops", "_numbers", "_staged")
+
+    def __init__(self, tape: Tape[Any], numbers: Words):
+        self.ops = tape
+        self._numbers = numbers
+        self._staged: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._numbers.shape
+
+    @property
+    def dtype(self) -> DType:
+        return INT64
+
+    @property
+    def numbers(self) -> Words:
+        """The numbers as they are now, the caller's own."""
+        return self._numbers.copy()
+
+    def put(self, numbers: Words) -> None:
+        """Replace the numbers; their count stays what it is."""
+        if numbers.shape != self.shape:
+            raise ShapeError(
+                f"it holds {len(self._numbers)} numbers but {len(numbers)} were given; its length is fixed: make "
+                "another with nat_vec",
+                op="set_nat_vec",
+            )
+        self._numbers, self._staged = numbers, None
+
+    def staged(self, interpreter: BaseInterpreter[Any]) -> Any:
+        """The numbers as a value of the interpreter, put there once until they change."""
+        if self._staged is None:
+            self._staged = interpreter.put(self._numbers)
+        return self._staged
+
+
+class NatRef(Nats):
+    """One natural number; an op reads it as an integer scalar."""
+
+    __slots__ = ()
+
+
+class NatVecRef(Nats):
+    """A vector of natural numbers of fixed length; an op reads it as an integer vector."""
+
+    __slots__ = ()
+
+
+def natural(op: str, value: Any) -> Words:
+    """`value` as one natural number, int64; else a UsageError."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+        return np.array(value, dtype=np.int64)
+    raise UsageError(f"{op} takes a natural number, an integer from 0 to 2^63 - 1, but got {value!r}")
+
+
+def naturals(op: str, values: Any) -> Words:
+    """`values` as a vector of natural numbers, int64; else a UsageError that says which is none."""
+    entries = list(values) if isinstance(values, (list, tuple, range, np.ndarray)) and np.ndim(values) == 1 else None
+    if entries is None:
+        raise UsageError(f"{op} takes a vector of natural numbers but got {values!r}")
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, (int, np.integer)) or isinstance(entry, bool) or not 0 <= entry <= _LARGEST:
+            raise UsageError(f"{op} takes natural numbers, integers from 0 to 2^63 - 1, but entry {i} is {entry!r}")
+    return np.array(entries, dtype=np.int64)
+
+
+def own_node(tape: Tape[Any], ref: Any, op: str) -> Node[Any]:
+    """`ref` if it is a tensor of `tape` and the tape is live; else a ProgramError that says what it is instead."""
+    owner: Any = getattr(ref, "ops", None)
+    if getattr(owner, "closed", None):
+        raise ProgramError(owner.closed)
+    if isinstance(ref, Node):
+        if owner is tape:
+            return ref
+        if owner.depth > tape.depth:
+            raise ProgramError("a ref of an inner derivative was used outside of it; return it from the inner function")
+        raise ProgramError(f"{op} got a ref of another session; a session computes with its own refs alone")
+    if isinstance(ref, Nats):
+        if owner is not tape:
+            raise ProgramError(f"{op} got natural numbers of another session; a session reads its own alone")
+        raise ProgramError(f"{op} takes a tensor but got natural numbers, which get_nat and get_nat_vec read")
+    if isinstance(ref, Param):
+        raise ProgramError(f"{op} got {ref} itself; session.use(param) gives its ref on this tape")
+    raise ProgramError(
+        f"{op} got a {type(ref).__name__} where it needs a ref; make one with session.input(…), leaf(…) or const(…)"
+    )

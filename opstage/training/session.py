@@ -1,0 +1,379 @@
+"""`Session`: ops called one by one, each computed at once, on a tape that a backward pass can go through at any time.
+
+A training loop reads like this:
+
+    session = Session(Options(seed=1))
+    w = session.param(np.zeros((10, 784)), name="w")
+    for x, y in batches:
+        loss = session.cross_entropy(session.linear(session.use(w), None, session.input(x)), session.input(y))
+        session.backward(loss)
+        session.adam_step_all(1e-3)
+        session.reset_tape()
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from ..api import owned
+from ..interpreters.anomaly import AnomalyWatch
+from ..interpreters.imperative import Imperative, own_array
+from ..interpreters.interpreter import BaseInterpreter, Interpreter
+from ..interpreters.pushforward import pushforward
+from ..interpreters.registry import make_interpreter
+from ..interpreters.tape import Node, Record, Tape
+from ..ops.cursor import Quietly
+from ..ops.dims import require_equal
+from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError
+from ..ops.primitive import Primitive, Static
+from ..ops.splitmix import site_of
+from ..ops.types import DType, dtype_name, is_float, show_shape
+from ..options import Options
+from . import optim
+from .commit import uninterrupted
+from .gradients import Gradients
+from .optim import Optimizer
+from .param import Param
+from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_node
+
+Ref = Node[Any]
+
+_RESET = "this ref was made before reset_tape(), which ended its tape; make it anew with input, leaf, const or use"
+
+
+class _Use(NamedTuple):
+    """A parameter on the tape: its leaf, and which of its values that holds."""
+
+    node: Ref
+    version: int
+
+
+class _State(NamedTuple):
+    """Where one optimizer stands with one parameter: steps taken, and slots (moments) as values of the interpreter."""
+
+    t: int
+    slots: tuple[Any, ...]
+
+
+@final
+class Session(Interpreter[Ref]):
+    """An interpreter for code that is not a program. Every op of `Ops` is a method, and refs have the infix operators.
+
+    The tape begins empty and is emptied by `reset_tape`, the boundary between training steps: refs, natural numbers and
+    gradients end there, parameters and their moments live on. A call that fails leaves the session as it was.
+    """
+
+    __slots__ = ("options", "_base", "_tape", "_leaves", "_used", "_gradients", "_states", "_resets")
+
+    def __init__(self, options: Options | None = None):
+        """Raises UsageError for a backend and device that are not there."""
+        self.options = options if options is not None else Options()
+        base = make_interpreter(self.options)
+        self._base: BaseInterpreter[Any] = AnomalyWatch(base) if self.options.detect_anomaly and base.executes else base
+        super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
+        self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
+        self._resets = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._base.execute(lambda ops: (), (), self._resets)  # a fresh cursor, and the step that draws are made at
+        self._tape: Tape[Any] = Tape(Imperative(self._base, lines=self.options.detect_anomaly))
+        self.cursor = self._tape.cursor
+        self._leaves: set[Record[Any]] = set()
+        self._used: dict[Param, _Use] = {}
+        self._gradients: Gradients | None = None
+
+    def reset_tape(self) -> None:
+        """End the tape and begin an empty one, one step further: random ops draw afresh, and reproducibly.
+
+        Refs, natural numbers and gradients of the old tape are of no more use. Parameters keep their values, their
+        mirrors on the device and their moments.
+        """
+        ended = self._tape
+        self._resets += 1
+        self._begin()
+        ended.close(_RESET)
+
+    # Tensors in and out ---------------------------------------------------------------------------------------------
+
+    def param(self, init: Any, name: str | None = None, requires_grad: bool | None = None) -> Param:
+        """A parameter with a copy of `init`, floats in `Options.dtype`; it is not on the tape until it is used.
+
+        `requires_grad` is by default `Options.requires_grad_by_default`. Raises DtypeError for integers that should
+        take a gradient.
+        """
+        wanted = self.options.requires_grad_by_default if requires_grad is None else requires_grad
+        return Param(init, name=name, requires_grad=wanted, dtype=self.options.dtype)
+
+    def use(self, param: Param) -> Ref:
+        """The ref of a parameter on this tape: one leaf, however often it is used, so its gradient is the sum.
+
+        A frozen parameter is a constant. Raises ProgramError when the value was replaced since the first use: what was
+        computed from the old one and what will be from the new one do not belong on one tape.
+        """
+        if not isinstance(param, Param):
+            raise ProgramError(f"use takes a Param but got a {type(param).__name__}; make one with session.param(…)")
+        use = self._used.get(param)
+        if use is None:
+            value = param.mirror(self._base)
+            use = _Use(self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version)
+            self._used[param] = use
+            if use.node.record is not None:
+                self._leaves.add(use.node.record)
+        elif use.version != param.version:
+            raise ProgramError(f"{param} has a new value since it was used on this tape; call reset_tape() first")
+        return use.node
+
+    def input(self, value: Any, name: str | None = None, requires_grad: bool | None = None) -> Ref:
+        """A copy of `value` on the tape: a constant, or a leaf with `requires_grad`. `name` is for error messages."""
+        what = f"input {name}" if name else "input"
+        return self._leaf(value, what) if requires_grad else self._tape.wrap(self._put(value, what))
+
+    def leaf(self, value: Any) -> Ref:
+        """A copy of `value` on the tape, whose gradient is wanted."""
+        return self._leaf(value, "leaf")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Ref:
+        return self._tape.const(value, dtype=dtype)
+
+    def get_value(self, ref: Ref, shape: Sequence[int] | None = None) -> Any:
+        """The value of a ref, an array of the caller's own (its type, on an interpreter without values).
+
+        Raises ProgramError for a ref that is not of this session's live tape, ShapeError when it is not of `shape`.
+        """
+        node = own_node(self._tape, ref, "get_value")
+        if shape is not None:
+            _require_shape("get_value", "the ref", node.shape, tuple(shape))
+        return owned(self._base.get(node.value))
+
+    def _put(self, value: Any, what: str) -> Any:
+        ops = self._tape.inner
+        assert isinstance(ops, Imperative)
+        try:
+            return ops.put(value)
+        except OpstageError as error:
+            raise type(error)(f"{what}: {error}") from None
+
+    def _leaf(self, value: Any, what: str) -> Ref:
+        node = self._tape.leaf(self._put(value, what))
+        if node.record is None:
+            raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats take a gradient", op=what.split()[0])
+        self._leaves.add(node.record)
+        return node
+
+    # Natural numbers ------------------------------------------------------------------------------------------------
+
+    def nat(self, value: int) -> NatRef:
+        """A natural number that ops read as an index or label: an integer scalar without gradient."""
+        return NatRef(self._tape, natural("nat", value))
+
+    def nat_vec(self, values: Sequence[int]) -> NatVecRef:
+        """A vector of natural numbers that ops read as indices or labels."""
+        return NatVecRef(self._tape, naturals("nat_vec", values))
+
+    def get_nat(self, ref: NatRef) -> int:
+        """The number now."""
+        return int(self._nats(ref, NatRef, "get_nat").numbers)
+
+    def get_nat_vec(self, ref: NatVecRef) -> Any:
+        """The numbers now, an int64 array of the caller's own."""
+        return self._nats(ref, NatVecRef, "get_nat_vec").numbers
+
+    def set_nat(self, ref: NatRef, value: int) -> None:
+        """Replace the number, for the ops that come after."""
+        self._nats(ref, NatRef, "set_nat").put(natural("set_nat", value))
+
+    def set_nat_vec(self, ref: NatVecRef, values: Sequence[int]) -> None:
+        """Replace the numbers, for the ops that come after. Raises ShapeError when there are more or fewer of them."""
+        self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
+
+    def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
+        if isinstance(ref, kind) and ref.ops is self._tape:
+            return ref
+        if isinstance(ref, Nats) and ref.ops is self._tape:
+            raise ProgramError(f"{op} takes a {kind.__name__} but got a {type(ref).__name__}")
+        own_node(self._tape, ref, op)
+        raise ProgramError(f"{op} takes a {kind.__name__} but got the ref of a tensor")
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def adopt(self, ref: Any, /) -> Ref:
+        if isinstance(ref, Nats) and ref.ops is self._tape:
+            return self._tape.wrap(ref.staged(self._base))
+        return own_node(self._tape, ref, "an op")
+
+    @override
+    def bind1(self, primitive: Primitive, x: Ref, /) -> Ref:
+        tape = self._tape
+        return tape.bind1(primitive, x if type(x) is Node and x.ops is tape else self.adopt(x))
+
+    @override
+    def bind2(self, primitive: Primitive, x: Ref, y: Ref, /) -> Ref:
+        tape = self._tape
+        return tape.bind2(
+            primitive,
+            x if type(x) is Node and x.ops is tape else self.adopt(x),
+            y if type(y) is Node and y.ops is tape else self.adopt(y),
+        )
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Ref, ...], static: Static, /) -> tuple[Ref, ...]:
+        tape = self._tape
+        try:
+            return tape.bind(
+                primitive, tuple([r if type(r) is Node and r.ops is tape else self.adopt(r) for r in refs]), static
+            )
+        except BaseException:
+            self._undraw(static)
+            raise
+
+    def _undraw(self, static: Static) -> None:
+        """A draw that failed gives its site back to the next one."""
+        region = self.cursor.region
+        if "site" in static and region.draws and static["site"] == site_of(region.path, region.draws - 1):
+            region.draws -= 1
+
+    @override
+    def step(self) -> Ref:
+        return self._tape.step()
+
+    # Derivatives ----------------------------------------------------------------------------------------------------
+
+    def backward(self, ref: Ref, seed: Any = None, dense: bool = True) -> Gradients:
+        """Pull a cotangent of `ref` back through the tape; `grad` and the step methods read what it finds.
+
+        seed    the cotangent, of ref's shape; a scalar needs none, and has 1
+        dense   keep the gradient of every ref. Otherwise those of leaves and parameters alone: what backward has read
+                is dropped as it goes, and this part of the tape cannot be gone through again
+
+        Raises ShapeError for a tensor without seed or a seed of another shape, DtypeError for integers.
+        """
+        node = self._differentiable(ref, "backward", "the result")
+        tape = self._tape
+        if seed is not None:
+            cotangent = self._aligned(seed, node, "backward", "seed")
+        elif len(node.shape):
+            raise ShapeError(
+                f"the result is {show_shape(node.shape)}, no scalar: give a cotangent as seed=, or reduce it with sum",
+                op="backward",
+            )
+        else:
+            with Quietly(self.cursor):
+                cotangent = tape.inner.full(shape=(), value=1.0, dtype=node.dtype)
+        found = tape.cotangents([node], [cotangent], retain=None if dense else self._leaves, keep=dense)
+        used = {param: use.node for param, use in self._used.items()}
+        self._gradients = Gradients(tape, self._base, found, used, dense=dense)
+        return self._gradients
+
+    def grad(self, ref: Ref | Param) -> Any:
+        """The gradient of the last backward pass for a ref or parameter; see `Gradients`."""
+        return self._last_gradients("grad")[ref]
+
+    def jvp_leaf(self, ref: Ref, leaf: Ref, tangent: Any) -> Any:
+        """The derivative of a computed ref when one leaf moves by `tangent`; see `jvp_all`."""
+        return self.jvp_all(ref, {leaf: tangent})
+
+    def jvp_all(self, ref: Ref, tangents: Mapping[Ref, Any]) -> Any:
+        """The forward derivative J v of a computed ref when leaves move by their tangents, the others staying.
+
+        Nothing is computed anew: the tape's pullback is itself pulled back (`interpreters.pushforward`), so it costs
+        about three backward passes. Raises ProgramError for what is no leaf, and after a sparse backward pass.
+        """
+        node = self._differentiable(ref, "jvp", "the result")
+        moves = {}
+        for leaf, tangent in tangents.items():
+            record = self._differentiable(leaf, "jvp", "the leaf").record
+            if record is None or record.primitive is not None:
+                what = "is a constant" if record is None else "is the result of an op"
+                raise ProgramError(f"jvp moves leaves, but this ref {what}; make it with leaf(…) or use(param)")
+            moves[leaf] = self._aligned(tangent, leaf, "jvp", "tangent")
+        return owned(self._base.get(pushforward(node, moves)))
+
+    def _differentiable(self, ref: Any, op: str, what: str) -> Ref:
+        node = own_node(self._tape, ref, op)
+        if not is_float(node.dtype):
+            raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats have derivatives", op=op)
+        return node
+
+    def _aligned(self, value: Any, node: Ref, op: str, what: str) -> Any:
+        """A seed or tangent as a value, of the node's shape and dtype."""
+        array = own_array(value)
+        if array.dtype.kind not in "fO":
+            raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)
+        _require_shape(op, what, tuple(array.shape), tuple(node.shape))
+        return self._tape.inner.const(array, dtype=node.dtype)
+
+    def _last_gradients(self, op: str) -> Gradients:
+        if self._gradients is None:
+            raise ProgramError(
+                f"{op} needs gradients, but there was no backward pass on this tape; call backward first"
+            )
+        return self._gradients
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def sgd_step_all(self, lr: float) -> None:
+        """p ← p - lr·g for every trained parameter that was used on this tape; all of them change, or none.
+
+        The gradients are those of the last backward pass, zeros where it found none. Raises UsageError, before anything
+        changes, for a learning rate that is negative or not finite.
+        """
+        self._step_all("sgd_step_all", optim.sgd(lr=lr))
+
+    def adam_step_all(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+        """An Adam step like `sgd_step_all`; t and the moments are kept per parameter, as long as the session lives."""
+        self._step_all("adam_step_all", optim.adam(lr=lr, betas=(beta1, beta2), eps=eps))
+
+    def adamw_step_all(
+        self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01
+    ) -> None:
+        """An AdamW step (decoupled weight decay); its t and moments are not those of `adam_step_all`."""
+        self._step_all("adamw_step_all", optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay))
+
+    def _step_all(self, op: str, optimizer: Optimizer) -> None:
+        gradients = self._last_gradients(op)
+        states = self._states[optimizer.name]
+
+        def stepped(ops: Interpreter[Any], param: Param, node: Ref) -> tuple[Any, _State]:
+            p, g = param.mirror(self._base), gradients.cotangent(node)
+            state = states.get(param)
+            if state is None:
+                slots = optimizer.slots(param.shape, param.dtype, str(param))
+                state = _State(0, tuple([ops.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in slots]))
+            t = state.t + 1
+            scalars = {name: ops.const(value, dtype=p.dtype) for name, value in optimizer.scalars(t).items()}
+            value, new = optimizer.update(ops, p, g, state.slots, scalars)
+            return value, _State(t, new)
+
+        def update(ops: Interpreter[Any]) -> list[tuple[Param, Any, _State]]:
+            trained = [
+                (param, use.node) for param, use in self._used.items() if use.node.record and param.requires_grad
+            ]
+            return [(param, *stepped(ops, param, node)) for param, node in trained]
+
+        updated = self._tape.inner.region("update", update)
+        if not self._base.executes:
+            return
+        with uninterrupted():
+            for param, value, state in updated:
+                param.commit(value, self._base)
+                states[param] = state
+
+
+def _require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:
+    message = f"{what} is {show_shape(tuple(shape))} where {show_shape(tuple(expected))} is expected"
+    if len(shape) != len(expected):
+        raise ShapeError(message, op=op)
+    for a, b in zip(shape, expected):
+        try:
+            require_equal(a, b, lambda: message)
+        except ShapeError as error:
+            error.op = op
+            raise
