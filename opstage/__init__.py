@@ -22,8 +22,8 @@ from .options import Options
 __all__ = [
     "DtypeError",
     "Ops",
-    "Options",
     "OpstageError",
+    "Options",
     "ProgramError",
     "RangeError",
     "Ref",

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .interpreters.derivatives import jvp as jvp_over
-from .interpreters.derivatives import run_on_tape, value_and_grad as value_and_grad_over
+from .interpreters.derivatives import run_on_tape
+from .interpreters.derivatives import value_and_grad as value_and_grad_over
 from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import make_interpreter
@@ -105,7 +106,7 @@ def hvp(
     options: Options | None = None,
     train: bool = False,
 ) -> Any:
-    """Hessian-vector product of a scalar program by forward over reverse: a tuple shaped like args, None at integers."""
+    """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
     program = with_train(program, train)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
@@ -118,7 +119,7 @@ def hvp(
 
 
 def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
-    """Check the shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
+    """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
 
     Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them.
     """

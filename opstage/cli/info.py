@@ -36,7 +36,7 @@ def info() -> None:
 
 
 def blas_lines() -> list[str]:
-    """The BLAS libraries that NumPy loaded, with threads and core type; a warning where the environment pins an older core."""
+    """The BLAS that NumPy loaded, its threads and core type; a warning where the environment pins the core type."""
     import numpy as np
     from threadpoolctl import threadpool_info
 

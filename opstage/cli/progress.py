@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Self, final
 
 import click
-from typing_extensions import Self
 
 from ..training.fit import EpochResult
 

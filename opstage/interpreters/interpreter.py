@@ -159,16 +159,16 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
         owner = getattr(ref, "ops", None)
         if owner is None:
             raise ProgramError(
-                f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…), or pass it to the program"
+                f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…), "
+                "or pass it to the program"
             )
         if owner.depth > self.depth:
             raise ProgramError(
                 "a ref of an inner derivative was used outside of it; return it from the inner function instead"
             )
         if owner.depth == self.depth:
-            raise ProgramError(
-                f"refs of two interpreters were mixed: {getattr(owner, 'closed', None) or 'this one belongs to another run'}"
-            )
+            why = getattr(owner, "closed", None) or "this one belongs to another run"
+            raise ProgramError(f"refs of two interpreters were mixed: {why}")
         return self.wrap(self.inner.adopt(ref))
 
     @override

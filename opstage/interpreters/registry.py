@@ -50,9 +50,8 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
     if entry is not None:
         return _load(entry)(options)
     if options.backend not in backends():
-        raise UsageError(
-            f"unknown backend {options.backend!r}{nearest(options.backend, backends())}; here are {', '.join(backends())}"
-        )
+        here = backends()
+        raise UsageError(f"unknown backend {options.backend!r}{nearest(options.backend, here)}; here are {', '.join(here)}")
     devices = ", ".join(device for backend, device in _OWN if backend == options.backend)
     missing = _missing_for_cuda() if options.use_gpu else ""
     raise UsageError(

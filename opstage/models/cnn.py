@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..ops.derived import dropout
@@ -13,7 +14,7 @@ from .layers import conv, conv_init, linear, linear_init
 
 @dataclass(frozen=True)
 class Config:
-    """Images (B, inputs, height, width); a block of two 3x3 convolutions and a 2x2 pool for each entry of `channels`."""
+    """Images (B, inputs, height, width); for each entry of `channels` two 3x3 convolutions and a 2x2 pool."""
 
     inputs: int = 1
     height: int = 8
@@ -28,7 +29,7 @@ class Config:
 def init(config: Config) -> dict[str, Any]:
     """Declarations of the parameters: `blocks.0.first.kernel`, …, `dense.weight`, `head.weight`."""
     sizes = (config.inputs, *config.channels)
-    blocks = [{"first": conv_init(a, b, (3, 3)), "second": conv_init(b, b, (3, 3))} for a, b in zip(sizes, sizes[1:])]
+    blocks = [{"first": conv_init(a, b, (3, 3)), "second": conv_init(b, b, (3, 3))} for a, b in pairwise(sizes)]
     shrink = 2 ** len(config.channels)
     features = sizes[-1] * (config.height // shrink) * (config.width // shrink)
     return {

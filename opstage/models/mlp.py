@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..ops.derived import dropout
@@ -25,7 +26,7 @@ class Config:
 def init(config: Config) -> dict[str, Any]:
     """Declarations of the parameters: `layers.0.weight`, … ."""
     sizes = (config.inputs, *config.hidden, config.classes)
-    return {"layers": [linear_init(a, b) for a, b in zip(sizes, sizes[1:])]}
+    return {"layers": [linear_init(a, b) for a, b in pairwise(sizes)]}
 
 
 def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: bool = False) -> R:

@@ -1,8 +1,8 @@
 """Canonical forms of the static arguments that users write: axes, per-axis tuples, shapes.
 
 Methods of `BoundOps` put arguments in these forms once, so that shape rules, derivative rules and kernels see
-non-negative axes and full tuples only. An argument that has no such form becomes a `Misfit`, and the op is bound all the
-same: `Primitive.infer` raises it, so that a misfit is found, placed and collected as every other error of an op is.
+non-negative axes and full tuples only. An argument that has no such form becomes a `Misfit`, and the op is bound all
+the same: `Primitive.infer` raises it, so that a misfit is found, placed and collected as every other error of an op.
 """
 
 from __future__ import annotations

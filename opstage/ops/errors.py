@@ -59,7 +59,7 @@ class OpstageError(Exception):
 
 
 class UsageError(OpstageError, ValueError):
-    """Bad input to Opstage itself: an unknown option, a missing file, a wrong argument (exit code 2 on a command line)."""
+    """Bad input to Opstage: an unknown option, a missing file, a wrong argument (exit code 2 on a command line)."""
 
 
 class ValidationError(UsageError):
@@ -71,7 +71,7 @@ class ValidationError(UsageError):
 
 
 class ProgramError(OpstageError, TypeError):
-    """A program that breaks the rules of refs: mixes interpreters, uses a ref after its tape was closed, returns a non-ref."""
+    """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is no ref."""
 
 
 class UnsupportedError(OpstageError, NotImplementedError):

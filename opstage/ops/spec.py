@@ -55,7 +55,7 @@ class Spec:
         return TensorType(shape, default if is_float(dtype) else dtype)
 
     def holds(self, shape: tuple[int, ...], sizes: dict[str, int]) -> str | None:
-        """None when an array of `shape` satisfies this Spec given `sizes` of names (which gain new ones); else why not."""
+        """None when `shape` satisfies this Spec given the `sizes` of names (which gain new ones); else why not."""
         entries = self.shape.split() if isinstance(self.shape, str) else self.shape
         if len(entries) != len(shape):
             return f"has rank {len(shape)} but {self} has rank {len(entries)}"

@@ -27,9 +27,13 @@ class Contract:
         self._conditions = [*self._conditions, *conditions]
 
     def check(
-        self, batch: tuple[Any, ...], arrays: list[Any], refs: Sequence[Any], unforeseen: Callable[[tuple[Any, ...]], None]
+        self,
+        batch: tuple[Any, ...],
+        arrays: list[Any],
+        refs: Sequence[Any],
+        unforeseen: Callable[[tuple[Any, ...]], None],
     ) -> None:
-        """Raise ShapeError for a batch outside the Specs; without Specs, `unforeseen(batch)` validates a new signature."""
+        """Raise ShapeError for a batch outside the Specs; without any, `unforeseen(batch)` validates a new signature."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
         if signature in self._known:
             return

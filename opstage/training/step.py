@@ -46,7 +46,9 @@ class LossProgram:
         result = self.loss(ops, params, state, *batch) if self.has_state else self.loss(ops, params, *batch)
         loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
         if not isinstance(aux, Aux):
-            raise ProgramError(f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}")
+            raise ProgramError(
+                f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
+            )
         leaves, _ = flatten(loss)
         if len(leaves) != 1:
             raise ProgramError(f"a training program's loss is one scalar; got {len(leaves)} tensors")

@@ -70,9 +70,7 @@ class ScalarTrainer:
         leaves, self._structure = flatten(params)
         self._names = paths(params)
         flags = requires_grad_flags(params, requires_grad, options)
-        self._params = [
-            as_param(leaf, name, flag, options) for leaf, name, flag in zip(leaves, self._names, flags)
-        ]
+        self._params = [as_param(leaf, name, flag, options) for leaf, name, flag in zip(leaves, self._names, flags)]
         self.options = options
         self.steps_taken = 0
         self.last_metrics: Mapping[str, Any] = {}
@@ -305,9 +303,7 @@ def scalar_trainer(
 
     With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report.
     """
-    return ScalarTrainer(
-        loss, params, specs, options if options is not None else Options(), requires_grad, state, clip
-    )
+    return ScalarTrainer(loss, params, specs, options if options is not None else Options(), requires_grad, state, clip)
 
 
 def check_trainer(loss: Callable[..., Any], params: Any, *specs: Any, options: Options | None = None) -> Report:

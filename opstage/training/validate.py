@@ -48,5 +48,3 @@ def validate_step(
     labels += [f"state[{i}]" for i in range(len(state_specs))]
     labels += list(batch_names) if batch_names else [f"batch[{i}]" for i in range(len(batch_specs))]
     return check_base_program(base, every, [*labels, "lr"], options, parameters=len(leaves))
-
-

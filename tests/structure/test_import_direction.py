@@ -94,4 +94,6 @@ def test_the_catalogue_knows_no_array_library() -> None:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            assert not [n for n in names if n.split(".")[0] in ("numpy", "scipy", "numba")], f"{path.name}:{node.lineno}"
+            assert not [n for n in names if n.split(".")[0] in ("numpy", "scipy", "numba")], (
+                f"{path.name}:{node.lineno}"
+            )

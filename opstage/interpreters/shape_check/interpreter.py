@@ -119,7 +119,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
     def bind(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static, /) -> tuple[ShapeRef, ...]:
         refs = tuple([self.adopt(ref) for ref in refs])
         types = tuple([ref.type for ref in refs])
-        doubtful = any([ref.doubtful for ref in refs])
+        doubtful = any(ref.doubtful for ref in refs)
         self.bound_ops += 1
         key = (primitive, types, *static.values())
         inferred = self._memo.get(key)
@@ -159,7 +159,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
 
 
 def _guess(primitive: Primitive, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-    """Types to go on with after an error: of the last operand's rank (x stands last in linear and conv), dims unknown."""
+    """Types to go on with after an error: the last operand's rank (x is last in linear and conv), unknown dims."""
     model = next((t for t in reversed(types) if t.dtype.kind in "fO"), types[-1] if types else None)
     if model is None:
         model = TensorType((), np.dtype(np.float32))

@@ -14,7 +14,7 @@ from ..catalogue.activation import (
     SILU_GRAD,
     TANH_GRAD,
 )
-from ..protocol import Number, R
+from ..protocol import R
 from .calls import Calls
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step of one parameter; learning rate and bias corrections are scalar refs, so a schedule never recompiles."""
+"""One optimizer step of one parameter; learning rate and bias corrections are refs: a schedule never recompiles."""
 
 from __future__ import annotations
 

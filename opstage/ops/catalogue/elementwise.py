@@ -323,7 +323,8 @@ def _safe_log_derivative(ops: Ops[R], x: R, g: R, *, eps: Any) -> R:
 
 SAFE_LOG = pointwise(
     "safe_log",
-    "`safe_log(x, eps=)` = log(max(x, eps)); gradient 1/x where x >= eps, else 0. PyTorch: torch.log(torch.clamp(x, min=eps)).",
+    "`safe_log(x, eps=)` = log(max(x, eps)); gradient 1/x where x >= eps, else 0. "
+    "PyTorch: torch.log(torch.clamp(x, min=eps)).",
     reads="x",
     derivative=_safe_log_derivative,
     decomposition=_safe_log_decomposition,
