@@ -1,0 +1,96 @@
+"""Gradient clipping, as programs: `clip(ops, gradients)` gives the clipped gradients.
+
+As in PyTorch nothing is an error here: a nan in a gradient, or an infinite norm, goes through the formulas.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from ..ops.primitive import R
+from ..ops.protocol import Ops
+from .hyperparameters import require_nonnegative
+
+_GUARD = 1e-6  # PyTorch's, against a norm of 0
+
+
+class Clip(ABC):
+    """`clip(ops, gradients)`: all gradients of a step, clipped, in their order."""
+
+    @abstractmethod
+    def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]: ...
+
+
+def global_norm(ops: Ops[R], gradients: Sequence[R]) -> R:
+    """√Σ g² over all elements of all gradients, a scalar; there must be a gradient."""
+    squares = [ops.sum(ops.mul(g, g)) for g in gradients]
+    total = squares[0]
+    for square in squares[1:]:
+        total = ops.add(total, square)
+    return ops.sqrt(total)
+
+
+def _factor(ops: Ops[R], norm: R, max_norm: float) -> R:
+    """min(1, max_norm/(norm + 1e-6)); nan where the norm is nan."""
+
+    def number(value: float) -> R:
+        return ops.full(shape=(), value=value, dtype=norm.dtype)
+
+    return ops.minimum(ops.div(number(max_norm), ops.add(norm, number(_GUARD))), number(1.0))
+
+
+def _times(ops: Ops[R], g: R, factor: R) -> R:
+    return ops.mul(g, ops.broadcast_to(factor, shape=g.shape))
+
+
+@final
+@dataclass(frozen=True)
+class ByValue(Clip):
+    """Each element limited to [-limit, limit]. PyTorch: torch.nn.utils.clip_grad_value_."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("by_value", "limit", self.limit)
+
+    def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
+        return [ops.clamp(g, lo=-self.limit, hi=self.limit) for g in gradients]
+
+
+@final
+@dataclass(frozen=True)
+class ByNorm(Clip):
+    """Each gradient by itself times min(1, max_norm/(‖g‖ + 1e-6)). PyTorch: clip_grad_norm_ of one parameter."""
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("by_norm", "max_norm", self.max_norm)
+
+    def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
+        return [_times(ops, g, _factor(ops, global_norm(ops, [g]), self.max_norm)) for g in gradients]
+
+
+@final
+@dataclass(frozen=True)
+class ByGlobalNorm(Clip):
+    """All gradients times min(1, max_norm/(‖all of them‖ + 1e-6)). PyTorch: torch.nn.utils.clip_grad_norm_."""
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("by_global_norm", "max_norm", self.max_norm)
+
+    def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
+        if not gradients:
+            return []
+        factor = _factor(ops, global_norm(ops, gradients), self.max_norm)
+        return [_times(ops, g, factor) for g in gradients]
+
+
+by_value = ByValue
+by_norm = ByNorm
+by_global_norm = ByGlobalNorm

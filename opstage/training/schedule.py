@@ -1,0 +1,237 @@
+"""Learning-rate schedules: pure functions from a step, counted from 0, to a rate, in float64 on the host.
+
+A schedule goes where an optimizer takes a learning rate: `adamw(lr=schedule.cosine(1e-3, total_steps=1000))`. Its
+value enters the compiled step as a scalar, so a schedule never recompiles anything. Formulas are PyTorch's where
+torch.optim.lr_scheduler has the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+from .hyperparameters import require_choice, require_count, require_fraction, require_nonnegative, require_positive
+
+
+class Schedule(ABC):
+    """`schedule(step)` is the learning rate of a step, counted from 0."""
+
+    @abstractmethod
+    def __call__(self, step: int) -> float: ...
+
+
+def _cosine(start: float, end: float, done: float) -> float:
+    """From start to end along half a cosine as `done` goes from 0 to 1."""
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
+
+
+def _line(start: float, end: float, done: float) -> float:
+    return start + (end - start) * done
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """lr."""
+
+    lr: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("constant", "lr", self.lr)
+
+    def __call__(self, step: int) -> float:
+        return self.lr
+
+
+@final
+@dataclass(frozen=True)
+class Step(Schedule):
+    """lr · gamma^⌊step/step_size⌋. PyTorch: StepLR."""
+
+    lr: float
+    step_size: int
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_nonnegative("step", "lr", self.lr)
+        require_count("step", "step_size", self.step_size)
+        require_nonnegative("step", "gamma", self.gamma)
+
+    def __call__(self, step: int) -> float:
+        return self.lr * self.gamma ** (step // self.step_size)
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """lr · gamma^step. PyTorch: ExponentialLR."""
+
+    lr: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("exponential", "lr", self.lr)
+        require_nonnegative("exponential", "gamma", self.gamma)
+
+    def __call__(self, step: int) -> float:
+        return self.lr * self.gamma**step
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """eta_min + (lr - eta_min)·(1 + cos(π·step/total_steps))/2 (Loshchilov & Hutter 2017).
+
+    As in PyTorch it rises again after `total_steps`. PyTorch: CosineAnnealingLR(T_max=total_steps).
+    """
+
+    lr: float
+    total_steps: int
+    eta_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_nonnegative("cosine", "lr", self.lr)
+        require_count("cosine", "total_steps", self.total_steps)
+        require_nonnegative("cosine", "eta_min", self.eta_min)
+
+    def __call__(self, step: int) -> float:
+        return _cosine(self.lr, self.eta_min, step / self.total_steps)
+
+
+@final
+@dataclass(frozen=True)
+class LinearWarmup(Schedule):
+    """lr · (f + (1 - f)·min(step, warmup_steps)/warmup_steps), f = start_factor. PyTorch: LinearLR."""
+
+    lr: float
+    warmup_steps: int
+    start_factor: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        require_nonnegative("linear_warmup", "lr", self.lr)
+        require_count("linear_warmup", "warmup_steps", self.warmup_steps)
+        require_fraction("linear_warmup", "start_factor", self.start_factor, closed=True)
+
+    def __call__(self, step: int) -> float:
+        return self.lr * _line(self.start_factor, 1.0, min(step, self.warmup_steps) / self.warmup_steps)
+
+
+@final
+@dataclass(frozen=True)
+class WarmupCosine(Schedule):
+    """A linear rise to lr at step `warmup_steps`, then half a cosine down to eta_min, reached at `total_steps`.
+
+    The rise is lr·(step + 1)/(warmup_steps + 1), so that the first step moves too. After that it stays eta_min.
+    """
+
+    lr: float
+    warmup_steps: int
+    total_steps: int
+    eta_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_nonnegative("warmup_cosine", "lr", self.lr)
+        require_count("warmup_cosine", "warmup_steps", self.warmup_steps, least=0)
+        require_count("warmup_cosine", "total_steps", self.total_steps, least=self.warmup_steps + 1)
+        require_nonnegative("warmup_cosine", "eta_min", self.eta_min)
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / (self.warmup_steps + 1)
+        done = (step - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        return _cosine(self.lr, self.eta_min, min(done, 1.0))
+
+
+_CYCLIC_MODES = ("triangular", "triangular2", "exp_range")
+
+
+@final
+@dataclass(frozen=True)
+class Cyclic(Schedule):
+    """Up from base_lr to max_lr and down again, over and over (Smith 2017). PyTorch: CyclicLR.
+
+    The height of a cycle stays ("triangular"), halves from one cycle to the next ("triangular2"), or is multiplied by
+    gamma^step ("exp_range"). `step_size_down` is `step_size_up` unless given.
+    """
+
+    base_lr: float
+    max_lr: float
+    step_size_up: int = 2000
+    step_size_down: int | None = None
+    mode: str = "triangular"
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_nonnegative("cyclic", "base_lr", self.base_lr)
+        require_nonnegative("cyclic", "max_lr", self.max_lr)
+        require_count("cyclic", "step_size_up", self.step_size_up)
+        if self.step_size_down is not None:
+            require_count("cyclic", "step_size_down", self.step_size_down)
+        require_choice("cyclic", "mode", self.mode, _CYCLIC_MODES)
+        require_nonnegative("cyclic", "gamma", self.gamma)
+
+    def __call__(self, step: int) -> float:
+        down = self.step_size_up if self.step_size_down is None else self.step_size_down
+        cycle, within = divmod(step, self.step_size_up + down)
+        rising = within <= self.step_size_up
+        height = within / self.step_size_up if rising else (self.step_size_up + down - within) / down
+        if self.mode == "triangular2":
+            height /= 2.0**cycle
+        elif self.mode == "exp_range":
+            height *= self.gamma**step
+        return self.base_lr + (self.max_lr - self.base_lr) * height
+
+
+_ANNEALINGS = {"cos": _cosine, "linear": _line}
+
+
+@final
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """From max_lr/div_factor up to max_lr, then down to max_lr/div_factor/final_div_factor (Smith & Topin 2019).
+
+    The rise takes the fraction `pct_start` of `total_steps`; with `three_phase` an equally long way back to the start
+    precedes the last descent. After `total_steps` the rate stays at its last value. PyTorch: OneCycleLR.
+    """
+
+    max_lr: float
+    total_steps: int
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+
+    def __post_init__(self) -> None:
+        require_nonnegative("one_cycle", "max_lr", self.max_lr)
+        require_count("one_cycle", "total_steps", self.total_steps)
+        require_fraction("one_cycle", "pct_start", self.pct_start, closed=True)
+        require_choice("one_cycle", "anneal_strategy", self.anneal_strategy, _ANNEALINGS)
+        require_positive("one_cycle", "div_factor", self.div_factor)
+        require_positive("one_cycle", "final_div_factor", self.final_div_factor)
+
+    def __call__(self, step: int) -> float:
+        first = self.max_lr / self.div_factor
+        rates = [first, self.max_lr, *([first] if self.three_phase else []), first / self.final_div_factor]
+        rise = self.pct_start * self.total_steps
+        ends = [rise - 1, *([2 * rise - 2] if self.three_phase else []), self.total_steps - 1]
+        begin = 0.0
+        for start, end, until in zip(rates, rates[1:], ends):
+            if step <= until:
+                # PyTorch divides by 0 where a rise ends at the step at which it begins
+                done = (step - begin) / (until - begin) if until > begin else 1.0
+                return _ANNEALINGS[self.anneal_strategy](start, end, done)
+            begin = until
+        return rates[-1]
+
+
+constant = Constant
+step = Step
+exponential = Exponential
+cosine = Cosine
+linear_warmup = LinearWarmup
+warmup_cosine = WarmupCosine
+cyclic = Cyclic
+one_cycle = OneCycle

@@ -1,0 +1,93 @@
+"""Gradient clipping against its formulas in NumPy, finite and not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.ops.errors import UsageError
+from opstage.options import Options
+from opstage.training import clip
+
+GRADIENTS = {
+    "large": [np.array([[3.0, -4.0], [0.5, 0.0]]), np.array([12.0])],
+    "small": [np.array([0.01, -0.02]), np.array(0.03)],
+    "zero": [np.zeros(3), np.zeros((2, 2))],
+    "infinite": [np.array([np.inf, 1.0]), np.array([2.0])],
+    "nan": [np.array([np.nan, 1.0]), np.array([2.0])],
+}
+
+
+def clipped(by: clip.Clip, gradients: list[Any]) -> list[Any]:
+    result: list[Any] = opstage.run(lambda ops, *g: by(ops, g), *gradients, options=Options(dtype="float64"))
+    return result
+
+
+def norm(gradients: list[Any]) -> Any:
+    return np.sqrt(sum(np.sum(g**2) for g in gradients))
+
+
+def factor(total: Any, max_norm: float) -> Any:
+    """PyTorch: clamp(max_norm/(norm + 1e-6), max=1), which keeps nan."""
+    return np.minimum(max_norm / (total + 1e-6), 1.0)
+
+
+def same(actual: list[Any], expected: list[Any]) -> None:
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected):
+        np.testing.assert_allclose(a, e, rtol=1e-12, strict=True)
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_by_value(case: str) -> None:
+    gradients = GRADIENTS[case]
+    expected = [np.where(g > 2.0, 2.0, np.where(g < -2.0, -2.0, g)) for g in gradients]
+    same(clipped(clip.by_value(2.0), gradients), expected)
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_by_norm(case: str) -> None:
+    gradients = GRADIENTS[case]
+    same(clipped(clip.by_norm(2.0), gradients), [g * factor(norm([g]), 2.0) for g in gradients])
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_by_global_norm(case: str) -> None:
+    gradients = GRADIENTS[case]
+    total = norm(gradients)
+    same(clipped(clip.by_global_norm(2.0), gradients), [g * factor(total, 2.0) for g in gradients])
+
+
+def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
+    large = GRADIENTS["large"]
+    assert norm(clipped(clip.by_global_norm(2.0), large)) == pytest.approx(2.0, rel=1e-6)
+    assert all(norm([g]) == pytest.approx(2.0, rel=1e-6) for g in clipped(clip.by_norm(2.0), large))
+    same(clipped(clip.by_global_norm(2.0), GRADIENTS["small"]), GRADIENTS["small"])
+
+
+def test_an_infinite_gradient_stops_the_others_and_a_nan_spreads() -> None:
+    infinite = clipped(clip.by_global_norm(1.0), GRADIENTS["infinite"])
+    assert math.isnan(infinite[0][0]) and infinite[0][1] == 0 and infinite[1] == 0
+    assert all(np.all(np.isnan(g)) for g in clipped(clip.by_global_norm(1.0), GRADIENTS["nan"]))
+
+
+def test_no_gradients() -> None:
+    assert clip.by_global_norm(1.0)(None, []) == []  # type: ignore[arg-type]
+
+
+def test_global_norm() -> None:
+    total = opstage.run(lambda ops, *g: clip.global_norm(ops, g), *GRADIENTS["large"], options=Options(dtype="float64"))
+    np.testing.assert_allclose(total, math.sqrt(9 + 16 + 0.25 + 144))
+
+
+@pytest.mark.parametrize("limit", [-1.0, math.nan, math.inf, "1"])
+@pytest.mark.parametrize("by", [clip.by_value, clip.by_norm, clip.by_global_norm])
+def test_bad_limits(by: Any, limit: Any) -> None:
+    with pytest.raises(UsageError, match="must be a finite number that is at least 0"):
+        by(limit)
