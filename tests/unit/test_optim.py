@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,11 @@ STEPS = 6
 
 # The formulas: a generator that is sent gradients and yields parameters; one for each parameter -----------------------
 
-Oracle = Callable[[Any], Iterator[Any]]
+Oracle = Callable[[Any], Generator[Any, Any, None]]
 
 
 def sgd(lr: float, weight_decay: float = 0.0) -> Oracle:
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         g = yield p
         while True:
             p = p - lr * (g + weight_decay * p)
@@ -33,7 +33,7 @@ def sgd(lr: float, weight_decay: float = 0.0) -> Oracle:
 
 
 def momentum(lr: float, mu: float, nesterov: bool, weight_decay: float = 0.0) -> Oracle:
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         b = None
         g = yield p
         while True:
@@ -46,7 +46,7 @@ def momentum(lr: float, mu: float, nesterov: bool, weight_decay: float = 0.0) ->
 
 
 def adagrad(lr: float, lr_decay: float, weight_decay: float, start: float, eps: float) -> Oracle:
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         total, t = np.full_like(p, start), 0
         g = yield p
         while True:
@@ -60,7 +60,7 @@ def adagrad(lr: float, lr_decay: float, weight_decay: float, start: float, eps: 
 
 
 def rmsprop(lr: float, alpha: float, eps: float, weight_decay: float) -> Oracle:
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         square = np.zeros_like(p)
         g = yield p
         while True:
@@ -76,7 +76,7 @@ def adam(lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, d
     rate = lr if callable(lr) else lambda step: lr
     beta1, beta2 = betas
 
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         m, v = np.zeros_like(p), np.zeros_like(p)
         t = 0
         g = yield p
@@ -96,7 +96,7 @@ def adam(lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, d
 
 
 def adadelta(lr: float, rho: float, eps: float, weight_decay: float) -> Oracle:
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         square = np.zeros_like(p)
         delta = np.zeros_like(p)
         g = yield p
@@ -119,7 +119,7 @@ def muon(lr: float, weight_decay: float, mu: float, nesterov: bool, steps: int) 
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         return (u * s) @ vt
 
-    def run(p: Any) -> Iterator[Any]:
+    def run(p: Any) -> Generator[Any, Any, None]:
         b = np.zeros_like(p)
         g = yield p
         while True:
@@ -189,7 +189,7 @@ def test_an_optimizer_follows_its_formula(case: str) -> None:
         next(follow)
     for step, actual in zip(gradients, train(optimizer, params, gradients)):
         for g, p, follow in zip(step, actual, expected):
-            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)  # type: ignore[attr-defined]
+            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)
 
 
 def test_muon_gives_the_parameters_that_are_not_matrices_to_another_optimizer() -> None:
@@ -202,7 +202,7 @@ def test_muon_gives_the_parameters_that_are_not_matrices_to_another_optimizer() 
         next(follow)
     for step, actual in zip(gradients, train(optimizer, params, gradients)):
         for g, p, follow in zip(step, actual, expected):
-            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)  # type: ignore[attr-defined]
+            np.testing.assert_allclose(p, follow.send(g), rtol=1e-9, atol=1e-12)
 
 
 def test_muon_alone_names_the_parameter_that_is_not_a_matrix() -> None:
