@@ -51,37 +51,42 @@ def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> F
         shifted = poly.add(shifted, term)
 
     # Collect, for each monomial of unbounded variables, its coefficient: a polynomial in the bounded ones.
-    groups: defaultdict[poly.Monomial, dict[tuple[int, ...], Fraction]] = defaultdict(dict)
+    groups: defaultdict[poly.Monomial, dict[tuple[int, ...], int]] = defaultdict(dict)
     for monomial, coefficient in shifted.items():
         exponents = [0] * len(bounded)
         for atom, repeats in groupby(monomial):
             if atom in bounded:
                 exponents[bounded[atom]] = sum(1 for _ in repeats)
         unbounded = tuple(atom for atom in monomial if atom not in bounded)
-        groups[unbounded][tuple(exponents)] = Fraction(coefficient)
+        groups[unbounded][tuple(exponents)] = coefficient
     least = _least_on_unit_box(groups.pop((), {}))
     if any(_least_on_unit_box(group) < 0 for group in groups.values()):
         return None
     return least
 
 
-def _least_on_unit_box(coefficients: dict[tuple[int, ...], Fraction]) -> Fraction:
+def _least_on_unit_box(coefficients: dict[tuple[int, ...], int]) -> Fraction:
     """The least Bernstein coefficient of a polynomial, given as coefficients by exponents, on [0, 1]^n."""
     if not coefficients:
         return Fraction(0)
     degrees = [max(exponents) for exponents in zip(*coefficients, strict=True)]
+    constant = coefficients.get((0,) * len(degrees), 0)
+    negative = sum(c for exponents, c in coefficients.items() if c < 0 and any(exponents))
     size = math.prod(degree + 1 for degree in degrees)
-    if size > _MOST_COEFFICIENTS:
-        least = coefficients.get((0,) * len(degrees), Fraction(0))
-        return least + sum(c for exponents, c in coefficients.items() if any(exponents) and c < 0)
+    if not negative or size > _MOST_COEFFICIENTS:
+        return Fraction(constant + negative)
+    # With n the degree in one variable, b_i = sum over j <= i of C(i, j)/C(n, j) a_j. Everything is multiplied by a
+    # common multiple of the C(n, j), to stay in integers.
+    multiple = 1
     for axis, degree in enumerate(degrees):
-        if not degree:
-            continue
-        transformed: defaultdict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+        common = math.lcm(*(math.comb(degree, j) for j in range(degree + 1)))
+        multiple *= common
+        transformed: defaultdict[tuple[int, ...], int] = defaultdict(int)
         for exponents, coefficient in coefficients.items():
             before, j, after = exponents[:axis], exponents[axis], exponents[axis + 1 :]
+            part = coefficient * (common // math.comb(degree, j))
             for i in range(j, degree + 1):
-                transformed[(*before, i, *after)] += Fraction(math.comb(i, j), math.comb(degree, j)) * coefficient
+                transformed[(*before, i, *after)] += part * math.comb(i, j)
         coefficients = transformed
     least = min(coefficients.values())
-    return least if len(coefficients) == size else min(least, Fraction(0))  # an absent coefficient is 0
+    return Fraction(least if len(coefficients) == size else min(least, 0), multiple)  # an absent coefficient is 0

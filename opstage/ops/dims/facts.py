@@ -5,7 +5,7 @@ A claim says that a polynomial is zero or that it is nonnegative. `Facts` turns 
 * a range for every name (low >= 0; 1 where nothing else was declared),
 * an image for every name that an equation determines: D == H*K gives D -> H*K, and N % 3 == 0 gives N -> 3*N', with a
   new name N' (primed names never reach the user),
-* what is left: equations used as rewriting rules on their leading monomial, and inequalities.
+* what is left: inequalities, and equations, which serve as rules that rewrite their leading monomial where they can.
 
 `normal` rewrites a polynomial accordingly. Two polynomials of one normal form are equal wherever the facts hold.
 """
@@ -28,9 +28,14 @@ class Claim(NamedTuple):
     is_zero: bool
     polynomial: poly.Polynomial
 
+    @property
+    def key(self) -> tuple[bool, frozenset[tuple[poly.Monomial, int]]]:
+        """What tells this claim from others, to remember answers by."""
+        return self.is_zero, frozenset(self.polynomial.items())
+
 
 class Congruence(NamedTuple):
-    """`dividend % divisor == remainder`."""
+    """`dividend % divisor == remainder`; impossible unless the remainder lies in [0, divisor)."""
 
     dividend: poly.Polynomial
     divisor: poly.Polynomial
@@ -47,14 +52,16 @@ class Facts:
     def __init__(self, atoms: poly.AtomTable, claims: Iterable[Claim] = ()):
         self.inequalities: list[poly.Polynomial] = []
         self.equations: list[poly.Polynomial] = []
+        self.claims = tuple(claims)
         self._atoms = atoms
+        self._rules: list[poly.Polynomial] = []
         self._ranges: dict[poly.Name, Range] = {}
         self._images: dict[poly.Name, poly.Polynomial] = {}
         self._normal_atoms: dict[poly.Atom, poly.Polynomial] = {}
         equations: list[poly.Polynomial] = []
         inequalities: list[poly.Polynomial] = []
         lows: dict[poly.Name, int] = {}
-        for claim in claims:
+        for claim in self.claims:
             (equations if claim.is_zero else inequalities).append(claim.polynomial)
             single = _linear_in_one_name(claim.polynomial)
             if single is not None:
@@ -65,7 +72,7 @@ class Facts:
         self._ranges = {name: Range(low, None) for name, low in lows.items()}
         self._image_ranges: list[poly.Polynomial] = []
         # Plain equations first: they may turn a congruence or an inequality into a simpler one.
-        for p in sorted(equations, key=lambda p: as_congruence(atoms, p) is not None):
+        for p in sorted(equations, key=self._precedence):
             self._add_equation(p)
         for p in inequalities + self._image_ranges:
             self._add_inequality(p)
@@ -108,16 +115,21 @@ class Facts:
         return poly.floor_divide(self._atoms, numerator, denominator)
 
     def _reduce(self, p: poly.Polynomial) -> poly.Polynomial:
-        """Rewrite leading monomials of the equations until none is left; each step lowers the monomials."""
-        for equation in self.equations:
-            lead = poly.leading(equation)
-            if equation[lead] == 1:
-                quotient, remainder = poly.divide(p, equation)
-                if quotient:
-                    return self._reduce(remainder)
+        """Rewrite leading monomials of the rules until none is left; each step lowers the monomials."""
+        for rule in self._rules:
+            quotient, remainder = poly.divide(p, rule)
+            if quotient:
+                return self._reduce(remainder)
         return p
 
     # ------------------------------------------------------------------ solving
+
+    def _precedence(self, p: poly.Polynomial) -> int:
+        """Equations that are solved first settle most: plain ones, then N % 3 == 0, then D % H == 0."""
+        congruence = as_congruence(self._atoms, p)
+        if congruence is None:
+            return 0
+        return 1 if poly.constant_value(congruence.divisor) is not None else 2
 
     def _add_equation(self, p: poly.Polynomial) -> None:
         while True:
@@ -134,7 +146,12 @@ class Facts:
             if not self._solve_congruence(p):
                 break
         self.equations.append(p)
-        self._normal_atoms.clear()
+        if p[poly.leading(p)] == 1:
+            self._rules.append(p)
+            self._normal_atoms.clear()
+            if self.normal(p):  # B == C//(A + B) would grow without end: it rewrites the B inside as well
+                self._rules.pop()
+                self._normal_atoms.clear()
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
         """Use `p == 0` as `name = image` where a name stands alone with coefficient 1 or -1."""
@@ -155,6 +172,8 @@ class Facts:
         if congruence is not None:
             dividend, divisor, remainder = congruence
             modulus = poly.constant_value(divisor)
+            if remainder < 0 or (modulus is not None and remainder >= modulus):
+                raise Contradiction
             if modulus is not None:
                 return self._solve_modulo(poly.add(dividend, poly.constant(remainder), -1), modulus)
             name = _single_name(dividend)
@@ -200,7 +219,7 @@ class Facts:
         self._images = {other: poly.substitute(self._atoms, p, replace) for other, p in self._images.items()}
         self._images[name] = image
         self._normal_atoms.clear()
-        waiting, self.equations = self.equations, []
+        waiting, self.equations, self._rules = self.equations, [], []
         for equation in waiting:
             self._add_equation(equation)
         self._image_ranges.append(poly.add(image, poly.constant(self.range_of(name).low or 0), -1))
@@ -244,8 +263,7 @@ def as_congruence(atoms: poly.AtomTable, p: poly.Polynomial) -> Congruence | Non
                 # Is `signed` dividend - divisor*(dividend//divisor) - remainder?
                 rest = poly.add(dividend, poly.multiply(divisor, poly.variable(quotient)), -1)
                 remainder = poly.constant_value(poly.add(rest, signed, -1))
-                limit = poly.constant_value(divisor)
-                if remainder is not None and (remainder == 0 or limit is not None and 0 < remainder < limit):
+                if remainder is not None:
                     return Congruence(dividend, divisor, remainder)
     return None
 

@@ -1,7 +1,7 @@
 """What follows from the facts: `Prover` answers whether a claim holds for every allowed value, or for none.
 
-An inequality p >= 0 is shown by bounding p over the ranges of its atoms, after adding up to three known inequalities
-times nonnegative terms to it (so K <= T and T <= S give K <= S). A floor quotient q = n//d counts as an atom with a
+An inequality p >= 0 is shown by bounding p over the ranges of its atoms, less up to three known inequalities, each
+times a nonnegative term (so K <= T and T <= S give K <= S). A floor quotient q = n//d counts as an atom with a
 range of its own and the known inequalities d*q <= n <= d*q + d - 1. Every answer is sound; some truths are not found.
 """
 
@@ -25,11 +25,11 @@ class Prover:
     def __init__(self, facts: Facts):
         self.facts = facts
         self._ranges: dict[poly.Quotient, Range] = {}
-        self._proved: dict[tuple[bool, frozenset[tuple[poly.Monomial, int]]], bool] = {}
+        self._proved = {claim.key: True for claim in facts.claims}
 
     def always(self, claim: Claim) -> bool:
         """Whether the claim is shown to hold for every allowed value."""
-        key = (claim.is_zero, frozenset(claim.polynomial.items()))
+        key = claim.key
         found = self._proved.get(key)
         if found is None:
             p = self.facts.normal(claim.polynomial)

@@ -128,7 +128,7 @@ class DimScope:
 
     def verdict(self, claim: Claim) -> Verdict:
         """Proved for every allowed value, refuted by one, or undecided."""
-        key = (claim.is_zero, frozenset(claim.polynomial.items()))
+        key = claim.key
         found = self._verdicts.get(key)
         if found is None:
             if self._prover.always(claim):
@@ -140,7 +140,7 @@ class DimScope:
 
     def witness(self, claim: Claim, wanted: bool = False) -> dict[str, int] | None:
         """Allowed values at which the claim fails (or holds, where that is `wanted`), or None when none is found."""
-        return find_witness(self._prover.facts, [fact.claim for fact in self.facts], claim, wanted)
+        return find_witness(self._prover.facts, claim, wanted)
 
     def require(self, claim: Claim, message: Message) -> None:
         """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided."""
@@ -182,7 +182,7 @@ class DimScope:
         seen = f"it {' and '.join(examples)}" if examples else "no values were found that show either"
         return (
             f"whether {relation} is not decided by what is declared: {seen}. "
-            f'Decide it with where=["{constraint_text(self, claim)}"] or its opposite, '
+            f'Decide it with where=["{left} {"==" if negated else operator} {right}"] or its opposite, '
             "or write the program so that it does not depend on it"
         )
 

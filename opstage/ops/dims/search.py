@@ -31,12 +31,12 @@ def holds(claim: Claim, values: dict[str, int]) -> bool | None:
     return value == 0 if claim.is_zero else value >= 0
 
 
-def find_witness(facts: Facts, declared: Sequence[Claim], claim: Claim, wanted: bool) -> dict[str, int] | None:
+def find_witness(facts: Facts, claim: Claim, wanted: bool) -> dict[str, int] | None:
     """Allowed values of the claim's names (and of those the declared claims tie to them) at which it is `wanted`.
 
     None when the search finds none, which proves nothing.
     """
-    names, relevant = _connected(claim, declared)
+    names, relevant = _connected(claim, facts.claims)
     images = {name: facts.image_of(name) for name in names}
     free = sorted({name for image in images.values() for name in poly.names_of(image)}, key=lambda name: name.text)
     ranges = [facts.range_of(name) for name in free]

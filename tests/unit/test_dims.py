@@ -1,0 +1,385 @@
+"""Dims against Python's own integers, by brute force over values, and against sympy's polynomials."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opstage.ops.dims import (
+    UNKNOWN,
+    DimExpr,
+    DimScope,
+    MissingSizeError,
+    SymbolicDimError,
+    UnknownDimError,
+    Verdict,
+    at_most,
+    equal,
+    evaluate,
+    exact_div,
+    floor_div,
+    is_one,
+    is_zero,
+    maximum,
+    minimum,
+    prod,
+    require_at_most,
+    require_divides,
+    require_equal,
+)
+from opstage.ops.errors import ShapeError, UsageError
+
+NAMES = ("A", "B", "C")
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+many = settings(derandomize=True, deadline=None, max_examples=3000)
+
+# An expression is a name, an int, or (operation, left, right); divisors are nonzero ints or positive expressions.
+leaves = st.sampled_from(NAMES) | st.integers(-4, 9)
+divisors = st.sampled_from((1, 2, 3, 4, 6, 12, -2, -3, *NAMES, ("+", "A", "B"), ("+", "C", 2), ("*", "A", 2)))
+expressions = st.recursive(
+    leaves,
+    lambda inner: (
+        st.tuples(st.sampled_from("+-*"), inner, inner) | st.tuples(st.sampled_from(("//", "%")), inner, divisors)
+    ),
+    max_leaves=8,
+)
+polynomials = st.recursive(leaves, lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner), max_leaves=8)
+values = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
+
+
+def compute(expression: Any, env: dict[str, Any]) -> Any:
+    """The value of an expression tree by Python's operators on whatever `env` holds."""
+    if isinstance(expression, str):
+        return env[expression]
+    if isinstance(expression, int):
+        return expression
+    operation, left, right = expression
+    return OPERATIONS[operation](compute(left, env), compute(right, env))
+
+
+def named(scope: DimScope) -> dict[str, Any]:
+    return {name: scope.dim(name) for name in NAMES}
+
+
+# ---------------------------------------------------------------------- values
+
+
+@many
+@given(expressions, st.lists(values, min_size=4, max_size=4))
+def test_arithmetic_is_that_of_integers(expression: Any, envs: list[dict[str, int]]) -> None:
+    dim = compute(expression, named(DimScope()))
+    for env in envs:
+        assert evaluate(dim, env) == compute(expression, env)
+
+
+@many
+@given(expressions)
+def test_text_parses_back_to_the_same_object(expression: Any) -> None:
+    scope = DimScope()
+    dim = compute(expression, named(scope))
+    parsed = scope.parse(str(dim))
+    assert parsed is dim or (isinstance(dim, int) and parsed == dim)
+    assert scope.conditions == []
+
+
+@settings(many, max_examples=500)
+@given(polynomials, polynomials)
+def test_polynomials_are_identical_exactly_when_sympy_says_equal(a: Any, b: Any) -> None:
+    scope = DimScope()
+    symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in NAMES}
+    difference = sympy.expand(compute(a, symbols) - compute(b, symbols))
+    ours, theirs = compute(a, named(scope)), compute(b, named(scope))
+    assert (ours is theirs or (type(ours) is int and type(theirs) is int and ours == theirs)) == (difference == 0)
+    assert isinstance(ours - theirs, int) == bool(sympy.sympify(difference).is_Integer)
+    expanded = sympy.expand(compute(a, symbols))
+    assert scope.parse(str(expanded)) is ours or scope.parse(str(expanded)) == ours
+
+
+@settings(many, max_examples=1000)
+@given(expressions, expressions, values)
+def test_equal_objects_hash_alike_and_others_do_not(a: Any, b: Any, env: dict[str, int]) -> None:
+    scope = DimScope()
+    left, right = compute(a, named(scope)), compute(b, named(scope))
+    if left is right:
+        assert compute(a, env) == compute(b, env)
+    elif isinstance(left, DimExpr) and isinstance(right, DimExpr):
+        assert hash(left) != hash(right)
+
+
+# ---------------------------------------------------------------------- canonical form
+
+
+def test_divisible_parts_are_pulled_out() -> None:
+    scope = DimScope()
+    n, h, k, t = (scope.dim(name) for name in ("N", "H", "K", "T"))
+    assert (2 * n + 3) // 2 is n + 1
+    assert (n * h) // h is n
+    assert (t + 1 - 1) // 1 is t
+    assert (n * h + k) // h is n + k // h
+    assert (n * h * k) // (h * k) is n
+    assert (n * n - 1) // (n + 1) is n - 1
+    assert (2 * n) // (2 * h) is n // h
+    assert (n * h) // (k * h) is n // k
+    assert (n - n) // h == 0
+    assert type(n // n) is int and n // n == 1
+    assert n % 1 == 0 and (6 * n) % 3 == 0 and (n * h) % h == 0
+
+
+def test_nested_quotients_merge() -> None:
+    scope = DimScope()
+    n, h = scope.dim("N"), scope.dim("H")
+    assert (n // 2) // 3 is n // 6
+    assert (n // 2 + h) // 3 is (n + 2 * h) // 6
+    assert (n // h) // 2 is n // (2 * h)
+    assert (n % 3) % 3 is n % 3
+    assert (n % 6) % 3 is n % 3
+    assert (n % 3) // 3 == 0
+
+
+def test_convolution_sizes_read_well() -> None:
+    scope = DimScope()
+    h = scope.dim("H")
+    assert str((h + 2 * 1 - 3) // 1 + 1) == "H"
+    assert str((h + 2 * 1 - 3) // 2 + 1) == "(H + 1)//2"
+    assert str(((h - 2) // 2 + 1 - 2) // 2 + 1) == "H//4"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("1 + T*B", "B*T + 1"),
+        ("N//3*3", "3*(N//3)"),
+        ("-N + 3", "3 - N"),
+        ("N*N*2", "2*N**2"),
+        ("N**2 - 2*N", "N**2 - 2*N"),
+        ("-(N + 1)", "-N - 1"),
+        ("N % 3", "N - 3*(N//3)"),
+        ("(N + 1)//2//H", "(N + 1)//(2*H)"),
+        ("N//(H*K)", "N//(H*K)"),
+        ("2*3 + 4", "10"),
+        ("+N", "N"),
+    ],
+)
+def test_text(text: str, canonical: str) -> None:
+    assert str(DimScope().parse(text)) == canonical
+
+
+def test_hash_tells_apart_what_python_hashes_alike() -> None:
+    scope = DimScope()
+    n = scope.dim("N")
+    assert hash(-1) == hash(-2)
+    assert hash(n - 1) != hash(n - 2)
+    assert hash(-1 * n) != hash(-2 * n)
+    assert hash(n) == hash(scope.parse("2*N - N"))
+    assert {(n, 3): "shape"}[(scope.dim("N"), 3)] == "shape"
+
+
+def test_equal_names_of_two_scopes_are_different_keys() -> None:
+    ours, theirs = DimScope().dim("N"), DimScope().dim("N")
+    assert len({ours: 1, theirs: 2}) == 2
+
+
+# ---------------------------------------------------------------------- what a dim is not
+
+
+def test_scopes_do_not_mix() -> None:
+    ours, theirs = DimScope().dim("M"), DimScope().dim("N")
+    actions: list[Callable[[], object]] = [
+        lambda: ours + theirs,
+        lambda: theirs // ours,
+        lambda: ours == theirs,
+        lambda: ours < theirs,
+        lambda: equal(ours, theirs),
+        lambda: ours / theirs,
+    ]
+    for action in actions:
+        with pytest.raises(UsageError, match="come from different scopes"):
+            action()
+
+
+@pytest.mark.parametrize("use", [operator.index, int, float, range, lambda t: [1, 2][t], lambda t: np.zeros((t, 2))])
+def test_a_symbolic_dim_is_no_number(use: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError):
+        use(DimScope().dim("T"))
+    if use is not float:
+        with pytest.raises(SymbolicDimError, match="T is symbolic"):
+            operator.index(DimScope().dim("T"))
+
+
+def test_dims_are_immutable_and_copy_to_themselves() -> None:
+    dim = DimScope().dim("T")
+    with pytest.raises(AttributeError, match="immutable"):
+        dim.scope = DimScope()
+    assert copy.copy(dim) is dim and copy.deepcopy((dim, 3))[0] is dim
+
+
+def test_other_operands_are_python_s_own_errors() -> None:
+    dim = DimScope().dim("T")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        dim + "1"
+    with pytest.raises(TypeError, match="not supported between"):
+        operator.lt(dim, "1")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        dim // 2.0
+    assert (dim == "T") is False and (dim == None) is False and dim != "T"  # noqa: E711  # the operator is under test
+    assert (dim == 2.5) is False
+
+
+def test_numpy_integers_are_ints() -> None:
+    scope = DimScope()
+    t = scope.dim("T")
+    assert np.int64(3) * t is 3 * t
+    assert t + np.int64(3) is t + 3
+    assert equal(np.int64(3), 3) is Verdict.proved
+    require_equal(np.int64(3), 3, "unused")
+    with pytest.raises(UsageError, match="a dim is an int or a symbolic expression, not 'B'"):
+        equal("B", 3)
+
+
+def test_division_by_zero() -> None:
+    t = DimScope().dim("T")
+    for divide in (lambda: t // 0, lambda: t % 0, lambda: floor_div(3, 0), lambda: 3 // (t - t)):
+        with pytest.raises((ShapeError, ZeroDivisionError)):
+            divide()
+    with pytest.raises(ShapeError, match="T is divided by 0; a divisor of a size must be at least 1"):
+        t // 0
+
+
+def test_a_symbolic_divisor_must_be_positive() -> None:
+    scope = DimScope()
+    t = scope.dim("T")
+    with pytest.raises(ShapeError, match=r'8 is divided by T - 5, which must be at least 1; .*where=\["T >= 6"\]'):
+        8 // (t - 5)
+    scope.declare("T >= 6")
+    assert str(8 // (t - 5)) == "8//(T - 5)"
+    assert evaluate(8 // (t - 5), {"T": 7}) == 4
+    with pytest.raises(ShapeError, match=r"undefined at T=5: 8//\(T - 5\) divides by 0"):
+        evaluate(8 // (t - 5), {"T": 5})
+
+
+# ---------------------------------------------------------------------- functions of dims
+
+
+def test_products_and_divisions() -> None:
+    scope = DimScope()
+    b, t, h = scope.dim("B"), scope.dim("T"), scope.dim("H")
+    assert prod(()) == 1 and prod((3, 4)) == 12 and prod((b, t, 2)) is 2 * b * t
+    assert floor_div(7, 2) == 3 and floor_div(b, 1) is b
+    assert exact_div(12, 4, "unused") == 3 and exact_div(6 * h, 3, "unused") is 2 * h
+    with pytest.raises(ShapeError, match="no heads"):
+        exact_div(12, 5, "no heads")
+    with pytest.raises(ShapeError, match=r'no heads; fails at T=2; add where=\["T % 3 == 0"\]'):
+        exact_div(t, 3, lambda: "no heads")
+    assert divmod(t, 2) == (t // 2, t % 2) and 7 % t is 7 - t * (7 // t)
+
+
+def test_extrema_of_what_is_decided() -> None:
+    scope = DimScope()
+    t, b = scope.dim("T"), scope.dim("B")
+    assert maximum(2, 5) == 5 and minimum(2, 5) == 2
+    assert maximum(t, t + 1) is t + 1 and minimum(t + 1, t) is t
+    assert maximum(t, 0) is t and minimum(1, t) == 1
+    assert maximum(UNKNOWN, t) is UNKNOWN and minimum(t, UNKNOWN) is UNKNOWN
+    with pytest.raises(TypeError, match=r'declare where=\["T <= B"\] or where=\["B <= T"\]'):
+        maximum(t, b)
+
+
+def test_one_and_zero_are_literal() -> None:
+    scope = DimScope()
+    t = scope.dim("T")
+    scope.declare("T == 1")
+    assert is_one(1) and not is_one(t) and not is_one(2)
+    assert is_zero(0) and not is_zero(t - 1) and is_zero(t - t)
+
+
+def test_evaluate_goes_into_tuples_and_leaves_the_rest() -> None:
+    scope = DimScope()
+    b, t = scope.dim("B"), scope.dim("T")
+    assert evaluate((b, (t + 1, 3)), {"B": 2, "T": 4}) == (2, (5, 3))
+    assert evaluate("sum", {}) == "sum" and evaluate(None, {}) is None and evaluate(7, {}) == 7
+    with pytest.raises(MissingSizeError, match="no value was given for the dim T; values were given for: B"):
+        evaluate(b * t, {"B": 2})
+    assert issubclass(MissingSizeError, KeyError) and issubclass(MissingSizeError, UsageError)
+
+
+# ---------------------------------------------------------------------- the unknown dim
+
+
+def test_unknown_absorbs_and_satisfies() -> None:
+    scope = DimScope()
+    t = scope.dim("T")
+    for combined in (
+        UNKNOWN + 1,
+        1 - UNKNOWN,
+        t * UNKNOWN,
+        UNKNOWN * t,
+        t // UNKNOWN,
+        UNKNOWN % 3,
+        -UNKNOWN,
+        UNKNOWN**2,
+    ):
+        assert combined is UNKNOWN
+    assert str(UNKNOWN) == "?" and prod((t, UNKNOWN)) is UNKNOWN
+    assert equal(UNKNOWN, 3) is equal(t, UNKNOWN) is at_most(5, UNKNOWN) is Verdict.proved
+    require_equal(UNKNOWN, 3, "unused")
+    require_at_most(UNKNOWN, t, "unused")
+    require_divides(3, UNKNOWN, "unused")
+    assert exact_div(UNKNOWN, 3, "unused") is UNKNOWN
+    assert UNKNOWN == 3 and t == UNKNOWN and UNKNOWN < 1 and UNKNOWN > 1 and bool(UNKNOWN)
+    assert not operator.ne(UNKNOWN, t)
+    assert not is_one(UNKNOWN) and scope.conditions == []
+    for use in (lambda: evaluate((UNKNOWN,), {}), lambda: int(UNKNOWN), lambda: float(UNKNOWN), lambda: range(UNKNOWN)):
+        with pytest.raises(UnknownDimError, match="reported before"):
+            use()
+
+
+# ---------------------------------------------------------------------- reading text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("N/3", "sizes divide with //"),
+        ("N//0", "divides by 0"),
+        ("N//(M - M)", "divides by 0"),
+        ("N +", "write names, integers"),
+        ("N == 3", "a size is wanted here, not a comparison"),
+        ("N**-1", "combine sizes"),
+        ("N**99", "an exponent is an integer from 0 to 16"),
+        ("N**M", "combine sizes"),
+        ("f(N)", "neither a name, an integer"),
+        ("N.shape", "neither a name, an integer"),
+        ("1.5*N", "neither a name, an integer"),
+        ("True", "neither a name, an integer"),
+        ("", "write names, integers"),
+        ("(" * 500 + "N" + ")" * 500, "write names, integers"),
+        ("N+" * 2000 + "N", "longer than"),
+    ],
+)
+def test_bad_expressions_say_what_is_wrong(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the dim expression") as caught:
+        DimScope().parse(text)
+    assert reason in str(caught.value)
+
+
+def test_names_are_identifiers() -> None:
+    scope = DimScope()
+    for name in ("", "2D", "a b", "for", "N'"):
+        with pytest.raises(UsageError, match="cannot name a dim"):
+            scope.dim(name)
+    assert scope.dim("N") is scope.dim("N") and scope.parse("seq_len*N") is scope.dim("seq_len") * scope.dim("N")
+    assert scope.names == ("N", "seq_len")
