@@ -4,8 +4,9 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+from . import init, models
 from .api import check, hvp, jvp, run, value_and_grad, vjp
-from .ops import transform
+from .ops import derived, transform
 from .ops.errors import (
     DtypeError,
     OpstageError,
@@ -14,27 +15,46 @@ from .ops.errors import (
     ShapeError,
     UnsupportedError,
     UsageError,
+    ValidationError,
 )
+from .ops.program import Aux
 from .ops.protocol import Ops, Ref
 from .ops.spec import Spec
 from .options import Options
+from .training import optim
+from .training.module import ScalarModule, ScalarModuleDef
+from .training.param import Param
+from .training.session import Session
+from .training.trainer import ScalarTrainer, scalar_trainer
 
 __all__ = [
+    "Aux",
     "DtypeError",
     "Ops",
     "OpstageError",
     "Options",
+    "Param",
     "ProgramError",
     "RangeError",
     "Ref",
+    "ScalarModule",
+    "ScalarModuleDef",
+    "ScalarTrainer",
+    "Session",
     "ShapeError",
     "Spec",
     "UnsupportedError",
     "UsageError",
+    "ValidationError",
     "check",
+    "derived",
     "hvp",
+    "init",
     "jvp",
+    "models",
+    "optim",
     "run",
+    "scalar_trainer",
     "transform",
     "value_and_grad",
     "vjp",

@@ -93,7 +93,7 @@ def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Optio
 
     finder = LineFinder(ops.dtype, ops.seed, ops.cursor)
     try:
-        program(finder, *[ops.declare(spec, "") for spec in specs])
+        program(finder, *ops.declare(specs, [""] * len(specs)))
     except _Found:
         return line[0]
     return None

@@ -45,14 +45,17 @@ class Spec:
         return f'Spec("{shape}"{extras})'
 
     def bind(self, scope: DimScope, default: DType) -> TensorType:
-        """The type this Spec stands for, its names taken in `scope` and its constraints declared there."""
+        """The type this Spec stands for, its names taken in `scope`; its constraints are left to `declare`."""
         entries = self.shape.split() if isinstance(self.shape, str) else self.shape
         shape = tuple(_dim(scope, entry, self) for entry in entries)
-        for constraint in self.where:
-            scope.declare(constraint)
         dtype = default if self.dtype is None else as_dtype(self.dtype)
         # a program computes in one float dtype: floats are cast to it on entry, whatever they come as
         return TensorType(shape, default if is_float(dtype) else dtype)
+
+    def declare(self, scope: DimScope) -> None:
+        """Declare the constraints in `scope`, once all Specs are bound there: one may speak of another's names."""
+        for constraint in self.where:
+            scope.declare(constraint)
 
     def holds(self, shape: tuple[int, ...], sizes: dict[str, int]) -> str | None:
         """None when `shape` satisfies this Spec given the `sizes` of names (which gain new ones); else why not."""

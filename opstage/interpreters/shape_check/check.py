@@ -25,7 +25,7 @@ def check_base_program(
     ops = ShapeOps(options, collect=True)
     outputs: Any = None
     try:
-        refs = [ops.declare(spec, name) for spec, name in zip(specs, names)]
+        refs = ops.declare(specs, names)
     except OpstageError as error:
         return _report(ops, [Finding("Spec", str(error))], None, (), 0)
     errors: list[Finding] = []

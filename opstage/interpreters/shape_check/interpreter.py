@@ -6,6 +6,7 @@ notes the error, goes on with dims that nobody knows, and so finds the next one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -86,10 +87,16 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
 
     @override
     def put(self, value: Any, /) -> ShapeRef:
-        return self.declare(value if isinstance(value, Spec) else as_specs(value), "")
+        return self.declare([value if isinstance(value, Spec) else as_specs(value)], [""])[0]
 
-    def declare(self, spec: Spec, origin: str) -> ShapeRef:
-        """An input of the program, called `origin` in messages."""
+    def declare(self, specs: Sequence[Spec], origins: Sequence[str]) -> list[ShapeRef]:
+        """Inputs of the program, called `origins` in messages."""
+        refs = [self._bound(spec, origin) for spec, origin in zip(specs, origins)]
+        for spec in specs:
+            spec.declare(self.scope)
+        return refs
+
+    def _bound(self, spec: Spec, origin: str) -> ShapeRef:
         type_ = spec.bind(self.scope, self.dtype)
         for dim in type_.shape:
             if isinstance(dim, DimExpr):
