@@ -1,0 +1,57 @@
+"""The code blocks of a document, and running what they say."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PLACE = re.compile(r"# (\S+\.\w+)(?:, (.+))?\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; a first line `# path, place` says where it belongs, and is not part of the text."""
+
+    language: str
+    text: str
+    path: str = ""
+    place: str = ""
+
+
+def blocks(document: Path) -> list[Block]:
+    """All fenced blocks of a document in order."""
+    found = []
+    for match in _FENCE.finditer(document.read_text()):
+        language, text = match.groups()
+        place = _PLACE.match(text)
+        if place is None:
+            found.append(Block(language, text))
+        else:
+            found.append(Block(language, text[place.end() :], place[1], place[2] or ""))
+    return found
+
+
+def outputs(document: Path) -> dict[str, str]:
+    """Scripts that a document shows with what they print: path -> the `text` block right after the script's own."""
+    every = blocks(document)
+    return {a.path: b.text for a, b in itertools.pairwise(every) if a.path and b.language == "text" and not b.path}
+
+
+def run_python(*arguments: str, cwd: Path, path: list[Path]) -> str:
+    """What `python *arguments` prints, with `path` before all else; an AssertionError shows it when it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPSTAGE_")}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

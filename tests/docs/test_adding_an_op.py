@@ -1,0 +1,94 @@
+"""docs/adding-an-op.md, done literally: its blocks go into a copy of the package, and the copy's tests of them run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import DOCS, ROOT, Block, blocks, run_python
+
+DOCUMENT = DOCS / "adding-an-op.md"
+COPIED = ("opstage", "docs", "tests/samples", "tests/conformance", "tests/structure")
+OPS = ("logit", "mish")
+
+
+def end_of(place: str, source: str) -> int:
+    """The index of the line before which a block with this place goes."""
+    if place == "at the end":
+        return len(source.splitlines())
+    body = ast.parse(source).body
+    if place == "with the imports":
+        return max(node.end_lineno or 0 for node in body if isinstance(node, ast.Import | ast.ImportFrom))
+    kind, _, name = place.rpartition(" ")
+    for node in body:
+        if kind == "in class" and isinstance(node, ast.ClassDef) and node.name == name:
+            return node.end_lineno or 0
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if kind == "in" and any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return (node.end_lineno or 0) - 1  # before the closing bracket
+    raise AssertionError(f"there is no place {place!r}")
+
+
+def put(block: Block, root: Path) -> None:
+    """Put a block where its first line says."""
+    file = root / block.path
+    source = file.read_text()
+    lines = source.splitlines()
+    at = end_of(block.place, source)
+    blank_lines = {"at": 2, "in": 1 if "class" in block.place else 0, "with": 0}[block.place.split()[0]]
+    apart = [""] * blank_lines if file.suffix == ".py" else []
+    lines[at:at] = [*apart, *block.text.splitlines()]
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("op")
+    for folder in COPIED:
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("setup.cfg", "tests/__init__.py", "tests/conftest.py"):
+        shutil.copy(ROOT / file, root / file)
+    for block in blocks(DOCUMENT):
+        put(block, root)
+    return root
+
+
+PROGRAM = """
+import json
+import numpy as np
+import opstage
+assert opstage.__file__.startswith({root!r})
+options = opstage.Options(dtype="float64")
+x = np.array([0.25, 0.5])
+def total(ops, x):
+    return ops.sum(ops.{op}(x))
+assert opstage.check(total, opstage.Spec("N")).ok
+value, gradient = opstage.value_and_grad(total, x, options=options)
+(curvature,) = opstage.hvp(total, (x,), (np.ones(2),), options=options)
+print(json.dumps([float(value), *gradient, *curvature]))
+"""
+
+# At (1/4, 1/2): the sum, its gradient and its second derivatives; logit's by hand, mish's with 40 digits of mpmath.
+EXPECTED = {
+    "logit": [-1.0986122886681098, 16 / 3, 4.0, -128 / 9, 0.0],
+    "mish": [0.5448176209687127, 0.7541726677205928, 0.8864243753577273, 0.5824164008547952, 0.4680533778448866],
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_op_runs_in_programs(op: str, copy: Path) -> None:
+    printed = run_python("-c", PROGRAM.format(root=str(copy), op=op), cwd=copy, path=[copy])
+    assert json.loads(printed) == pytest.approx(EXPECTED[op], rel=1e-14, abs=1e-14)
+
+
+def test_conformance_and_completeness_of_both(copy: Path) -> None:
+    """Values on every interpreter and dtype, derivatives of both orders, shapes, bad calls, and no place forgotten."""
+    suites = ["tests/conformance", "tests/structure/test_completeness.py"]
+    chosen = " or ".join([*OPS, "test_completeness"])
+    output = run_python("-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, *suites, cwd=copy, path=[copy])
+    for ran in ("test_values[logit-edges-eager-float32]", "test_second_derivatives[mish-matrix]"):
+        assert f"{ran} PASSED" in output
