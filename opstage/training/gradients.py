@@ -61,9 +61,8 @@ class Gradients:
             cotangents = self._found.get(record)
             if cotangents is not None and cotangents[node.slot] is not None:
                 return cotangents[node.slot]
-        ops = self._tape.inner
-        with Quietly(ops.cursor):
-            return ops.full(shape=node.shape, value=0.0, dtype=node.dtype)
+        with Quietly(self._base.cursor):
+            return self._base.full(shape=node.shape, value=0.0, dtype=node.dtype)
 
     def _node(self, of: Node[Any] | Param) -> Node[Any]:
         if isinstance(of, Param):

@@ -23,7 +23,7 @@ from typing_extensions import override
 from ..api import owned
 from ..interpreters.anomaly import AnomalyWatch
 from ..interpreters.imperative import Imperative, own_array
-from ..interpreters.interpreter import BaseInterpreter, Interpreter
+from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.registry import make_interpreter
 from ..interpreters.tape import Node, Record, Tape
@@ -31,6 +31,7 @@ from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
 from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError
 from ..ops.primitive import Primitive, Static
+from ..ops.spec import Spec
 from ..ops.splitmix import site_of
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..options import Options
@@ -74,15 +75,16 @@ class Session(Interpreter[Ref]):
         """Raises UsageError for a backend and device that are not there."""
         self.options = options if options is not None else Options()
         base = make_interpreter(self.options)
-        self._base: BaseInterpreter[Any] = AnomalyWatch(base) if self.options.detect_anomaly and base.executes else base
+        watched = self.options.detect_anomaly and base.executes
+        self._base: Imperative[Any] = Imperative(AnomalyWatch(base) if watched else base, lines=watched)
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
         self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
         self._resets = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._base.execute(lambda ops: (), (), self._resets)  # a fresh cursor, and the step that draws are made at
-        self._tape: Tape[Any] = Tape(Imperative(self._base, lines=self.options.detect_anomaly))
+        self._base.begin(self._resets)
+        self._tape: Tape[Any] = Tape(self._base)
         self.cursor = self._tape.cursor
         self._leaves: set[Record[Any]] = set()
         self._used: dict[Param, _Use] = {}
@@ -153,10 +155,8 @@ class Session(Interpreter[Ref]):
         return owned(self._base.get(node.value))
 
     def _put(self, value: Any, what: str) -> Any:
-        ops = self._tape.inner
-        assert isinstance(ops, Imperative)
         try:
-            return ops.put(value)
+            return self._base.put(value if isinstance(value, Spec) else own_array(value))
         except OpstageError as error:
             raise type(error)(f"{what}: {error}") from None
 
@@ -266,7 +266,7 @@ class Session(Interpreter[Ref]):
             )
         else:
             with Quietly(self.cursor):
-                cotangent = tape.inner.full(shape=(), value=1.0, dtype=node.dtype)
+                cotangent = self._base.full(shape=(), value=1.0, dtype=node.dtype)
         found = tape.cotangents([node], [cotangent], retain=None if dense else self._leaves, keep=dense)
         used = {param: use.node for param, use in self._used.items()}
         self._gradients = Gradients(tape, self._base, found, used, dense=dense)
@@ -308,7 +308,7 @@ class Session(Interpreter[Ref]):
         if array.dtype.kind not in "fO":
             raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)
         _require_shape(op, what, tuple(array.shape), tuple(node.shape))
-        return self._tape.inner.const(array, dtype=node.dtype)
+        return self._base.const(array, dtype=node.dtype)
 
     def _last_gradients(self, op: str) -> Gradients:
         if self._gradients is None:
@@ -358,7 +358,7 @@ class Session(Interpreter[Ref]):
             ]
             return [(param, *stepped(ops, param, node)) for param, node in trained]
 
-        updated = self._tape.inner.region("update", update)
+        updated = self._base.region("update", update)
         if not self._base.executes:
             return
         with uninterrupted():

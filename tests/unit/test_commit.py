@@ -1,0 +1,69 @@
+"""Commits: an interrupt waits until all is changed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from opstage.training.commit import uninterrupted
+
+
+def test_an_interrupt_comes_after_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+        done.append("and no more")
+    assert done == ["all of it"]
+
+
+def test_without_an_interrupt_nothing_is_left_behind() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with uninterrupted():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(ZeroDivisionError), uninterrupted():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_nested_blocks_put_it_off_until_the_outer_one_ends() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("inner")
+        done.append("outer")
+    assert done == ["inner", "outer"]
+
+
+def test_a_handler_of_the_user_s_own_is_called_once_and_an_ignored_signal_stays_ignored() -> None:
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            assert heard == []
+        assert heard == [signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_commit_without_it() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            done.append("committed")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == ["committed"]
