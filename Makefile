@@ -29,7 +29,7 @@ lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(DEVELOP_STAMP)  ## run the benchmarks
+bench: $(DEVELOP_STAMP)  ## run the benchmarks, or those named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## remove the environment and everything built

@@ -63,11 +63,8 @@ def train(
         f"{options.device}, {options.dtype}, seed {options.seed}"
     )
     start = time.perf_counter()
-    last = None
     with make_observer(epochs, len(loader)) as observer:
-        for last in fit(trainer, optimizer, loader, test_loader, chosen.metrics, epochs=epochs, observer=observer):
-            pass
-    assert last is not None
+        last = fit(trainer, optimizer, loader, test_loader, chosen.metrics, epochs=epochs, observer=observer)[-1]
     click.echo(
         f"held-out accuracy {100 * last.held_out['accuracy']:.2f} % "
         f"({round(last.held_out['accuracy'] * len(held_out))} of {len(held_out)}), loss {last.held_out['loss']:.4f}, "

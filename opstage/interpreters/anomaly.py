@@ -47,7 +47,8 @@ class AnomalyWatch(Transparent[R]):
         phase = "the backward pass of the op" if cursor.quiet else "the op"
         self.found_at = cursor.ordinal if cursor.quiet else None
         error = AnomalyError(
-            f"{primitive} gave {bad[where]} at index {where} from finite operands, in {phase} numbered {cursor.ordinal}",
+            f"{primitive} gave {bad[where]} at index {where} from finite operands, "
+            f"in {phase} numbered {cursor.ordinal}",
             op=primitive.name,
             region=cursor.region.name,
         )

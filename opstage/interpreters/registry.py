@@ -51,7 +51,8 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
         return _load(entry)(options)
     if options.backend not in backends():
         here = backends()
-        raise UsageError(f"unknown backend {options.backend!r}{nearest(options.backend, here)}; here are {', '.join(here)}")
+        close = nearest(options.backend, here)
+        raise UsageError(f"unknown backend {options.backend!r}{close}; here are {', '.join(here)}")
     devices = ", ".join(device for backend, device in _OWN if backend == options.backend)
     missing = _missing_for_cuda() if options.use_gpu else ""
     raise UsageError(

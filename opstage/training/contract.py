@@ -33,7 +33,7 @@ class Contract:
         refs: Sequence[Any],
         unforeseen: Callable[[tuple[Any, ...]], None],
     ) -> None:
-        """Raise ShapeError for a batch outside the Specs; without any, `unforeseen(batch)` validates a new signature."""
+        """Raise ShapeError for a batch outside the Specs; without any, `unforeseen(batch)` validates a new one."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
         if signature in self._known:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,12 +43,13 @@ def fit(
     epochs: int,
     observer: Observer | None = None,
     state: OptimizerState | None = None,
-) -> Iterator[EpochResult]:
-    """Train for `epochs`, giving each epoch's result as it ends.
+) -> list[EpochResult]:
+    """Train for `epochs`; the result of each, of which the observer is told as it ends.
 
     `metrics` is a program that returns sums over a batch by name; they become means over the held-out samples.
     """
     state = state if state is not None else trainer.init_optim(optimizer)
+    results = []
     for epoch in range(epochs):
         start = time.perf_counter()
         total, samples = 0.0, 0
@@ -64,7 +65,8 @@ def fit(
         outcome = EpochResult(epoch, total / samples, evaluate(trainer, metrics, held_out), seconds, samples)
         if observer is not None:
             observer.epoch(outcome)
-        yield outcome
+        results.append(outcome)
+    return results
 
 
 def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], loader: Loader) -> dict[str, float]:

@@ -139,14 +139,18 @@ class Param:
 
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
+        self.accept(value)
+        self._mirror, self._home, self._host_stale = value, interpreter, True
+        self._version += 1
+
+    def accept(self, value: Any) -> None:
+        """Raise a ShapeError unless `value`, an interpreter's, has the shape and dtype of this parameter."""
         if tuple(value.shape) != self.shape or value.dtype != self.dtype:
             raise ShapeError(
                 f"{self} is {show_shape(self.shape)} {dtype_name(self.dtype)} but its new value is "
                 f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
                 op="commit",
             )
-        self._mirror, self._home, self._host_stale = value, interpreter, True
-        self._version += 1
 
     def release_mirror(self) -> None:
         """Give the interpreter's copy up; the host's copy is brought up to date first."""

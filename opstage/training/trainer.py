@@ -22,7 +22,7 @@ from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError, ValidationError
 from ..ops.program import Aux
 from ..ops.spec import Spec, as_specs
-from ..ops.trees import align, flatten, paths, show_path, unflatten
+from ..ops.trees import align, flatten, paths, unflatten
 from ..ops.types import dtype_name
 from ..options import Options
 from . import optim
@@ -30,6 +30,7 @@ from .commit import uninterrupted
 from .contract import Contract
 from .optim import Optimizer
 from .param import Param
+from .parameters import as_param, get_values, requires_grad_flags, set_values
 from .step import Clip, LossProgram, forward_program, gradient_program, step_program
 from .validate import validate_step
 
@@ -99,15 +100,11 @@ class ScalarTrainer:
 
     def get_params(self) -> Any:
         """The parameter values, a tree of arrays of the caller's own."""
-        return unflatten(self._structure, [np.array(param.value) for param in self._params])
+        return get_values(self.params)
 
     def set_params(self, params: Any) -> None:
         """Overwrite all parameter values; structure, shapes and numbers are checked before any is touched."""
-        leaves = align(self._structure, params, "the trainer's parameters", "the new parameters")
-        values = [param.checked(leaf) for param, leaf in zip(self._params, leaves)]
-        with uninterrupted():
-            for param, value in zip(self._params, values):
-                param.set(value)
+        set_values(self.params, params)
 
     @property
     def state(self) -> Any:
@@ -219,6 +216,8 @@ class ScalarTrainer:
 
     def _commit(self, trained: Sequence[Param], values: Sequence[Any], aux: Aux) -> None:
         state = flatten(aux.state)[0] if self._has_state else []
+        for param, value in zip(trained, values):
+            param.accept(value)
         with uninterrupted():
             for param, value in zip(trained, values):
                 param.commit(value, self._interpreter)
@@ -311,36 +310,6 @@ def check_trainer(loss: Callable[..., Any], params: Any, *specs: Any, options: O
     options = options if options is not None else Options()
     unvalidated = scalar_trainer(loss, params, *specs, options=options.replace(validate=False))
     return unvalidated.report(*specs)
-
-
-def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
-    """One flag per parameter leaf, aligned; a UsageError names the parameter where the list stops fitting."""
-    leaves, structure = flatten(params)
-    names = paths(params)
-    if requires_grad is None:
-        return [leaf.requires_grad if isinstance(leaf, Param) else options.requires_grad_by_default for leaf in leaves]
-    if isinstance(requires_grad, bool):
-        return [requires_grad] * len(leaves)
-    if isinstance(requires_grad, (list, tuple)) and all(isinstance(flag, bool) for flag in requires_grad):
-        if len(requires_grad) != len(leaves):
-            at = min(len(requires_grad), len(leaves))
-            where = f"; the first parameter without one is {names[at]}" if len(requires_grad) < len(leaves) else ""
-            raise UsageError(f"requires_grad has {len(requires_grad)} flags for {len(leaves)} parameters{where}")
-        return list(requires_grad)
-    flags = align(structure, requires_grad, "the parameters", "requires_grad")
-    for name, flag in zip(names, flags):
-        if not isinstance(flag, (bool, np.bool_)):
-            raise UsageError(f"requires_grad of {show_path(name)} must be a bool but is {flag!r}")
-    return [bool(flag) for flag in flags]
-
-
-def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:
-    """A Param of its own: floats in the options' dtype; integer tables are never trained."""
-    if isinstance(leaf, Param):
-        leaf.requires_grad = requires_grad
-        return leaf
-    array = np.asarray(leaf)
-    return Param(array, name=name, requires_grad=requires_grad and array.dtype.kind in "fO", dtype=options.dtype)
 
 
 def batch_names(loss: Callable[..., Any], specs: tuple[Any, ...], *, skip: int) -> list[str]:

@@ -55,8 +55,8 @@ def _rand_normal_decomposition(
 
 RAND_NORMAL = Primitive(
     "rand_normal",
-    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements "
-    "2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
+    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 "
+    "elements 2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
     "Source: Box & Muller 1958.",
     operands=("step",),
     shape=_rand_shape,

@@ -1,0 +1,1 @@
+"""Measurements of Opstage: `make bench`, or `python -m benchmarks NAME`."""
