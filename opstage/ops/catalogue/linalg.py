@@ -1,0 +1,212 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dims import Dim, prod, require_equal
+from ..errors import ShapeError
+from ..primitive import Context, Linearity, Primitive, R
+from ..protocol import Ops
+from ..rules import add_all, require_rank
+from ..types import TensorType, require_float, require_same_dtype, show_shape
+
+
+def _product_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    """(..., m, k) and (..., k, n) with the same leading axes -> (..., m, n)."""
+    require_float(x, "x")
+    require_same_dtype(x, y, "x", "y")
+    require_equal(
+        x.shape[-1],
+        y.shape[-2],
+        lambda: (
+            f"x is {show_shape(x.shape)} and y is {show_shape(y.shape)}: x has {x.shape[-1]} columns but y has "
+            f"{y.shape[-2]} rows; they must be equal"
+        ),
+    )
+    return (TensorType((*x.shape[:-1], y.shape[-1]), x.dtype),)
+
+
+def _product_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+    """A multiplication and an addition for each element of the result and each term of its sum."""
+    return 2 * outputs[0].size * inputs[0].shape[-1]
+
+
+def _matmul_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    for operand, name in ((x, "x"), (y, "y")):
+        if len(operand.shape) != 2:
+            raise ShapeError(
+                f"{name} must be a matrix but is {show_shape(operand.shape)} of rank {len(operand.shape)}; "
+                "bmm multiplies stacks of matrices, and linear takes any leading axes"
+            )
+    return _product_shape(x, y)
+
+
+def _matmul_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x, y) = cotangents, ctx.saved
+    return (
+        ops.matmul(g, ops.transpose2d(y)) if ctx.needs[0] else None,
+        ops.matmul(ops.transpose2d(x), g) if ctx.needs[1] else None,
+    )
+
+
+MATMUL = Primitive(
+    "matmul",
+    "`matmul(x, y)` = x · y, of matrices: out[i, j] = Σ_k x[i, k] · y[k, j], (m, k) · (k, n) -> (m, n). "
+    "PyTorch: torch.mm.",
+    operands=("x", "y"),
+    shape=_matmul_shape,
+    vjp=_matmul_vjp,
+    jvp=Linearity.EACH,
+    saves={"x": ("y",), "y": ("x",)},
+    flops=_product_flops,
+)
+
+
+def _bmm_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    if len(x.shape) != len(y.shape) or len(x.shape) < 2:
+        raise ShapeError(
+            f"x is {show_shape(x.shape)} and y is {show_shape(y.shape)}: stacks of matrices have one rank, at least 2; "
+            "bmm never broadcasts, use infix (x @ y) or ops.broadcast_to"
+        )
+    for axis, (a, b) in enumerate(zip(x.shape[:-2], y.shape[:-2])):
+        require_equal(
+            a,
+            b,
+            lambda: (
+                f"x is {show_shape(x.shape)} and y is {show_shape(y.shape)}: batch axis {axis} has {a} and {b}; "
+                "bmm never broadcasts, use infix (x @ y) or ops.broadcast_to"
+            ),
+        )
+    return _product_shape(x, y)
+
+
+def _transposed(ops: Ops[R], x: R) -> R:
+    """Each matrix of a stack transposed."""
+    rank = len(x.shape)
+    return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x, y) = cotangents, ctx.saved
+    return (
+        ops.bmm(g, _transposed(ops, y)) if ctx.needs[0] else None,
+        ops.bmm(_transposed(ops, x), g) if ctx.needs[1] else None,
+    )
+
+
+BMM = Primitive(
+    "bmm",
+    "`bmm(x, y)`, the matrix products of two stacks, (..., m, k) · (..., k, n) -> (..., m, n), whose leading axes are "
+    "the same. PyTorch: torch.bmm, for any number of leading axes.",
+    operands=("x", "y"),
+    shape=_bmm_shape,
+    vjp=_bmm_vjp,
+    jvp=Linearity.EACH,
+    saves={"x": ("y",), "y": ("x",)},
+    flops=_product_flops,
+)
+
+
+def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ...]:
+    weight, *bias, x = operands
+    require_float(weight, "weight")
+    require_rank(weight, 2, "weight")
+    require_same_dtype(weight, x, "weight", "x")
+    features_out, features_in = weight.shape
+    if not x.shape:
+        raise ShapeError(f"x must be (..., in) with in={features_in} but is a scalar")
+    require_equal(
+        x.shape[-1],
+        features_in,
+        lambda: (
+            f"weight is (out={features_out}, in={features_in}) but x is {show_shape(x.shape)}: in={features_in} "
+            f"differs from {x.shape[-1]}; did you mean weight of shape {show_shape((features_out, x.shape[-1]))}?"
+        ),
+    )
+    for b in bias:
+        require_rank(b, 1, "bias")
+        require_same_dtype(weight, b, "weight", "bias")
+        require_equal(
+            b.shape[0],
+            features_out,
+            lambda: (
+                f"weight is (out={features_out}, in={features_in}) but bias is {show_shape(b.shape)}; "
+                f"it must be {show_shape((features_out,))}"
+            ),
+        )
+    return (TensorType((*x.shape[:-1], features_out), x.dtype),)
+
+
+def _rows(ops: Ops[R], x: R) -> R:
+    """(..., n) as a matrix with the leading axes merged."""
+    if len(x.shape) == 2:
+        return x
+    return ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
+
+
+def _linear_decomposition(ops: Ops[R], /, *operands: R, has_bias: bool) -> tuple[R, ...]:
+    weight, *bias, x = operands
+    out = ops.matmul(_rows(ops, x), ops.transpose2d(weight))
+    if len(x.shape) != 2:
+        out = ops.reshape(out, shape=(*x.shape[:-1], weight.shape[0]))
+    for b in bias:
+        out = ops.add(out, ops.broadcast_to(b, shape=out.shape))
+    return (out,)
+
+
+def _linear_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_bias: bool) -> tuple[R | None, ...]:
+    x, weight = ctx.saved
+    needs_weight, *needs_bias, needs_x = ctx.needs
+    shape = ctx.inputs[-1].shape
+    g = _rows(ops, cotangents[0])
+    dx: R | None = None
+    if needs_x:
+        dx = ops.matmul(g, weight)
+        if len(shape) != 2:
+            dx = ops.reshape(dx, shape=shape)
+    return (
+        ops.matmul(ops.transpose2d(g), _rows(ops, x)) if needs_weight else None,
+        *(ops.reduce_sum(g, axis=0) if needed else None for needed in needs_bias),
+        dx,
+    )
+
+
+def _linear_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R | None, ...],
+    /,
+    *,
+    has_bias: bool,
+) -> tuple[R | None]:
+    weight, *_, x = primals
+    t_weight, *t_bias, t_x = tangents
+    return (
+        add_all(
+            ops,
+            ops.linear(t_weight, None, x) if t_weight is not None else None,
+            ops.linear(weight, None, t_x) if t_x is not None else None,
+            *(ops.broadcast_to(t, shape=outputs[0].shape) for t in t_bias if t is not None),
+        ),
+    )
+
+
+def _linear_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    size = outputs[0].size
+    return 2 * size * inputs[-1].shape[-1] + (size if static["has_bias"] else 0)
+
+
+LINEAR = Primitive(
+    "linear",
+    "`linear(weight, bias, x)` = x · weightᵀ + bias, weight (out, in), bias (out) or None, x (..., in) -> (..., out). "
+    "PyTorch: torch.nn.functional.linear(x, weight, bias).",
+    operands=("weight", "bias?", "x"),
+    shape=_linear_shape,
+    vjp=_linear_vjp,
+    jvp=_linear_jvp,
+    saves={"x": ("weight",), "weight": ("x",)},
+    decomposition=_linear_decomposition,
+    flops=_linear_flops,
+)
