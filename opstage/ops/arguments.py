@@ -44,13 +44,13 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
 
 def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
     """One int for each of `rank` spatial axes, from an int or a sequence of ints that are at least `least`."""
-    values = (value,) * rank if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:
         return Misfit(f"{name} has {len(values)} entries but there are {rank} spatial axes: {values}", op)
-    for entry in values:
-        if not isinstance(entry, int) or isinstance(entry, bool) or entry < least:
-            return Misfit(f"{name} must be ints that are at least {least} but is {values}", op)
-    return values
+    entries = [as_int(op, name, entry) for entry in values]
+    if any(isinstance(e, Misfit) or isinstance(v, bool) or e < least for v, e in zip(values, entries)):
+        return Misfit(f"{name} must be ints that are at least {least} but is {values}", op)
+    return tuple(entries)
 
 
 def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from ..arguments import per_axis
+from ..arguments import as_shape, per_axis
 from ..catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
-from ..dims import Dim
-from ..errors import ShapeError
+from ..dims import Dim, DimExpr
+from ..misfit import Misfit
 from ..protocol import IntOrTuple, R
+from ..types import show_shape
 from .calls import Calls
 
 
-def _window(op: str, rank: int, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+def _window(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+    """The statics with an entry for each spatial axis; a misfit in the place of the stride is handed on."""
+    rank = len(kernel.shape) - 2
+    if rank < 1:
+        stride = Misfit(
+            f"kernel must have at least one spatial axis after its two channel axes but is {show_shape(kernel.shape)}",
+            op,
+        )
     return {
-        "stride": per_axis(op, "stride", stride, rank, least=1),
+        "stride": stride if isinstance(stride, Misfit) else per_axis(op, "stride", stride, rank, least=1),
         "padding": per_axis(op, "padding", padding, rank, least=0),
         "dilation": per_axis(op, "dilation", dilation, rank, least=1),
     }
 
 
-def _spatial_rank(op: str, kernel: Any) -> int:
-    rank = len(kernel.shape) - 2
-    if rank < 1:
-        raise ShapeError(
-            f"kernel must have at least one spatial axis after its two channel axes but is {kernel.shape}", op=op
+def _output_padding(value: int | tuple[Dim, ...], rank: int) -> Any:
+    """Ints as users write them, or dims as the derivative of a conv over a symbolic size needs them."""
+    if isinstance(value, tuple) and len(value) == rank and any(isinstance(entry, DimExpr) for entry in value):
+        return value
+    return per_axis("conv_transpose", "output_padding", value, rank, least=0)
+
+
+def _images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
+    """The stride of a convolution over height and width, or the misfit of what is none."""
+    if len(kernel.shape) != 4:
+        return Misfit(
+            f"kernel must have rank 4 (two channel axes, height, width) but is {show_shape(kernel.shape)}; "
+            f"{op[:-2]} takes any number of spatial axes",
+            op,
         )
-    return rank
+    if len(x.shape) not in (3, 4):
+        return Misfit(f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}", op)
+    return per_axis(op, "stride", stride, 2, least=1)
 
 
 class ConvolutionOps(Calls[R]):
@@ -45,7 +64,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        static = _window("conv", _spatial_rank("conv", kernel), stride, padding, dilation)
+        static = _window("conv", kernel, stride, padding, dilation)
         static |= {"groups": groups, "has_bias": bias is not None}
         return self._call(CONV, (kernel, x) if bias is None else (kernel, bias, x), static)
 
@@ -59,15 +78,13 @@ class ConvolutionOps(Calls[R]):
         *,
         stride: IntOrTuple = 1,
         padding: IntOrTuple = 0,
-        output_padding: IntOrTuple = 0,
+        output_padding: int | tuple[Dim, ...] = 0,
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        rank = _spatial_rank("conv_transpose", kernel)
-        static = _window("conv_transpose", rank, stride, padding, dilation)
-        if isinstance(output_padding, int):
-            output_padding = (output_padding,) * rank
-        static |= {"output_padding": tuple(output_padding), "groups": groups, "has_bias": bias is not None}
+        static = _window("conv_transpose", kernel, stride, padding, dilation)
+        static |= {"output_padding": _output_padding(output_padding, len(kernel.shape) - 2)}
+        static |= {"groups": groups, "has_bias": bias is not None}
         return self._call(CONV_TRANSPOSE, (kernel, x) if bias is None else (kernel, bias, x), static)
 
     @final
@@ -83,8 +100,14 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        static = _window("conv_kernel_grad", len(kernel), stride, padding, dilation)
-        return self._call(CONV_KERNEL_GRAD, (x, g), {"kernel": tuple(kernel), **static, "groups": groups})
+        sizes = as_shape("conv_kernel_grad", kernel)
+        static = {
+            "kernel": sizes,
+            "stride": per_axis("conv_kernel_grad", "stride", stride, len(sizes), least=1),
+            "padding": per_axis("conv_kernel_grad", "padding", padding, len(sizes), least=0),
+            "dilation": per_axis("conv_kernel_grad", "dilation", dilation, len(sizes), least=1),
+        }
+        return self._call(CONV_KERNEL_GRAD, (x, g), static | {"groups": groups})
 
     @final
     def conv2d(
@@ -99,7 +122,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        _require_2d("conv2d", kernel)
+        stride = _images("conv2d", kernel, x, stride)
         return self.conv(kernel, bias, x, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     @final
@@ -116,7 +139,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        _require_2d("conv_transpose2d", kernel)
+        stride = _images("conv_transpose2d", kernel, x, stride)
         return self.conv_transpose(
             kernel,
             bias,
@@ -127,8 +150,3 @@ class ConvolutionOps(Calls[R]):
             dilation=dilation,
             groups=groups,
         )
-
-
-def _require_2d(op: str, kernel: Any) -> None:
-    if len(kernel.shape) != 4:
-        raise ShapeError(f"kernel must have rank 4 (two channel axes, height, width) but is {kernel.shape}", op=op)

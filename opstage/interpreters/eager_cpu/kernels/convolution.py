@@ -1,0 +1,208 @@
+"""NumPy kernels: convolutions as products of matrices.
+
+The windows of a few images at a time, or of a few rows of one, are copied into the columns of a matrix (im2col), as
+many as stay in the cache, and one product with the kernel, whose rows are its output channels, gives their results. The
+kernel's gradient is the product with the columns transposed; the adjoint makes columns by a product and adds them up
+where they came from (col2im).
+Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.primitive import Primitive
+from .windows import Sizes, reaches, window_counts, zeros
+
+Array = npt.NDArray[Any]
+
+_COLUMN_BYTES = 1 << 20  # what the columns of one product may take; the caches of a core hold about as much
+
+
+def _images(x: Array, rank: int) -> Array:
+    """(N, C, *S), with N = 1 for a single image."""
+    return x if x.ndim == rank + 2 else x[np.newaxis]
+
+
+class _Blocks(NamedTuple):
+    """Which images, and which rows of their windows, one product takes: all rows, unless one image is too much."""
+
+    images: list[slice]
+    rows: list[slice]
+
+
+def _blocks(images: int, counts: Sizes, depth: int, kernel_bytes: int, itemsize: int) -> _Blocks:
+    """Blocks whose columns, `depth` numbers for each window, stay in the cache or are no larger than the kernel."""
+    room = _room(kernel_bytes)
+    row_bytes = depth * math.prod(counts[1:]) * itemsize
+    return _Blocks(_runs(images, counts[0] * row_bytes, room), _runs(counts[0], row_bytes, room))
+
+
+def _room(kernel_bytes: int) -> int:
+    return max(_COLUMN_BYTES, kernel_bytes)
+
+
+def _runs(count: int, bytes_each: int, room: int) -> list[slice]:
+    length = max(1, room // max(1, bytes_each))
+    return [slice(start, min(start + length, count)) for start in range(0, count, length)]
+
+
+def _windows(x: Array, kernel: Sizes, counts: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
+    """A view (C, *k, N, *O) of the windows of x (N, C, *S), padded with zeros."""
+    if any(padding):
+        padded = zeros((*x.shape[:2], *(n + 2 * p for n, p in zip(x.shape[2:], padding))), x.dtype)
+        inside: tuple[Any, ...] = (..., *(slice(p, p + n) for n, p in zip(x.shape[2:], padding)))
+        padded[inside] = x
+        x = padded
+    per_image, per_channel, *steps = x.strides
+    return as_strided(
+        x,
+        (x.shape[1], *kernel, x.shape[0], *counts),
+        (
+            per_channel,
+            *(step * d for step, d in zip(steps, dilation)),
+            per_image,
+            *(step * s for step, s in zip(steps, stride)),
+        ),
+        writeable=False,
+    )
+
+
+def _columns(windows: Array, images: slice, rows: slice) -> Array:
+    """The windows (C, *k, n, *O) of a block, copied."""
+    at: tuple[Any, ...] = (*(slice(None),) * (windows.ndim // 2), images, rows)
+    return np.ascontiguousarray(windows[at])
+
+
+def _channels_first(x: Array, images: slice, rows: slice) -> Array:
+    """(C, n, *S) of a block of (N, C, *S), copied."""
+    return np.ascontiguousarray(x[images, :, rows].swapaxes(0, 1))
+
+
+def _split(operands: tuple[Array, ...], has_bias: bool) -> tuple[Array | None, Array]:
+    """The bias, if there is one, and x."""
+    return (operands[0], operands[1]) if has_bias else (None, operands[0])
+
+
+def _place(out: Array, result: Array, bias: Array | None) -> None:
+    """Write a result (C, n, *S) with its bias to a run of images (n, C, *S)."""
+    images_first = result.swapaxes(0, 1)
+    if bias is None:
+        out[...] = images_first
+    else:
+        np.add(images_first, bias.reshape(-1, *(1,) * (out.ndim - 2)), out=out)
+
+
+def conv(
+    kernel: Array, *operands: Array, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int, has_bias: bool
+) -> Array:
+    bias, x = _split(operands, has_bias)
+    sizes, channels = kernel.shape[2:], kernel.shape[0]
+    images = _images(x, len(sizes))
+    counts = window_counts(images.shape[2:], sizes, stride, padding, dilation)
+    windows = _windows(images, sizes, counts, stride, padding, dilation)
+    depth = math.prod(kernel.shape[1:])
+    weight = kernel.reshape(groups, channels // groups, depth)
+    out = np.empty((len(images), channels, *counts), x.dtype)
+    blocks = _blocks(len(images), counts, groups * depth, kernel.nbytes, x.itemsize)
+    for run, rows in product(*blocks):
+        place = out[run, :, rows]
+        length = len(place) * math.prod(place.shape[2:])
+        columns = _columns(windows, run, rows).reshape(groups, depth, length)
+        _place(place, np.matmul(weight, columns).reshape(channels, len(place), *place.shape[2:]), bias)
+    return out if images is x else out[0]
+
+
+def conv_kernel_grad(
+    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    images, cotangents = _images(x, len(kernel)), _images(g, len(kernel))
+    counts = g.shape[-len(kernel) :]
+    windows = _windows(images, kernel, counts, stride, padding, dilation)
+    channels_in, channels = images.shape[1] // groups, cotangents.shape[1]
+    depth = channels_in * math.prod(kernel)
+    out = zeros((groups, channels // groups, depth), x.dtype)
+    blocks = _blocks(len(images), counts, groups * depth, out.nbytes, x.itemsize)
+    for run, rows in product(*blocks):
+        left = _channels_first(cotangents, run, rows)
+        length = math.prod(left.shape[1:])
+        columns = _columns(windows, run, rows).reshape(groups, depth, length)
+        out += np.matmul(left.reshape(groups, channels // groups, length), columns.swapaxes(1, 2))
+    return out.reshape(channels, channels_in, *kernel)
+
+
+def conv_transpose(
+    kernel: Array,
+    *operands: Array,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    has_bias: bool,
+) -> Array:
+    bias, x = _split(operands, has_bias)
+    sizes, channels = kernel.shape[2:], kernel.shape[1] * groups
+    by_group = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
+    border = tuple(d * (k - 1) - p for k, p, d in zip(sizes, padding, dilation))
+    if max(stride) == 1 and not any(output_padding) and min(border) >= 0 and kernel.shape[0] <= 2 * channels:
+        # Without strides the adjoint is a conv with the kernel turned round. It moves more cells where x has more
+        # channels than the result, but copying windows is faster than adding them up, by about two to one.
+        turned = np.flip(by_group, tuple(range(3, by_group.ndim))).swapaxes(1, 2)
+        turned = turned.reshape(channels, kernel.shape[0] // groups, *sizes)
+        return conv(
+            turned, *operands, stride=stride, padding=border, dilation=dilation, groups=groups, has_bias=has_bias
+        )
+    images = _images(x, len(sizes))
+    spatial = images.shape[2:]
+    counts = tuple(
+        (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
+        for n, k, s, p, extra, d in zip(spatial, sizes, stride, padding, output_padding, dilation)
+    )
+    depth = math.prod(kernel.shape[1:])
+    weight = np.ascontiguousarray(by_group.reshape(groups, kernel.shape[0] // groups, depth).swapaxes(1, 2))
+    out = np.empty((len(images), channels, *counts), x.dtype)
+    blocks = _blocks(len(images), spatial, groups * depth, kernel.nbytes, x.itemsize)
+    # Rows from r on, counted from 0, are windows with r·stride less of padding before them.
+    cells = [
+        list(
+            reaches(
+                counts,
+                (rows.stop - rows.start, *spatial[1:]),
+                sizes,
+                stride,
+                (padding[0] - rows.start * stride[0], *padding[1:]),
+                dilation,
+            )
+        )
+        for rows in blocks.rows
+    ]
+    for run in blocks.images:
+        total = zeros((channels, run.stop - run.start, *counts), x.dtype)
+        for rows, reached in zip(blocks.rows, cells):
+            right = _channels_first(images, run, rows)
+            length = math.prod(right.shape[1:])
+            columns = np.matmul(weight, right.reshape(groups, weight.shape[2], length))
+            columns = columns.reshape(channels, len(reached), *right.shape[1:])
+            for i, (windows, cell) in enumerate(reached):
+                part = total[cell]
+                np.add(part, columns[:, i][windows], out=part)
+        _place(out[run], total, bias)
+    return out if images is x else out[0]
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CONV: conv,
+    CONV_TRANSPOSE: conv_transpose,
+    CONV_KERNEL_GRAD: conv_kernel_grad,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

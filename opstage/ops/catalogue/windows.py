@@ -1,0 +1,56 @@
+"""What convolutions and pools share: how many windows fit along an axis, and the check of a shape that follows."""
+
+from __future__ import annotations
+
+from ..dims import Dim, floor_div, require_at_most, require_equal
+from ..errors import ShapeError
+from ..types import Shape, TensorType, show_shape
+
+
+def extent(size: Dim, dilation: int) -> Dim:
+    """How many cells a window of `size` covers, from its first to its last."""
+    return dilation * (size - 1) + 1
+
+
+def window_counts(
+    spatial: Shape,
+    kernel: Shape,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...] | None = None,
+) -> Shape:
+    """floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1 for each spatial axis, at least 1."""
+    counts: list[Dim] = []
+    for axis, (n, k, s, p) in enumerate(zip(spatial, kernel, stride, padding)):
+        d = 1 if dilation is None else dilation[axis]
+        covered = extent(k, d)
+        require_at_most(
+            covered,
+            n + 2 * p,
+            lambda: (
+                f"the kernel covers {covered} cells along spatial axis {axis}"
+                + (f" (size {k}, dilation {d})" if d != 1 else "")
+                + f" but there are {n}"
+                + (f" and {p} of padding at each end, {n + 2 * p} in all" if p else "")
+                + "; use a smaller kernel or more padding"
+            ),
+        )
+        counts.append(floor_div(n + 2 * p - covered, s) + 1)
+    return tuple(counts)
+
+
+def require_shape(x: TensorType, name: str, expected: Shape) -> None:
+    """x must have an element for each window."""
+    if len(x.shape) != len(expected):
+        raise ShapeError(
+            f"{name} is {show_shape(x.shape)} of rank {len(x.shape)} but the windows make it {show_shape(expected)}"
+        )
+    for axis, (a, b) in enumerate(zip(x.shape, expected)):
+        require_equal(
+            a,
+            b,
+            lambda: (
+                f"{name} is {show_shape(x.shape)} but the windows make it {show_shape(expected)}: axis {axis} has {a} "
+                f"instead of {b}"
+            ),
+        )
