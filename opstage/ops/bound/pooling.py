@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from ..arguments import per_axis
+from ..arguments import as_shape, per_axis
 from ..catalogue.pooling import (
     AVG_POOL,
     AVG_POOL_GRAD,
@@ -14,12 +14,17 @@ from ..catalogue.pooling import (
     SMOOTH_MAX_POOL,
 )
 from ..dims import Dim
+from ..misfit import Misfit
 from ..protocol import IntOrTuple, Number, R
+from ..types import show_shape
 from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
-    rank = 1 if isinstance(kernel, int) else len(kernel)
+    """The statics with an entry for each spatial axis; a misfit in the place of the kernel is handed on."""
+    if isinstance(kernel, Misfit):
+        return {"kernel": kernel, "stride": kernel, "padding": kernel}
+    rank = len(kernel) if isinstance(kernel, (tuple, list)) else 1
     sizes = per_axis(op, "kernel", kernel, rank, least=1)
     return {
         "kernel": sizes,
@@ -28,8 +33,15 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
     }
 
 
-def _pair(kernel: IntOrTuple) -> tuple[int, ...]:
-    return (kernel, kernel) if isinstance(kernel, int) else kernel
+def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
+    """The kernel of a pool over height and width, or the misfit of what is none."""
+    if len(x.shape) not in (3, 4):
+        return Misfit(
+            f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
+            f"{op.split('2d')[0]} takes any number of spatial axes",
+            op,
+        )
+    return per_axis(op, "kernel", kernel, 2, least=1)
 
 
 class PoolingOps(Calls[R]):
@@ -42,12 +54,25 @@ class PoolingOps(Calls[R]):
         return self._call(MAX_POOL, (x,), _window("max_pool", kernel, stride, padding))
 
     @final
-    def max_pool_scatter(self, g: R, index: R, /, *, shape: tuple[Dim, ...]) -> R:
-        return self._call(MAX_POOL_SCATTER, (g, index), {"shape": tuple(shape)})
+    def max_pool_scatter(
+        self,
+        g: R,
+        index: R,
+        /,
+        *,
+        shape: tuple[Dim, ...],
+        kernel: tuple[int, ...],
+        stride: IntOrTuple,
+        padding: IntOrTuple,
+    ) -> R:
+        static = _window("max_pool_scatter", kernel, stride, padding)
+        return self._call(MAX_POOL_SCATTER, (g, index), {"shape": as_shape("max_pool_scatter", shape), **static})
 
     @final
-    def max_pool_gather(self, x: R, index: R, /, *, rank: int) -> R:
-        return self._call(MAX_POOL_GATHER, (x, index), {"rank": rank})
+    def max_pool_gather(
+        self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
+    ) -> R:
+        return self._call(MAX_POOL_GATHER, (x, index), _window("max_pool_gather", kernel, stride, padding))
 
     @final
     def avg_pool(
@@ -77,7 +102,9 @@ class PoolingOps(Calls[R]):
     ) -> R:
         static = _window("avg_pool_grad", kernel, stride, padding)
         return self._call(
-            AVG_POOL_GRAD, (g,), {"shape": tuple(shape), **static, "count_include_pad": count_include_pad}
+            AVG_POOL_GRAD,
+            (g,),
+            {"shape": as_shape("avg_pool_grad", shape), **static, "count_include_pad": count_include_pad},
         )
 
     @final
@@ -96,24 +123,24 @@ class PoolingOps(Calls[R]):
 
     @final
     def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        return self.max_pool(x, kernel=_pair(kernel), stride=stride)
+        return self.max_pool(x, kernel=_images("max_pool2d", x, kernel), stride=stride)
 
     @final
     def max_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        return self.max_pool(x, kernel=_pair(kernel), stride=stride, padding=padding)
+        return self.max_pool(x, kernel=_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     @final
     def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
-        return self.avg_pool(x, kernel=_pair(kernel), stride=stride)
+        return self.avg_pool(x, kernel=_images("avg_pool2d", x, kernel), stride=stride)
 
     @final
     def avg_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
-        return self.avg_pool(x, kernel=_pair(kernel), stride=stride, padding=padding)
+        return self.avg_pool(x, kernel=_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
     @final
     def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
-        return self.smooth_max_pool(x, kernel=_pair(kernel), beta=beta, stride=stride)
+        return self.smooth_max_pool(x, kernel=_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)

@@ -1,0 +1,182 @@
+"""NumPy kernels: pools, by one strided view of x for each cell of the window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.primitive import Primitive
+from .windows import Sizes, reach, window_counts, zeros
+
+Array = npt.NDArray[Any]
+
+
+def _counts(spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Sizes:
+    return window_counts(spatial, kernel, stride, padding, (1,) * len(kernel))
+
+
+def _outer_sum(per_axis: list[Array]) -> Array:
+    """out[i, j, …] = a[i] + b[j] + …"""
+    return reduce(np.add.outer, per_axis)
+
+
+# Maximum ------------------------------------------------------------------------------------------------------------
+
+
+def max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Array, Array]:
+    """Maxima and their flat positions. While it looks, it knows a cell by its rank in the window, in a byte or two.
+
+    A later cell wins only if it is greater; its rank is then the greatest so far, so a maximum of ranks keeps it.
+    """
+    spatial = x.shape[-len(kernel) :]
+    counts = _counts(spatial, kernel, stride, padding)
+    source = _with_padding(x, spatial, padding) if any(padding) else x
+    rank_type = np.min_scalar_type(math.prod(kernel)).type
+    best = np.full((*x.shape[: -len(kernel)], *counts), -math.inf, x.dtype)
+    rank = np.empty(best.shape, rank_type)
+    rank[...] = _first_ranks(counts, kernel, stride, padding)
+    for i, offset in enumerate(np.ndindex(kernel)):
+        cell = _cell(source, offset, counts, stride).copy()  # the three steps that follow read it with unit strides
+        greater = np.greater(cell, best).astype(np.bool_, copy=False)
+        np.maximum(best, cell, out=best)
+        np.maximum(rank, np.multiply(greater.view(np.uint8), rank_type(i)), out=rank)
+    if x.dtype.kind == "f" and best.size and np.isnan(best.max()):
+        for i, offset in enumerate(np.ndindex(kernel)):  # nan wins over every number, the last one first, as in PyTorch
+            is_nan = np.isnan(_cell(source, offset, counts, stride))
+            np.maximum(rank, np.multiply(is_nan.view(np.uint8), rank_type(i)), out=rank)
+    index = _positions(spatial, kernel).take(rank)
+    index += _window_positions(spatial, counts, stride, padding)
+    return best, index
+
+
+def _with_padding(x: Array, spatial: Sizes, padding: Sizes) -> Array:
+    """x within cells of -inf, which are greater than nothing."""
+    shape = (*x.shape[: -len(padding)], *(n + 2 * p for n, p in zip(spatial, padding)))
+    padded = np.full(shape, -math.inf, x.dtype)
+    inside: tuple[Any, ...] = (..., *(slice(p, p + n) for n, p in zip(spatial, padding)))
+    padded[inside] = x
+    return padded
+
+
+def _cell(x: Array, offset: Sizes, counts: Sizes, stride: Sizes) -> Array:
+    """The cell `offset` of every window, as a view."""
+    along = (slice(o, o + (count - 1) * s + 1, s) for o, count, s in zip(offset, counts, stride))
+    at: tuple[Any, ...] = (..., *along)
+    cells: Array = x[at]
+    return cells
+
+
+def _plane_steps(spatial: Sizes) -> list[int]:
+    return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
+
+
+def _positions(spatial: Sizes, kernel: Sizes) -> Array:
+    """The flat position of each cell of a window relative to the first."""
+    return _outer_sum([np.arange(k) * step for k, step in zip(kernel, _plane_steps(spatial))]).reshape(-1)
+
+
+def _window_positions(spatial: Sizes, counts: Sizes, stride: Sizes, padding: Sizes) -> Array:
+    """The flat position of the first cell of each window, which may be padding."""
+    steps = zip(counts, stride, padding, _plane_steps(spatial))
+    return _outer_sum([(np.arange(count) * s - p) * step for count, s, p, step in steps])
+
+
+def _first_ranks(counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
+    """The rank of each window's first cell that is no padding."""
+    steps = zip(counts, stride, padding, _plane_steps(kernel))
+    return _outer_sum([np.maximum(p - np.arange(count) * s, 0) * step for count, s, p, step in steps])
+
+
+def _flat(index: Array, spatial: Sizes) -> Array:
+    """Positions in all planes laid end to end, from positions in each."""
+    planes = index.shape[: -len(spatial)]
+    first = np.arange(math.prod(planes)) * math.prod(spatial)
+    out: Array = index + first.reshape(*planes, *(1,) * len(spatial))
+    return out
+
+
+def max_pool_scatter(g: Array, index: Array, shape: Sizes, **window: Sizes) -> Array:
+    planes = g.shape[: -len(shape)]
+    out = zeros((math.prod(planes) * math.prod(shape),), g.dtype)
+    np.add.at(out, _flat(index, shape).reshape(-1), g.reshape(-1))
+    return out.reshape(*planes, *shape)
+
+
+def max_pool_gather(x: Array, index: Array, kernel: Sizes, **window: Sizes) -> Array:
+    return x.reshape(-1).take(_flat(index, x.shape[-len(kernel) :]))
+
+
+# Mean ---------------------------------------------------------------------------------------------------------------
+
+
+def _divisor(
+    spatial: Sizes, counts: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool, like: Array
+) -> Any:
+    """How many cells each window's mean is over."""
+    if count_include_pad or not any(padding):
+        return math.prod(kernel)
+    inside = []
+    for n, count, k, s, p in zip(spatial, counts, kernel, stride, padding):
+        start = np.arange(count) * s - p
+        inside.append(np.minimum(start + k, n) - np.maximum(start, 0))
+    return reduce(np.multiply.outer, inside).astype(like.dtype)
+
+
+def _along(rank: int, axis: int, part: slice) -> tuple[Any, ...]:
+    """An index that takes `part` of one of the last `rank` axes."""
+    return (..., part, *(slice(None),) * (rank - 1 - axis))
+
+
+def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Array:
+    """Sums along one axis after another, so k + k additions for a window of k · k."""
+    rank = len(kernel)
+    spatial = x.shape[-rank:]
+    counts = _counts(spatial, kernel, stride, padding)
+    total = x
+    for axis, (n, count, k, s, p) in enumerate(zip(spatial, counts, kernel, stride, padding)):
+        shape = (*total.shape[: total.ndim - rank + axis], count, *total.shape[total.ndim - rank + axis + 1 :])
+        sums = zeros(shape, x.dtype)
+        for offset in range(k):
+            windows, cells = reach(offset, n, count, s, p)
+            part = sums[_along(rank, axis, windows)]
+            np.add(part, total[_along(rank, axis, cells)], out=part)
+        total = sums
+    np.divide(total, _divisor(spatial, counts, kernel, stride, padding, count_include_pad, x), out=total)
+    return total
+
+
+def avg_pool_grad(
+    g: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool
+) -> Array:
+    """The steps of avg_pool backwards: the last axis first, while the others are still short."""
+    rank = len(kernel)
+    counts = g.shape[-rank:]
+    share: Array = np.divide(g, _divisor(shape, counts, kernel, stride, padding, count_include_pad, g))
+    for axis in reversed(range(rank)):
+        n, count, s, p = shape[axis], counts[axis], stride[axis], padding[axis]
+        spread = zeros(
+            (*share.shape[: share.ndim - rank + axis], n, *share.shape[share.ndim - rank + axis + 1 :]), g.dtype
+        )
+        for offset in range(kernel[axis]):
+            windows, cells = reach(offset, n, count, s, p)
+            part = spread[_along(rank, axis, cells)]
+            np.add(part, share[_along(rank, axis, windows)], out=part)
+        share = spread
+    return share
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    MAX_POOL: max_pool,
+    MAX_POOL_SCATTER: max_pool_scatter,
+    MAX_POOL_GATHER: max_pool_gather,
+    AVG_POOL: avg_pool,
+    AVG_POOL_GRAD: avg_pool_grad,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

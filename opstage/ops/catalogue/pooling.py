@@ -1,0 +1,332 @@
+"""Pools over windows of the spatial axes: maximum, mean, and a smooth maximum.
+
+x is (N, C, *S) or (C, *S), and the number of entries of `kernel` says how many axes are spatial. Windows start every
+`stride` cells, from `padding` cells before the first one; O = floor((S + 2·padding - kernel) / stride) + 1 of them fit.
+A padding of at most half the kernel leaves no window without a cell of x.
+
+max_pool gives where each maximum was, as a residual, and max_pool_gather and max_pool_scatter read and write those
+places; they are each other's adjoint, and so are avg_pool and avg_pool_grad. So both families are closed under
+differentiation.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from ..dims import Dim, DimFloat, prod, require_at_most
+from ..errors import ShapeError
+from ..primitive import Context, Linearity, Primitive, R
+from ..protocol import Number, Ops
+from ..rules import zeros_like
+from ..types import INT64, Shape, TensorType, require_float, require_integer, show_shape
+from .windows import require_shape, window_counts
+
+Ints = tuple[int, ...]
+
+
+def _pool_counts(spatial: Shape, kernel: Ints, stride: Ints, padding: Ints) -> Shape:
+    """How many windows there are along each spatial axis; none of them lies in the padding alone."""
+    for axis, (n, k, p) in enumerate(zip(spatial, kernel, padding)):
+        if 2 * p > k:
+            raise ShapeError(
+                f"padding {p} along spatial axis {axis} is more than half of the kernel's {k}, so a window could lie "
+                "in the padding alone"
+            )
+        require_at_most(1, n, lambda: f"spatial axis {axis} has no cell to pool")
+    return window_counts(spatial, kernel, stride, padding)
+
+
+def _leading(x: TensorType, kernel: Ints, name: str) -> Shape:
+    """The axes before the spatial ones, (C) or (N, C)."""
+    rank = len(kernel)
+    if not rank:
+        raise ShapeError("kernel is (); it must hold a size for each spatial axis, of which there is at least one")
+    if len(x.shape) not in (rank + 1, rank + 2):
+        raise ShapeError(
+            f"{name} must be (C, *S) or (N, C, *S) with a spatial axis for each entry of kernel {show_shape(kernel)}, "
+            f"so of rank {rank + 1} or {rank + 2}, but is {show_shape(x.shape)} of rank {len(x.shape)}"
+        )
+    return x.shape[:-rank]
+
+
+def _pooled(x: TensorType, name: str, kernel: Ints, stride: Ints, padding: Ints) -> TensorType:
+    """One element for each window of x."""
+    require_float(x, name)
+    leading = _leading(x, kernel, name)
+    counts = _pool_counts(x.shape[-len(kernel) :], kernel, stride, padding)
+    return TensorType((*leading, *counts), x.dtype)
+
+
+def _require_windows(x: TensorType, name: str, shape: Shape, kernel: Ints, stride: Ints, padding: Ints) -> TensorType:
+    """x has an element for each window over cells (..., *shape); the type of those cells."""
+    leading = _leading(x, kernel, name)
+    if len(shape) != len(kernel):
+        raise ShapeError(
+            f"shape {show_shape(shape)} has {len(shape)} spatial axes but kernel {show_shape(kernel)} has {len(kernel)}"
+        )
+    require_shape(x, name, (*leading, *_pool_counts(shape, kernel, stride, padding)))
+    return TensorType((*leading, *shape), x.dtype)
+
+
+def _flops_per_window_cell(
+    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, kernel: Ints, **static: Any
+) -> Dim:
+    """One operation for each cell of each window."""
+    return outputs[0].size * prod(kernel)
+
+
+def _flops_of_adjoint(
+    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, kernel: Ints, **static: Any
+) -> Dim:
+    return inputs[0].size * prod(kernel)
+
+
+def _flops_per_window(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **static: Any) -> Dim:
+    return inputs[1].size
+
+
+# Maximum ------------------------------------------------------------------------------------------------------------
+
+
+def _max_pool_shape(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints) -> tuple[TensorType, ...]:
+    out = _pooled(x, "x", kernel, stride, padding)
+    return out, TensorType(out.shape, INT64)
+
+
+def _max_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **window: Any) -> tuple[R | None, ...]:
+    spatial = ctx.inputs[0].shape[-len(window["kernel"]) :]
+    return (ops.max_pool_scatter(cotangents[0], ctx.saved[0], shape=spatial, **window),)
+
+
+def _max_pool_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /, **window: Any
+) -> tuple[R | None]:
+    return (ops.max_pool_gather(tangents[0], outputs[1], **window),)
+
+
+MAX_POOL = Primitive(
+    "max_pool",
+    "`max_pool(x, kernel=, stride=None, padding=0)`, the maximum over each window, x (N, C, *S) or (C, *S) -> "
+    "(N, C, *O) or (C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; stride is by default the kernel, padding "
+    "at most half of it. Padding never wins, the first maximum in row-major order takes the whole gradient, nan wins "
+    "over every number. The residual `index` is the maximum's flat position in the plane S of its channel. "
+    "PyTorch: torch.nn.functional.max_pool1d, max_pool2d, max_pool3d.",
+    operands=("x",),
+    residuals=("index",),
+    shape=_max_pool_shape,
+    vjp=_max_pool_vjp,
+    jvp=_max_pool_jvp,
+    saves=("index",),
+    flops=_flops_per_window_cell,
+)
+
+
+def _max_pool_scatter_shape(
+    g: TensorType,
+    index: TensorType,
+    *,
+    shape: Shape,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+) -> tuple[TensorType, ...]:
+    require_float(g, "g")
+    require_integer(index, "index")
+    cells = _require_windows(g, "g", shape, kernel, stride, padding)
+    require_shape(index, "index", g.shape)
+    return (cells,)
+
+
+def _max_pool_scatter_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape, **window: Any
+) -> tuple[R | None, ...]:
+    return ops.max_pool_gather(cotangents[0], ctx.saved[0], **window), None
+
+
+MAX_POOL_SCATTER = Primitive(
+    "max_pool_scatter",
+    "`max_pool_scatter(g, index, shape=, kernel=, stride=, padding=)`, zeros (N, C, *shape) or (C, *shape) to which "
+    "each window's element of g is added at flat position `index` of the channel's plane: the cotangent of max_pool's "
+    "x. `index` comes from max_pool with the same windows, so it lies in its own window. "
+    "PyTorch: torch.nn.functional.max_unpool2d, which does not add.",
+    operands=("g", "index"),
+    shape=_max_pool_scatter_shape,
+    vjp=_max_pool_scatter_vjp,
+    jvp=Linearity.JOINT,
+    saves={"index": ("g",)},
+    flops=_flops_per_window,
+)
+
+
+def _max_pool_gather_shape(
+    x: TensorType, index: TensorType, *, kernel: Ints, stride: Ints, padding: Ints
+) -> tuple[TensorType, ...]:
+    require_integer(index, "index")
+    out = _pooled(x, "x", kernel, stride, padding)
+    require_shape(index, "index", out.shape)
+    return (out,)
+
+
+def _max_pool_gather_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **window: Any
+) -> tuple[R | None, ...]:
+    spatial = ctx.inputs[0].shape[-len(window["kernel"]) :]
+    return ops.max_pool_scatter(cotangents[0], ctx.saved[0], shape=spatial, **window), None
+
+
+MAX_POOL_GATHER = Primitive(
+    "max_pool_gather",
+    "`max_pool_gather(x, index, kernel=, stride=, padding=)`, for each window the cell of x at flat position `index` "
+    "of its channel's plane: the tangent of max_pool. `index` comes from max_pool with the same windows. "
+    "PyTorch: torch.gather on the flattened plane.",
+    operands=("x", "index"),
+    shape=_max_pool_gather_shape,
+    vjp=_max_pool_gather_vjp,
+    jvp=Linearity.JOINT,
+    saves={"index": ("x",)},
+    flops=_flops_per_window,
+)
+
+# Mean ---------------------------------------------------------------------------------------------------------------
+
+
+def _avg_pool_shape(
+    x: TensorType,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    count_include_pad: bool,
+) -> tuple[TensorType, ...]:
+    return (_pooled(x, "x", kernel, stride, padding),)
+
+
+def _avg_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
+    spatial = ctx.inputs[0].shape[-len(static["kernel"]) :]
+    return (ops.avg_pool_grad(cotangents[0], shape=spatial, **static),)
+
+
+AVG_POOL = Primitive(
+    "avg_pool",
+    "`avg_pool(x, kernel=, stride=None, padding=0, count_include_pad=True)`, the mean over each window, x (N, C, *S) "
+    "or (C, *S) -> (N, C, *O) or (C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; stride is by default the "
+    "kernel, padding at most half of it. Padded cells add 0 and are counted, unless count_include_pad is False. "
+    "PyTorch: torch.nn.functional.avg_pool1d, avg_pool2d, avg_pool3d.",
+    operands=("x",),
+    shape=_avg_pool_shape,
+    vjp=_avg_pool_vjp,
+    jvp=Linearity.JOINT,
+    flops=_flops_per_window_cell,
+)
+
+
+def _avg_pool_grad_shape(
+    g: TensorType,
+    *,
+    shape: Shape,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    count_include_pad: bool,
+) -> tuple[TensorType, ...]:
+    require_float(g, "g")
+    return (_require_windows(g, "g", shape, kernel, stride, padding),)
+
+
+def _avg_pool_grad_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, shape: Shape, **static: Any
+) -> tuple[R | None, ...]:
+    return (ops.avg_pool(cotangents[0], **static),)
+
+
+AVG_POOL_GRAD = Primitive(
+    "avg_pool_grad",
+    "`avg_pool_grad(g, shape=, kernel=, stride=, padding=, count_include_pad=)`, each window's element of g shared out "
+    "evenly over the window's cells, (N, C, *O) -> (N, C, *shape): the cotangent of avg_pool's x. Shares of padded "
+    "cells are lost. PyTorch: the backward of torch.nn.functional.avg_pool2d.",
+    operands=("g",),
+    shape=_avg_pool_grad_shape,
+    vjp=_avg_pool_grad_vjp,
+    jvp=Linearity.JOINT,
+    flops=_flops_of_adjoint,
+)
+
+# Smooth maximum -----------------------------------------------------------------------------------------------------
+
+
+def _require_beta(beta: Number) -> None:
+    number = isinstance(beta, (int, float, Fraction))
+    if not number and not isinstance(beta, DimFloat):
+        raise ShapeError(f"beta must be a number but is {beta!r}")
+    if number and (beta == 0 or not math.isfinite(beta)):
+        raise ShapeError(
+            f"beta must be finite and not 0 but is {beta}; a large beta approaches max_pool, one near 0 a mean plus "
+            "log(cells)/beta"
+        )
+
+
+def _smooth_max_pool_shape(
+    x: TensorType,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    beta: Number,
+) -> tuple[TensorType, ...]:
+    _require_beta(beta)
+    return (_pooled(x, "x", kernel, stride, padding),)
+
+
+def _smooth_max_pool_decomposition(
+    ops: Ops[R],
+    x: R,
+    /,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    beta: Number,
+) -> tuple[R, ...]:
+    _require_beta(beta)
+    falls = isinstance(beta, (int, float, Fraction)) and beta < 0
+    z, slope = (ops.neg(x), -beta) if falls else (x, beta)
+    # Any pivot of a window gives the same value, so it takes no gradient; its maximum keeps every exponent <= 0.
+    pivot = ops.detach(ops.max_pool(z, kernel=kernel, stride=stride, padding=padding))
+    infinity = ops.full(shape=pivot.shape, value=math.inf, dtype=pivot.dtype)
+    pivot = ops.select(ops.less(ops.abs(pivot), infinity), pivot, zeros_like(ops, pivot))
+    cells = [_with_padding(ops, z, padding)]
+    leading = len(x.shape) - len(kernel)
+    for axis, (k, s) in enumerate(zip(kernel, stride), leading):
+        cells = [
+            ops.slice(part, axis=axis, start=start, length=pivot.shape[axis], step=s)
+            for part in cells
+            for start in range(k)
+        ]
+    total, *terms = [ops.exp(ops.scale(ops.sub(cell, pivot), c=slope)) for cell in cells]
+    for term in terms:
+        total = ops.add(total, term)
+    out = ops.add(pivot, ops.scale(ops.log(total), c=1 / slope))
+    return (ops.neg(out) if falls else out,)
+
+
+def _with_padding(ops: Ops[R], z: R, padding: Ints) -> R:
+    """z with cells of -inf around it, which add e^-inf = 0 to a sum of exponentials."""
+    if not any(padding):
+        return z
+    leading = len(z.shape) - len(padding)
+    return ops.pad(z, padding=[(0, 0)] * leading + [(p, p) for p in padding], value=-math.inf)
+
+
+SMOOTH_MAX_POOL = Primitive(
+    "smooth_max_pool",
+    "`smooth_max_pool(x, kernel=, beta=, stride=None, padding=0)` = (1/beta) · log Σ e^(beta·x) over each window, x "
+    "(N, C, *S) or (C, *S) -> (N, C, *O) or (C, *O) as in max_pool; padded cells are left out. It exceeds the maximum "
+    "by at most log(cells)/beta; a negative beta gives a smooth minimum. Shifted by the window's maximum (minimum for "
+    "a negative beta), so it never overflows. PyTorch: torch.logsumexp over unfolded windows.",
+    operands=("x",),
+    shape=_smooth_max_pool_shape,
+    decomposition=_smooth_max_pool_decomposition,
+    flops=lambda inputs, outputs, /, *, kernel, **static: 3 * outputs[0].size * prod(kernel),
+)
