@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
-from ..ops.errors import LocatedError, ProgramError
+from ..ops.errors import LocatedError, ProgramError, UnsupportedError
 from ..ops.primitive import Primitive, R, Static
-from ..ops.types import DType, TensorType
+from ..ops.types import EXACT, DType, TensorType, dtype_name
 
 Inner = TypeVar("Inner", bound=Any)
 
@@ -101,6 +101,22 @@ class BaseInterpreter(Interpreter[R]):
     @abstractmethod
     def get(self, ref: R, /) -> Any:
         """A value back on the host."""
+
+    def has_kernel(self, primitive: Primitive) -> bool:
+        """Whether it computes `primitive` itself, in its dtype; a composite that it has no kernel for is decomposed.
+
+        The table of what runs where is this method over the catalogue; `opstage.check` asks it before anything runs.
+        """
+        return True
+
+    def unsupported(self, primitive: Primitive) -> UnsupportedError:
+        """The error for a core primitive without a kernel."""
+        hint = "; only rational ops can be computed exactly, use float64" if self.dtype == EXACT else ""
+        return UnsupportedError(
+            f"{type(self).__name__} has no kernel for {primitive} in dtype {dtype_name(self.dtype)}{hint}",
+            op=primitive.name,
+            region=self.cursor.region.name,
+        )
 
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
         """`program(self, *refs)` from a fresh cursor, at training step `step`."""

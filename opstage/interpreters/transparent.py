@@ -7,7 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..ops.primitive import R
+from ..ops.errors import UnsupportedError
+from ..ops.primitive import Primitive, R
 from ..ops.types import DType
 from .interpreter import BaseInterpreter
 
@@ -37,6 +38,14 @@ class Transparent(BaseInterpreter[R]):
     @override
     def get(self, ref: R, /) -> Any:
         return self.inner.get(ref)
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return self.inner.has_kernel(primitive)
+
+    @override
+    def unsupported(self, primitive: Primitive) -> UnsupportedError:
+        return self.inner.unsupported(primitive)
 
     @override
     def adopt(self, ref: Any, /) -> R:

@@ -74,10 +74,6 @@ class ProgramError(OpstageError, TypeError):
     """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is no ref."""
 
 
-class UnsupportedError(OpstageError, NotImplementedError):
-    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently."""
-
-
 class LocatedError(OpstageError):
     """An error at an op: which op, on which line of the user's program, in which region, and why.
 
@@ -113,6 +109,10 @@ class ShapeError(LocatedError, ValueError):
 
 class DtypeError(LocatedError, TypeError):
     """An operand of a dtype that an op does not take."""
+
+
+class UnsupportedError(LocatedError, NotImplementedError):
+    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently."""
 
 
 class RangeError(LocatedError, IndexError):

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ...ops.errors import LocatedError, ProgramError, UnsupportedError, UsageError
+from ...ops.errors import LocatedError, ProgramError, UsageError
 from ...ops.primitive import NO_STATIC, Primitive, Static
-from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name
+from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..interpreter import BaseInterpreter
 from .kernels import kernel_table
@@ -43,6 +43,10 @@ class NumpyOps(BaseInterpreter[Array]):
     @override
     def get(self, ref: Array, /) -> Array:
         return ref
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return primitive in self._kernels
 
     @override
     def execute(
@@ -111,10 +115,7 @@ class NumpyOps(BaseInterpreter[Array]):
 
     def _decomposed(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
         if primitive.decomposition is None:
-            raise UnsupportedError(
-                f"eager_cpu has no kernel for {primitive} in dtype {dtype_name(self.dtype)}; "
-                + ("only rational ops can be computed exactly, use float64" if self.dtype == EXACT else "")
-            )
+            raise self.unsupported(primitive)
         return self.decompose(primitive, refs, static)
 
 

@@ -11,6 +11,7 @@ from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
 from ...options import Options
+from ..registry import make_interpreter
 from .interpreter import ShapeOps
 from .report import Finding, Report
 
@@ -22,7 +23,11 @@ def check_base_program(
 
     The first `parameters` tensors are counted as the model's parameters.
     """
-    ops = ShapeOps(options, collect=True)
+    try:
+        runs_on = make_interpreter(options)
+    except UsageError as error:
+        return _report(ShapeOps(options), [Finding("Options", str(error))], None, (), 0)
+    ops = ShapeOps(options, collect=True, runs_on=runs_on)
     outputs: Any = None
     try:
         refs = ops.declare(specs, names)

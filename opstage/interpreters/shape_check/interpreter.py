@@ -53,6 +53,8 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
     """With `collect` errors become findings and the program goes on; without, the first one is raised."""
 
     __slots__ = (
+        "options",
+        "runs_on",
         "scope",
         "collect",
         "findings",
@@ -65,8 +67,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "_noted",
     )
 
-    def __init__(self, options: Options, *, collect: bool = False):
+    def __init__(self, options: Options, *, collect: bool = False, runs_on: BaseInterpreter[Any] | None = None):
+        """`runs_on` is the interpreter for which the program is checked: an op that it cannot compute is an error."""
         super().__init__(as_dtype(options.dtype), options.seed)
+        self.options = options
+        self.runs_on = runs_on
         self.scope = DimScope()
         self.collect = collect
         self.findings: list[Finding] = []
@@ -133,6 +138,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         if inferred is None:
             try:
                 outputs = primitive.infer(types, static, self.cursor.region.name)
+                self._require_kernel(primitive, refs, static)
                 inferred = outputs, primitive.cost(types, outputs, static)
             except LocatedError as error:
                 if not self.collect:
@@ -147,6 +153,15 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             self.flops = self.flops + cost.flops
             self.bytes = self.bytes + cost.bytes
         return tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
+
+    def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:
+        """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
+        if self.runs_on is None or self.runs_on.has_kernel(primitive):
+            return
+        if primitive.decomposition is None:
+            raise self.runs_on.unsupported(primitive)
+        parts = ShapeOps(self.options, runs_on=self.runs_on)
+        parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
 
     def _note_conditions(self, primitive: Primitive) -> None:
         for condition in self.scope.conditions[self._noted :]:
