@@ -8,10 +8,10 @@ from ..init import build
 from ..models import model as shipped_model
 from ..options import Options
 from ..training.trainer import check_trainer
-from .main import cli, with_options
+from .flags import with_options
 
 
-@cli.command()
+@click.command()
 @click.argument("model", default="cnn")
 @with_options
 def check(model: str, options: Options) -> int:

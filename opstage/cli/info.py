@@ -11,13 +11,12 @@ import click
 
 from .. import __version__
 from ..interpreters.registry import backends
-from .main import cli
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click", "numba-cuda", "cuda-bindings")
 PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-@cli.command()
+@click.command()
 def info() -> None:
     """Versions, BLAS and its core type, threads, and the GPU if there is one."""
     click.echo(f"opstage {__version__} on Python {platform.python_version()}, {platform.platform()}")

@@ -15,11 +15,11 @@ from ..options import Options
 from ..training import optim, schedule
 from ..training.fit import fit
 from ..training.trainer import scalar_trainer
-from .main import cli, with_options
+from .flags import with_options
 from .progress import make_observer
 
 
-@cli.command()
+@click.command()
 @click.argument("model", default="cnn")
 @click.option("--epochs", type=int, metavar="N", help="Passes over the training data (default: the model's recipe).")
 @click.option("--lr", type=float, metavar="RATE", help="Peak learning rate (default: the model's recipe).")
