@@ -49,9 +49,9 @@ def test_command_line_trains_on_it(site: Path) -> None:
     *lines, counted = run_python("-c", COMMAND, cwd=site.parent, path=[site, ROOT]).splitlines()
     counts = json.loads(counted)
     assert any("backend counter" in line for line in lines)
-    # 11 steps of 128 among 1,437 samples, each an update of 3 weights and 3 biases
+    # 11 steps of 128 among 1,438 samples, each an update of 3 weights and 3 biases
     assert counts["adamw_update"] == 11 * 6
-    # once a step, and once for each of the 2 batches of the 360 held-out samples, which count the loss as well
+    # once a step, and once for each of the 2 batches of the 359 held-out samples, which count the loss as well
     assert counts["cross_entropy"] == 11 + 2
 
 

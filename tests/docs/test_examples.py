@@ -1,0 +1,26 @@
+"""Every program in examples/ runs and prints what it is there to show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, run_python
+
+EXAMPLES = ROOT / "examples"
+SHOWN = {
+    "quickstart.py": r"held-out accuracy 9[5-9]\.\d %",
+    "hessian_vector_product.py": r"minimum at \[1\. 1\. 1\. 1\. 1\. 1\.\]\nreverse over reverse agrees: True",
+    "session.py": r"accuracy (9[7-9]\.\d|100\.0) %(?s:.*)ProgramError: this ref was made before reset_tape\(\)",
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example(name: str, tmp_path: Path) -> None:
+    assert re.search(SHOWN[name], run_python(str(EXAMPLES / name), cwd=tmp_path, path=[ROOT]))
