@@ -31,9 +31,8 @@ def main() -> None:
         session.backward(loss, dense=False)
         session.adam_step_all(0.05)
         if step % 20 == 0:
-            print(
-                f"step {step:2}  loss {session.get_value(loss):.3f}  |gradient| {np.abs(session.grad(weight)).max():.3f}"
-            )
+            largest = np.abs(session.grad(weight)).max()
+            print(f"step {step:2}  loss {session.get_value(loss):.3f}  |gradient| {largest:.3f}")
         session.reset_tape()
 
     scores = session.linear(session.use(weight), session.use(bias), session.input(x))
