@@ -17,9 +17,9 @@ from .flags import with_options
 def check(model: str, options: Options) -> int:
     """Check MODEL's forward pass, backward pass and update on shapes alone. Exit code 0 if it is right, 1 if not."""
     chosen = shipped_model(model)
-    report = check_trainer(
-        chosen.loss, build(chosen.init, dtype=options.dtype, seed=options.seed), *chosen.batch, options=options
-    )
+    params = build(chosen.init, dtype=options.dtype, seed=options.seed)
+    state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
+    report = check_trainer(chosen.loss, params, *chosen.batch, options=options, state=state)
     click.echo(f"{model}, one training step:")
     for name, type_ in report.inputs:
         click.echo(f"  {name:<28} {type_}")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from ..data import Dataset, Loader, digits, from_npz, train_test_split
+from ..data import Loader, from_npz, train_test_split
 from ..init import build
 from ..models import model as shipped_model
 from ..ops.errors import UsageError
 from ..options import Options
 from ..training import optim, schedule
 from ..training.fit import fit
+from ..training.recipes import recipe as shipped_recipe
 from ..training.trainer import scalar_trainer
 from .flags import with_options
 from .progress import make_observer
@@ -35,25 +36,28 @@ def train(
     model: str, epochs: int | None, lr: float | None, batch_size: int | None, data: Path | None, options: Options
 ) -> None:
     """Train MODEL (cnn or mlp; by default cnn) and print its accuracy on the 20 % of the data that is held out."""
-    chosen = shipped_model(model)
-    recipe = chosen.recipe
+    chosen, recipe = shipped_model(model), shipped_recipe(model)
     epochs = recipe.epochs if epochs is None else epochs
     if epochs < 1:
         raise UsageError(f"--epochs must be at least 1 but is {epochs}")
-    dataset: Dataset = digits() if data is None else from_npz(data, keys=("x", "y"))
-    training, held_out = train_test_split(dataset, seed=options.seed)
+    if data is None:
+        training, held_out = recipe.data(options.seed)
+    else:
+        training, held_out = train_test_split(from_npz(data, keys=("x", "y")), seed=options.seed)
     loader = Loader(training, batch_size or recipe.batch_size, seed=options.seed, drop_last=True)
     test_loader = Loader(held_out, min(256, len(held_out)), shuffle=False)
 
     steps = epochs * len(loader)
     rate = schedule.warmup_cosine(
-        lr if lr is not None else recipe.lr, warmup_steps=min(len(loader), steps // 10 + 1), total_steps=steps
+        lr if lr is not None else recipe.lr, warmup_steps=int(recipe.warmup * steps), total_steps=steps
     )
     optimizer = optim.adamw(lr=rate, weight_decay=recipe.weight_decay)
     params = build(chosen.init, dtype=options.dtype, seed=options.seed)
 
     checked = time.perf_counter()
-    trainer = scalar_trainer(chosen.loss, params, *chosen.batch, options=options)
+    clip = None if recipe.clip_norm is None else optim.clip.by_global_norm(recipe.clip_norm)
+    state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
+    trainer = scalar_trainer(chosen.loss, params, *chosen.batch, options=options, state=state, clip=clip)
     click.echo(
         f"{model}: {trainer.parameter_count:,} parameters; shapes of the whole training step checked for every "
         f"batch size in {1e3 * (time.perf_counter() - checked):.0f} ms"

@@ -1,6 +1,7 @@
 """Model programs: for each a config dataclass, `init`, `loss` and `metrics`, plain functions over Ops."""
 
 from . import cnn, mlp
-from .zoo import MODELS, Model, Recipe, model
+from .model import Model
+from .zoo import MODELS, model
 
-__all__ = ["MODELS", "Model", "Recipe", "cnn", "mlp", "model"]
+__all__ = ["MODELS", "Model", "cnn", "mlp", "model"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
+from ..ops.spec import Spec
 from .classify import classifier_metrics
 from .layers import conv, conv_init, linear, linear_init
+from .model import Model
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,15 @@ def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, tra
 def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
     """Summed loss and count of right answers."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
+
+
+def make(config: Config) -> Model:
+    """The model for one config."""
+    return Model(
+        "cnn",
+        config,
+        init(config),
+        partial(loss, config=config),
+        partial(metrics, config=config),
+        (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
+    )

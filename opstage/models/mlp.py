@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
+from ..ops.spec import Spec
 from .classify import classifier_metrics
 from .layers import linear, linear_init
+from .model import Model
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network: `inputs` features, a relu layer for each entry of `hidden`, `classes` logits."""
+    """`inputs` is the shape of a sample; a relu layer for each entry of `hidden`; `classes` logits."""
 
-    inputs: int = 64
+    inputs: tuple[int, ...] = (1, 8, 8)
     hidden: tuple[int, ...] = (256, 256)
     classes: int = 10
     dropout: float = 0.2
@@ -25,7 +29,7 @@ class Config:
 
 def init(config: Config) -> dict[str, Any]:
     """Declarations of the parameters: `layers.0.weight`, … ."""
-    sizes = (config.inputs, *config.hidden, config.classes)
+    sizes = (math.prod(config.inputs), *config.hidden, config.classes)
     return {"layers": [linear_init(a, b) for a, b in pairwise(sizes)]}
 
 
@@ -52,3 +56,15 @@ def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, tra
 def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) -> dict[str, R]:
     """Summed loss and count of right answers."""
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
+
+
+def make(config: Config) -> Model:
+    """The model for one config."""
+    return Model(
+        "mlp",
+        config,
+        init(config),
+        partial(loss, config=config),
+        partial(metrics, config=config),
+        (Spec(("B", *config.inputs)), Spec("B", dtype="int64")),
+    )

@@ -70,11 +70,12 @@ def fit(
 
 
 def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], loader: Loader) -> dict[str, float]:
-    """Means over the loader's samples of metrics that a program gives as sums over a batch."""
+    """Means over the loader's samples of metrics that a program gives as sums over a batch; see `Model.metrics`."""
     sums: dict[str, float] = {}
     samples = 0
     for batch in loader.epoch(0):
         for name, value in trainer.evaluate(metrics, *batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
         samples += len(batch[0])
-    return {name: value / samples for name, value in sums.items()}
+    count = sums.pop("count", samples)
+    return {name: value / count for name, value in sums.items()}

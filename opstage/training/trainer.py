@@ -305,10 +305,12 @@ def scalar_trainer(
     return ScalarTrainer(loss, params, specs, options if options is not None else Options(), requires_grad, state, clip)
 
 
-def check_trainer(loss: Callable[..., Any], params: Any, *specs: Any, options: Options | None = None) -> Report:
+def check_trainer(
+    loss: Callable[..., Any], params: Any, *specs: Any, options: Options | None = None, state: Any = None
+) -> Report:
     """The report that `scalar_trainer` would raise over, without a trainer."""
     options = options if options is not None else Options()
-    unvalidated = scalar_trainer(loss, params, *specs, options=options.replace(validate=False))
+    unvalidated = scalar_trainer(loss, params, *specs, options=options.replace(validate=False), state=state)
     return unvalidated.report(*specs)
 
 

@@ -1,0 +1,50 @@
+"""Recipes: for each shipped model the data and the settings that train it to its stated result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..data import Dataset, digits, train_test_split
+from ..ops.errors import UsageError, nearest
+
+Split = tuple[Dataset, Dataset]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained by default, and what it then reaches on held-out data (a test holds it to that).
+
+    data      seed -> (training data, held-out data), their arrays in the order of the model's batch
+    metric    the held-out metric that is stated; `goal` its value, reached from above when `lower_is_better`
+    """
+
+    data: Callable[[int], Split]
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    metric: str
+    goal: float
+    lower_is_better: bool = False
+    warmup: float = 0.03
+    """Share of all steps in which the learning rate rises."""
+    clip_norm: float | None = None
+
+
+def held_out_digits(seed: int) -> Split:
+    """The embedded digits, a stratified 20 % of them held out."""
+    return train_test_split(digits(), seed=seed)
+
+
+RECIPES: dict[str, Recipe] = {
+    "cnn": Recipe(held_out_digits, 25, 64, 2e-3, 0.01, "accuracy", 0.98),
+    "mlp": Recipe(held_out_digits, 60, 64, 2e-3, 0.05, "accuracy", 0.98),
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a shipped model."""
+    if name not in RECIPES:
+        raise UsageError(f"there is no recipe for model {name!r}{nearest(name, RECIPES)}")
+    return RECIPES[name]
