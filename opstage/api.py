@@ -188,7 +188,8 @@ def with_train(program: Program, train: bool) -> Program:
     def trained(*args: Any) -> Any:
         return program(*args, train=train)
 
-    trained.__signature__ = inspect.signature(program)  # type: ignore[attr-defined]  # names arguments in messages
+    remaining = [p for name, p in parameters.items() if name != "train"]
+    trained.__signature__ = inspect.Signature(remaining)  # type: ignore[attr-defined]  # names arguments in messages
     return trained
 
 
