@@ -34,8 +34,8 @@ class Record(Generic[R]):
         "slots",
         "needs",
         "saved",
-        "inputs",
-        "outputs",
+        "operand_types",
+        "output_types",
         "region",
         "ordinal",
     )
@@ -47,10 +47,22 @@ class Record(Generic[R]):
     slots: tuple[int, ...]  # which output of that record the operand is
     needs: tuple[bool, ...]
     saved: tuple[Any, ...]  # aligned with the primitive's saves; None for what no wanted cotangent reads
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
+    operand_types: tuple[Any, ...]  # shape, dtype, shape, dtype, …: few rules ask, so no TensorType is made up front
+    output_types: tuple[Any, ...]
     region: Region
     ordinal: int
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """The types of all operands present."""
+        types = self.operand_types
+        return tuple([TensorType(types[i], types[i + 1]) for i in range(0, len(types), 2)])
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        """The types of all outputs and residuals."""
+        types = self.output_types
+        return tuple([TensorType(types[i], types[i + 1]) for i in range(0, len(types), 2)])
 
 
 @final
@@ -104,7 +116,7 @@ class Tape(Wrapper[Node[R], R]):
         record: Record[R] = Record()
         record.primitive = None
         record.parents = ()
-        record.outputs = (TensorType(value.shape, value.dtype),)
+        record.output_types = (value.shape, value.dtype)
         self._serial = record.serial = self._serial + 1
         return Node(value, self, record)
 
@@ -128,7 +140,8 @@ class Tape(Wrapper[Node[R], R]):
         record.parents = (parent,)
         record.slots = _SLOTS_1[x.slot] if x.slot < 4 else (x.slot,)
         record.needs = _NEEDS_1
-        record.inputs = record.outputs = _types1(value)
+        record.operand_types = (value.shape, value.dtype)
+        record.output_types = (out.shape, out.dtype)
         record.saved = tuple([value if i == 0 else out for i in primitive.saved_positions(_NEEDS_1, NO_STATIC)])
         cursor = self.cursor
         record.region = cursor.region
@@ -155,8 +168,8 @@ class Tape(Wrapper[Node[R], R]):
         record.parents = (px, py)
         record.slots = (x.slot, y.slot)
         record.needs = needs = (px is not None, py is not None)
-        record.inputs = (TensorType(a.shape, a.dtype), TensorType(b.shape, b.dtype))
-        record.outputs = (TensorType(out.shape, out.dtype),)
+        record.operand_types = (a.shape, a.dtype, b.shape, b.dtype)
+        record.output_types = (out.shape, out.dtype)
         record.saved = tuple(
             [
                 a if i == 0 else b if i == 1 else out if i == 2 else None
@@ -189,8 +202,8 @@ class Tape(Wrapper[Node[R], R]):
         record.parents = parents
         record.slots = tuple([r.slot for r in refs])
         record.needs = needs
-        record.inputs = tuple([TensorType(v.shape, v.dtype) for v in values])
-        record.outputs = tuple([TensorType(v.shape, v.dtype) for v in outs])
+        record.operand_types = tuple([t for v in values for t in (v.shape, v.dtype)])
+        record.output_types = tuple([t for v in outs for t in (v.shape, v.dtype)])
         record.saved = tuple([every[i] if i >= 0 else None for i in primitive.saved_positions(needs, static)])
         cursor = self.cursor
         record.region = cursor.region
@@ -273,16 +286,12 @@ class Tape(Wrapper[Node[R], R]):
         return result
 
 
-def _types1(value: Any) -> tuple[TensorType]:
-    return (TensorType(value.shape, value.dtype),)
-
-
 def _deposit(
     ops: Interpreter[R], pending: dict[Record[R], list[R | None]], record: Record[R], slot: int, cotangent: R
 ) -> None:
     arrived = pending.get(record)
     if arrived is None:
-        arrived = pending[record] = [None] * len(record.outputs)
+        arrived = pending[record] = [None] * (len(record.output_types) // 2)
     before = arrived[slot]
     arrived[slot] = cotangent if before is None else ops.bind2(ADD, before, cotangent)
 
