@@ -76,10 +76,11 @@ class Report:
         if self.conditions:
             lines.append("This program is right only if:")
             lines += [f"  {assumption}" for assumption in self.conditions]
-        verdict = "ok" if self.ok else f"{len(self.errors)} error" + ("s" if len(self.errors) > 1 else "")
-        lines.append(
-            f"{verdict}: {self.ops} ops, {_large(self.cost.flops)} flops, {_large(self.cost.bytes)} bytes moved"
-        )
+        if self.ok:
+            flops, moved = _large(self.cost.flops), _large(self.cost.bytes)
+            lines.append(f"ok: {self.ops} ops, {flops} flops, {moved} bytes moved")
+        else:
+            lines.append(f"{len(self.errors)} error" + ("s" if len(self.errors) > 1 else ""))
         return "\n".join(lines)
 
 
