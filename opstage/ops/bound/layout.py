@@ -97,7 +97,9 @@ class LayoutOps(Calls[R]):
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
         refs = tuple(xs)
         rank = len(refs[0].shape) if refs else 0
-        return self._call(CONCAT, refs, {"axis": normalize_axis("concat", axis, rank) if refs else _no_tensors("concat")})
+        return self._call(
+            CONCAT, refs, {"axis": normalize_axis("concat", axis, rank) if refs else _no_tensors("concat")}
+        )
 
     @final
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
@@ -149,7 +151,9 @@ class LayoutOps(Calls[R]):
         static = {
             "padding": tuple((as_dim("pad", "padding", b), as_dim("pad", "padding", a)) for b, a in pairs),
             "value": value,
-            "interior": (0,) * len(pairs) if interior is None else tuple(as_int("pad", "interior", i) for i in interior),
+            "interior": (0,) * len(pairs)
+            if interior is None
+            else tuple(as_int("pad", "interior", i) for i in interior),
         }
         return self._call(PAD, (x,), static)
 
