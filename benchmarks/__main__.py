@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import import_time, tape_overhead
+from benchmarks import against_peers, import_time, tape_overhead
 
-MEASUREMENTS = {"tape_overhead": tape_overhead.main, "import_time": import_time.main}
+MEASUREMENTS = {
+    "against_peers": against_peers.main,
+    "tape_overhead": tape_overhead.main,
+    "import_time": import_time.main,
+}
 
 
 def main(names: list[str]) -> int:

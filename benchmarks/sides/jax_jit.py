@@ -1,0 +1,142 @@
+"""JAX: the whole training step under one jit, its buffers donated; NHWC convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
+
+
+def step(workload: Any) -> Callable[[], float] | None:
+    if isinstance(workload, Chain):
+        return None  # jit of an unrolled chain takes minutes
+    loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt}[type(workload)](workload)
+    batch = [jnp.asarray(a) for a in workload.data()]
+    if isinstance(workload, Cnn):
+        batch[0] = jnp.transpose(batch[0], (0, 2, 3, 1))
+    zeros = partial(jax.tree.map, jnp.zeros_like)
+    state = [params, zeros(params), zeros(params), jnp.zeros(())]
+
+    @partial(jax.jit, donate_argnums=(0, 1, 2, 3))
+    def update(params: Any, m: Any, v: Any, t: Any, *batch: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, *batch)
+        t = t + 1
+        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grads)
+        v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, grads)
+        c1, c2 = 1 - 0.9**t, 1 - 0.999**t
+
+        def adamw(p: Any, m: Any, v: Any) -> Any:
+            return p * (1 - LEARNING_RATE * WEIGHT_DECAY) - LEARNING_RATE * (m / c1) / (jnp.sqrt(v / c2) + 1e-8)
+
+        return value, jax.tree.map(adamw, params, m, v), m, v, t
+
+    def one() -> float:
+        value, *state[:] = update(*state, *batch)
+        return float(value)
+
+    return one
+
+
+def _weights(rng: np.random.Generator, *shape: int) -> Any:
+    return jnp.asarray((rng.standard_normal(shape) / math.sqrt(math.prod(shape[:-1]))).astype(np.float32))
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1))
+
+
+def _mlp(w: Mlp) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    params = [(_weights(rng, a, b), jnp.zeros(b)) for a, b in pairwise(w.sizes)]
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        *hidden, (weight, bias) = params
+        for a, b in hidden:
+            x = jax.nn.relu(x @ a + b)
+        return _cross_entropy(x @ weight + bias, y)
+
+    return loss, params
+
+
+def _cnn(w: Cnn) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    a, b = w.channels
+    params = {
+        "k1": _weights(rng, 3, 3, 3, a),
+        "c1": jnp.zeros(a),
+        "k2": _weights(rng, 3, 3, a, b),
+        "c2": jnp.zeros(b),
+        "w1": _weights(rng, b * 64, w.dense),
+        "b1": jnp.zeros(w.dense),
+        "w2": _weights(rng, w.dense, w.classes),
+        "b2": jnp.zeros(w.classes),
+    }
+
+    def conv(k: Any, c: Any, x: Any) -> Any:
+        x = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + c
+        return jax.lax.reduce_window(jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        x = conv(p["k2"], p["c2"], conv(p["k1"], p["c1"], x)).reshape(x.shape[0], -1)
+        return _cross_entropy(jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"], y)
+
+    return loss, params
+
+
+def _gpt(w: Gpt) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    d = w.width
+
+    def norm() -> Any:
+        return {"g": jnp.ones(d), "b": jnp.zeros(d)}
+
+    def dense(inputs: int, outputs: int) -> Any:
+        return {"w": _weights(rng, inputs, outputs), "b": jnp.zeros(outputs)}
+
+    params = {
+        "token": 0.02 * _weights(rng, w.vocabulary, d),
+        "place": 0.02 * _weights(rng, w.length, d),
+        "blocks": [
+            {
+                "n1": norm(),
+                "qkv": dense(d, 3 * d),
+                "out": dense(d, d),
+                "n2": norm(),
+                "up": dense(d, 4 * d),
+                "down": dense(4 * d, d),
+            }
+            for _ in range(w.layers)
+        ],
+        "norm": norm(),
+        "head": dense(d, w.vocabulary),
+    }
+
+    def layer_norm(p: Any, x: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        return (x - mean) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * p["g"] + p["b"]
+
+    def linear(p: Any, x: Any) -> Any:
+        return x @ p["w"] + p["b"]
+
+    def block(p: Any, x: Any) -> Any:
+        n, t, _ = x.shape
+        q, k, v = jnp.moveaxis(linear(p["qkv"], layer_norm(p["n1"], x)).reshape(n, t, 3, w.heads, -1), 2, 0)
+        a = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(n, t, d)
+        x = x + linear(p["out"], a)
+        return x + linear(p["down"], jax.nn.gelu(linear(p["up"], layer_norm(p["n2"], x)), approximate=True))
+
+    def loss(p: Any, tokens: Any, targets: Any) -> Any:
+        x = p["token"][tokens] + p["place"]
+        for layer in p["blocks"]:
+            x = block(layer, x)
+        return _cross_entropy(linear(p["head"], layer_norm(p["norm"], x)), targets)
+
+    return loss, params
