@@ -14,6 +14,7 @@ from ..ops.primitive import Primitive, R, Static
 from ..ops.spec import Spec
 from ..options import Options
 from .interpreter import BaseInterpreter
+from .structural import SCAN, run_loop
 from .transparent import Transparent
 
 
@@ -37,6 +38,8 @@ class AnomalyWatch(Transparent[R]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
+        if primitive is SCAN:  # to see the ops of its body
+            return run_loop(self, *refs, **static)
         outs = self.inner.bind(primitive, refs, static)
         finite = [self._finite(out) for out in outs]
         if all(finite) or _asked_for_infinity(static) or not all(self._finite(ref) for ref in refs):

@@ -67,7 +67,7 @@ class ForwardMode(Wrapper[Dual[R], R]):
         if not moving:
             return tuple([Dual(v, self) for v in self.inner.bind(primitive, values, static)])
         rule = primitive.jvp
-        if primitive.decomposition is not None and (self.inner.differentiates or rule is None):
+        if primitive.expandable and (self.inner.differentiates or rule is None):
             return self.decompose(primitive, refs, static)
         if rule is None:
             raise ProgramError(f"{primitive} is core and differentiable but has no jvp rule")

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
+from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import EXACT, DType, TensorType, dtype_name
@@ -63,6 +64,28 @@ class Interpreter(BoundOps[R]):
             return f(self, *args)
         finally:
             cursor.region = outside
+
+    @override
+    def scan(
+        self,
+        f: Callable[..., tuple[Any, Any]],
+        carry: Any,
+        xs: Any,
+        *,
+        reverse: bool = False,
+        length: Dim | None = None,
+    ) -> tuple[Any, Any]:
+        from .structural import scan
+
+        return scan(self, f, carry, xs, reverse=reverse, length=length)
+
+    @override
+    def iterations(self) -> tuple[R, ...]:
+        return ()
+
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        """The types that `bind` would give, for an op in a body that is being traced."""
+        return primitive.infer(types, static, self.cursor.region.name)
 
     @override
     def vjp_of(self, f: Callable[..., Any], /, *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -130,6 +153,22 @@ class BaseInterpreter(Interpreter[R]):
             self._step = self.put(_step_array(0))
         return self._step
 
+    # What a loop reads and writes; an interpreter whose values have rows of their own overrides all three.
+
+    def row(self, x: R, index: int, /) -> R:
+        """Entry `index` of x along its leading axis."""
+        return self.gather_row(x, index=index)
+
+    def rows(self, entry: TensorType, length: int, /) -> Any:
+        """Room for the results of `length` iterations, to be filled by `rows[i] = value`."""
+        return [None] * length
+
+    def stacked(self, rows: Any, entry: TensorType, /) -> R:
+        """The filled rows as one tensor."""
+        if not rows:
+            return self.full(shape=(0, *entry.shape), value=0, dtype=entry.dtype)
+        return self.stack(rows)
+
 
 def _step_array(step: int) -> npt.NDArray[Any]:
     import numpy as np
@@ -146,6 +185,8 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
 
     __slots__ = ("inner", "closed")
     ref_type: type[Any]
+    misplaced = "a ref of an inner derivative was used outside of it; return it from the inner function instead"
+    """What is said of a ref of this interpreter that an op of an outer one gets."""
 
     def __init__(self, inner: Interpreter[Inner], *, differentiates: bool):
         super().__init__(
@@ -179,9 +220,7 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
                 "or pass it to the program"
             )
         if owner.depth > self.depth:
-            raise ProgramError(
-                "a ref of an inner derivative was used outside of it; return it from the inner function instead"
-            )
+            raise ProgramError(getattr(owner, "misplaced", Wrapper.misplaced))
         if owner.depth == self.depth:
             why = getattr(owner, "closed", None) or "this one belongs to another run"
             raise ProgramError(f"refs of two interpreters were mixed: {why}")
@@ -194,3 +233,11 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
     @override
     def step(self) -> R:
         return self.wrap(self.inner.step())
+
+    @override
+    def iterations(self) -> tuple[R, ...]:
+        return tuple([self.wrap(iteration) for iteration in self.inner.iterations()])
+
+    @override
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        return self.inner.infer(primitive, types, static)

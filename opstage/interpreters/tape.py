@@ -130,7 +130,7 @@ class Tape(Wrapper[Node[R], R]):
         parent = x.record
         if parent is None or not primitive.differentiable:
             return Node(self.inner.bind1(primitive, x.value), self)
-        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+        if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, (x,), NO_STATIC)[0]
         value = x.value
         out = self.inner.bind1(primitive, value)
@@ -158,7 +158,7 @@ class Tape(Wrapper[Node[R], R]):
         px, py = x.record, y.record
         if (px is None and py is None) or not primitive.differentiable:
             return Node(self.inner.bind2(primitive, x.value, y.value), self)
-        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+        if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, (x, y), NO_STATIC)[0]
         a, b = x.value, y.value
         out = self.inner.bind2(primitive, a, b)
@@ -192,7 +192,7 @@ class Tape(Wrapper[Node[R], R]):
         needs = tuple([p is not None for p in parents])
         if not primitive.differentiable or True not in needs:
             return tuple([Node(v, self) for v in self.inner.bind(primitive, values, static)])
-        if primitive.decomposition is not None and (self.inner.differentiates or primitive.vjp is None):
+        if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, refs, static)
         outs = self.inner.bind(primitive, values, static)
         every = values + outs
@@ -263,16 +263,18 @@ class Tape(Wrapper[Node[R], R]):
                 if primitive is None:
                     continue
                 cursor.region, cursor.ordinal = record.region, record.ordinal
-                visible = len(primitive.outputs)
-                if visible > 1 or len(arrived) > 1:
+                if len(arrived) > 1:
+                    visible = len(arrived) - len(primitive.residuals)
                     if any(c is not None for c in arrived[visible:]):
                         raise ProgramError(
                             f"a residual of {primitive} received a cotangent; its composite must be expanded"
                         )
-                    arrived = [
-                        c if c is not None else ops.full(shape=t.shape, value=0.0, dtype=t.dtype)
-                        for c, t in zip(arrived[:visible], record.outputs)
-                    ]
+                    arrived = arrived[:visible]
+                    if primitive.zero_cotangents:
+                        arrived = [
+                            c if c is not None else ops.full(shape=t.shape, value=0.0, dtype=t.dtype)
+                            for c, t in zip(arrived, record.outputs)
+                        ]
                 rule = primitive.vjp
                 assert rule is not None
                 pulled = rule(ops, record, cast(tuple[R, ...], tuple(arrived)), **record.static)

@@ -8,8 +8,8 @@ from typing import Any
 from typing_extensions import override
 
 from ..ops.errors import UnsupportedError
-from ..ops.primitive import Primitive, R
-from ..ops.types import DType
+from ..ops.primitive import Primitive, R, Static
+from ..ops.types import DType, TensorType
 from .interpreter import BaseInterpreter
 
 
@@ -58,6 +58,22 @@ class Transparent(BaseInterpreter[R]):
     @override
     def step(self) -> R:
         return self.inner.step()
+
+    @override
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        return self.inner.infer(primitive, types, static)
+
+    @override
+    def row(self, x: R, index: int, /) -> R:
+        return self.inner.row(x, index)
+
+    @override
+    def rows(self, entry: TensorType, length: int, /) -> Any:
+        return self.inner.rows(entry, length)
+
+    @override
+    def stacked(self, rows: Any, entry: TensorType, /) -> R:
+        return self.inner.stacked(rows, entry)
 
     @override
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:

@@ -27,6 +27,13 @@ class Region:
         self._children[name] = occurrence + 1
         return Region((*self.path, (name, occurrence)))
 
+    def mark(self) -> tuple[int, dict[str, int]]:
+        """What `rewind` takes, to forget the draws and regions from here on: those of a call that failed."""
+        return self.draws, dict(self._children)
+
+    def rewind(self, mark: tuple[int, dict[str, int]]) -> None:
+        self.draws, self._children = mark
+
 
 class Cursor:
     """The place of a running program, shared by all interpreters of a stack."""

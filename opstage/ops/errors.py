@@ -86,6 +86,7 @@ class LocatedError(OpstageError):
         self.op = op
         self.region = region
         self.source = source if source is not None else user_frame()
+        self._relocated = False
 
     def place(self, op: str, region: str) -> None:
         """Fill in the op, unless an inner one already did, and the region."""
@@ -93,6 +94,11 @@ class LocatedError(OpstageError):
             self.op = op
         if not self.region:
             self.region = region
+
+    def relocate(self, source: SourceLine | None, region: str) -> None:
+        """Move an error that appears while a body runs to the op in the body; the innermost body knows best."""
+        if not self._relocated:
+            self.source, self.region, self._relocated = source, region, True
 
     def __str__(self) -> str:
         place = self.op or ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Any)
 R_co = TypeVar("R_co", covariant=True)
 Static: TypeAlias = Mapping[str, Any]
-"""Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, or tuples of these; all hashable."""
+"""Static parameters by name: int, Dim, Fraction, DimFloat, float, bool, str, a closed body, or tuples of them."""
 
 NO_STATIC: Static = {}
 
@@ -112,6 +112,8 @@ class Primitive:
     saves       what the vjp reads: names of operands, outputs or residuals; a mapping says for which operands'
                 cotangents each is read, so that the tape keeps it only when one of those is wanted
     decomposition   the op in terms of others; an op without one is *core*, and every executing interpreter has a kernel
+    expandable      whether derivatives of derivatives go through the decomposition, as they must where a composite has
+                    residuals; False says that its rules are closed: they need only ops that have rules themselves
     differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
     view        the result shares its operand's memory, so no bytes move
     """
@@ -127,12 +129,16 @@ class Primitive:
         "jvp",
         "saves",
         "decomposition",
+        "expandable",
         "flops",
         "differentiable",
         "view",
         "_saved_positions",
         "__weakref__",
     )
+
+    zero_cotangents = True
+    """Whether the vjp gets zeros for an output that no cotangent reached; else it gets None."""
 
     def __init__(
         self,
@@ -147,6 +153,7 @@ class Primitive:
         jvp: Callable[..., Any] | Linearity | None = None,
         saves: tuple[str, ...] | Mapping[str, tuple[str, ...]] = (),
         decomposition: Callable[..., Any] | None = None,
+        expandable: bool = True,
         flops: Callable[..., Dim] = elementwise_flops,
         differentiable: bool = True,
         view: bool = False,
@@ -163,6 +170,7 @@ class Primitive:
             dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
         )
         self.decomposition: Decomposition | None = decomposition
+        self.expandable = expandable and decomposition is not None
         self.flops = flops
         self.differentiable = differentiable
         self.view = view

@@ -60,6 +60,31 @@ class Ops(Protocol[R]):
         """`f(ops, *args)` as a named part of the program."""
 
     @abstractmethod
+    def scan(
+        self,
+        f: Callable[..., tuple[Any, Any]],
+        carry: Any,
+        xs: Any,
+        *,
+        reverse: bool = False,
+        length: Dim | None = None,
+    ) -> tuple[Any, Any]:
+        """The loop `carry, y = f(ops, carry, x)` over the entries x of xs: the last carry, and the y's stacked.
+
+        f         called once, to trace it, with ops of its own, which it must use; refs from outside are constants of
+                  the loop, and have gradients all the same. Returns a pair (carry, y)
+        carry     a pytree of refs; f returns one of the same structure, shapes and dtypes
+        xs        a pytree of refs that share their leading axis, along which the loop runs; None with `length` given
+        reverse   run from the last entry to the first; the y's stay in the order of xs
+        length    how many iterations, where xs does not say it
+
+        The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs and the carry
+        of every iteration, and computes the rest of the body anew: twice the forward work, but no residual of any op
+        per iteration. A random op draws afresh in each iteration, by its position along xs. Without iterations the
+        carry comes back unchanged. Raises ShapeError where xs disagree or the carry changes its type. As jax.lax.scan.
+        """
+
+    @abstractmethod
     def vjp_of(self, f: Callable[..., Any], /, *refs: R) -> tuple[Any, Callable[[Any], tuple[R | None, ...]]]:
         """Value of `f(ops, *refs)` and its pullback; see `opstage.transform.vjp`."""
 

@@ -67,7 +67,7 @@ def stream_key(seed: int, step: int, site: int) -> int:
 
 
 def iteration_key(key: int, iteration: int) -> int:
-    """The key of a draw inside a loop, in its `iteration`-th turn: splitmix64(key + iteration)."""
+    """The key of a draw in the body of a scan, at position `iteration` along xs: splitmix64(key + iteration)."""
     return splitmix64(key + iteration)
 
 

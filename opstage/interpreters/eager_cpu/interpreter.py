@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UsageError
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
@@ -106,9 +107,30 @@ class NumpyOps(BaseInterpreter[Array]):
             return tuple([o if type(o) is np.ndarray else _zero_dim(o) for o in out])
         return (out,) if type(out) is np.ndarray else (_zero_dim(out),)
 
+    @override
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
+        known = _INFERRED.get(key)
+        return known if known is not None else super().infer(primitive, types, static)
+
+    @override
+    def row(self, x: Array, index: int, /) -> Array:
+        row: Array = x[index, ...]  # a view, also where x is a vector
+        return row
+
+    @override
+    def rows(self, entry: TensorType, length: int, /) -> Array:
+        return np.empty((length, *entry.shape), entry.dtype)
+
+    @override
+    def stacked(self, rows: Array, entry: TensorType, /) -> Array:
+        return rows
+
     def _infer(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> None:
         types = tuple(TensorType(r.shape, r.dtype) for r in refs)
         outputs = primitive.infer(types, static, self.cursor.region.name)
+        if any(isinstance(value, Body) for value in static.values()):
+            return  # a body is made anew by every call of scan, and would be kept alive here
         if len(_INFERRED) >= _INFERRED_LIMIT:
             _INFERRED.clear()
         _INFERRED[key] = outputs

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ...ops.closed import Body
 from ...ops.dims import UNKNOWN, DimExpr, DimScope
 from ...ops.errors import LocatedError, ProgramError, user_frame
 from ...ops.infix import Infix
@@ -138,7 +139,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         if inferred is None:
             try:
                 outputs = primitive.infer(types, static, self.cursor.region.name)
-                self._require_kernel(primitive, refs, static)
+                self._require_kernel(primitive, types, static)
                 inferred = outputs, primitive.cost(types, outputs, static)
             except LocatedError as error:
                 if not self.collect:
@@ -149,19 +150,38 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             self._memo[key] = inferred
             self._note_conditions(primitive)
         outputs, cost = inferred
+        doubtful = doubtful or cost.bytes is UNKNOWN  # an error in the body of a loop, which was found already
         if not doubtful:
             self.flops = self.flops + cost.flops
             self.bytes = self.bytes + cost.bytes
         return tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
 
-    def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:
+    @override
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        self.bound_ops += 1
+        try:
+            outputs = primitive.infer(types, static, self.cursor.region.name)
+            self._require_kernel(primitive, types, static)
+        except LocatedError as error:
+            if not self.collect:
+                raise
+            if not any(dim is UNKNOWN for type_ in types for dim in type_.shape):
+                refs = tuple([ShapeRef(type_, self) for type_ in types])
+                self.findings.append(self._finding(error, primitive, refs, static))
+            return _guess(primitive, types)
+        self._note_conditions(primitive)
+        return outputs
+
+    def _require_kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> None:
         """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
         if self.runs_on is None or self.runs_on.has_kernel(primitive):
             return
+        if any(isinstance(value, Body) for value in static.values()):
+            return  # kernels for the body were asked for when it was traced
         if primitive.decomposition is None:
             raise self.runs_on.unsupported(primitive)
         parts = ShapeOps(self.options, runs_on=self.runs_on)
-        parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
+        parts.decompose(primitive, tuple(ShapeRef(type_, parts) for type_ in types), static)
 
     def _note_conditions(self, primitive: Primitive) -> None:
         for condition in self.scope.conditions[self._noted :]:

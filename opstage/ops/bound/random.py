@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, final
 
 from ..arguments import as_shape
@@ -16,6 +17,10 @@ class RandomOps(Calls[R]):
 
     seed: int
     """The seed of draws that name none (`Options.seed`)."""
+
+    @abstractmethod
+    def iterations(self) -> tuple[R, ...]:
+        """Where each scan around this place stands along its xs, outermost first: integer scalars that a draw reads."""
 
     @final
     def _draw(self, op: str, shape: ShapeLike, seed: int | None, site: int | None) -> dict[str, Any]:
@@ -36,7 +41,7 @@ class RandomOps(Calls[R]):
     ) -> R:
         static = self._draw("rand_uniform", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
-        return self._call(RAND_UNIFORM, (self.step(),), static)
+        return self._call(RAND_UNIFORM, (self.step(), *self.iterations()), static)
 
     @final
     def rand_normal(
@@ -49,10 +54,11 @@ class RandomOps(Calls[R]):
     ) -> R:
         static = self._draw("rand_normal", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
-        return self._call(RAND_NORMAL, (self.step(),), static)
+        return self._call(RAND_NORMAL, (self.step(), *self.iterations()), static)
 
     @final
     def bernoulli_mask(
         self, keep_prob: R, /, *, shape: ShapeLike, seed: int | None = None, site: int | None = None
     ) -> R:
-        return self._call(BERNOULLI_MASK, (keep_prob, self.step()), self._draw("bernoulli_mask", shape, seed, site))
+        static = self._draw("bernoulli_mask", shape, seed, site)
+        return self._call(BERNOULLI_MASK, (keep_prob, self.step(), *self.iterations()), static)

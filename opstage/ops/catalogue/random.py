@@ -1,4 +1,8 @@
-"""Random tensors. The bits of a draw are a function of seed, step, site and position, never of order or device."""
+"""Random tensors. The bits of a draw are a function of seed, step, site and position, never of order or device.
+
+A draw in the body of a scan also reads where the loop stands along xs, for each scan around it, outermost first:
+key = splitmix64(key + iteration) for each in turn.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,19 @@ from ..types import Shape, TensorType, as_dtype, dtype_name, require_float, requ
 _WORDS = 2**64
 
 
-def _draw_shape(step: TensorType, shape: Shape, seed: Any, site: Any) -> Shape:
-    """The shape of a draw, once its step, seed and site are what they should be."""
-    require_integer(step, "step")
-    require_rank(step, 0, "step")
+def _draw_shape(counters: tuple[TensorType, ...], shape: Shape, seed: Any, site: Any) -> Shape:
+    """The shape of a draw, once its step, iterations, seed and site are what they should be."""
+    for name, counter in zip(("step", *["iteration"] * (len(counters) - 1)), counters):
+        require_integer(counter, name)
+        require_rank(counter, 0, name)
     for name, value in (("seed", seed), ("site", site)):
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _WORDS:
             raise ShapeError(f"{name} must be an int with 0 <= {name} < 2^64 but is {value!r}")
     return shape
 
 
-def _rand_shape(step: TensorType, *, shape: Shape, seed: Any, site: Any, dtype: str) -> tuple[TensorType, ...]:
-    out = TensorType(_draw_shape(step, shape, seed, site), as_dtype(dtype))
+def _rand_shape(*counters: TensorType, shape: Shape, seed: Any, site: Any, dtype: str) -> tuple[TensorType, ...]:
+    out = TensorType(_draw_shape(counters, shape, seed, site), as_dtype(dtype))
     if out.dtype.kind not in "fO":
         raise DtypeError(f"dtype must be float32, float64 or exact but is {dtype}")
     return (out,)
@@ -36,17 +41,17 @@ RAND_UNIFORM = Primitive(
     "`rand_uniform(shape=, seed=, site=, dtype=)`, uniform in [0, 1): element i, in row-major order, is "
     "(splitmix64(key + i) >> 40) · 2^-24 with key = splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in "
     "every dtype. No gradient. PyTorch: torch.rand (other bits). Source: Steele, Lea & Flood 2014.",
-    operands=("step",),
+    operands=("step", "*iterations"),
     shape=_rand_shape,
     differentiable=False,
 )
 
 
 def _rand_normal_decomposition(
-    ops: Ops[R], step: R, /, *, shape: Shape, seed: int, site: int, dtype: str
+    ops: Ops[R], /, *counters: R, shape: Shape, seed: int, site: int, dtype: str
 ) -> tuple[R, ...]:
     static = {"shape": (*shape, 2), "seed": seed, "site": site, "dtype": dtype}
-    (pairs,) = ops.bind(RAND_UNIFORM, (step,), static)
+    (pairs,) = ops.bind(RAND_UNIFORM, counters, static)
     u1, u2 = (ops.reshape(u, shape=shape) for u in ops.split(pairs, sizes=(1, 1), axis=-1))
     one = ops.full(shape=shape, value=1.0, dtype=dtype)
     radius = ops.sqrt(ops.scale(ops.log(ops.sub(one, u1)), c=-2.0))
@@ -58,7 +63,7 @@ RAND_NORMAL = Primitive(
     "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 "
     "elements 2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
     "Source: Box & Muller 1958.",
-    operands=("step",),
+    operands=("step", "*iterations"),
     shape=_rand_shape,
     decomposition=_rand_normal_decomposition,
     differentiable=False,
@@ -66,18 +71,18 @@ RAND_NORMAL = Primitive(
 
 
 def _bernoulli_mask_shape(
-    keep_prob: TensorType, step: TensorType, *, shape: Shape, seed: Any, site: Any
+    keep_prob: TensorType, *counters: TensorType, shape: Shape, seed: Any, site: Any
 ) -> tuple[TensorType, ...]:
     require_float(keep_prob, "keep_prob")
     require_rank(keep_prob, 0, "keep_prob")
-    return (TensorType(_draw_shape(step, shape, seed, site), keep_prob.dtype),)
+    return (TensorType(_draw_shape(counters, shape, seed, site), keep_prob.dtype),)
 
 
 def _bernoulli_mask_decomposition(
-    ops: Ops[R], keep_prob: R, step: R, /, *, shape: Shape, seed: int, site: int
+    ops: Ops[R], keep_prob: R, /, *counters: R, shape: Shape, seed: int, site: int
 ) -> tuple[R, ...]:
     dtype = keep_prob.dtype
-    (u,) = ops.bind(RAND_UNIFORM, (step,), {"shape": shape, "seed": seed, "site": site, "dtype": dtype_name(dtype)})
+    (u,) = ops.bind(RAND_UNIFORM, counters, {"shape": shape, "seed": seed, "site": site, "dtype": dtype_name(dtype)})
     return (ops.cast(ops.less(u, ops.broadcast_to(keep_prob, shape=shape)), dtype=dtype),)
 
 
@@ -85,7 +90,7 @@ BERNOULLI_MASK = Primitive(
     "bernoulli_mask",
     "`bernoulli_mask(keep_prob, shape=, seed=, site=)`: 1 where keep_prob > u, else 0, with u the uniform draw at "
     "`site`; keep_prob a scalar, the result of its dtype. No gradient. PyTorch: torch.bernoulli.",
-    operands=("keep_prob", "step"),
+    operands=("keep_prob", "step", "*iterations"),
     shape=_bernoulli_mask_shape,
     decomposition=_bernoulli_mask_decomposition,
     differentiable=False,

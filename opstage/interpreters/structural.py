@@ -1,0 +1,416 @@
+"""`scan`: a loop that is one op. Its body is traced once, and its derivatives are loops over the body's derivatives.
+
+The rules stand here rather than in the catalogue, because the derivative of a body needs a tape and forward mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast, final
+
+from typing_extensions import override
+
+from ..ops.arguments import as_dim
+from ..ops.closed import Body
+from ..ops.cursor import Quietly
+from ..ops.dims import Dim, require_equal
+from ..ops.errors import LocatedError, ProgramError, ShapeError
+from ..ops.misfit import Misfit
+from ..ops.primitive import Context, Cost, Primitive, R, Static
+from ..ops.protocol import Ops
+from ..ops.trees import first_difference, flatten, structure_paths, unflatten
+from ..ops.types import TensorType, dtype_name, show_shape
+from .forward_mode import Dual, ForwardMode
+from .interpreter import BaseInterpreter, Interpreter
+from .tape import Node, Tape
+from .tracer import Traced, Tracer, constants, evaluate
+
+# The op as a program calls it ----------------------------------------------------------------------------------------
+
+
+def scan(
+    ops: Interpreter[R], f: Callable[..., Any], carry: Any, xs: Any, *, reverse: bool, length: Dim | None
+) -> tuple[Any, Any]:
+    """See `Ops.scan`."""
+    carried, structure = flatten(carry)
+    carried = [ops.adopt(ref) for ref in carried]
+    columns, xs_structure = flatten(xs)
+    columns = [ops.adopt(ref) for ref in columns]
+    region = ops.cursor.region
+    before = region.mark()
+    try:
+        count = _length(columns, structure_paths(xs_structure), length)
+        tracer = Tracer(ops)
+        state = [tracer.input(type_of(ref)) for ref in carried]
+        entries = [tracer.input(_entry(type_of(ref))) for ref in columns]
+        result = f(tracer, unflatten(structure, state), unflatten(xs_structure, entries))
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise ProgramError(
+                f"the body of a scan returns a pair (carry, y), y being None if there is none, not {_describe(result)}"
+            )
+        carry_out, carry_out_structure = flatten(result[0])
+        if carry_out_structure != structure:
+            difference = first_difference(structure, carry_out_structure)
+            raise ShapeError(f"the body of a scan must return a carry built like the one it gets, but {difference}")
+        new_state = [tracer.adopt(ref) for ref in carry_out]
+        _require_same_types(state, new_state, structure_paths(structure))
+        ys, ys_structure = flatten(result[1])
+        new_ys = [tracer.adopt(ref) for ref in ys]
+    except BaseException as error:
+        region.rewind(before)
+        if isinstance(error, LocatedError):
+            error.place("scan", region.name)
+        raise
+    if tracer.iteration is not None:
+        entries.append(tracer.iteration)
+        with Quietly(ops.cursor):
+            columns.append(ops.iota(shape=(count,)))
+    if not ops.cursor.quiet:
+        ops.cursor.ordinal += 1
+    out = _bind(
+        tracer, _pairs(state, carried), _pairs(entries, columns), new_state, new_ys, reverse=reverse, length=count
+    )
+    return unflatten(structure, out.carry), unflatten(ys_structure, out.ys)
+
+
+def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) -> Any:
+    """How many iterations there are, a Dim: the size that all leading axes of xs share."""
+    count = None if length is None else as_dim("scan", "length", length)
+    if isinstance(count, Misfit):
+        count.raise_()
+    if isinstance(count, int) and count < 0:
+        raise ShapeError(f"length must be at least 0 but is {count}")
+    first = f"length is {count}"
+    for ref, path in zip(columns, paths):
+        name = f"xs.{path}" if path else "xs"
+        if not len(ref.shape):
+            raise ShapeError(f"{name} is a scalar: a scan runs over the leading axis of xs; put constants in the carry")
+        if count is None:
+            count, first = ref.shape[0], f"{name} is {show_shape(ref.shape)}"
+        else:
+            said, shape = first, ref.shape
+            require_equal(
+                count,
+                shape[0],
+                lambda: f"{said} but {name} is {show_shape(shape)}: the leading axes {count} and {shape[0]} differ",
+            )
+    if count is None:
+        raise ShapeError("a scan over no xs needs to know how often it runs: give length=")
+    return count
+
+
+def _require_same_types(state: Sequence[Traced[Any]], new: Sequence[Traced[Any]], paths: Sequence[str]) -> None:
+    """A carry leaves the body as it came in, for the next iteration takes it."""
+    for before, after, path in zip(state, new, paths):
+        name = f"carry.{path}" if path else "the carry"
+
+        def message(cure: str, name: str = name, before: Any = before, after: Any = after) -> str:
+            return (
+                f"{name} comes into the body as {before.type} but leaves it as {after.type}, and the next iteration "
+                f"takes what this one returns: {cure}"
+            )
+
+        if after.dtype != before.dtype:
+            cure = f"cast it with ops.cast(…, dtype='{dtype_name(before.dtype)}'), or start with a carry of the other"
+            raise ShapeError(message(f"{cure} dtype"))
+        cure = f"give it the shape {show_shape(before.shape)} before it is returned, or start with the other shape"
+        if len(after.shape) != len(before.shape):
+            raise ShapeError(message(cure))
+        for a, b in zip(before.shape, after.shape):
+            require_equal(a, b, lambda: message(cure))
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, (tuple, list)):
+        return f"a {type(result).__name__} of {len(result)}"
+    return f"a {type(result).__name__}"
+
+
+# The loop as one op --------------------------------------------------------------------------------------------------
+
+
+class Loop(NamedTuple):
+    """The static parameters of `SCAN`.
+
+    carries, entries   how many operands are carries and how many are xs; those after them were captured
+    history            whether the incoming carries of all iterations, stacked, are outputs
+    """
+
+    body: Body
+    reverse: bool
+    length: Dim
+    carries: int
+    entries: int
+    history: bool
+
+
+class _Scanned(NamedTuple):
+    """What a bound scan gives."""
+
+    carry: tuple[Any, ...]
+    ys: tuple[Any, ...]
+    history: tuple[Any, ...]
+
+
+_Pairs: TypeAlias = "list[tuple[Traced[Any], Any]]"
+"""Inputs of a body, each with the ref that it stands for (for xs, that whose entries it stands for)."""
+
+
+def _pairs(inputs: Iterable[Traced[Any]], refs: Iterable[Any]) -> _Pairs:
+    return list(zip(inputs, refs, strict=True))
+
+
+def _bind(
+    tracer: Tracer[Any],
+    carry: _Pairs,
+    xs: _Pairs,
+    carry_out: Sequence[Traced[Any]],
+    ys: Sequence[Traced[Any]],
+    *,
+    reverse: bool,
+    length: Dim,
+    prune: bool = False,
+    history: bool = False,
+) -> _Scanned:
+    """Close the traced body and bind the loop over it, without those xs and captured refs that the body never reads."""
+    body = tracer.finish([i for i, _ in (*carry, *xs, *tracer.captured)], [*carry_out, *ys], prune=prune)
+    read = body.read()
+    xs, captured = ([pair for pair in pairs if pair[0].slot in read] for pairs in (xs, tracer.captured))
+    operands = [*carry, *xs, *captured]
+    refs = tuple([ref for _, ref in operands])
+    loop = Loop(
+        body.taking([i.slot for i, _ in operands]),
+        reverse,
+        length,
+        len(carry),
+        len(xs),
+        history or any(map(takes_gradient, refs)),
+    )
+    outs = tracer.inner.bind(SCAN, refs, loop._asdict())
+    final, stacked = len(carry), len(carry) + len(ys)
+    return _Scanned(outs[:final], outs[final:stacked], outs[stacked:])
+
+
+def takes_gradient(ref: Any) -> bool:
+    """Whether a pullback may pass through `ref`, on a tape somewhere in the stack of interpreters."""
+    if isinstance(ref, Node):
+        return ref.record is not None or takes_gradient(ref.value)
+    if isinstance(ref, Dual):
+        return takes_gradient(ref.value) or (ref.tangent is not None and takes_gradient(ref.tangent))
+    ops = getattr(ref, "ops", None)
+    return ops is not None and bool(ops.differentiates)
+
+
+def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
+    loop = Loop(**static)
+    inputs, outputs = loop.body.input_types, loop.body.output_types
+    for i, (operand, type_) in enumerate(zip(operands, inputs, strict=True)):
+        expected = _rows(type_, loop.length) if 0 <= i - loop.carries < loop.entries else type_
+        message = f"operand {i} of the loop is {operand} where its body takes {expected}"
+        if operand.dtype != expected.dtype or len(operand.shape) != len(expected.shape):
+            raise ShapeError(message)
+        for a, b in zip(operand.shape, expected.shape):
+            require_equal(a, b, message)
+    stacked = (*outputs[loop.carries :], *(inputs[: loop.carries] if loop.history else ()))
+    return (*outputs[: loop.carries], *[_rows(type_, loop.length) for type_ in stacked])
+
+
+def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
+    """One turn after the other, for a base interpreter that has no kernel of its own."""
+    loop = Loop(**static)
+    body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
+    state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
+    held = constants(ops, body)
+    y_types, carry_types = body.output_types[carries:], body.input_types[:carries] if loop.history else ()
+    ys = [ops.rows(type_, length) for type_ in y_types]
+    history = [ops.rows(type_, length) for type_ in carry_types]
+    for i in reversed(range(length)) if loop.reverse else range(length):
+        for rows, value in zip(history, state):
+            rows[i] = value
+        outs = evaluate(ops, body, (*state, *[ops.row(x, i) for x in xs], *captured), held)
+        state = outs[:carries]
+        for rows, value in zip(ys, outs[carries:]):
+            rows[i] = value
+    stacked = [ops.stacked(rows, type_) for rows, type_ in zip((*ys, *history), (*y_types, *carry_types))]
+    return (*state, *stacked)
+
+
+def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
+    """The loop run the other way, over xs and the incoming carries: each turn computes its part of the body anew, pulls
+    the cotangent of the carry back through it, and adds to the cotangents of what was captured.
+    """
+    loop = Loop(**static)
+    body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
+    types, results = body.input_types, len(body.outputs)
+    xs, captured, history = _parts(ctx.saved, loop.entries, len(types) - split)
+    moving, moved = _moving(body, ctx.needs, carries)
+
+    tracer = Tracer(cast(Interpreter[Any], ops), body.lines)
+    state = [tracer.input(type_) for type_ in types[:carries]]
+    entries = [tracer.input(type_) for type_ in types[carries:split]]
+    outside = [tracer.wrap(ref) for ref in captured]
+    # Cotangents: of the carry, from the turn before; of the y's and the stacked carries, from outside, where any came.
+    coming = {i: tracer.input(types[i]) for i in range(carries) if moving[i]}
+    sums = {i: tracer.input(types[i]) for i in range(split, len(types)) if ctx.needs[i]}
+    arrived = {
+        i: tracer.input(_entry(ctx.outputs[i]))
+        for i, moves in enumerate((*moved, *moving[:carries]))
+        if i >= carries and moves and i < len(cotangents) and cotangents[i] is not None
+    }
+
+    tape = Tape(tracer)
+    inputs = [tape.leaf(ref) if moves else tape.wrap(ref) for ref, moves in zip((*state, *entries, *outside), moving)]
+    outs = evaluate(tape, body, inputs, constants(tape, body))
+    seeds = coming | {i: cotangent for i, cotangent in arrived.items() if i < results}
+    wanted = [i for i, moves in enumerate(moving) if moves]
+    found = tape.pull([outs[i] for i in seeds], list(seeds.values()), [inputs[i] for i in wanted], keep=False)
+    pulled: dict[int, Any] = dict(zip(wanted, found))
+    out = _bind(
+        tracer,
+        _pairs(coming.values(), [_or_zeros(ops, cotangents[i], types[i]) for i in coming])
+        + _pairs(sums.values(), [_or_zeros(ops, None, types[i]) for i in sums]),
+        _pairs(state, history) + _pairs(entries, xs) + _pairs(arrived.values(), [cotangents[i] for i in arrived]),
+        [tracer.add(pulled[i], arrived[results + i]) if results + i in arrived else pulled[i] for i in coming]
+        + [tracer.add(total, pulled[i]) for i, total in sums.items()],
+        [pulled[i] for i in range(carries, split) if ctx.needs[i]],
+        reverse=not loop.reverse,
+        length=loop.length,
+        prune=True,
+    )
+    carried = dict(zip([*coming, *sums], out.carry))
+    stacked = dict(zip([i for i in range(carries, split) if ctx.needs[i]], out.ys))
+    result = carried | stacked
+    return tuple([result[i] if needed else None for i, needed in enumerate(ctx.needs)])
+
+
+def _scan_jvp(
+    ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
+) -> tuple[Any, ...]:
+    """The loop run once more, with the tangent of the carry carried along."""
+    loop = Loop(**static)
+    body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
+    types = body.input_types
+    moving, moved = _moving(body, [tangent is not None for tangent in tangents], carries)
+
+    tracer = Tracer(cast(Interpreter[Any], ops), body.lines)
+    inside = [tracer.input(type_) for type_ in types[:split]]
+    outside = [tracer.wrap(ref) for ref in primals[split:]]
+    moves = {i: tracer.input(types[i]) for i in range(split) if moving[i]}
+    moves_outside = {i: tracer.wrap(tangents[i]) for i in range(split, len(types)) if moving[i]}
+    everywhere = moves | moves_outside
+
+    forward = ForwardMode(tracer)
+    duals = [forward.dual(ref, everywhere.get(i)) for i, ref in enumerate((*inside, *outside))]
+    outs = evaluate(forward, body, duals, constants(forward, body))
+    carried = [i for i in moves if i < carries]
+    stacked = [i for i in range(carries, len(outs)) if moved[i]]
+    tangent = {i: _or_zeros(tracer, outs[i].tangent, body.output_types[i]) for i in (*carried, *stacked)}
+    out = _bind(
+        tracer,
+        _pairs(inside[:carries], primals[:carries])
+        + _pairs([moves[i] for i in carried], [_or_zeros(ops, tangents[i], types[i]) for i in carried]),
+        _pairs(inside[carries:], primals[carries:split])
+        + [(move, tangents[i]) for i, move in moves.items() if i >= carries],
+        [out.value for out in outs[:carries]] + [tangent[i] for i in carried],
+        [tangent[i] for i in stacked],
+        reverse=loop.reverse,
+        length=loop.length,
+        prune=True,
+        history=loop.history,
+    )
+    moved_out = dict(zip(carried, out.carry[carries:])) | dict(zip(stacked, out.ys))
+    if loop.history:
+        moved_out |= {len(outs) + i: rows for i, rows in zip(carried, out.history[carries:])}
+    return tuple([moved_out.get(i) for i in range(len(outputs))])
+
+
+@final
+class _ScanPrimitive(Primitive):
+    """`scan` has as many operands and outputs as its body says, so what is fixed elsewhere is counted here."""
+
+    __slots__ = ()
+    zero_cotangents = False  # those of the stacked carries, mostly unread, would be as large as the history
+
+    @override
+    def operand_names(self, static: Static, count: int) -> tuple[str, ...]:
+        carries, split = static["carries"], static["carries"] + static["entries"]
+        names = (("carry", 0, carries), ("xs", carries, split), ("captured", split, count))
+        return tuple([f"{name}[{i}]" for name, start, end in names for i in range(end - start)])
+
+    @override
+    def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
+        """xs, what was captured, and the stacked incoming carries, which are the last outputs."""
+        loop = Loop(**static)
+        operands, final_and_ys = len(needs), len(loop.body.outputs)
+        assert loop.history, "a scan through which a gradient passes keeps its carries"
+        history = operands + final_and_ys
+        return (*range(loop.carries, operands), *range(history, history + loop.carries))
+
+    @override
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
+        """That of the body, as often as it runs, and the stacked results written once."""
+        loop = Loop(**static)
+        turn = loop.body.cost()
+        written: Dim = 0
+        for rows in outputs[loop.carries :]:
+            written = written + rows.nbytes
+        return Cost(loop.length * turn.flops, loop.length * turn.bytes + written)
+
+
+SCAN = _ScanPrimitive(
+    "scan",
+    "`scan(f, carry, xs, reverse=False, length=None)`: for each entry x of xs along its leading axis, "
+    "(carry, y) = f(carry, x); the last carry, and the y's stacked. Operands: carry, xs, then what the body captured. "
+    "Outputs: the last carry, the stacked y's and, with `history`, the stacked incoming carries. The vjp computes each "
+    "turn of the body anew from its incoming carry, in a scan the other way: it costs the body once more, and keeps "
+    "xs, what was captured and one carry per iteration instead of the residuals of every op. PyTorch: a Python loop; "
+    "JAX: jax.lax.scan.",
+    operands=("*operands",),
+    outputs=("*results",),
+    shape=_scan_shape,
+    vjp=_scan_vjp,
+    jvp=_scan_jvp,
+    decomposition=run_loop,
+    expandable=False,
+)
+
+
+# Small parts ---------------------------------------------------------------------------------------------------------
+
+
+def type_of(ref: Any) -> TensorType:
+    return TensorType(ref.shape, ref.dtype)
+
+
+def _entry(rows: TensorType) -> TensorType:
+    """The type of one entry along the leading axis."""
+    return TensorType(rows.shape[1:], rows.dtype)
+
+
+def _rows(entry: TensorType, length: Dim) -> TensorType:
+    """The type of `length` entries, stacked."""
+    return TensorType((length, *entry.shape), entry.dtype)
+
+
+def _or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
+    return ops.full(shape=type.shape, value=0.0, dtype=type.dtype) if ref is None else ref
+
+
+def _parts(refs: Sequence[R], *sizes: int) -> tuple[Sequence[R], ...]:
+    """Runs of the given sizes, and the rest."""
+    parts = []
+    for size in sizes:
+        parts.append(refs[:size])
+        refs = refs[size:]
+    return (*parts, refs)
+
+
+def _moving(body: Body, operands: Sequence[bool], carries: int) -> tuple[list[bool], tuple[bool, ...]]:
+    """Which inputs and outputs of the body move when the operands do: a carry also when any turn moves it."""
+    moving = list(operands)
+    while True:
+        moved = body.reach(moving)
+        grown = [before or after for before, after in zip(moving[:carries], moved)]
+        if grown == moving[:carries]:
+            return moving, moved
+        moving[:carries] = grown

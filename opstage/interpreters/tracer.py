@@ -1,0 +1,157 @@
+"""Tracing a program into a closed body, and running a body on an interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, final
+
+from typing_extensions import override
+
+from ..ops.closed import Body, Trace
+from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
+from ..ops.infix import Infix
+from ..ops.primitive import Primitive, R, Static
+from ..ops.types import INT64, DType, Shape, TensorType
+from .interpreter import Interpreter, Wrapper
+
+_LEAKED = (
+    "a ref of the body of a scan was used after the body was traced; return it from the body, in the carry or as y"
+)
+
+
+@final
+class Traced(Infix, Generic[R]):
+    """A ref of the tracer: a slot of the body, which has a type and no value yet."""
+
+    __slots__ = ("slot", "type", "ops")
+
+    def __init__(self, slot: int, type: TensorType, ops: Tracer[R]):
+        self.slot = slot
+        self.type = type
+        self.ops = ops
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@final
+class Tracer(Wrapper[Traced[R], R]):
+    """Writes down what the body of a loop over `inner` does. A ref from outside becomes an input of the body.
+
+    captured    those inputs, each with the inner ref that it stands for
+    lines       the user's line of every op, by ordinal; given when the body is derived from another one
+    iteration   the input that holds the position of the loop along xs, an int64 scalar, once something asked for it
+    """
+
+    __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations")
+    ref_type = Traced
+    misplaced = (
+        "a ref of the body of a scan was used with ops from outside of it; the body has ops of its own, its first "
+        "argument, and returns what is wanted outside"
+    )
+
+    def __init__(self, inner: Interpreter[R], lines: Mapping[int, SourceLine | None] | None = None):
+        super().__init__(inner, differentiates=False)
+        self.trace = Trace()
+        self.captured: list[tuple[Traced[R], R]] = []
+        self.lines: dict[int, SourceLine | None] = dict(lines) if lines is not None else {}
+        self.iteration: Traced[R] | None = None
+        self._known: dict[int, tuple[Any, Traced[R]]] = {}  # by id; the ref is held, so that its id stays its own
+        self._step: Traced[R] | None = None
+        self._iterations: tuple[Traced[R], ...] | None = None
+
+    def input(self, type: TensorType) -> Traced[R]:
+        """A new input of the body."""
+        return Traced(self.trace.slot(type), type, self)
+
+    @override
+    def wrap(self, value: R, /) -> Traced[R]:
+        traced = self.input(TensorType(value.shape, value.dtype))
+        self.captured.append((traced, value))
+        return traced
+
+    @override
+    def adopt(self, ref: Any, /) -> Traced[R]:
+        if self.closed is not None:
+            raise ProgramError(self.closed)
+        if type(ref) is Traced and ref.ops is self:
+            return ref
+        known = self._known.get(id(ref))
+        if known is None:
+            known = self._known[id(ref)] = ref, self.wrap(self.inner.adopt(ref))
+        return known[1]
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Traced[R]:
+        like = self.inner.const(value, dtype=dtype)
+        type_ = TensorType(like.shape, like.dtype)
+        return Traced(self.trace.constant(value, type_), type_, self)
+
+    @override
+    def step(self) -> Traced[R]:
+        if self._step is None:
+            self._step = self.wrap(self.inner.step())
+        return self._step
+
+    @override
+    def iterations(self) -> tuple[Traced[R], ...]:
+        if self._iterations is None:
+            self.iteration = self.input(TensorType((), INT64))
+            self._iterations = (*[self.adopt(i) for i in self.inner.iterations()], self.iteration)
+        return self._iterations
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Traced[R], ...], static: Static, /) -> tuple[Traced[R], ...]:
+        if self.closed:
+            raise ProgramError(self.closed)
+        refs = tuple([r if type(r) is Traced and r.ops is self else self.adopt(r) for r in refs])
+        cursor = self.cursor
+        if cursor.ordinal not in self.lines:
+            self.lines[cursor.ordinal] = user_frame()
+        types = self.infer(primitive, tuple([r.type for r in refs]), static)
+        slots = self.trace.equation(primitive, tuple([r.slot for r in refs]), static, types, cursor)
+        return tuple([Traced(slot, type_, self) for slot, type_ in zip(slots, types)])
+
+    def finish(self, inputs: Sequence[Traced[R]], outputs: Sequence[Traced[R]], *, prune: bool = False) -> Body:
+        """The body, from inputs to outputs; the tracer's refs are of no more use."""
+        self.close(_LEAKED)
+        return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
+
+
+def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
+    """What the body holds, as refs of `ops`; made once for any number of runs."""
+    return tuple([ops.const(constant.value, dtype=constant.type.dtype) for constant in body.constants])
+
+
+def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequence[R]) -> tuple[R, ...]:
+    """The outputs of a body on `ops`, each op bound as it was when it was traced; `held` are its `constants`.
+
+    An error of an op names the user's line in the body, wherever the loop was called or derived.
+    """
+    values: list[Any] = [None] * len(body.types)
+    for slot, value in zip(body.inputs, inputs):
+        values[slot] = value
+    for constant, value in zip(body.constants, held):
+        values[constant.slot] = value
+    bind, cursor, expands = ops.bind, ops.cursor, ops.differentiates
+    region, ordinal = cursor.region, cursor.ordinal
+    try:
+        for primitive, static, slots, results, within, number, opened in body.equations:
+            cursor.region, cursor.ordinal = within, number
+            refs = tuple([values[slot] for slot in slots])
+            outs = ops.decompose(primitive, refs, static) if opened and expands else bind(primitive, refs, static)
+            for slot, value in zip(results, outs):
+                values[slot] = value
+    except LocatedError as error:
+        error.relocate(body.lines.get(cursor.ordinal), cursor.region.name)
+        raise
+    finally:
+        cursor.region, cursor.ordinal = region, ordinal
+    return tuple([values[slot] for slot in body.outputs])

@@ -1,0 +1,173 @@
+"""Closed bodies: a part of a program traced once, as equations between numbered tensors, to be run many times.
+
+A body refers to nothing outside: what it reads is an input, a constant kept in the body, or the result of an earlier
+equation. So it can stand as a static parameter of a primitive (`scan`). Every tensor has a number, its *slot*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from .cursor import Cursor, Region
+from .errors import SourceLine
+from .primitive import Cost, Primitive, Static
+from .types import TensorType, is_float
+
+
+class Equation(NamedTuple):
+    """One op of a body: outputs and residuals = primitive(inputs), bound where the cursor stood."""
+
+    primitive: Primitive
+    static: Static
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    region: Region
+    ordinal: int
+    opened: bool = False
+    """Whether a residual of this composite is read: it then takes a cotangent, so who differentiates must expand it."""
+
+
+class Constant(NamedTuple):
+    """A host array that the body holds."""
+
+    slot: int
+    value: npt.NDArray[Any]
+    type: TensorType
+
+
+@final
+class Body:
+    """An immutable closed program, made by `Trace.close`; compared and hashed by identity.
+
+    inputs, outputs   their slots, in the order of the operands and results
+    types             the type of every slot
+    lines             the user's line of every op, by its ordinal, for errors that appear only when the body runs
+    """
+
+    __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost")
+
+    def __init__(
+        self,
+        inputs: tuple[int, ...],
+        constants: tuple[Constant, ...],
+        equations: tuple[Equation, ...],
+        outputs: tuple[int, ...],
+        types: tuple[TensorType, ...],
+        lines: Mapping[int, SourceLine | None],
+    ):
+        self.inputs = inputs
+        self.constants = constants
+        self.equations = equations
+        self.outputs = outputs
+        self.types = types
+        self.lines = lines
+        self._cost: Cost | None = None
+
+    def __repr__(self) -> str:
+        taken, given = (", ".join(str(self.types[slot]) for slot in slots) for slots in (self.inputs, self.outputs))
+        return f"<body of {len(self.equations)} ops: ({taken}) -> ({given})>"
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple([self.types[slot] for slot in self.inputs])
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple([self.types[slot] for slot in self.outputs])
+
+    def read(self) -> set[int]:
+        """The slots that an op reads or that are outputs."""
+        return set(self.outputs).union(*[equation.inputs for equation in self.equations])
+
+    def taking(self, inputs: Sequence[int]) -> Body:
+        """The same body with other inputs; those left out must not be read."""
+        return Body(tuple(inputs), self.constants, self.equations, self.outputs, self.types, self.lines)
+
+    def reach(self, moving: Sequence[bool]) -> tuple[bool, ...]:
+        """Which outputs may move when the inputs that are `moving` do: along floats, through differentiable ops."""
+        reached = {slot for slot, moves in zip(self.inputs, moving) if moves}
+        for equation in self.equations:
+            if equation.primitive.differentiable and not reached.isdisjoint(equation.inputs):
+                reached.update(slot for slot in equation.outputs if is_float(self.types[slot].dtype))
+        return tuple([slot in reached for slot in self.outputs])
+
+    def cost(self) -> Cost:
+        """Flops and bytes of one run."""
+        if self._cost is None:
+            total = Cost(0, 0)
+            for equation in self.equations:
+                inputs, outputs = (tuple([self.types[i] for i in slots]) for slots in equation[2:4])
+                cost = equation.primitive.cost(inputs, outputs, equation.static)
+                total = Cost(total.flops + cost.flops, total.bytes + cost.bytes)
+            self._cost = total
+        return self._cost
+
+
+@final
+class Trace:
+    """A body in the making."""
+
+    __slots__ = ("types", "constants", "equations")
+
+    def __init__(self) -> None:
+        self.types: list[TensorType] = []
+        self.constants: list[Constant] = []
+        self.equations: list[Equation] = []
+
+    def slot(self, type: TensorType) -> int:
+        """The number of a new tensor."""
+        self.types.append(type)
+        return len(self.types) - 1
+
+    def constant(self, value: Any, type: TensorType) -> int:
+        """A tensor whose value the body holds, as a copy."""
+        kept = np.array(value)
+        kept.flags.writeable = False
+        slot = self.slot(type)
+        self.constants.append(Constant(slot, kept, type))
+        return slot
+
+    def equation(
+        self, primitive: Primitive, inputs: tuple[int, ...], static: Static, types: Sequence[TensorType], cursor: Cursor
+    ) -> tuple[int, ...]:
+        """The slots of outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
+        outputs = tuple([self.slot(type) for type in types])
+        self.equations.append(Equation(primitive, static, inputs, outputs, cursor.region, cursor.ordinal))
+        return outputs
+
+    def needed(self, outputs: Sequence[int]) -> set[int]:
+        """The slots on which the outputs depend, themselves among them."""
+        needed = set(outputs)
+        for equation in reversed(self.equations):
+            if not needed.isdisjoint(equation.outputs):
+                needed.update(equation.inputs)
+        return needed
+
+    def close(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        lines: Mapping[int, SourceLine | None],
+        *,
+        prune: bool = False,
+    ) -> Body:
+        """The body that takes `inputs` to `outputs`; with `prune`, without the ops on which no output depends."""
+        needed = self.needed(outputs) if prune else None
+        equations = [e for e in self.equations if needed is None or not needed.isdisjoint(e.outputs)]
+        read = set(outputs).union(*[equation.inputs for equation in equations])
+        return Body(
+            tuple(inputs),
+            tuple([constant for constant in self.constants if constant.slot in read]),
+            tuple([e._replace(opened=not read.isdisjoint(_residuals(e))) for e in equations]),
+            tuple(outputs),
+            tuple(self.types),
+            lines,
+        )
+
+
+def _residuals(equation: Equation) -> tuple[int, ...]:
+    return equation.outputs[len(equation.outputs) - len(equation.primitive.residuals) :]
