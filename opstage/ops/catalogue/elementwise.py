@@ -162,11 +162,11 @@ DIV = Primitive(
 )
 
 
-def _extremum(name: str, doc: str, x_wins: Callable[..., Any]) -> Primitive:
+def _extremum(name: str, doc: str, x_loses: Callable[..., Any]) -> Primitive:
     def share(ops: Ops[R], x: R, y: R, g: R) -> R:
-        """The part of g that belongs to the operand x."""
-        winner = ops.select(x_wins(ops, x, y), g, zeros_like(ops, g))
-        return ops.select(ops.equal(x, y), ops.scale(g, c=0.5), winner)
+        """The part of g that belongs to the operand x; where either is nan nobody loses, and both get all of it."""
+        kept = ops.select(x_loses(ops, x, y), zeros_like(ops, g), g)
+        return ops.select(ops.equal(x, y), ops.scale(g, c=0.5), kept)
 
     def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
         (g,), (x, y) = cotangents, ctx.saved
@@ -185,13 +185,15 @@ def _extremum(name: str, doc: str, x_wins: Callable[..., Any]) -> Primitive:
 
 MAXIMUM = _extremum(
     "maximum",
-    "`maximum(x, y)`, the larger of each pair; a tie gives half of the gradient to each. PyTorch: torch.maximum.",
-    lambda ops, x, y: ops.less(y, x),
+    "`maximum(x, y)`, the larger of each pair, nan if either is; a tie gives half of the gradient to each. "
+    "PyTorch: torch.maximum.",
+    lambda ops, x, y: ops.less(x, y),
 )
 MINIMUM = _extremum(
     "minimum",
-    "`minimum(x, y)`, the smaller of each pair; a tie gives half of the gradient to each. PyTorch: torch.minimum.",
-    lambda ops, x, y: ops.less(x, y),
+    "`minimum(x, y)`, the smaller of each pair, nan if either is; a tie gives half of the gradient to each. "
+    "PyTorch: torch.minimum.",
+    lambda ops, x, y: ops.less(y, x),
 )
 
 # One operand --------------------------------------------------------------------------------------------------------
@@ -282,8 +284,8 @@ def _pow_derivative(ops: Ops[R], x: R, g: R, *, exponent: Any) -> R:
 
 POW = pointwise(
     "pow",
-    "`pow(x, exponent=)` = x^exponent for a static exponent; IEEE results. Derivative exponent · x^(exponent - 1), "
-    "which is 0 for exponent 0. PyTorch: torch.pow.",
+    "`pow(x, exponent=)` = x^exponent for a static exponent; IEEE results, for ±½ those of √x and 1/√x. Derivative "
+    "exponent · x^(exponent - 1), which is 0 for exponent 0. PyTorch: torch.pow.",
     reads="x",
     derivative=_pow_derivative,
 )

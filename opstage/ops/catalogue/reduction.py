@@ -11,7 +11,7 @@ from typing import Any
 from ..dims import Dim, prod, ratio, require_at_most
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
-from ..rules import same_type, zeros_like
+from ..rules import same_type
 from ..types import INT64, Shape, TensorType, require_float, require_number, show_shape
 
 
@@ -138,9 +138,9 @@ def _reduce_max_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -
 
 
 def _maxima(ops: Ops[R], x: R, out: R, axes: tuple[int, ...], keepdims: bool) -> tuple[R, R]:
-    """Where the maxima are, and how many there are for each element of the result."""
-    winners = ops.equal(x, _spread(ops, out, x.shape, axes, keepdims))
-    return winners, ops.reduce_sum(ops.cast(winners, dtype=x.dtype), axis=axes, keepdims=keepdims)
+    """1 where a maximum is, else 0, and how many there are for each element of the result: none where that is nan."""
+    winners = ops.cast(ops.equal(x, _spread(ops, out, x.shape, axes, keepdims)), dtype=x.dtype)
+    return winners, ops.reduce_sum(winners, axis=axes, keepdims=keepdims)
 
 
 def _reduce_max_vjp(
@@ -149,7 +149,7 @@ def _reduce_max_vjp(
     (g,), (x, out) = cotangents, ctx.saved
     winners, count = _maxima(ops, x, out, axes, keepdims)
     share = _spread(ops, ops.div(g, count), x.shape, axes, keepdims)
-    return (ops.select(winners, share, zeros_like(ops, x)),)
+    return (ops.mul(winners, share),)
 
 
 def _reduce_max_jvp(
@@ -164,14 +164,15 @@ def _reduce_max_jvp(
 ) -> tuple[R | None]:
     (x,), (out,), (t,) = primals, outputs, tangents
     winners, count = _maxima(ops, x, out, axes, keepdims)
-    total = ops.reduce_sum(ops.select(winners, t, zeros_like(ops, x)), axis=axes, keepdims=keepdims)
+    total = ops.reduce_sum(ops.mul(winners, t), axis=axes, keepdims=keepdims)
     return (ops.div(total, count),)
 
 
 REDUCE_MAX = Primitive(
     "reduce_max",
     "`reduce_max(x, axis=None, keepdims=False)`, the largest element over the axes, of which there must be one; nan if "
-    "any is. k maxima that tie take 1/k of the gradient each. PyTorch: torch.amax.",
+    "any is. k maxima that tie take 1/k of the gradient each; what nan came from has a gradient of nan. "
+    "PyTorch: torch.amax.",
     operands=("x",),
     shape=_reduce_max_shape,
     vjp=_reduce_max_vjp,

@@ -34,6 +34,8 @@ from ....ops.catalogue.elementwise import (
     TANH,
 )
 from ....ops.primitive import Primitive
+from ..loops import elementwise as loops
+from ..loops.jit import flat
 from .erf import erf
 from .numbers import number
 
@@ -65,6 +67,8 @@ def power(x: Array, exponent: Any) -> Array:
         return np.reciprocal(x)
     if e == 0.5:
         return np.sqrt(x)
+    if e == -0.5:
+        return np.reciprocal(np.sqrt(x))
     out: Array = np.power(x, e)
     return out
 
@@ -102,6 +106,15 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     CLAMP: clamp,
     SAFE_LOG: safe_log,
 }
+
+
+def fast_erf(x: Array) -> Array:
+    out = np.empty(x.shape, x.dtype)
+    loops.erf_of(flat(x), out.reshape(-1))
+    return out
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SIGMOID: loops.sigmoid, ERF: fast_erf}
 
 
 def exact_power(x: Array, exponent: Any) -> Array:
