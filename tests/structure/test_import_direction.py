@@ -12,7 +12,19 @@ import opstage
 ROOT = Path(opstage.__file__).parent
 
 # From the top of the house down; a part may import itself and what stands below it.
-HOUSE = ("cli", "training", "api", "interpreters", "models", "data", "init", "options", "ops")
+HOUSE = (
+    "cli",
+    "experiment",
+    "training",
+    "api",
+    "interpreters",
+    "models",
+    "data",
+    "init",
+    "options",
+    "config",
+    "ops",
+)
 # Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.
 OPS = ("derived", "einsum", "bound", "catalogue", "rules", "protocol", "primitive")
 

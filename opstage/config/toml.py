@@ -1,0 +1,99 @@
+"""TOML files in, with the line of every key, and TOML literals out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from ..ops.errors import UsageError
+from .convert import NONE
+from .layers import Layer
+
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_HEADER = re.compile(rf"^\s*\[\s*({_DOTTED})\s*\]")
+_ASSIGNMENT = re.compile(rf"^\s*({_DOTTED})\s*=")
+
+
+def read_toml(path: str | os.PathLike[str]) -> Layer:
+    """The values of a TOML file by dotted path; their origins are `path:line`.
+
+    Raises `UsageError`, naming the file and the line, when it cannot be read or is not TOML.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the configuration: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from error
+    lines = _lines(text)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def walk(table: dict[str, Any], prefix: str) -> None:
+        for key, value in table.items():
+            full = f"{prefix}.{key}" if prefix else key
+            if isinstance(value, dict):
+                walk(value, full)
+                continue
+            values[full] = value
+            origins[full] = f"{path}:{lines[full]}" if full in lines else str(path)
+
+    walk(document, "")
+    return Layer(values, origins)
+
+
+def toml_literal(value: Any) -> str:
+    """`value`, made of booleans, numbers, strings, paths, None and sequences of these, as TOML spells it."""
+    if value is None:
+        return toml_literal(NONE)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, Path)):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(toml_literal, value))}]"
+    raise TypeError(f"{type(value).__name__} has no TOML literal")
+
+
+def _lines(text: str) -> dict[str, int]:
+    """The line of each key by dotted path; what stands inside multi-line values is skipped.
+
+    `tomllib` gives no positions. A key that this reading misses is named in messages without its line.
+    """
+    found: dict[str, int] = {}
+    table = ""
+    inside: str | int = 0  # the quotes of an open multi-line string, or how many brackets are open
+    for number, line in enumerate(text.splitlines(), start=1):
+        if isinstance(inside, str):
+            inside = 0 if inside in line else inside
+            continue
+        if not inside:
+            header = _HEADER.match(line)
+            if header:
+                table = _plain(header[1])
+                continue
+            assignment = _ASSIGNMENT.match(line)
+            if not assignment:
+                continue
+            key = _plain(assignment[1])
+            found[f"{table}.{key}" if table else key] = number
+            line = line[assignment.end() :]
+        quotes = next((q for q in ('"""', "'''") if line.count(q) % 2), None)
+        if quotes is not None:
+            inside = quotes
+            continue
+        bare = re.sub(r"""("(?:\\.|[^"\\])*"|'[^']*'|#.*)""", "", line)
+        inside += bare.count("[") - bare.count("]")
+    return found
+
+
+def _plain(dotted: str) -> str:
+    return ".".join(part.strip("\"'") for part in re.findall(_KEY, dotted))

@@ -1,0 +1,5 @@
+"""Experiments: one configuration, the run that it means, and the directory in which the run is kept."""
+
+from .settings import Configuration, DataSettings, OptimizerSettings, RunSettings, Settings, configure
+
+__all__ = ["Configuration", "DataSettings", "OptimizerSettings", "RunSettings", "Settings", "configure"]
