@@ -3,6 +3,6 @@
 from .dataset import Dataset, from_arrays, train_test_split
 from .embedded import digits
 from .files import from_npy, from_npz
-from .loader import Loader
+from .loader import Batches, Loader
 
-__all__ = ["Dataset", "Loader", "digits", "from_arrays", "from_npy", "from_npz", "train_test_split"]
+__all__ = ["Batches", "Dataset", "Loader", "digits", "from_arrays", "from_npy", "from_npz", "train_test_split"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import final
+from collections.abc import Generator
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,16 @@ from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from .dataset import Array, Dataset
 
 _SITE = site_of((("opstage.loader", 0),), 0)
+
+
+class Batches(Protocol):
+    """What a training loop reads: numbered epochs of numbered batches, the same ones whenever they are asked for."""
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
+        """The batches of epoch `epoch`, counted from 0, from number `start` on. Close it to stop early."""
 
 
 @final
@@ -56,12 +66,19 @@ class Loader:
             return np.arange(len(self.dataset))
         return permutation(stream_key(self.seed, epoch, _SITE), len(self.dataset))
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Array, ...]]:
-        """The batches of epoch `epoch`, each with the dataset's arrays in its order."""
+    def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
+        """The batches of epoch `epoch` from number `start` on, each with the dataset's arrays in its order."""
         order = self.order(epoch)
-        return (self._batch(order, n * self.batch_size) for n in range(len(self)))
+        require_start(start, len(self))
+        return (self._batch(order, n * self.batch_size) for n in range(start, len(self)))
 
     def _batch(self, order: npt.NDArray[np.int64], start: int) -> tuple[Array, ...]:
         stop = start + self.batch_size
         rows: slice | npt.NDArray[np.int64] = order[start:stop] if self.shuffle else slice(start, stop)
         return tuple(array[rows] for array in self.dataset.arrays)
+
+
+def require_start(start: int, batches: int) -> None:
+    """`start` must be the number of a batch of an epoch, or their count: nothing is left then."""
+    if not 0 <= start <= batches:
+        raise UsageError(f"start={start} is not a batch of an epoch, which has {batches}; expected 0 to {batches}")

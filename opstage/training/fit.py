@@ -1,13 +1,20 @@
-"""The training loop: epochs over a loader, evaluation after each, and someone who is told about it."""
+"""The training loop: epochs over batches, evaluation after each, and someone who is told about it.
+
+The loop can be left and entered at any step boundary: `Position` is where it stands, a `Saver` is told every position
+with the optimizer state that belongs to it, and `fit(start=…)` goes on from one, bit for bit as if it had never
+stopped.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..data import Loader
+from ..data import Batches
+from .commit import uninterrupted
 from .optim import Optimizer
 from .trainer import OptimizerState, ScalarTrainer
 
@@ -23,6 +30,21 @@ class EpochResult:
     samples: int
 
 
+@dataclass(frozen=True)
+class Position:
+    """A step boundary: `batch` steps of epoch `epoch` are done, both counted from 0, and the epochs of `results`.
+
+    loss_sum, samples, seconds    what the epoch has gathered so far; the loss is summed over samples
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    samples: int = 0
+    seconds: float = 0.0
+    results: tuple[EpochResult, ...] = ()
+
+
 class Observer(Protocol):
     """Is told of every step and epoch; see opstage.cli.progress."""
 
@@ -33,49 +55,84 @@ class Observer(Protocol):
         """After each epoch's evaluation."""
 
 
+class Saver(Protocol):
+    """Is told where the loop stands, and may save it; SIGINT is put off while it does."""
+
+    def boundary(self, state: OptimizerState, position: Position) -> None:
+        """After each training step, and after each epoch's evaluation (`position.batch` is then 0)."""
+
+    def interrupted(self, state: OptimizerState, position: Position) -> None:
+        """On KeyboardInterrupt, before it goes on its way. Trainer, state and position belong together."""
+
+
 def fit(
     trainer: ScalarTrainer,
     optimizer: Optimizer,
-    train: Loader,
-    held_out: Loader,
+    train: Batches,
+    held_out: Batches,
     metrics: Callable[..., Any],
     *,
     epochs: int,
     observer: Observer | None = None,
     state: OptimizerState | None = None,
+    start: Position | None = None,
+    saver: Saver | None = None,
 ) -> list[EpochResult]:
-    """Train for `epochs`; the result of each, of which the observer is told as it ends.
+    """Train until `epochs` are done; the result of each, those of `start` included.
 
-    `metrics` is a program that returns sums over a batch by name; they become means over the held-out samples.
+    `metrics` is a program that returns sums over a batch by name; they become means over the held-out samples. With
+    `start` the trainer and `state` must be those of that position; see opstage.training.checkpoint. A step is whole: an
+    interrupt that comes during one is raised after it.
     """
     state = state if state is not None else trainer.init_optim(optimizer)
-    results = []
-    for epoch in range(epochs):
-        start = time.perf_counter()
-        total, samples = 0.0, 0
-        for number, batch in enumerate(train.epoch(epoch)):
-            result = trainer.train_step(optimizer, state, *batch)
-            state = result.state
-            size = len(batch[0])
-            total += float(result.loss) * size
-            samples += size
-            if observer is not None:
-                observer.step(epoch, number, float(result.loss), size)
-        seconds = time.perf_counter() - start
-        outcome = EpochResult(epoch, total / samples, evaluate(trainer, metrics, held_out), seconds, samples)
-        if observer is not None:
-            observer.epoch(outcome)
-        results.append(outcome)
-    return results
+    at = start if start is not None else Position()
+    try:
+        while at.epoch < epochs:
+            with closing(train.epoch(at.epoch, at.batch)) as batches:
+                while True:
+                    since = time.perf_counter()
+                    batch = next(batches, None)
+                    if batch is None:
+                        break
+                    with uninterrupted():
+                        result = trainer.train_step(optimizer, state, *batch)
+                        loss, size, number = float(result.loss), len(batch[0]), at.batch
+                        state = result.state
+                        at = replace(
+                            at,
+                            batch=number + 1,
+                            loss_sum=at.loss_sum + loss * size,
+                            samples=at.samples + size,
+                            seconds=at.seconds + time.perf_counter() - since,
+                        )
+                        if observer is not None:
+                            observer.step(at.epoch, number, loss, size)
+                        if saver is not None:
+                            saver.boundary(state, at)
+            means = evaluate(trainer, metrics, held_out)
+            outcome = EpochResult(at.epoch, at.loss_sum / at.samples, means, at.seconds, at.samples)
+            with uninterrupted():
+                at = Position(at.epoch + 1, results=(*at.results, outcome))
+                if observer is not None:
+                    observer.epoch(outcome)
+                if saver is not None:
+                    saver.boundary(state, at)
+    except KeyboardInterrupt:
+        if saver is not None:
+            with uninterrupted():
+                saver.interrupted(state, at)
+        raise
+    return list(at.results)
 
 
-def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], loader: Loader) -> dict[str, float]:
-    """Means over the loader's samples of metrics that a program gives as sums over a batch; see `Model.metrics`."""
+def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> dict[str, float]:
+    """Means over the samples of metrics that a program gives as sums over a batch; see `Model.metrics`."""
     sums: dict[str, float] = {}
     samples = 0
-    for batch in loader.epoch(0):
-        for name, value in trainer.evaluate(metrics, *batch).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-        samples += len(batch[0])
+    with closing(batches.epoch(0)) as epoch:
+        for batch in epoch:
+            for name, value in trainer.evaluate(metrics, *batch).items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+            samples += len(batch[0])
     count = sums.pop("count", samples)
     return {name: value / count for name, value in sums.items()}

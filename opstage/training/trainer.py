@@ -22,7 +22,7 @@ from ..interpreters.shape_check import Report
 from ..ops.errors import UsageError, ValidationError
 from ..ops.program import Aux
 from ..ops.spec import Spec, as_specs
-from ..ops.trees import align, flatten, paths, unflatten
+from ..ops.trees import align, flatten, paths, structure_paths, unflatten
 from ..ops.types import dtype_name
 from ..options import Options
 from . import optim
@@ -31,6 +31,7 @@ from .contract import Contract
 from .optim import Optimizer
 from .param import Param
 from .parameters import as_param, get_values, requires_grad_flags, set_values
+from .saved import OptimizerValues, TrainerValues, require_fit
 from .step import Clip, LossProgram, forward_program, gradient_program, step_program
 from .validate import validate_step
 
@@ -167,9 +168,7 @@ class ScalarTrainer:
 
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
-        trained = [param for param in self._params if param.requires_grad]
-        names = [name for name, param in zip(self._names, self._params) if param.requires_grad]
-        declared = optimizer.init([(param.shape, param.dtype) for param in trained], names)
+        _, declared = self._declared(optimizer)
         put = self._interpreter.put
         slots = (tuple(put(np.full(shape, fill, dtype)) for shape, dtype, fill in each) for each in declared)
         return OptimizerState(0, tuple(slots))
@@ -206,7 +205,63 @@ class ScalarTrainer:
         self.last_metrics = result.metrics
         return result
 
+    # Leaving and coming back ----------------------------------------------------------------------------------------
+
+    def export(self) -> TrainerValues:
+        """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
+        return TrainerValues(
+            {name: np.array(param.value) for name, param in zip(self._names, self._params)},
+            dict(zip(structure_paths(self._state_structure), map(self._host, self._state_leaves))),
+            self.steps_taken,
+            {name: self.export_optim(_NAMED[name], state) for name, state in self._moments.items()},
+        )
+
+    def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
+        """An optimizer's state on these parameters as arrays of the caller's own."""
+        names, _ = self._declared(optimizer)
+        slots = (tuple(self._host(ref) for ref in each) for each in state.slots)
+        return OptimizerValues(optimizer.name, state.t, dict(zip(names, slots, strict=True)))
+
+    def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
+        """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
+        if saved.name != optimizer.name:
+            raise UsageError(f"the saved optimizer state is that of {saved.name}, not of {optimizer.name}")
+        names, declared = self._declared(optimizer)
+        expected = {f"{n} slot {i}": (s.shape, s.dtype) for n, each in zip(names, declared) for i, s in enumerate(each)}
+        found = {f"{n} slot {i}": slot for n, each in saved.slots.items() for i, slot in enumerate(each)}
+        require_fit(f"the saved moments of {saved.name}", expected, found)
+        slots = (tuple(map(self._interpreter.put, saved.slots.get(name, ()))) for name in names)
+        return OptimizerState(saved.t, tuple(slots))
+
+    def restore(self, saved: TrainerValues) -> None:
+        """Stand where `export` was called; all is checked, to the dtype, before any is touched."""
+        require_fit(
+            "the saved parameters",
+            {name: (param.shape, param.dtype) for name, param in zip(self._names, self._params)},
+            saved.params,
+        )
+        state_names = structure_paths(self._state_structure)
+        require_fit(
+            "the saved state of the program",
+            {name: (ref.shape, ref.dtype) for name, ref in zip(state_names, self._state_leaves)},
+            saved.state,
+        )
+        moments = {name: self.import_optim(_NAMED[name], values) for name, values in saved.moments.items()}
+        state = [self._interpreter.put(saved.state[name]) for name in state_names]
+        with uninterrupted():
+            for name, param in zip(self._names, self._params):
+                param.set(saved.params[name])
+            self._state_leaves = state
+            self._moments = moments
+            self.steps_taken = saved.steps_taken
+
     # How it is done -------------------------------------------------------------------------------------------------
+
+    def _declared(self, optimizer: Optimizer) -> tuple[list[str], list[tuple[optim.Slot, ...]]]:
+        """The paths of the trained parameters and the slots that `optimizer` declares for each."""
+        trained = [(name, param) for name, param in zip(self._names, self._params) if param.requires_grad]
+        names = [name for name, _ in trained]
+        return names, optimizer.init([(param.shape, param.dtype) for _, param in trained], names)
 
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
         state = self._moments.get(name) or self.init_optim(optimizer)
@@ -317,6 +372,10 @@ def check_trainer(
 def batch_names(loss: Callable[..., Any], specs: tuple[Any, ...], *, skip: int) -> list[str]:
     """Names of the batch arguments' leaves, by the loss's own parameter names."""
     return argument_paths(loss, (*(None,) * (skip - 1), *specs)) if specs else []
+
+
+# The optimizers behind the steps that keep their own moments; hyperparameters do not change which slots there are.
+_NAMED: dict[str, Optimizer] = {"sgd": optim.sgd(), "adam": optim.adam(), "adamw": optim.adamw()}
 
 
 def _interpreter(options: Options) -> BaseInterpreter[Any]:

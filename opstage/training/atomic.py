@@ -1,0 +1,121 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from ..ops.errors import UsageError
+
+
+class Disk:
+    """The calls by which a file reaches the disk. A test takes another one, whose calls fail."""
+
+    def create(self, path: Path) -> int:
+        """A descriptor of an empty file at `path`; what was there is lost."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+
+    def write(self, file: int, data: memoryview) -> int:
+        """How many of the bytes were written, at least one."""
+        return os.write(file, data)
+
+    def sync(self, file: int) -> None:
+        """Return when the file's bytes are on the disk."""
+        os.fsync(file)
+
+    def close(self, file: int) -> None:
+        """Give the descriptor back."""
+        os.close(file)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`, in one step that no reader sees half of."""
+        os.replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when the names in `folder` are on the disk."""
+        if os.name == "nt":  # no descriptor of a folder there; its renames are journalled
+            return
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make `folder` and those above it, where they are missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+
+
+@final
+class WriteError(UsageError):
+    """A file that could not be written; `replaced` says whether the new one stands in its place all the same."""
+
+    def __init__(self, path: Path, error: OSError, *, replaced: bool = False):
+        reason = error.strerror or str(error)
+        advice = {
+            errno.ENOSPC: "; make room on the disk and try again",
+            errno.EDQUOT: "; make room in the quota and try again",
+            errno.EACCES: "; choose a folder that you may write to",
+            errno.EROFS: "; choose a folder that you may write to",
+            errno.ENOTDIR: "; a part of this path is a file, not a folder",
+            errno.EEXIST: "; a part of this path is a file, not a folder",
+        }.get(error.errno or 0, "")
+        fate = "it is written, but the disk has not confirmed it" if replaced else "nothing was changed"
+        super().__init__(f"{path}: cannot be written: {reason}; {fate}{advice}")
+        self.replaced = replaced
+
+
+DISK = Disk()
+
+
+def write_file(path: Path, chunks: Iterable[bytes], *, disk: Disk = DISK) -> None:
+    """Write `chunks` to `path` so that at every moment, a loss of power included, the old or the new file is there.
+
+    The bytes go to a temporary name in the same folder, are synced, and take the place of `path` by one rename; then
+    the folder is synced. Raises WriteError, and leaves no temporary file.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    replaced = False
+    try:
+        _write(temporary, chunks, disk)
+        disk.rename(temporary, path)
+        replaced = True
+        disk.sync_folder(path.parent)
+    except BaseException as error:
+        if not replaced:
+            with suppress(OSError):
+                disk.remove(temporary)
+        if isinstance(error, OSError):
+            raise WriteError(path, error, replaced=replaced) from error
+        raise
+
+
+def make_folder(folder: Path, *, disk: Disk = DISK) -> None:
+    """Make `folder` where it is missing. Raises WriteError."""
+    if folder.is_dir():
+        return
+    try:
+        disk.make_folder(folder)
+        disk.sync_folder(folder.parent)
+    except OSError as error:
+        raise WriteError(folder, error) from error
+
+
+def _write(path: Path, chunks: Iterable[bytes], disk: Disk) -> None:
+    file = disk.create(path)
+    try:
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[disk.write(file, rest) :]
+        disk.sync(file)
+    finally:
+        disk.close(file)

@@ -1,0 +1,150 @@
+"""Checkpoints: a training run at a step boundary, saved whole or not at all.
+
+A checkpoint is a folder with two files: `checkpoint.json`, the manifest, and the tensors file that it names, in the
+safetensors format. The tensors file is named by its own checksum, so a save never writes over the one in use; the
+rename of the manifest is the moment at which the new checkpoint takes the place of the old. Both files carry SHA-256
+checksums, and nothing in them can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..ops.errors import UsageError
+from .atomic import DISK, Disk, make_folder, write_file
+from .manifest import from_document, to_document
+from .optim import Optimizer
+from .snapshot import Snapshot, take_snapshot
+from .tensors import decode, encode, read_bytes
+from .trainer import OptimizerState, ScalarTrainer
+
+MANIFEST = "checkpoint.json"
+FORMAT = "opstage checkpoint"
+VERSION = 1
+
+_TENSORS = re.compile(r"tensors-[0-9a-f]{64}\.safetensors")
+_OURS = re.compile(rf"\.?{_TENSORS.pattern}(\.tmp)?")
+
+__all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot"]
+
+
+def exists(directory: str | os.PathLike[str]) -> bool:
+    """Whether a checkpoint was saved in `directory`; `load` says whether it is a good one."""
+    return (Path(directory) / MANIFEST).is_file()
+
+
+def save(directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = DISK) -> None:
+    """Write `snapshot` to `directory`, which is made if need be, in the place of the checkpoint that is there.
+
+    Whatever fails, and if the machine loses power, a later `load` gives the old checkpoint or the new one, whole.
+    Raises UsageError: where the folder cannot be written or the disk is full, and for a config that is not JSON.
+    """
+    folder = Path(directory)
+    tensors, document = to_document(snapshot)
+    data = encode(tensors)
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"tensors-{digest}.safetensors"
+    document = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "tensors": {"file": name, "bytes": len(data), "sha256": digest},
+        **document,
+    }
+    try:
+        manifest = json.dumps({**document, "sha256": _checksum(document)}, indent=1).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the config of a checkpoint must be plain JSON data: {error}") from error
+    make_folder(folder, disk=disk)
+    write_file(folder / name, [data], disk=disk)
+    write_file(folder / MANIFEST, [manifest], disk=disk)
+    _remove_others(folder, name, disk)
+
+
+def load(directory: str | os.PathLike[str]) -> Snapshot:
+    """The checkpoint in `directory`.
+
+    Raises UsageError, naming the file, where there is none, or it is truncated, altered, or not Opstage's.
+    """
+    folder = Path(directory)
+    while True:
+        manifest = _read_manifest(folder)
+        path = folder / manifest["tensors"]["file"]
+        if path.is_file() or _read_manifest(folder) == manifest:
+            break  # else a save replaced both files between the two reads
+    expected, data = manifest["tensors"], read_bytes(path)
+    if len(data) < expected["bytes"]:
+        raise UsageError(f"{path}: truncated: it has {len(data):,} of {expected['bytes']:,} bytes; {_ADVICE}")
+    if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+        raise UsageError(f"{path}: altered: its checksum is not the one in {MANIFEST}; {_ADVICE}")
+    try:
+        return from_document(decode(data, path), manifest)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{folder / MANIFEST}: not a checkpoint of Opstage: {error!r}") from error
+
+
+def restore(trainer: ScalarTrainer, snapshot: Snapshot, optimizer: Optimizer | None = None) -> OptimizerState | None:
+    """Put `trainer` where the snapshot was taken; the state of `optimizer` there, None if none is asked for.
+
+    All is checked before the trainer is touched. Raises UsageError, with paths and shapes, where the snapshot is one of
+    another model, dtype or optimizer.
+    """
+    state = None
+    if optimizer is not None:
+        if snapshot.optimizer is None:
+            raise UsageError("the checkpoint holds no optimizer state; start a new run from its parameters instead")
+        state = trainer.import_optim(optimizer, snapshot.optimizer)
+    trainer.restore(snapshot.trainer)
+    return state
+
+
+_ADVICE = "restore it from a copy, or use another checkpoint"
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.exists():
+        what = "holds no checkpoint" if folder.is_dir() else "no such folder"
+        raise UsageError(f"{folder}: {what}; expected one with a file {MANIFEST}")
+    try:
+        document = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: truncated, altered or not a checkpoint of Opstage: {error}; {_ADVICE}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UsageError(f"{path}: not a checkpoint of Opstage: its format is not {FORMAT!r}")
+    if document.get("format_version") != VERSION:
+        raise UsageError(
+            f"{path}: of format version {document.get('format_version')!r}; this Opstage reads version {VERSION}"
+        )
+    checksum = document.pop("sha256", None)
+    if checksum != _checksum(document):
+        raise UsageError(f"{path}: altered: its checksum does not hold; {_ADVICE}")
+    tensors = document.get("tensors")
+    if not (
+        isinstance(tensors, dict)
+        and isinstance(tensors.get("bytes"), int)
+        and _TENSORS.fullmatch(str(tensors.get("file")))
+    ):
+        raise UsageError(f"{path}: not a checkpoint of Opstage: it names no tensors file")
+    return document
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _remove_others(folder: Path, name: str, disk: Disk) -> None:
+    """Remove the tensors files of earlier saves. One that stays takes room and does no harm."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name != name:
+                with suppress(OSError):
+                    disk.remove(path)

@@ -1,0 +1,64 @@
+"""What a trainer hands out to be saved, as arrays of the host by dotted path, and the check of what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UsageError, nearest
+from ..ops.trees import show_path
+from ..ops.types import DType, Shape, dtype_name, show_shape
+
+Array = npt.NDArray[Any]
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerValues:
+    """An optimizer's state: its name, the steps taken, and the slots of each trained parameter by path."""
+
+    name: str
+    t: int
+    slots: Mapping[str, tuple[Array, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainerValues:
+    """All that a trainer's next step depends on besides its loss, its options and the optimizer that is passed in.
+
+    params        parameter values by path
+    state         the program's own state (running statistics) by path
+    steps_taken   steps so far; it numbers the random draws
+    moments       the states behind `adam_step` and its kin, by the optimizer's name
+    """
+
+    params: Mapping[str, Array]
+    state: Mapping[str, Array] = field(default_factory=dict)
+    steps_taken: int = 0
+    moments: Mapping[str, OptimizerValues] = field(default_factory=dict)
+
+
+def require_fit(what: str, expected: Mapping[str, tuple[Shape, DType]], found: Mapping[str, Array]) -> None:
+    """Raise a UsageError that lists where arrays are missing, unexpected, or of another shape or dtype."""
+    problems = []
+    unexpected = [name for name in found if name not in expected]
+    for name, (shape, dtype) in expected.items():
+        if name not in found:
+            problems.append(f"{show_path(name)} is missing{nearest(name, unexpected)}")
+            continue
+        array = found[name]
+        if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
+            problems.append(
+                f"{show_path(name)}: expected {show_shape(shape)} {dtype_name(dtype)}, "
+                f"found {show_shape(array.shape)} {dtype_name(array.dtype)}"
+            )
+    problems += [f"{show_path(name)} is not expected{nearest(name, expected)}" for name in unexpected]
+    if problems:
+        shown = [f"\n  {problem}" for problem in problems[:_SHOWN]]
+        rest = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise UsageError(f"{what} do not fit:{''.join(shown)}{rest}")

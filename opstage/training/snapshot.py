@@ -1,0 +1,51 @@
+"""`Snapshot`: a training run at a step boundary, as plain values."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from .fit import Position
+from .optim import Optimizer
+from .saved import OptimizerValues, TrainerValues
+from .trainer import OptimizerState, ScalarTrainer
+
+PACKAGES = ("opstage", "numpy", "numba", "safetensors")
+"""What can change a run's bits."""
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's bits depend on: Python and `PACKAGES`."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A run: its trainer and optimizer, where its loop stands, what it was told to do, and what it ran on.
+
+    config      whatever describes the run, plain JSON data
+    versions    of Python and the packages that computed it
+    """
+
+    trainer: TrainerValues
+    optimizer: OptimizerValues | None = None
+    position: Position = field(default_factory=Position)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+
+def take_snapshot(
+    trainer: ScalarTrainer,
+    optimizer: Optimizer | None = None,
+    state: OptimizerState | None = None,
+    position: Position | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Snapshot:
+    """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither."""
+    held = None if optimizer is None or state is None else trainer.export_optim(optimizer, state)
+    return Snapshot(
+        trainer.export(), held, position if position is not None else Position(), dict(config if config else {})
+    )

@@ -1,0 +1,98 @@
+"""Files of the safetensors format: bytes of tensors after a JSON header. Reading one never runs anything in it.
+
+Source: the format's description at its home, github.com/huggingface/safetensors: 8 bytes with the length of the header,
+little-endian; the header, a JSON object of name -> dtype, shape and place; the tensors' bytes without gaps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
+
+from ..ops.errors import UsageError
+
+Array = npt.NDArray[Any]
+
+HEADER_LIMIT = 100_000_000
+"""The format allows no longer header; a longer one is refused before anything is allocated for it."""
+
+_DTYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+
+
+def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The file's bytes. Raises UsageError for an array of a dtype that the format does not have (exact fractions)."""
+    plain = {}
+    for name, array in tensors.items():
+        if array.dtype.type not in _DTYPES.values():
+            raise UsageError(f"{name}: {array.dtype} values cannot be stored as tensors; cast them to float64 first")
+        plain[name] = np.asarray(array, order="C")
+    return save(plain, None if metadata is None else dict(metadata))
+
+
+def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The tensors of a file's bytes by name, writable copies; brain floats are widened to float32, exactly.
+
+    Raises UsageError, naming `path`, for a header that is too long or is not one, for places outside the file or that
+    overlap, and for dtypes that NumPy has not.
+    """
+    _check_header(data[:8], len(data), path)
+    try:
+        entries = deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise UsageError(f"{path}: not a safetensors file that can be read: {error}") from error
+    return {name: _array(name, entry, path) for name, entry in entries}
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The tensors of a safetensors file by name, see `decode`."""
+    data = read_bytes(Path(path))
+    return decode(data, path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole of a file. Raises UsageError where there is none or it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> None:
+    length = int.from_bytes(prefix, "little")
+    if size < 8 or length < 2:
+        raise UsageError(f"{path}: not a safetensors file: it has no header")
+    if length > HEADER_LIMIT:
+        raise UsageError(
+            f"{path}: not a safetensors file: its header would have {length:,} bytes, and {HEADER_LIMIT:,} are allowed"
+        )
+    if length > size - 8:
+        raise UsageError(f"{path}: truncated: its header has {length:,} bytes, but only {size - 8:,} are there")
+
+
+def _array(name: str, entry: Mapping[str, Any], path: str | os.PathLike[str]) -> Array:
+    shape = tuple(entry["shape"])
+    if entry["dtype"] == "BF16":  # the upper half of a float32
+        return (np.frombuffer(entry["data"], np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if entry["dtype"] not in _DTYPES:
+        raise UsageError(f"{path}: {name} holds {entry['dtype']} values; expected one of {', '.join(_DTYPES)}, BF16")
+    return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(shape).copy()
