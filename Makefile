@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 KEY := $(firstword $(shell (pwd; cat setup.cfg pyproject.toml) | cksum))
 RUN_STAMP := $(VENV)/.run-$(KEY)
 DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
+PARITY_STAMP := $(VENV)/.parity-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow lint bench clean
+.PHONY: help train test test-slow lint parity bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +29,10 @@ test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
+	$(BIN)/python -m tests.parity.report
 
 bench: $(DEVELOP_STAMP)  ## run the benchmarks, or those named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -52,3 +57,8 @@ $(DEVELOP_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-*
 	touch $@ $(RUN_STAMP)
+
+$(PARITY_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,parity]'
+	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.parity-*
+	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
