@@ -52,6 +52,7 @@ def _lifted(root: Record[R], second: Tape[R]) -> dict[Record[R], Record[Node[R]]
     copies: dict[Record[R], Record[Node[R]]] = {}
     for record in sorted(order, key=attrgetter("serial")):
         copy: Record[Any] = Record()
+        copy.arrived = copy.mark = None
         copy.serial, copy.primitive, copy.output_types = record.serial, record.primitive, record.output_types
         copy.parents = tuple([None if parent is None else copies[parent] for parent in record.parents])
         if record.primitive is not None:

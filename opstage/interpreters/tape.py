@@ -38,6 +38,8 @@ class Record(Generic[R]):
         "output_types",
         "region",
         "ordinal",
+        "arrived",
+        "mark",
     )
 
     serial: int
@@ -51,6 +53,8 @@ class Record(Generic[R]):
     output_types: tuple[Any, ...]
     region: Region
     ordinal: int
+    arrived: list[R | None] | None  # during a backward pass: the cotangents of the outputs so far
+    mark: object  # the backward pass that reached it last
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -114,6 +118,7 @@ class Tape(Wrapper[Node[R], R]):
         if value.dtype.kind not in "fO":
             return Node(value, self)
         record: Record[R] = Record()
+        record.arrived = record.mark = None
         record.primitive = None
         record.parents = ()
         record.output_types = (value.shape, value.dtype)
@@ -135,6 +140,7 @@ class Tape(Wrapper[Node[R], R]):
         value = x.value
         out = self.inner.bind1(primitive, value)
         record: Record[R] = Record()
+        record.arrived = record.mark = None
         record.primitive = primitive
         record.static = NO_STATIC
         record.parents = (parent,)
@@ -163,6 +169,7 @@ class Tape(Wrapper[Node[R], R]):
         a, b = x.value, y.value
         out = self.inner.bind2(primitive, a, b)
         record: Record[R] = Record()
+        record.arrived = record.mark = None
         record.primitive = primitive
         record.static = NO_STATIC
         record.parents = (px, py)
@@ -197,6 +204,7 @@ class Tape(Wrapper[Node[R], R]):
         outs = self.inner.bind(primitive, values, static)
         every = values + outs
         record: Record[R] = Record()
+        record.arrived = record.mark = None
         record.primitive = primitive
         record.static = static
         record.parents = parents
@@ -244,68 +252,81 @@ class Tape(Wrapper[Node[R], R]):
     ) -> dict[Record[R], list[R | None]]:
         """The cotangent of every output of the records in `retain`; of every record reached when `retain` is None."""
         ops = self.inner
-        pending: dict[Record[R], list[R | None]] = {}
-        for ref, cotangent in zip(outputs, cotangents):
-            if ref.record is not None and cotangent is not None:
-                _deposit(ops, pending, ref.record, ref.slot, cotangent)
-        order = _reached(pending)
         result: dict[Record[R], list[R | None]] = {}
-        with Quietly(ops.cursor):
-            cursor = ops.cursor
-            while order:
-                record = order.pop()
-                arrived = pending.pop(record, None)
-                if arrived is None:
-                    continue
-                if retain is None or record in retain:
-                    result[record] = arrived
-                primitive = record.primitive
-                if primitive is None:
-                    continue
-                cursor.region, cursor.ordinal = record.region, record.ordinal
-                if len(arrived) > 1:
-                    visible = len(arrived) - len(primitive.residuals)
-                    if any(c is not None for c in arrived[visible:]):
-                        raise ProgramError(
-                            f"a residual of {primitive} received a cotangent; its composite must be expanded"
-                        )
-                    arrived = arrived[:visible]
-                    if primitive.zero_cotangents:
-                        arrived = [
-                            c if c is not None else ops.full(shape=t.shape, value=0.0, dtype=t.dtype)
-                            for c, t in zip(arrived, record.outputs)
-                        ]
-                rule = primitive.vjp
-                assert rule is not None
-                pulled = rule(ops, record, cast(tuple[R, ...], tuple(arrived)), **record.static)
-                for parent, slot, cotangent in zip(record.parents, record.slots, pulled):
-                    if parent is not None and cotangent is not None:
-                        _deposit(ops, pending, parent, slot, cotangent)
-                if not keep:
-                    record.saved = ()
-                    record.parents = ()
-                    record.primitive = _CONSUMED
+        order: list[Record[R]] = []
+        try:
+            for ref, cotangent in zip(outputs, cotangents):
+                if ref.record is not None and cotangent is not None:
+                    _deposit(ops, ref.record, ref.slot, cotangent)
+                    order.append(ref.record)
+            order = _reached(order)
+            with Quietly(ops.cursor):
+                cursor = ops.cursor
+                while order:
+                    record = order.pop()
+                    arrived = record.arrived
+                    if arrived is None:
+                        continue
+                    record.arrived = None
+                    if retain is None or record in retain:
+                        result[record] = arrived
+                    primitive = record.primitive
+                    if primitive is None:
+                        continue
+                    cursor.region, cursor.ordinal = record.region, record.ordinal
+                    if len(arrived) > 1:
+                        arrived = _visible(ops, record, primitive, arrived)
+                    rule = primitive.vjp
+                    assert rule is not None
+                    pulled = rule(ops, record, cast(tuple[R, ...], tuple(arrived)), **record.static)
+                    for parent, slot, cotangent in zip(record.parents, record.slots, pulled):
+                        if parent is not None and cotangent is not None:
+                            _deposit(ops, parent, slot, cotangent)
+                    if not keep:
+                        record.saved = ()
+                        record.parents = ()
+                        record.primitive = _CONSUMED
+        finally:
+            for record in order:  # left over only when a rule failed
+                record.arrived = None
         return result
 
 
-def _deposit(
-    ops: Interpreter[R], pending: dict[Record[R], list[R | None]], record: Record[R], slot: int, cotangent: R
-) -> None:
-    arrived = pending.get(record)
+def _visible(
+    ops: Interpreter[R], record: Record[R], primitive: Primitive, arrived: list[R | None]
+) -> list[R | None]:
+    """The cotangents of the outputs that users see, zeros in place of those that nobody reached."""
+    visible = len(arrived) - len(primitive.residuals)
+    if any(c is not None for c in arrived[visible:]):
+        raise ProgramError(f"a residual of {primitive} received a cotangent; its composite must be expanded")
+    if not primitive.zero_cotangents:
+        return arrived[:visible]
+    return [
+        c if c is not None else ops.full(shape=t.shape, value=0.0, dtype=t.dtype)
+        for c, t in zip(arrived[:visible], record.outputs)
+    ]
+
+
+def _deposit(ops: Interpreter[R], record: Record[R], slot: int, cotangent: R) -> None:
+    arrived = record.arrived
     if arrived is None:
-        arrived = pending[record] = [None] * (len(record.output_types) // 2)
+        arrived = record.arrived = [None] * (len(record.output_types) // 2)
     before = arrived[slot]
     arrived[slot] = cotangent if before is None else ops.bind2(ADD, before, cotangent)
 
 
-def _reached(roots: dict[Record[R], list[R | None]]) -> list[Record[R]]:
+def _reached(roots: list[Record[R]]) -> list[Record[R]]:
     """All records that the roots depend on, in the order in which they were made."""
-    seen = set(roots)
-    stack = list(roots)
+    this_pass = object()
+    stack: list[Record[R]] = []
+    for root in roots:
+        if root.mark is not this_pass:
+            root.mark = this_pass
+            stack.append(root)
     for record in stack:  # grows while it is walked
         for parent in record.parents:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
+            if parent is not None and parent.mark is not this_pass:
+                parent.mark = this_pass
                 stack.append(parent)
     stack.sort(key=attrgetter("serial"))
     return stack
