@@ -95,7 +95,6 @@ class Node(Infix, Generic[R]):
 
 
 _NEEDS_1 = (True,)
-_SLOTS_1 = ((0,), (1,), (2,), (3,))
 
 
 @final
@@ -144,11 +143,14 @@ class Tape(Wrapper[Node[R], R]):
         record.primitive = primitive
         record.static = NO_STATIC
         record.parents = (parent,)
-        record.slots = _SLOTS_1[x.slot] if x.slot < 4 else (x.slot,)
+        record.slots = (x.slot,)
         record.needs = _NEEDS_1
         record.operand_types = (value.shape, value.dtype)
         record.output_types = (out.shape, out.dtype)
-        record.saved = tuple([value if i == 0 else out for i in primitive.saved_positions(_NEEDS_1, NO_STATIC)])
+        positions = primitive.saved_memo.get(_NEEDS_1)
+        if positions is None:
+            positions = primitive.saved_positions(_NEEDS_1, NO_STATIC)
+        record.saved = tuple([value if i == 0 else out for i in positions])
         cursor = self.cursor
         record.region = cursor.region
         record.ordinal = cursor.ordinal
@@ -177,12 +179,10 @@ class Tape(Wrapper[Node[R], R]):
         record.needs = needs = (px is not None, py is not None)
         record.operand_types = (a.shape, a.dtype, b.shape, b.dtype)
         record.output_types = (out.shape, out.dtype)
-        record.saved = tuple(
-            [
-                a if i == 0 else b if i == 1 else out if i == 2 else None
-                for i in primitive.saved_positions(needs, NO_STATIC)
-            ]
-        )
+        positions = primitive.saved_memo.get(needs)
+        if positions is None:
+            positions = primitive.saved_positions(needs, NO_STATIC)
+        record.saved = tuple([a if i == 0 else b if i == 1 else out if i == 2 else None for i in positions])
         cursor = self.cursor
         record.region = cursor.region
         record.ordinal = cursor.ordinal

@@ -133,7 +133,7 @@ class Primitive:
         "flops",
         "differentiable",
         "view",
-        "_saved_positions",
+        "saved_memo",
         "__weakref__",
     )
 
@@ -174,7 +174,7 @@ class Primitive:
         self.flops = flops
         self.differentiable = differentiable
         self.view = view
-        self._saved_positions: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
         if differentiable and vjp is None and decomposition is None:
             raise ProgramError(f"primitive {name} is core and differentiable but has no vjp")
 
@@ -226,7 +226,7 @@ class Primitive:
             if not static
             else (needs, *(static.get(f"has_{o[:-1]}", True) for o in self.operands if o[-1] == "?"))
         )
-        positions = self._saved_positions.get(key)
+        positions = self.saved_memo.get(key)
         if positions is None:
             present = self.operand_names(static, len(needs))
             wanted = {name.split("[")[0] for name, needed in zip(present, needs) if needed}
@@ -235,7 +235,7 @@ class Primitive:
                 every.index(saved) if saved in every and wanted.intersection(readers) else -1
                 for saved, readers in self.saves.items()
             )
-            self._saved_positions[key] = positions
+            self.saved_memo[key] = positions
         return positions
 
 
