@@ -15,7 +15,7 @@ from ..init import xavier_uniform
 from ..ops.derived import dropout
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
-from .layers import Tree, layer_norm, layer_norm_init, linear, linear_init
+from .layers import Tree, layer_norm, linear, linear_init, norm_init
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ def block_init(block: Block, *, depth: int = 1) -> Tree:
     quiet = xavier_uniform(gain=1 / math.sqrt(2 * depth))
     dense = xavier_uniform()
     return {
-        "norm1": layer_norm_init(block.width),
+        "norm1": norm_init(block.width),
         "attention": {
             "query": linear_init(block.width, block.width, dense),
             "key": linear_init(block.width, block.width, dense),
             "value": linear_init(block.width, block.width, dense),
             "out": linear_init(block.width, block.width, quiet),
         },
-        "norm2": layer_norm_init(block.width),
+        "norm2": norm_init(block.width),
         "mlp": {
             "up": linear_init(block.width, block.hidden, dense),
             "down": linear_init(block.hidden, block.width, quiet),
