@@ -11,6 +11,8 @@ import numpy.typing as npt
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.dims import rsqrt
 from ....ops.primitive import Primitive
+from ..loops import attention as loops
+from ..loops.jit import rows
 from .numbers import number
 
 Array = npt.NDArray[Any]
@@ -51,6 +53,28 @@ def attention_grad(q: Array, k: Array, v: Array, p: Array, g: Array) -> tuple[Ar
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     SCALED_DOT_PRODUCT_ATTENTION: attention,
     SCALED_DOT_PRODUCT_ATTENTION_GRAD: attention_grad,
+}
+
+
+def fast_attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array]:
+    p = np.matmul(q * number(rsqrt(q.shape[-1]), q.dtype), np.swapaxes(k, -1, -2))
+    queries = p.shape[-2]
+    if has_mask:
+        loops.masked_softmax(rows(np.broadcast_to(mask[0], p.shape)), queries, causal, rows(p))
+    else:
+        loops.softmax_of_scores(queries, causal, rows(p))
+    return np.matmul(p, v), p
+
+
+def fast_attention_grad(q: Array, k: Array, v: Array, p: Array, g: Array) -> tuple[Array, Array, Array]:
+    s = np.matmul(g, np.swapaxes(v, -1, -2))
+    loops.scores_cotangent(rows(p), number(rsqrt(q.shape[-1]), q.dtype), rows(s))
+    return np.matmul(s, k), np.matmul(np.swapaxes(s, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), g)
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SCALED_DOT_PRODUCT_ATTENTION: fast_attention,
+    SCALED_DOT_PRODUCT_ATTENTION_GRAD: fast_attention_grad,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -21,6 +21,8 @@ from ....ops.catalogue.indexing import (
 from ....ops.errors import RangeError
 from ....ops.primitive import Primitive
 from ....ops.types import show_shape
+from ..loops import indexing as loops
+from ..loops.jit import integers, packed
 from .numbers import number
 
 Array = npt.NDArray[Any]
@@ -105,5 +107,18 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SCATTER_ADD_ROW: scatter_add_row,
     SCATTER_ADD_SCALAR: scatter_add_row,
 }
+
+
+def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
+    if mode == "raise":
+        require_in_range("scatter_add_row", x, idx)
+    out = np.array(x, order="C")
+    if out.size:
+        matrix = out.reshape(len(out), out[0].size)
+        loops.scatter_add_rows(packed(v).reshape(idx.size, matrix.shape[1]), integers(idx), matrix)
+    return out
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SCATTER_ADD_ROWS: fast_scatter_add_rows}
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

@@ -12,6 +12,8 @@ from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, 
 from ....ops.errors import RangeError
 from ....ops.primitive import Primitive
 from ....ops.types import show_shape
+from ..loops import loss as loops
+from ..loops.jit import flat, integers, rows
 from .indexing import first_out_of_range
 from .numbers import number
 
@@ -91,6 +93,56 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     MSE_LOSS: mse_loss,
     CROSS_ENTROPY: cross_entropy,
     CROSS_ENTROPY_GRAD: cross_entropy_grad,
+}
+
+
+def _as_rows(logits: Array, labels: Array) -> tuple[Array, Array] | None:
+    """Logits as rows of classes, and their labels; None where the classes do not lie in memory one after another."""
+    if logits.ndim > 2:
+        return None
+    return rows(logits), integers(labels)
+
+
+def fast_cross_entropy(
+    logits: Array, labels: Array, reduction: str, ignore_index: int, label_smoothing: Any
+) -> tuple[Array, Array]:
+    found = _as_rows(logits, labels)
+    if found is None:
+        return cross_entropy(logits, labels, reduction, ignore_index, label_smoothing)
+    x, own = found
+    losses, lse = np.empty(len(x), x.dtype), np.empty(len(x), x.dtype)
+    counted = loops.cross_entropy(x, own, ignore_index, float(label_smoothing), losses, lse)
+    if counted < 0:
+        _labels("cross_entropy", logits, labels, ignore_index)  # which says what is wrong
+    lse = lse.reshape(*logits.shape[:-1], 1)
+    if reduction == "none":
+        return losses.reshape(labels.shape), lse
+    total = losses.sum()
+    return np.divide(total, counted) if reduction == "mean" else total, lse
+
+
+def fast_cross_entropy_grad(
+    logits: Array, labels: Array, lse: Array, g: Array, reduction: str, ignore_index: int, label_smoothing: Any
+) -> Array:
+    found = _as_rows(logits, labels)
+    if found is None:
+        return cross_entropy_grad(logits, labels, lse, g, reduction, ignore_index, label_smoothing)
+    x, own = found
+    if reduction == "none":
+        weights = flat(g)
+    else:
+        each = np.divide(g, np.count_nonzero(own != ignore_index)) if reduction == "mean" else g
+        weights = np.full(len(x), each, x.dtype)
+    out = np.empty(logits.shape, x.dtype)
+    into = out.reshape(x.shape)
+    if loops.cross_entropy_grad(x, own, flat(lse), weights, ignore_index, float(label_smoothing), into) < 0:
+        _labels("cross_entropy_grad", logits, labels, ignore_index)
+    return out
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CROSS_ENTROPY: fast_cross_entropy,
+    CROSS_ENTROPY_GRAD: fast_cross_entropy_grad,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -22,6 +22,8 @@ from ....ops.catalogue.normalization import (
 )
 from ....ops.catalogue.standardize import other_axes
 from ....ops.primitive import Primitive
+from ..loops import normalization as loops
+from ..loops.jit import flat, packed, rows
 
 Array = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -145,18 +147,29 @@ def batch_norm(
     )
 
 
+def _channel_cotangents(
+    gamma: list[Array], rstd: Array, product: Array, dbeta: Array, g_mean: Array, g_variance: Array, n: int
+) -> tuple[Array, Array, Array, Array]:
+    """What batch_norm's dx is made of, dx = slope·g + of_centred·(x - mean) + of_one, and dgamma.
+
+    `product` is Σ g·(x - mean) over the n values of a channel.
+    """
+    dgamma = product * rstd
+    slope = rstd * gamma[0] if gamma else rstd
+    of_centred = g_variance * (2 / (n - 1)) - slope * rstd * dgamma / n
+    return flat(slope), of_centred, (g_mean - slope * dbeta) / n, dgamma
+
+
 def batch_norm_grad(x: Array, *rest: Array, has_gamma: bool, channel_axis: int) -> tuple[Array, ...]:
     """dx is linear in g, x - mean and 1, with coefficients that belong to the channel."""
     *gamma, mean, rstd, g, g_mean, g_variance = rest
     axes = other_axes(x.ndim, channel_axis)
-    n = _count(x, channel_axis)
     centred = x - _along(mean, x.ndim, channel_axis)
     dbeta = g.sum(axis=axes)
     product = np.multiply(g, centred)
-    dgamma = product.sum(axis=axes) * rstd
-    slope = rstd * gamma[0] if has_gamma else rstd
-    of_centred = g_variance * (2 / (n - 1)) - slope * rstd * dgamma / n
-    of_one = (g_mean - slope * dbeta) / n
+    slope, of_centred, of_one, dgamma = _channel_cotangents(
+        gamma, rstd, product.sum(axis=axes), dbeta, g_mean, g_variance, _count(x, channel_axis)
+    )
     np.multiply(centred, _along(of_centred, x.ndim, channel_axis), out=centred)
     np.add(centred, _along(of_one, x.ndim, channel_axis), out=centred)
     np.multiply(g, _along(slope, x.ndim, channel_axis), out=product)
@@ -182,6 +195,170 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     BATCH_NORM: batch_norm,
     BATCH_NORM_GRAD: batch_norm_grad,
     BATCH_NORM_EVAL: batch_norm_eval,
+}
+
+
+# Compiled ------------------------------------------------------------------------------------------------------------
+
+
+def _given(affine: tuple[Array, ...], has_gamma: bool, x: Array, axis: int) -> tuple[Array, Array]:
+    """gamma and beta, with ones and zeros in place of what is absent."""
+    gamma = affine[0] if has_gamma else np.ones(x.shape[axis], x.dtype)
+    beta = affine[has_gamma] if len(affine) > has_gamma else np.zeros(x.shape[axis], x.dtype)
+    return flat(gamma), flat(beta)
+
+
+def fast_layer_norm(x: Array, *affine: Array, has_gamma: bool, has_beta: bool, eps: float) -> tuple[Array, ...]:
+    gamma, beta = _given(affine, has_gamma, x, -1)
+    out = np.empty(x.shape, x.dtype)
+    mean, rstd = np.empty((*x.shape[:-1], 1), x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
+    loops.layer_norm(rows(x), gamma, beta, float(eps), rows(out), mean.reshape(-1), rstd.reshape(-1))
+    return out, mean, rstd
+
+
+def fast_layer_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
+    *affine, mean, rstd, g = rest
+    gamma, _ = _given(tuple(affine), has_gamma, x, -1)
+    dx, dgamma, dbeta = np.empty(x.shape, x.dtype), np.zeros(len(gamma), x.dtype), np.zeros(len(gamma), x.dtype)
+    loops.layer_norm_grad(rows(x), gamma, flat(mean), flat(rstd), rows(g), rows(dx), dgamma, dbeta)
+    return dx, dgamma, dbeta
+
+
+def fast_rms_norm(x: Array, *affine: Array, has_gamma: bool, eps: float) -> tuple[Array, ...]:
+    gamma, _ = _given(affine, has_gamma, x, -1)
+    out, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
+    loops.rms_norm(rows(x), gamma, float(eps), rows(out), rstd.reshape(-1))
+    return out, rstd
+
+
+def fast_rms_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
+    *affine, rstd, g = rest
+    gamma, _ = _given(tuple(affine), has_gamma, x, -1)
+    dx, dgamma = np.empty(x.shape, x.dtype), np.zeros(len(gamma), x.dtype)
+    loops.rms_norm_grad(rows(x), gamma, flat(rstd), rows(g), rows(dx), dgamma)
+    return dx, dgamma
+
+
+_LEAST_PLANE = 4  # elements; in shorter planes there is nothing for vector instructions
+
+
+def _planes(x: Array, axis: int) -> Array | None:
+    """x as a matrix with a row for each combination of the axes up to `axis`; None if those are too short, or empty."""
+    length = math.prod(x.shape[axis + 1 :])
+    return packed(x).reshape(-1, length) if length >= _LEAST_PLANE and x.size else None
+
+
+def _plane_sums(planes: Array) -> Array:
+    total = np.empty(len(planes), planes.dtype)
+    loops.plane_sums(planes, total)
+    return total
+
+
+def _plane_squares(planes: Array, mean: Array) -> Array:
+    total = np.empty(len(planes), planes.dtype)
+    loops.plane_squares(planes, mean, total)
+    return total
+
+
+def _plane_products(planes: Array, mean: Array, g: Array) -> tuple[Array, Array]:
+    total, product = np.empty(len(planes), planes.dtype), np.empty(len(planes), planes.dtype)
+    loops.plane_products(planes, mean, g.reshape(planes.shape), total, product)
+    return total, product
+
+
+def _plane_affine(planes: Array, mean: Array, slope: Array, offset: Array, shape: tuple[int, ...]) -> Array:
+    out = np.empty(shape, planes.dtype)
+    loops.plane_affine(planes, flat(mean), flat(slope), flat(offset), out.reshape(planes.shape))
+    return out
+
+
+def fast_batch_norm(
+    x: Array, *affine: Array, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> tuple[Array, ...]:
+    planes = _planes(x, channel_axis)
+    if planes is None:
+        return batch_norm(x, *affine, has_gamma=has_gamma, has_beta=has_beta, channel_axis=channel_axis, eps=eps)
+    channels, n = x.shape[channel_axis], _count(x, channel_axis)
+    gamma, beta = _given(affine, has_gamma, x, channel_axis)
+    mean = _plane_sums(planes).reshape(-1, channels).sum(axis=0) / n
+    squares = _plane_squares(planes, mean).reshape(-1, channels).sum(axis=0)
+    rstd = _rstd(squares / n, eps)
+    return _plane_affine(planes, mean, rstd * gamma, beta, x.shape), mean, squares / (n - 1), rstd
+
+
+def fast_batch_norm_grad(x: Array, *rest: Array, has_gamma: bool, channel_axis: int) -> tuple[Array, ...]:
+    planes = _planes(x, channel_axis)
+    if planes is None:
+        return batch_norm_grad(x, *rest, has_gamma=has_gamma, channel_axis=channel_axis)
+    *gamma, mean, rstd, g, g_mean, g_variance = rest
+    channels, n, mean, g = x.shape[channel_axis], _count(x, channel_axis), flat(mean), packed(g)
+    dbeta, product = (s.reshape(-1, channels).sum(axis=0) for s in _plane_products(planes, mean, g))
+    slope, of_centred, of_one, dgamma = _channel_cotangents(gamma, rstd, product, dbeta, g_mean, g_variance, n)
+    dx = np.empty(x.shape, x.dtype)
+    loops.plane_cotangents(planes, mean, g.reshape(planes.shape), slope, of_centred, of_one, dx.reshape(planes.shape))
+    return dx, dgamma, dbeta
+
+
+def fast_batch_norm_eval(
+    x: Array, *rest: Array, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
+) -> Array:
+    planes = _planes(x, channel_axis)
+    if planes is None:
+        return batch_norm_eval(x, *rest, has_gamma=has_gamma, has_beta=has_beta, channel_axis=channel_axis, eps=eps)
+    *affine, mean, variance = rest
+    gamma, beta = _given(tuple(affine), has_gamma, x, channel_axis)
+    return _plane_affine(planes, mean, _rstd(variance, eps) * gamma, beta, x.shape)
+
+
+def fast_group_norm(
+    x: Array, *affine: Array, has_gamma: bool, has_beta: bool, groups: int, eps: float
+) -> tuple[Array, ...]:
+    planes = _planes(x, 1)
+    if planes is None:
+        return group_norm(x, *affine, has_gamma=has_gamma, has_beta=has_beta, groups=groups, eps=eps)
+    images, channels = x.shape[:2]
+    gamma, beta = _given(affine, has_gamma, x, 1)
+    grouped = planes.reshape(images * groups, -1)
+    mean = _plane_sums(grouped) / grouped.shape[1]
+    rstd = _rstd(_plane_squares(grouped, mean) / grouped.shape[1], eps)
+    mean, rstd = mean.reshape(images, groups), rstd.reshape(images, groups)
+    of_planes = [np.repeat(s, channels // groups, axis=1) for s in (mean, rstd)]
+    return _plane_affine(planes, of_planes[0], of_planes[1] * gamma, beta, x.shape), mean, rstd
+
+
+def fast_group_norm_grad(x: Array, *rest: Array, has_gamma: bool, groups: int) -> tuple[Array, ...]:
+    planes = _planes(x, 1)
+    if planes is None:
+        return group_norm_grad(x, *rest, has_gamma=has_gamma, groups=groups)
+    *affine, mean, rstd, g = rest
+    images, channels = x.shape[:2]
+    each, g = channels // groups, packed(g)
+    gamma, _ = _given(tuple(affine), has_gamma, x, 1)
+    mean, rstd = (np.repeat(s, each, axis=1) for s in (mean, rstd))
+    total, product = (s.reshape(images, channels) for s in _plane_products(planes, flat(mean), g))
+    y_product = product * rstd
+    n = each * planes.shape[1]
+    shift, slope = (
+        np.repeat((s * gamma).reshape(images, groups, each).sum(axis=2) / n, each, axis=1) for s in (total, y_product)
+    )
+    dx = np.empty(x.shape, x.dtype)
+    coefficients = (rstd * gamma, -rstd * rstd * slope, -rstd * shift)
+    loops.plane_cotangents(
+        planes, flat(mean), g.reshape(planes.shape), *map(flat, coefficients), dx.reshape(planes.shape)
+    )
+    return dx, y_product.sum(axis=0), total.sum(axis=0)
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    LAYER_NORM: fast_layer_norm,
+    LAYER_NORM_GRAD: fast_layer_norm_grad,
+    RMS_NORM: fast_rms_norm,
+    RMS_NORM_GRAD: fast_rms_norm_grad,
+    GROUP_NORM: fast_group_norm,
+    GROUP_NORM_GRAD: fast_group_norm_grad,
+    BATCH_NORM: fast_batch_norm,
+    BATCH_NORM_GRAD: fast_batch_norm_grad,
+    BATCH_NORM_EVAL: fast_batch_norm_eval,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

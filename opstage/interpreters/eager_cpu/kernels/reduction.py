@@ -22,6 +22,8 @@ from ....ops.catalogue.reduction import (
     SUM,
 )
 from ....ops.primitive import Primitive
+from ..loops import reduction as loops
+from ..loops.jit import Loop, rows
 
 Array = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -124,6 +126,28 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SOFTMAX_GRAD: softmax_grad,
     LOG_SOFTMAX: log_softmax,
     LOG_SOFTMAX_GRAD: log_softmax_grad,
+}
+
+
+def _by_rows(loop: Loop, kernel: Callable[..., Array]) -> Callable[..., Array]:
+    """`loop` along the last axis, where rows lie in memory one after another, and `kernel` along any other."""
+
+    def fast(*operands: Array, axis: int) -> Array:
+        x = operands[0]
+        if axis != x.ndim - 1:
+            return kernel(*operands, axis)
+        out = np.empty(x.shape, x.dtype)
+        loop(*[rows(operand) for operand in operands], rows(out))
+        return out
+
+    return fast
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SOFTMAX: _by_rows(loops.softmax, softmax),
+    SOFTMAX_GRAD: _by_rows(loops.softmax_grad, softmax_grad),
+    LOG_SOFTMAX: _by_rows(loops.log_softmax, log_softmax),
+    LOG_SOFTMAX_GRAD: _by_rows(loops.log_softmax_grad, log_softmax_grad),
 }
 
 

@@ -22,6 +22,8 @@ from ....ops.catalogue.update import (
     SGD_UPDATE,
 )
 from ....ops.primitive import Primitive
+from ..loops import update as loops
+from ..loops.jit import Loop, flat
 
 Array = npt.NDArray[Any]
 
@@ -161,6 +163,72 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     ADAM_UPDATE: adam,
     ADAMW_UPDATE: adamw,
     ADADELTA_UPDATE: adadelta,
+}
+
+
+def _written(loop: Loop, p: Array, operands: tuple[Array, ...], *numbers: Any) -> tuple[Array, ...]:
+    """The new p and state that `loop` computes of p and `operands`, all of one shape."""
+    out = tuple([np.empty(p.shape, p.dtype) for _ in range(len(operands))])
+    loop(flat(p), *[flat(x) for x in operands], *numbers, *[x.reshape(-1) for x in out])
+    return out
+
+
+def fast_adagrad(p: Array, g: Array, total: Array, lr: Array, eps: float, weight_decay: float) -> tuple[Array, ...]:
+    return _written(loops.adagrad, p, (_decayed(p, g, weight_decay), total), lr[()], float(eps))
+
+
+def fast_rmsprop(
+    p: Array, g: Array, square: Array, lr: Array, alpha: float, eps: float, weight_decay: float
+) -> tuple[Array, ...]:
+    return _written(loops.rmsprop, p, (_decayed(p, g, weight_decay), square), lr[()], float(alpha), float(eps))
+
+
+def fast_adadelta(
+    p: Array, g: Array, square: Array, delta: Array, lr: Array, rho: float, eps: float, weight_decay: float
+) -> tuple[Array, ...]:
+    operands = (_decayed(p, g, weight_decay), square, delta)
+    return _written(loops.adadelta, p, operands, lr[()], float(rho), float(eps))
+
+
+def fast_adam(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    lr: Array,
+    c1: Array,
+    c2: Array,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> tuple[Array, ...]:
+    return fast_adamw(p, _decayed(p, g, weight_decay), m, v, lr, c1, c2, beta1, beta2, eps, 0.0)
+
+
+def fast_adamw(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    lr: Array,
+    c1: Array,
+    c2: Array,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> tuple[Array, ...]:
+    numbers = (lr[()], c1[()], c2[()], float(beta1), float(beta2), float(eps), float(weight_decay))
+    return _written(loops.adam, p, (g, m, v), *numbers)
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    ADAGRAD_UPDATE: fast_adagrad,
+    RMSPROP_UPDATE: fast_rmsprop,
+    ADAM_UPDATE: fast_adam,
+    ADAMW_UPDATE: fast_adamw,
+    ADADELTA_UPDATE: fast_adadelta,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -1,0 +1,137 @@
+"""Functions of one number that loops call, in forms that a compiler turns into vector instructions.
+
+The C library's exp is a call per element; these are arithmetic alone, and 5 to 8 times as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .jit import Function, inlined
+
+_INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))
+
+
+@inlined()
+def exp(real: Any) -> Function:
+    """eˣ to 2 ulp: 2ᵏ·eʳ with k the integer nearest x/log 2 and a polynomial in the remainder r, |r| <= ½ log 2.
+
+    Adding 1.5·2^(bits of the fraction) rounds to an integer and leaves it in the low bits. The product with log 2, in
+    two parts, is exact in its first part (Cody & Waite 1980). 2ᵏ is a product of two halves, so that it reaches the
+    subnormal numbers; arguments beyond the range of results are brought to its edge.
+    """
+    return _exp32() if real is np.float32 else _exp64()
+
+
+def _exp32() -> Function:
+    f = np.float32
+    lowest, highest, per_log2, magic = f(-110), f(90), f(1 / math.log(2)), f(1.5 * 2**23)
+    log2_high, log2_low = f(0.693359375), f(math.log(2) - 0.693359375)
+    # Minimax on |r| <= ½ log 2: Moshier, Cephes (1989), expf.
+    c2, c3, c4 = f(5.0000001201e-1), f(1.6666665459e-1), f(4.1665795894e-2)
+    c5, c6, c7 = f(8.3334519073e-3), f(1.3981999507e-3), f(1.9875691500e-4)
+    one, offset, bias, fraction = f(1), np.int32(0x4B400000), np.int32(127), np.int32(23)
+
+    def formula(x: Any) -> Any:
+        x = lowest if x < lowest else x
+        x = highest if x > highest else x
+        shifted = x * per_log2 + magic
+        k = shifted - magic
+        r = x - k * log2_high - k * log2_low
+        p = (((((c7 * r + c6) * r + c5) * r + c4) * r + c3) * r + c2) * (r * r) + r + one
+        n = np.int32(np.float32(shifted).view(np.int32) - offset)
+        half = np.int32(n >> np.int32(1))
+        low = np.int32((half + bias) << fraction).view(np.float32)
+        high = np.int32((n - half + bias) << fraction).view(np.float32)
+        return p * low * high
+
+    return formula
+
+
+def _exp64() -> Function:
+    f = np.float64
+    lowest, highest, per_log2, magic = f(-760), f(720), f(1 / math.log(2)), f(1.5 * 2**52)
+    log2_high, log2_low = f(6.93147180369123816490e-01), f(1.90821492927058770002e-10)
+    _, one, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13 = (f(c) for c in _INVERSE_FACTORIALS)
+    offset, bias, fraction = np.int64(0x4338000000000000), np.int64(1023), np.int64(52)
+
+    def formula(x: Any) -> Any:
+        x = lowest if x < lowest else x
+        x = highest if x > highest else x
+        shifted = x * per_log2 + magic
+        k = shifted - magic
+        r = x - k * log2_high - k * log2_low
+        p = ((((((c13 * r + c12) * r + c11) * r + c10) * r + c9) * r + c8) * r + c7) * r + c6
+        p = ((((p * r + c5) * r + c4) * r + c3) * r + c2) * (r * r) + r + one
+        n = np.int64(np.float64(shifted).view(np.int64) - offset)
+        half = np.int64(n >> np.int64(1))
+        low = np.int64((half + bias) << fraction).view(np.float64)
+        high = np.int64((n - half + bias) << fraction).view(np.float64)
+        return p * low * high
+
+    return formula
+
+
+@inlined()
+def erf(real: Any) -> Function:
+    """The error function: in float32 to 2 ulp, in float64 the C library's.
+
+    x·P(x²) up to 0.9277, beyond it 1 - e^Q(|x|), both minimax.
+    """
+    if real is not np.float32:
+        return lambda x: math.erf(x)
+    f = np.float32
+    one, zero, border = f(1), f(0), f(0.927734375)
+    q0, q1, q2, q3 = f(-1.28717512e-1), f(-6.34846687e-1), f(-1.06777877e-1), f(2.42546219e-2)
+    q4, q5, q6 = f(-3.88396438e-3), f(3.83197126e-4), f(-1.72853470e-5)
+    p0, p1, p2 = f(1.28379166e-1), f(-3.76125336e-1), f(1.12819925e-1)
+    p3, p4, p5 = f(-2.67681349e-2), f(4.99119423e-3), f(-5.96761703e-4)
+
+    def formula(x: Any) -> Any:
+        t = abs(x)
+        s = x * x
+        far = one - exp(((((((q6 * t + q5) * t + q4) * t + q3) * t + q2) * t + q1) * t + q0) * t - t)
+        near = (((((p5 * s + p4) * s + p3) * s + p2) * s + p1) * s + p0) * x + x
+        return (-far if x < zero else far) if t > border else near
+
+    return formula
+
+
+@inlined(fastmath={"reassoc", "nsz"})
+def add(real: Any) -> Function:
+    """total + term, for a sum whose terms may be added in any order: only so can several be added at once."""
+    return lambda total, term: total + term
+
+
+@inlined()
+def peak(real: Any) -> Function:
+    """The greatest of the first n numbers, n > 0, of row i of a matrix; any number if there is a nan among them.
+
+    Compared as integers of the same order, because a maximum of floats that minds nan is not a vector instruction.
+    """
+    if real is np.float32:
+        sign, bits, least = np.int32(31), np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+
+        def formula(x: Any, i: int, n: int) -> Any:
+            best = least
+            for j in range(n):
+                b = np.float32(x[i, j]).view(np.int32)
+                b = np.int32(b ^ np.int32(np.int32(b >> sign) & bits))
+                best = b if b > best else best
+            return np.int32(best ^ np.int32(np.int32(best >> sign) & bits)).view(np.float32)
+
+        return formula
+    sign64, bits64, least64 = np.int64(63), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x8000000000000000)
+
+    def formula64(x: Any, i: int, n: int) -> Any:
+        best = least64
+        for j in range(n):
+            b = np.float64(x[i, j]).view(np.int64)
+            b = b ^ ((b >> sign64) & bits64)
+            best = b if b > best else best
+        return np.int64(best ^ ((best >> sign64) & bits64)).view(np.float64)
+
+    return formula64

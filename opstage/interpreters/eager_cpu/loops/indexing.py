@@ -1,0 +1,15 @@
+"""Adding to rows at indices."""
+
+from __future__ import annotations
+
+from .jit import Array, loop
+
+
+@loop()
+def scatter_add_rows(v: Array, idx: Array, out: Array) -> None:
+    """out[idx[i]] += v[i], one after another; an index that names no row is left out."""
+    for i in range(idx.size):
+        row = idx[i]
+        if 0 <= row < out.shape[0]:
+            for j in range(out.shape[1]):
+                out[row, j] += v[i, j]

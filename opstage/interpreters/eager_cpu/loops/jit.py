@@ -1,0 +1,222 @@
+"""Functions that numba compiles when they are first called, once per dtype.
+
+numba is imported then and not before. Machine code is kept on disk, so that the next process only loads it, in a
+folder named after a digest of everything that is compiled: numba itself looks at the file of the outermost function
+alone, and would not notice a change in a formula that this calls. The folder is in NUMBA_CACHE_DIR if that is set, else
+beside this file, else in the user's cache. If none of them can be written to, a warning says so and code is kept in
+memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Any]
+
+_HERE = Path(__file__).resolve().parent
+_COMPILED = (_HERE, _HERE.parents[1] / "scalar")
+
+
+def packed(x: Array) -> Array:
+    """x as loops read it: row-major and aligned, a copy if need be."""
+    flags = x.flags
+    return x if flags.c_contiguous and flags.aligned else np.array(x, order="C")
+
+
+def flat(x: Array) -> Array:
+    """The elements of x in row-major order, as a vector."""
+    return packed(x).reshape(-1)
+
+
+def integers(x: Array) -> Array:
+    """The elements of an integer array as a vector of int64."""
+    return flat(x.astype(np.int64, copy=False))
+
+
+def rows(x: Array) -> Array:
+    """x as a matrix whose rows run along its last axis, which is not empty."""
+    return packed(x).reshape(-1, x.shape[-1])
+
+
+@final
+class Loop:
+    """A function of packed arrays and numbers; the last `results` arguments are the arrays that it writes.
+
+    The dtype of the last one decides the types of all. Every operation is rounded as written and in its order, but for
+    `functions.add`.
+    """
+
+    __slots__ = ("function", "__wrapped__", "_results", "_compiled")
+
+    def __init__(self, function: Function, results: int):
+        self.function = self.__wrapped__ = function
+        self._results = results
+        self._compiled: dict[Any, Function] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        compiled = self._compiled.get(args[-1].dtype)
+        if compiled is None:
+            compiled = self._compiled[args[-1].dtype] = self._compile(args)
+        return compiled(*args)
+
+    def _compile(self, args: tuple[Any, ...]) -> Function:
+        numba = import_module("numba")
+        types = [numba.typeof(arg) for arg in args]
+        for i, arg in enumerate(args):
+            if isinstance(arg, np.ndarray):
+                read = i < len(args) - self._results
+                types[i] = numba.types.Array(types[i].dtype, arg.ndim, "C", readonly=read)
+        compiled: Function = _kept(
+            lambda keep: numba.njit([tuple(types)], cache=keep, error_model="numpy")(self.function)
+        )
+        return compiled
+
+
+def loop(*, results: int = 1) -> Callable[[Function], Loop]:
+    """Decorates a function that is to become a `Loop`."""
+    return lambda function: Loop(function, results)
+
+
+@final
+class Elementwise:
+    """A NumPy ufunc of a formula: it broadcasts, and takes arrays of any strides.
+
+    numba makes it of the formula and a loop, and inlines the one into the other, without which there are no vector
+    instructions, only if the formula is short: about the size of exp and ten operations. A longer one needs a `Loop`.
+    """
+
+    __slots__ = ("_factory", "_functions", "_operands", "_compiled", "_owners")
+
+    def __init__(self, factory: Function, *functions: Function, operands: int = 1):
+        """`factory(real, *functions)` makes the formula of `operands` numbers of type `real`."""
+        self._factory = factory
+        self._functions = functions
+        self._operands = operands
+        self._compiled: dict[Any, Function] = {}
+        self._owners: list[Any] = []  # of the machine code that the ufuncs point to
+
+    def __call__(self, *operands: Array) -> Any:
+        compiled = self._compiled.get(operands[0].dtype)
+        if compiled is None:
+            compiled = self._compiled[operands[0].dtype] = self._compile(operands[0].dtype)
+        return compiled(*operands)
+
+    def _compile(self, dtype: np.dtype[Any]) -> Function:
+        numba = import_module("numba")
+        kind = numba.from_dtype(dtype)
+        formula = self._factory(dtype.type, *self._functions)
+        signature = kind(*[kind] * self._operands)
+        owner = _kept(lambda keep: numba.vectorize([signature], cache=keep)(formula))
+        self._owners.append(owner)
+        ufunc: Function = owner.ufunc  # without the layer that compiles for other types, which costs 0.4 µs a call
+        return ufunc
+
+
+# Functions that loops call -------------------------------------------------------------------------------------------
+
+_compiling = threading.RLock()
+_pending: list[tuple[Function, Function, Any]] = []
+
+
+def inlined(*, fastmath: Any = False) -> Callable[[Function], Function]:
+    """Decorates a factory `(real) -> formula`: the name becomes a function for loops to call, which is inlined there.
+
+    `real` is the type of its first argument, or of that array's elements; `fastmath` says how far LLVM may depart from
+    what is written there.
+    """
+
+    def decorate(factory: Function) -> Function:
+        def function(*args: Any) -> Any:
+            return factory(args[0].dtype.type)(*args)
+
+        for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(function, attribute, getattr(factory, attribute))  # numba finds it again by these
+        _pending.append((function, factory, fastmath))
+        return function
+
+    return decorate
+
+
+def _register() -> None:
+    """Makes numba know the functions that loops call."""
+    overload = import_module("numba.extending").overload
+    while _pending:
+        function, factory, fastmath = _pending.pop()
+
+        def choose(*args: Any, factory: Function = factory) -> Any:
+            return factory(getattr(np, str(getattr(args[0], "dtype", args[0]))))
+
+        options = {"fastmath": fastmath, "forceinline": True, "error_model": "numpy"}
+        overload(function, strict=False, jit_options=options)(choose)
+
+
+# Where machine code is kept ------------------------------------------------------------------------------------------
+
+
+def _kept(compile_with: Callable[[bool], Any]) -> Any:
+    """`compile_with(True)` with the folder for machine code in place, `compile_with(False)` if it cannot be used."""
+    with _compiling:
+        _register()
+        folder = cache_folder()
+        if folder is not None:
+            with _numba_keeps_in(folder):
+                try:
+                    return compile_with(True)
+                except OSError:  # the disk is full, or the folder was taken away
+                    pass
+        return compile_with(False)
+
+
+@contextmanager
+def _numba_keeps_in(folder: Path) -> Iterator[None]:
+    config = import_module("numba").config
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder for machine code, made if need be; None, with a warning, when there is none that can be written to."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    bases = [Path(chosen)] if chosen else [_HERE / "__pycache__", Path(home)]
+    folders = [base / f"opstage-{_digest()}" for base in bases]
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        return folder
+    warnings.warn(
+        f"compiled kernels cannot be kept on disk, because {' and '.join(map(str, folders))} cannot be written to; "
+        "every process will compile them again. Set NUMBA_CACHE_DIR to a folder that can be written to, or use "
+        "Options(fast_kernels=False)",
+        stacklevel=2,
+    )
+    return None
+
+
+def _digest() -> str:
+    """Of every source file that is compiled."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _COMPILED for path in folder.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,33 @@
+"""Random tensors: element i of a stream is a function of the stream's key and i."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...scalar import random
+from .jit import Array, Function, inlined, loop
+
+
+@inlined()
+def _uniform_integer(real: Any) -> Function:
+    return random.uniform_integer(np.uint64)
+
+
+@loop()
+def uniform(key: Any, out: Array) -> None:
+    unit = out.dtype.type(2.0**-24)
+    for i in range(out.size):
+        # from signed integers the conversion is a vector instruction
+        out[i] = out.dtype.type(np.int64(_uniform_integer(key, np.uint64(i)))) * unit
+
+
+@loop()
+def bernoulli(key: Any, keep_prob: Any, out: Array) -> None:
+    """1 where the draw is less than keep_prob, else 0."""
+    real = out.dtype.type
+    unit = real(2.0**-24)
+    for i in range(out.size):
+        drawn = real(np.int64(_uniform_integer(key, np.uint64(i)))) * unit
+        out[i] = real(1) if drawn < keep_prob else real(0)
