@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, final
@@ -36,7 +37,8 @@ class PlainLines(AbstractContextManager["PlainLines"]):
 class Bar(AbstractContextManager["Bar"]):
     """A rich progress bar over all steps, with loss, held-out accuracy, samples per second and time left."""
 
-    def __init__(self, epochs: int, steps_per_epoch: int):
+    def __init__(self, epochs: int, done: int, steps: int, **progress: Any):
+        """`done` of all `steps` are done already; `progress` is passed on to rich."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._epochs = epochs
@@ -46,8 +48,12 @@ class Bar(AbstractContextManager["Bar"]):
             BarColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
+            **progress,
         )
-        self._task = self._progress.add_task("", total=epochs * steps_per_epoch, status="")
+        epoch = min(epochs, done * epochs // steps + 1)
+        self._task = self._progress.add_task(
+            f"epoch {epoch}/{epochs}", total=steps, completed=done, status="resumed" if done else ""
+        )
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -72,13 +78,18 @@ class Bar(AbstractContextManager["Bar"]):
         self._held_out = f"  {_held_out(result)}"
 
 
-def make_observer(epochs: int, steps_per_epoch: int) -> PlainLines | Bar:
-    """A bar where there is a terminal to draw it on, lines otherwise."""
-    return Bar(epochs, steps_per_epoch) if sys.stdout.isatty() else PlainLines(epochs)
+def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar:
+    """A bar where there is a terminal to draw it on, lines otherwise; `done` of all `steps` are done already."""
+    return Bar(epochs, done, steps) if sys.stdout.isatty() else PlainLines(epochs)
+
+
+def format_held_out(means: Mapping[str, float]) -> str:
+    """`accuracy 98.33 %, loss 0.0612`."""
+    return ", ".join(
+        f"{name} {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"
+        for name, value in sorted(means.items())
+    )
 
 
 def _held_out(result: EpochResult) -> str:
-    return "held-out " + ", ".join(
-        f"{name} {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"
-        for name, value in sorted(result.held_out.items())
-    )
+    return f"held-out {format_held_out(result.held_out)}"

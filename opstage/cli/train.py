@@ -1,76 +1,90 @@
-"""`opstage train [MODEL]`: check a shipped model's shapes, train it, report its held-out accuracy."""
+"""`opstage train [MODEL]`: check a shipped model's shapes, train it, keep and report what came of it."""
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..data import Loader, from_npz, train_test_split
-from ..init import build
-from ..models import model as shipped_model
+from ..experiment.run import Outcome, run_task
+from ..experiment.settings import Configuration, configure, configure_resumed
+from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
-from ..options import Options
-from ..training import optim, schedule
-from ..training.fit import fit
-from ..training.recipes import recipe as shipped_recipe
-from ..training.trainer import scalar_trainer
-from .flags import with_options
-from .progress import make_observer
+from .flags import DottedCommand, flag_layer, with_option_flags
+from .progress import format_held_out, make_watcher
 
 
-@click.command()
-@click.argument("model", default="cnn")
+@click.command(cls=DottedCommand)
+@click.argument("model", required=False)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
 @click.option("--epochs", type=int, metavar="N", help="Passes over the training data (default: the model's recipe).")
 @click.option("--lr", type=float, metavar="RATE", help="Peak learning rate (default: the model's recipe).")
 @click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="An .npz file with arrays x and y (default: the embedded digits).",
-)
-@with_options
-def train(
-    model: str, epochs: int | None, lr: float | None, batch_size: int | None, data: Path | None, options: Options
-) -> None:
-    """Train MODEL (cnn or mlp; by default cnn) and print its accuracy on the 20 % of the data that is held out."""
-    chosen, recipe = shipped_model(model), shipped_recipe(model)
-    epochs = recipe.epochs if epochs is None else epochs
-    if epochs < 1:
-        raise UsageError(f"--epochs must be at least 1 but is {epochs}")
-    if data is None:
-        training, held_out = recipe.data(options.seed)
+@click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
+@click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
+@click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
+@with_option_flags
+def train(model: str | None, config: Path | None, resume: Path | None, print_config: bool, **flags: Any) -> None:
+    """Train MODEL (by default cnn) and print what it reaches on held-out data.
+
+    Every setting can be given by its dotted name, as in --model.dropout 0.1 or --optimizer.name adam; --print-config
+    lists them all.
+    """
+    layer = flag_layer({f"--{name.replace('_', '-')}": (path, flags[name]) for name, path in _PATHS.items()})
+    if resume is None:
+        configuration = configure(model, file=config, flags=[layer])
+    elif config is not None:
+        raise UsageError("--resume takes the configuration that the run was started with; leave --config out")
     else:
-        training, held_out = train_test_split(from_npz(data, keys=("x", "y")), seed=options.seed)
-    loader = Loader(training, batch_size or recipe.batch_size, seed=options.seed, drop_last=True)
-    test_loader = Loader(held_out, min(256, len(held_out)), shuffle=False)
+        configuration = configure_resumed(resume, model, flags=[layer])
+    if print_config:
+        click.echo(configuration.toml(), nl=False)
+        return
+    task = prepare(configuration.settings)
+    _announce(task)
+    watch = partial(make_watcher, task.settings.run.epochs)
+    outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
+    _conclude(task, configuration, outcome)
 
-    steps = epochs * len(loader)
-    rate = schedule.warmup_cosine(
-        lr if lr is not None else recipe.lr, warmup_steps=int(recipe.warmup * steps), total_steps=steps
-    )
-    optimizer = optim.adamw(lr=rate, weight_decay=recipe.weight_decay)
-    params = build(chosen.init, dtype=options.dtype, seed=options.seed)
 
-    checked = time.perf_counter()
-    clip = None if recipe.clip_norm is None else optim.clip.by_global_norm(recipe.clip_norm)
-    state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
-    trainer = scalar_trainer(chosen.loss, params, *chosen.batch, options=options, state=state, clip=clip)
+_PATHS = {
+    "epochs": "run.epochs",
+    "out": "run.out",
+    "lr": "optimizer.lr",
+    "batch_size": "data.batch_size",
+    "data": "data.file",
+    "backend": "options.backend",
+    "device": "options.device",
+    "dtype": "options.dtype",
+    "seed": "options.seed",
+}
+
+
+def _announce(task: Task) -> None:
+    options = task.settings.options
     click.echo(
-        f"{model}: {trainer.parameter_count:,} parameters; shapes of the whole training step checked for every "
-        f"batch size in {1e3 * (time.perf_counter() - checked):.0f} ms"
+        f"{task.settings.run.model}: {task.trainer.parameter_count:,} parameters; shapes of the whole training step "
+        f"checked for every batch size in {1e3 * task.check_seconds:.0f} ms"
     )
     click.echo(
-        f"data: {len(training)} samples to train on, {len(held_out)} held out; backend {options.backend} on "
+        f"data: {len(task.training)} samples to train on, {len(task.held_out)} held out; backend {options.backend} on "
         f"{options.device}, {options.dtype}, seed {options.seed}"
     )
-    start = time.perf_counter()
-    with make_observer(epochs, len(loader)) as observer:
-        last = fit(trainer, optimizer, loader, test_loader, chosen.metrics, epochs=epochs, observer=observer)[-1]
-    click.echo(
-        f"held-out accuracy {100 * last.held_out['accuracy']:.2f} % "
-        f"({round(last.held_out['accuracy'] * len(held_out))} of {len(held_out)}), loss {last.held_out['loss']:.4f}, "
-        f"after {epochs} epochs in {time.perf_counter() - start:.1f} s"
-    )
+
+
+def _conclude(task: Task, configuration: Configuration, outcome: Outcome) -> None:
+    last = outcome.results[-1].held_out
+    count = len(task.held_out)
+    if "accuracy" in last:
+        reached = f"accuracy {100 * last['accuracy']:.2f} % ({round(last['accuracy'] * count)} of {count})"
+        rest = {name: value for name, value in last.items() if name != "accuracy"}
+        reached = ", ".join([reached, *(f"{name} {value:.4f}" for name, value in sorted(rest.items()))])
+    else:
+        reached = format_held_out(last)
+    click.echo(f"held-out {reached}, after {task.settings.run.epochs} epochs in {outcome.seconds:.1f} s")
+    out = configuration.settings.run.out
+    if out is not None:
+        click.echo(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")

@@ -102,8 +102,9 @@ class OptimizerSettings:
             if name not in own:
                 has = [n for n in ("weight_decay", "betas", "eps", "momentum") if n in own]
                 raise UsageError(f"{self.name} has no {name}; of these it has {', '.join(has)}")
-        if self.name == "muon":
-            chosen["others"] = optim.adamw(lr=self._rate(steps))
+        if self.name == "muon":  # what is no matrix is adamw's
+            decay = 0.01 if self.weight_decay is None else self.weight_decay
+            chosen["others"] = optim.adamw(lr=self._rate(steps), weight_decay=decay)
         made: optim.Optimizer = cls(lr=self._rate(steps), **chosen)
         return made
 
@@ -145,6 +146,10 @@ class Configuration:
     values: Mapping[str, Any]
     origins: Mapping[str, str]
 
+    def literals(self) -> dict[str, str]:
+        """Every value by dotted path as TOML spells it: plain data, to be kept and compared."""
+        return {path: toml_literal(value) for path, value in self.values.items()}
+
     def toml(self) -> str:
         """The merged configuration as a TOML document with each value's origin beside it; a file to run again."""
         lines = [f"{path.partition('.')[2]} = {toml_literal(value)}" for path, value in self.values.items()]
@@ -181,10 +186,7 @@ def configure(
     layers += flags
     if model is not None:
         layers.append(Layer.of({"run.model": model}, "the argument MODEL"))
-    name, origin = DEFAULT_MODEL, "default"
-    for layer in layers:
-        if isinstance(layer.values.get("run.model"), str):
-            name, origin = layer.values["run.model"], layer.origins["run.model"]
+    name, origin = _chosen_model(layers)
     if name not in MODELS:
         raise UsageError(
             f"{origin}: unknown model {name!r}{nearest(name, MODELS)}; shipped are {', '.join(sorted(MODELS))}"
@@ -192,6 +194,49 @@ def configure(
     schema = {f.name: {"model": MODELS[name].Config}.get(f.name) or _CLASSES[f.name] for f in fields(Settings)}
     merged = merge(schema, [_recipe_layer(name), *layers], weak={_recipe_origin(name)})
     return Configuration(Settings(**merged.sections), merged.values, merged.origins)
+
+
+def configure_resumed(
+    directory: Path, model: str | None = None, *, flags: Sequence[Layer] = (), environ: Mapping[str, str] | None = None
+) -> Configuration:
+    """The configuration of the run in `directory`, which what else is given may repeat but not contradict.
+
+    Raises `UsageError` where a source would have the run be another one.
+    """
+    file = directory / "config.toml"
+    if not file.is_file():
+        raise UsageError(f"{directory} holds no run to resume: it has no config.toml")
+    began = configure(file=file, environ={})
+    given = [*flags, *([Layer.of({"run.model": model}, "the argument MODEL")] if model is not None else [])]
+    name, origin = _chosen_model(given)
+    if origin != _NOWHERE and name != began.settings.run.model:
+        raise UsageError(
+            f"{directory} holds a run of {began.settings.run.model}, but {origin} says {name}; leave that out, or "
+            "start a new run with --out"
+        )
+    now = configure(file=file, flags=given, environ=environ)
+    for path, value in now.values.items():
+        if path not in MAY_CHANGE and value != began.values[path]:
+            raise UsageError(
+                f"{directory} was started with {path} = {toml_literal(began.values[path])}, but {now.origins[path]} "
+                f"says {toml_literal(value)}; leave that out, or start a new run with --out"
+            )
+    return configure(file=file, flags=[*given, Layer.of({"run.out": directory}, "--resume")], environ=environ)
+
+
+MAY_CHANGE = frozenset({"run.out", "run.plot", "run.tensorboard", "run.log_every", "run.checkpoint_every", "data.file"})
+"""What a resumed run may be told anew; the data file is known by its content."""
+
+_NOWHERE = "default"
+
+
+def _chosen_model(layers: Sequence[Layer]) -> tuple[str, str]:
+    """The model that the last of `layers` to name one names, and where."""
+    name, origin = DEFAULT_MODEL, _NOWHERE
+    for layer in layers:
+        if isinstance(layer.values.get("run.model"), str):
+            name, origin = layer.values["run.model"], layer.origins["run.model"]
+    return name, origin
 
 
 _CLASSES: dict[str, type] = {

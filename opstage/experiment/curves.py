@@ -1,0 +1,63 @@
+"""The curves of a run, from the lines of its metrics file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .metrics import Line
+
+Point: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points (step, value) in the order of steps; `faint` for what is noisy."""
+
+    name: str
+    points: tuple[Point, ...]
+    faint: bool = False
+
+    @property
+    def marker(self) -> str | None:
+        """A lone point needs one to be seen."""
+        return "o" if len(self.points) == 1 else None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis."""
+
+    name: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Loss of single steps, mean loss of epochs, and held-out metrics after each epoch."""
+
+    lines: Sequence[Line]
+
+    def panels(self) -> list[Panel]:
+        """A panel for the loss, and one for each other held-out metric; curves without a finite value are left out."""
+        steps = [line for line in self.lines if line["kind"] == "step"]
+        epochs = [line for line in self.lines if line["kind"] == "epoch"]
+        names = list(dict.fromkeys(name for line in epochs for name in line["held_out"]))
+        loss = [
+            _curve("training, single steps", [(line["step"], line["loss"]) for line in steps], faint=True),
+            _curve("training, mean of epoch", [(line["step"], line["train_loss"]) for line in epochs]),
+        ]
+        if "loss" in names:
+            loss.append(_held_out("loss", epochs))
+        panels = [("loss", loss), *((name, [_held_out(name, epochs)]) for name in names if name != "loss")]
+        return [Panel(name, tuple(c for c in curves if c.points)) for name, curves in panels]
+
+
+def _held_out(name: str, epochs: Sequence[Line]) -> Curve:
+    return _curve("held-out", [(line["step"], line["held_out"][name]) for line in epochs if name in line["held_out"]])
+
+
+def _curve(name: str, points: Sequence[Point], *, faint: bool = False) -> Curve:
+    return Curve(name, tuple((x, y) for x, y in points if math.isfinite(y)), faint)

@@ -1,0 +1,146 @@
+"""The run directory: one process writes it at a time, and every file in it is whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+from ..ops.errors import UsageError
+from ..training.atomic import WriteError, make_folder, write_file
+
+CONFIG = "config.toml"
+RUN = "run.json"
+METRICS = "metrics.jsonl"
+PLOT = "loss.png"
+REPORT = "report.html"
+LOCK = "lock"
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> None:
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@final
+class RunDirectory:
+    """A directory held by this process from `create` or `reopen` to `close`, or to the end of a `with` block.
+
+    The lock is the operating system's, on a file that holds our process id for whoever is refused; it dies with its
+    process, so what a killed run leaves behind is taken over.
+    """
+
+    def __init__(self, path: Path, lock: int, made: bool):
+        self.path = path
+        self._lock: int | None = lock
+        self._made = made
+        self._written: list[str] = []
+
+    @classmethod
+    def create(cls, path: Path) -> RunDirectory:
+        """A directory for a new run; a `UsageError` when it holds a run already or cannot be written."""
+        made = not path.exists()
+        make_folder(path)
+        try:
+            directory = cls(path, _take(path), made)
+        except UsageError:
+            if made:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
+        if (path / CONFIG).exists():
+            directory.close()
+            raise UsageError(f"{path} holds a run already; continue it with --resume {path}, or choose another --out")
+        return directory
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunDirectory:
+        """The directory of a run that is to be continued; a `UsageError` when it holds none."""
+        if not (path / CONFIG).is_file():
+            raise UsageError(f"{path} holds no run to resume: it has no {CONFIG}")
+        return cls(path, _take(path), False)
+
+    def write(self, name: str, data: str | bytes) -> None:
+        """Write a file whole, or leave it as it was and raise a `UsageError`."""
+        if not (self.path / name).exists():
+            self._written.append(name)
+        write_file(self.path / name, [data.encode() if isinstance(data, str) else data])
+
+    def abandon(self) -> None:
+        """Take back what was written for a run that could not start, and let go of the directory."""
+        for name in self._written:
+            with suppress(OSError):
+                (self.path / name).unlink()
+        self.close()
+        if self._made:
+            with suppress(OSError):
+                self.path.rmdir()
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        if self._lock is not None:
+            with suppress(OSError):
+                (self.path / LOCK).unlink()
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _take(path: Path) -> int:
+    """The locked lock file of a directory."""
+    file = path / LOCK
+    while True:
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise WriteError(file, error) from error
+        try:
+            try:
+                _lock(descriptor)
+            except OSError:
+                raise UsageError(f"{path} is being written by another run{_owner(descriptor)}") from None
+            if not _is_at(descriptor, file):  # the one who held it has removed it since we opened it
+                os.close(descriptor)
+                continue
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            except OSError as error:
+                with suppress(OSError):
+                    file.unlink()
+                raise WriteError(file, error) from error
+        except UsageError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    ours = os.fstat(descriptor)
+    try:
+        theirs: Any = path.stat()
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
+
+
+def _owner(descriptor: int) -> str:
+    pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return f", process {pid}" if pid else ""

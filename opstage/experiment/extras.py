@@ -1,0 +1,73 @@
+"""What needs a package that the core does not: TensorBoard events (extra `tensorboard`) and the plot (extra `plot`)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any, final
+
+from ..ops.errors import UsageError
+from .curves import Curves
+
+
+def require_extra(package: str, extra: str, wanted_by: str) -> None:
+    """Raise a UsageError that names the extra when `package` is not installed."""
+    if not is_installed(package):
+        raise UsageError(f"{wanted_by} needs {package}, which is not installed; pip install 'opstage[{extra}]'")
+
+
+def is_installed(package: str) -> bool:
+    """Whether `package` can be imported; nothing is imported to find out."""
+    return find_spec(package) is not None
+
+
+@final
+class Events:
+    """TensorBoard's event file in a run directory."""
+
+    def __init__(self, folder: Path, *, steps: int = 0):
+        """Events after `steps` steps; TensorBoard is told to forget what an earlier process wrote beyond them."""
+        require_extra("tensorboard", "tensorboard", "run.tensorboard")
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event: Any = Event
+        self._summary: Any = Summary
+        self._writer: Any = EventFileWriter(str(folder))
+        if steps:
+            self._writer.add_event(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """One point of the curve `tag`."""
+        import time
+
+        summary = self._summary(value=[self._summary.Value(tag=tag, simple_value=value)])
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        """Write what is pending."""
+        self._writer.close()
+
+
+def plot_png(curves: Curves, title: str) -> bytes:
+    """Loss over steps, and each held-out metric over steps, as a PNG."""
+    require_extra("matplotlib", "plot", "run.plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = curves.panels()
+    figure: Any = Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        for curve in panel.curves:
+            axes.plot(*zip(*curve.points), label=curve.name, linewidth=1 if curve.faint else 2, marker=curve.marker)
+        axes.set_xlabel("step")
+        axes.set_ylabel(panel.name)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    data = BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()

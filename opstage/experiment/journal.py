@@ -1,0 +1,144 @@
+"""`Journal`: writes down what happens in a run as it happens, and at its end what there is to look at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, final
+
+from ..api import with_train
+from ..interpreters.shape_check.table import OpRow, op_table
+from ..training.fit import EpochResult, Position
+from .confusion import confusion_matrix
+from .curves import Curves
+from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
+from .extras import Events, is_installed, plot_png
+from .metrics import MetricLog, read_metrics
+from .report import ReportContent, report_html
+from .settings import Configuration
+from .task import Task
+
+
+@final
+class Journal:
+    """An observer of the training loop that keeps metrics.jsonl and TensorBoard's events.
+
+    When its `with` block ends, by an error too, it writes loss.png and report.html.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        configuration: Configuration,
+        directory: RunDirectory,
+        start: Position,
+        say: Callable[[str], None],
+    ):
+        self._task = task
+        self._configuration = configuration
+        self._directory = directory
+        self._say = say
+        self._steps = start.epoch * len(task.batches) + start.batch
+        self._log = MetricLog(directory.path / METRICS, steps=self._steps, epochs=start.epoch)
+        run = task.settings.run
+        self._events = Events(directory.path, steps=self._steps) if run.tensorboard else None
+        self._since = time.perf_counter()
+        self._samples = 0
+        self._results: list[EpochResult] = list(start.results)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()
+        if self._events is not None:
+            self._events.close()
+        if error is None or isinstance(error, KeyboardInterrupt):
+            self._finish(whole=error is None)
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        """A line every `run.log_every` steps."""
+        self._steps += 1
+        self._samples += samples
+        if self._steps % self._task.settings.run.log_every:
+            return
+        now = time.perf_counter()
+        rate, self._since, self._samples = self._samples / (now - self._since), now, 0
+        lr = self._task.optimizer.scalars(self._steps)["lr"]
+        self._log.append(
+            {
+                "kind": "step",
+                "step": self._steps,
+                "epoch": epoch,
+                "loss": loss,
+                "lr": lr,
+                "samples_per_second": round(rate, 1),
+            }
+        )
+        self._scalars({"loss/step": loss, "lr": lr})
+
+    def epoch(self, result: EpochResult) -> None:
+        """A line for the epoch."""
+        self._results.append(result)
+        self._log.append(
+            {
+                "kind": "epoch",
+                "step": self._steps,
+                "epoch": result.epoch,
+                "train_loss": result.train_loss,
+                "held_out": dict(result.held_out),
+                "samples_per_second": round(result.samples / result.seconds, 1) if result.seconds else 0.0,
+            }
+        )
+        self._scalars(
+            {"loss/epoch": result.train_loss, **{f"held_out/{name}": v for name, v in result.held_out.items()}}
+        )
+        self._since, self._samples = time.perf_counter(), 0
+
+    def _scalars(self, values: dict[str, float]) -> None:
+        if self._events is not None:
+            for tag, value in values.items():
+                self._events.scalar(tag, value, self._steps)
+
+    def _finish(self, *, whole: bool) -> None:
+        task, directory = self._task, self._directory
+        run = task.settings.run
+        curves = Curves(read_metrics(directory.path / METRICS))
+        title = f"{run.model}, {task.trainer.parameter_count:,} parameters"
+        if any(panel.curves for panel in curves.panels()):
+            if run.plot or (run.plot is None and is_installed("matplotlib")):
+                directory.write(PLOT, plot_png(curves, title))
+            elif run.plot is None:
+                self._say(f"no {PLOT}: matplotlib is not installed; pip install 'opstage[plot]'")
+        done = f"{len(self._results)} of {run.epochs} epochs, {self._steps:,} of {task.steps:,} steps"
+        status = f"Finished: {done}." if whole else f"Interrupted after {done}; opstage train --resume goes on."
+        content = ReportContent(
+            title=title,
+            status=status,
+            held_out=self._results[-1].held_out if self._results else {},
+            curves=curves,
+            shapes=shape_table(task),
+            confusion=confusion_matrix(task.trainer, task.model.metrics, task.test_batches) if whole else None,
+            sample=None,
+            configuration=self._configuration,
+            run=json.loads((directory.path / RUN).read_text()),
+        )
+        directory.write(REPORT, report_html(content))
+
+
+def shape_table(task: Task) -> tuple[OpRow, ...]:
+    """The ops of one forward pass of the model in training form."""
+    model, trainer = task.model, task.trainer
+    trees: tuple[Any, ...] = (trainer.get_params(), *model.batch)
+    if model.state is not None:
+        trees = (trees[0], trainer.state, *model.batch)
+
+    def forward(ops: Any, *arguments: Any) -> Any:
+        result = with_train(model.loss, True)(ops, *arguments)
+        return result[0] if isinstance(result, tuple) else result
+
+    return op_table(forward, *trees, options=task.settings.options)

@@ -1,0 +1,179 @@
+"""A run, from its configuration to its last file: data, trainer, loop, and what the directory keeps of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from ..ops.errors import UsageError
+from ..training import checkpoint
+from ..training.fit import EpochResult, Observer, Position, fit
+from ..training.trainer import OptimizerState
+from .directory import RUN, RunDirectory
+from .extras import require_extra
+from .journal import Journal
+from .settings import MAY_CHANGE, Configuration, Settings
+from .task import Task
+from .versions import describe_run
+
+CHECKPOINT = "checkpoint"
+
+
+class Watcher(Observer, AbstractContextManager[Any], Protocol):
+    """Someone who is shown the progress of a run."""
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run: the results of its epochs, and the seconds that this process spent on it."""
+
+    results: Sequence[EpochResult]
+    seconds: float
+
+
+def run_task(
+    task: Task,
+    configuration: Configuration,
+    watch: Callable[[int, int], Watcher],
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
+
+    `watch(steps done, all steps)` makes the one who is shown the progress. An interrupt saves a checkpoint, and then
+    goes on its way; so does an error.
+    """
+    settings = task.settings
+    start, state = Position(), None
+    with ExitStack() as stack:
+        journal = keeper = None
+        if settings.run.out is not None:
+            directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
+            identity = {"settings": configuration.literals(), "data": task.data}
+            if resume and checkpoint.exists(directory.path / CHECKPOINT):
+                start, state = _restore(task, directory.path / CHECKPOINT, identity)
+            journal = stack.enter_context(Journal(task, configuration, directory, start, say))
+            keeper = _Keeper(task, directory.path / CHECKPOINT, identity)
+        watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
+        since = time.perf_counter()
+        results = fit(
+            task.trainer,
+            task.optimizer,
+            task.batches,
+            task.test_batches,
+            task.model.metrics,
+            epochs=settings.run.epochs,
+            observer=_Observers([o for o in (journal, watcher) if o is not None]),
+            state=state,
+            start=start,
+            saver=keeper,
+        )
+        return Outcome(results, time.perf_counter() - since)
+
+
+@final
+class _Observers:
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]):
+        self._observers = observers
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        for observer in self._observers:
+            observer.step(epoch, step, loss, samples)
+
+    def epoch(self, result: EpochResult) -> None:
+        for observer in self._observers:
+            observer.epoch(result)
+
+
+@final
+class _Keeper:
+    """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt."""
+
+    def __init__(self, task: Task, folder: Path, identity: Mapping[str, Any]):
+        self._task = task
+        self._folder = folder
+        self._identity = identity
+
+    def boundary(self, state: OptimizerState, position: Position) -> None:
+        if position.batch == 0 or self._task.trainer.steps_taken % self._task.settings.run.checkpoint_every == 0:
+            self.interrupted(state, position)
+
+    def interrupted(self, state: OptimizerState, position: Position) -> None:
+        task = self._task
+        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, self._identity)
+        checkpoint.save(self._folder, snapshot)
+
+
+def _directory(settings: Settings, task: Task, configuration: Configuration, *, resume: bool) -> RunDirectory:
+    """The run directory, held and with the files that a run begins with."""
+    out = settings.run.out
+    assert out is not None
+    if settings.run.tensorboard:
+        require_extra("tensorboard", "tensorboard", "run.tensorboard")
+    if settings.run.plot:
+        require_extra("matplotlib", "plot", "run.plot")
+    if resume:
+        directory = RunDirectory.reopen(out)
+        try:
+            _require_same_data(out, _recorded_data(out / RUN), task.data)
+        except UsageError:
+            directory.close()
+            raise
+        return directory
+    described = describe_run(
+        seed=settings.options.seed, model=settings.run.model, parameters=task.trainer.parameter_count, data=task.data
+    )
+    directory = RunDirectory.create(out)
+    try:
+        directory.write(RUN, json.dumps(described, indent=1) + "\n")
+        directory.write("config.toml", configuration.toml())
+    except BaseException:
+        directory.abandon()
+        raise
+    return directory
+
+
+def _recorded_data(path: Path) -> Mapping[str, Any]:
+    try:
+        data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))["data"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from error
+    return data
+
+
+def _restore(task: Task, folder: Path, identity: Mapping[str, Any]) -> tuple[Position, OptimizerState | None]:
+    snapshot = checkpoint.load(folder)
+    held = snapshot.config
+    for path, value in identity["settings"].items():
+        before = held.get("settings", {}).get(path)
+        if path not in MAY_CHANGE and before != value:
+            raise UsageError(
+                f"{folder}: cannot be resumed: its {path} is {before}, but the run's configuration says {value}"
+            )
+    _require_same_data(folder, held.get("data", {}), identity["data"])
+    return snapshot.position, checkpoint.restore(task.trainer, snapshot, task.optimizer)
+
+
+def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for part in now:
+        if before.get(part) != now[part]:
+            raise UsageError(
+                f"{place}: cannot be resumed: its {part.replace('_', '-')} data were others: "
+                f"{_data_line(before.get(part))} then, {_data_line(now[part])} now"
+            )
+
+
+def _data_line(part: Any) -> str:
+    if not isinstance(part, Mapping):
+        return "none"
+    arrays = ", ".join(f"{name} {text[:-52]}" for name, text in part.get("arrays", {}).items())
+    return f"{part.get('rows')} rows ({arrays})"

@@ -1,0 +1,63 @@
+"""run.json: what a run was made with, so that it can be made again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..data import Dataset
+
+PACKAGES = ("numpy", "numba", "llvmlite", "optree")
+THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything beside the configuration: versions, machine, seed, the model's size and the data's digests."""
+    versions = {"opstage": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": model,
+        "parameters": parameters,
+        "seed": seed,
+        "data": dict(data),
+        "versions": versions,
+        "machine": {"platform": platform.platform(), "processors": os.cpu_count(), "blas": _blas()},
+        "environment": {name: os.environ[name] for name in THREADS if name in os.environ},
+    }
+
+
+def data_digest(dataset: Dataset) -> dict[str, Any]:
+    """Rows, and per array its type and the SHA-256 of its bytes: equal for equal data, wherever they lie."""
+    arrays = {
+        name: f"{array.dtype.str} {list(array.shape)} sha256:{_digest(array)}"
+        for name, array in zip(dataset.names, dataset.arrays)
+    }
+    return {"rows": len(dataset), "arrays": arrays}
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data).hexdigest()
+
+
+def _blas() -> list[str]:
+    from threadpoolctl import threadpool_info
+
+    return [
+        f"{library['internal_api']} {library.get('version')}, {library.get('architecture', 'unknown')}, "
+        f"{library['num_threads']} threads"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
