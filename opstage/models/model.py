@@ -17,7 +17,7 @@ class Model:
     loss      (ops, params, *batch, train=) -> scalar; with `state`
               (ops, params, state, *batch, train=) -> (scalar, Aux)
     metrics   (ops, params, [state,] *batch) -> sums over the batch by name; a sum called `count` divides the others
-              (default: the number of samples)
+              (default: the number of samples). Of a name that ends in `_l2` the root of that mean is reported
     batch     one Spec per batch argument, its batch size symbolic
     state     declarations of the state (running statistics), None for a model without
     """

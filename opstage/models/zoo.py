@@ -6,10 +6,10 @@ from types import ModuleType
 from typing import Any
 
 from ..ops.errors import UsageError, nearest
-from . import cnn, mlp
+from . import cnn, lstm, mlp, pinn
 from .model import Model
 
-MODELS: dict[str, ModuleType] = {"cnn": cnn, "mlp": mlp}
+MODELS: dict[str, ModuleType] = {"cnn": cnn, "lstm": lstm, "mlp": mlp, "pinn": pinn}
 """Each module has a dataclass `Config` and `make(config) -> Model`."""
 
 

@@ -7,6 +7,7 @@ stopped.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -126,7 +127,10 @@ def fit(
 
 
 def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> dict[str, float]:
-    """Means over the samples of metrics that a program gives as sums over a batch; see `Model.metrics`."""
+    """Means over the samples of metrics that a program gives as sums over a batch; see `Model.metrics`.
+
+    Of a metric whose name ends in `_l2` the sum is one of squares, and the result the root of its mean.
+    """
     sums: dict[str, float] = {}
     samples = 0
     with closing(batches.epoch(0)) as epoch:
@@ -135,4 +139,5 @@ def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batch
                 sums[name] = sums.get(name, 0.0) + float(value)
             samples += len(batch[0])
     count = sums.pop("count", samples)
-    return {name: value / count for name, value in sums.items()}
+    means = {name: value / count for name, value in sums.items()}
+    return {name: math.sqrt(mean) if name.endswith("_l2") else mean for name, mean in means.items()}
