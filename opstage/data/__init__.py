@@ -1,8 +1,26 @@
-"""Datasets and the loader that cuts them into batches."""
+"""Datasets, the files they come from, and the loaders that cut them into batches."""
 
+from .any_file import from_file
+from .csv_file import from_csv
 from .dataset import Dataset, from_arrays, train_test_split
 from .embedded import digits
 from .files import from_npy, from_npz
+from .idx_file import from_idx, idx_images
 from .loader import Batches, Loader
+from .prefetch import Prefetch
 
-__all__ = ["Batches", "Dataset", "Loader", "digits", "from_arrays", "from_npy", "from_npz", "train_test_split"]
+__all__ = [
+    "Batches",
+    "Dataset",
+    "Loader",
+    "Prefetch",
+    "digits",
+    "from_arrays",
+    "from_csv",
+    "from_file",
+    "from_idx",
+    "from_npy",
+    "from_npz",
+    "idx_images",
+    "train_test_split",
+]

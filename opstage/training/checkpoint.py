@@ -62,8 +62,14 @@ def save(directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = 
     except (TypeError, ValueError) as error:
         raise UsageError(f"the config of a checkpoint must be plain JSON data: {error}") from error
     make_folder(folder, disk=disk)
-    write_file(folder / name, [data], disk=disk)
-    write_file(folder / MANIFEST, [manifest], disk=disk)
+    was_there = (folder / name).exists()
+    try:
+        write_file(folder / name, [data], disk=disk)
+        write_file(folder / MANIFEST, [manifest], disk=disk)
+    except BaseException:
+        if not was_there:
+            _remove_unused(folder, name, disk)
+        raise
     _remove_others(folder, name, disk)
 
 
@@ -139,6 +145,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _remove_unused(folder: Path, name: str, disk: Disk) -> None:
+    """Remove the tensors file of a save that failed, unless the manifest names it after all."""
+    with suppress(OSError):
+        manifest = folder / MANIFEST
+        if not manifest.exists() or name.encode() not in manifest.read_bytes():
+            disk.remove(folder / name)
 
 
 def _remove_others(folder: Path, name: str, disk: Disk) -> None:

@@ -242,7 +242,7 @@ class ScalarTrainer:
         )
         state_names = structure_paths(self._state_structure)
         require_fit(
-            "the saved state of the program",
+            "the saved values of the state",
             {name: (ref.shape, ref.dtype) for name, ref in zip(state_names, self._state_leaves)},
             saved.state,
         )
