@@ -43,8 +43,10 @@ def cotangents(twin: Twin, case: Case, values: list[Any], dtype: str) -> list[An
     return [rng.standard_normal(np.shape(v)).astype(dtype) if is_float(v) else None for v in values]
 
 
-def on_torch(twin: Twin, case: Case, args: tuple[Any, ...], dtype: str) -> tuple[Outcome, list[Any]]:
-    """PyTorch's outcome, and the cotangents that were pulled back."""
+def on_torch(
+    twin: Twin, case: Case, args: tuple[Any, ...], dtype: str, computed_in: Any = None
+) -> tuple[Outcome, list[Any]]:
+    """PyTorch's outcome, and the cotangents pulled back: numbers of `dtype`, whatever dtype `args` are computed in."""
     inputs: list[torch.Tensor] = []
 
     def tensor(array: Any) -> torch.Tensor:
@@ -58,7 +60,8 @@ def on_torch(twin: Twin, case: Case, args: tuple[Any, ...], dtype: str) -> tuple
     outputs = optree.tree_leaves(twin.torch(*tensors, **case.static))
     values = [out.detach().numpy() for out in outputs]
     seeds = cotangents(twin, case, values, dtype)
-    pulled = [(out, torch.from_numpy(seed)) for out, seed in zip(outputs, seeds) if seed is not None]
+    given = dtype if computed_in is None else computed_in
+    pulled = [(out, torch.from_numpy(seed.astype(given))) for out, seed in zip(outputs, seeds) if seed is not None]
     if twin.gradient or not pulled or not inputs:
         return Outcome(values, []), [None] * len(outputs)
     reached = [(out, seed) for out, seed in pulled if out.requires_grad]
@@ -67,7 +70,7 @@ def on_torch(twin: Twin, case: Case, args: tuple[Any, ...], dtype: str) -> tuple
         found = torch.autograd.grad(
             [out for out, _ in reached], inputs, [seed for _, seed in reached], allow_unused=True
         )
-    gradients = [np.zeros(x.shape, dtype) if g is None else g.numpy() for x, g in zip(inputs, found)]
+    gradients = [np.zeros(x.shape, given) if g is None else g.numpy() for x, g in zip(inputs, found)]
     return Outcome(values, gradients), seeds
 
 

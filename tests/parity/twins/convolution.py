@@ -48,7 +48,9 @@ def _combinations(rank: int) -> Iterator[tuple[int, Any, Any, Any, int, bool, bo
     rng = random.Random(rank)
     mixed = {1: (2,), 2: (2, 1), 3: (1, 2, 1)}[rank]
     every = list(
-        itertools.product((1, 0), (1, 2, 3, mixed), (0, 1, mixed), (1, 2, mixed), (1, 2, 4), (True, False), (True, False))
+        itertools.product(
+            (1, 0), (1, 2, 3, mixed), (0, 1, mixed), (1, 2, mixed), (1, 2, 4), (True, False), (True, False)
+        )
     )
     yield from rng.sample(every, _SAMPLED)
 
@@ -65,7 +67,10 @@ def _cases(transposed: bool, rank: int) -> Iterator[Case]:
         window = window if whole else (1,) * rank
         if transposed:
             inner = [d * (k - 1) for d, k in zip(_each(dilation, rank), window)]
-            if any((n - 1) * s + i - 2 * p < 0 for n, s, i, p in zip(spatial, _each(stride, rank), inner, _each(padding, rank))):
+            if any(
+                (n - 1) * s + i - 2 * p < 0
+                for n, s, i, p in zip(spatial, _each(stride, rank), inner, _each(padding, rank))
+            ):
                 continue
         elif any(
             n + 2 * p < d * (k - 1) + 1

@@ -54,7 +54,6 @@ def _wide(*shapes: tuple[int, ...]) -> Arrays:
     return normal(*shapes, scale=4.0)
 
 
-_AWAY = tuple(x for x in EDGES if x != 0.0)
 _FAR = (*tuple(float(x) for x in np.linspace(-110, 110, 45)), 0.0, INF, -INF, NAN)
 _POWERS = (2, 3, 1, 0, -1, -2, 0.5, 1.5, -0.5, 1 / 3, 7)
 _NEAR_ZERO = (0.0, -0.0, 2.0, -2.0, 0.25, -0.25, 1e-5, 100.0, INF, -INF, NAN)
@@ -73,6 +72,7 @@ def _clamps() -> tuple[Case, ...]:
         *_shaped(normal, **bounds),
         Case("edges", fixed(EDGES), bounds, edge=True),
         Case("one point", fixed(EDGES), {"lo": 0.5, "hi": 0.5}, edge=True),
+        Case("crossed bounds", fixed(EDGES), {"lo": 1.0, "hi": -0.5}, edge=True),
         Case("no upper bound", fixed(EDGES), {"lo": 0.0, "hi": INF}, edge=True),
     )
 

@@ -54,7 +54,11 @@ TWINS: list[Twin] = [
         lambda x, idx: x[idx],
         tuple(Case(f"{s}", both(normal((6,)), integers(0, 6, s)), terms=4) for s in ((), (9,), (3, 4), (0,))),
     ),
-    Twin("gather_vec", lambda x, idx, mode: _within(x, idx), (Case("outside", both(normal((4,)), fixed([5, 0, -1])), _ZERO),)),
+    Twin(
+        "gather_vec",
+        lambda x, idx, mode: _within(x, idx),
+        (Case("outside", both(normal((4,)), fixed([5, 0, -1])), _ZERO),),
+    ),
     Twin(
         "gather_rows",
         lambda x, idx: functional.embedding(idx, x),

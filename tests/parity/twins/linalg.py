@@ -42,7 +42,7 @@ def _products(x: Callable[..., Any], y: Callable[..., Any], batches: Any) -> tup
     )
 
 
-_EDGES = fixed([[INF, 1.0], [NAN, 0.0], [1e200, 1.0]], [[1.0, 0.0, 2.0], [1.0, 1.0, -1.0]])
+_EDGES = fixed([[INF, 1.0], [NAN, 0.0], [1e30, 1.0]], [[1.0, 0.0, 2.0], [1.0, 1.0, -1.0]])
 
 TWINS: list[Twin] = [
     Twin(

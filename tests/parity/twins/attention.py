@@ -1,0 +1,124 @@
+"""Twins: attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tests.parity.twin import Arrays, Case, Twin
+
+_SIZES = (((), 5, 7, 4, 3), ((2,), 5, 7, 4, 3), ((2, 3), 6, 6, 8, 8), ((1, 2), 1, 1, 4, 2), ((2, 2), 40, 60, 16, 16))
+"""(leading axes, queries, keys, size of a key, size of a value)."""
+
+
+def _operands(batch: tuple[int, ...], n: int, m: int, d: int, e: int, mask: tuple[int, ...] | None) -> Arrays:
+    def make(rng: Any) -> tuple[Any, ...]:
+        q, k, v = (rng.standard_normal((*batch, *shape)) for shape in ((n, d), (m, d), (m, e)))
+        allowed = None if mask is None else rng.random(mask) < 0.6
+        if allowed is not None:
+            allowed[..., 0] = True  # of rows that attend to nothing, below
+        return q, k, v, allowed
+
+    return make
+
+
+def _hopeless(rng: Any) -> tuple[Any, ...]:
+    """A query that may attend to nothing gives zeros, and takes no gradient."""
+    mask = np.array([[True, False, True], [False, False, False]])
+    return rng.standard_normal((2, 4)), rng.standard_normal((3, 4)), rng.standard_normal((3, 5)), mask
+
+
+def _attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> torch.Tensor:
+    """PyTorch takes a mask or `is_causal`, not both."""
+    if causal and mask is not None:
+        mask, causal = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(), False
+    return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+
+
+def _cases() -> tuple[Case, ...]:
+    found = []
+    for batch, n, m, d, e in _SIZES:
+        for mask in (None, (n, m), (*batch, n, m), (*(1,) * len(batch), 1, m)):
+            for causal in (False, True):
+                arrays = _operands(batch, n, m, d, e, mask)
+                found.append(
+                    Case(f"{batch} {n} {m} {mask} {causal}", arrays, {"causal": causal}, terms=2 * max(n, m, d))
+                )
+    return tuple({case.name: case for case in found}.values())
+
+
+def _grad_operands(batch: tuple[int, ...], n: int, m: int, d: int, e: int) -> Arrays:
+    def make(rng: Any) -> tuple[Any, ...]:
+        q, k, v, _ = _operands(batch, n, m, d, e, None)(rng)
+        scores = np.exp(q @ np.swapaxes(k, -1, -2) / d**0.5)
+        return q, k, v, scores / scores.sum(axis=-1, keepdims=True), rng.standard_normal((*batch, n, e))
+
+    return make
+
+
+def _attention_grad(q: Any, k: Any, v: Any, p: Any, g: Any) -> Any:
+    leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
+    return torch.autograd.grad(functional.scaled_dot_product_attention(*leaves), leaves, g)
+
+
+def _multi_head_operands(batch: tuple[int, ...], n: int, d: int, mask: tuple[int, ...] | None) -> Arrays:
+    def make(rng: Any) -> tuple[Any, ...]:
+        weights = [rng.standard_normal((d, d)) / d**0.5 for _ in range(4)]
+        allowed = None if mask is None else rng.random(mask) < 0.6
+        if allowed is not None:
+            allowed[..., 0] = True
+        return (*weights, rng.standard_normal((*batch, n, d)), allowed)
+
+    return make
+
+
+def _multi_head(wq: Any, wk: Any, wv: Any, wo: Any, x: Any, mask: Any, num_heads: int, causal: bool) -> torch.Tensor:
+    """torch.nn.MultiheadAttention's function, its weights ours transposed, its mask what to leave out."""
+    n, d = x.shape[-2:]
+    forbidden = torch.zeros(n, n, dtype=torch.bool) if mask is None else ~mask
+    if causal:
+        forbidden = forbidden | torch.ones(n, n, dtype=torch.bool).triu(1)
+    if forbidden.ndim == 3:
+        forbidden = forbidden.repeat_interleave(num_heads, 0)
+    sequence_first = x.transpose(0, 1) if x.ndim == 3 else x
+    out, _ = functional.multi_head_attention_forward(
+        sequence_first, sequence_first, sequence_first, d, num_heads, None, None, None, None, False, 0.0, wo.t(), None,
+        attn_mask=forbidden, need_weights=False, use_separate_proj_weight=True,
+        q_proj_weight=wq.t(), k_proj_weight=wk.t(), v_proj_weight=wv.t(),
+    )  # fmt: skip
+    return out.transpose(0, 1) if x.ndim == 3 else out
+
+
+TWINS: list[Twin] = [
+    Twin(
+        "scaled_dot_product_attention",
+        _attention,
+        (*_cases(), Case("nothing to attend to", _hopeless, {"causal": False}, terms=8, edge=True)),
+    ),
+    Twin(
+        "scaled_dot_product_attention_grad",
+        _attention_grad,
+        tuple(Case(f"{size}", _grad_operands(*size), terms=4 * max(size[1:])) for size in _SIZES),
+        gradient="its derivatives are second derivatives of the attention, compared as such",
+    ),
+    Twin(
+        "multi_head_attention",
+        _multi_head,
+        tuple(
+            Case(
+                f"{batch} {n} {d} heads={heads} {mask} {causal}",
+                _multi_head_operands(batch, n, d, mask),
+                {"num_heads": heads, "causal": causal},
+                terms=8 * d,
+            )
+            for batch, n, d in (((), 5, 6), ((3,), 5, 6), ((2,), 12, 16))
+            for heads in (1, 2)
+            for mask in (None, (n, n), (*batch, n, n))
+            for causal in (False, True)
+            if mask is None or mask == (n, n) or batch
+        ),
+    ),
+]
