@@ -7,6 +7,7 @@ from .embedded import digits
 from .files import from_npy, from_npz
 from .idx_file import from_idx, idx_images
 from .loader import Batches, Loader
+from .noise import noisy
 from .prefetch import Prefetch
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "from_npy",
     "from_npz",
     "idx_images",
+    "noisy",
     "train_test_split",
 ]

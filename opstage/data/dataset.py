@@ -55,6 +55,11 @@ class Dataset:
         """The dataset of these rows, in this order."""
         return Dataset(self.names, tuple(array[rows] for array in self.arrays), self.origins)
 
+    def only(self, *names: str) -> Dataset:
+        """The dataset of the arrays called `names`, in that order."""
+        arrays = tuple(self[name] for name in names)
+        return Dataset(names, arrays, tuple(self.origins[self.names.index(name)] for name in names))
+
     def _check(self, array: Array, origin: str) -> None:
         if array.dtype.kind not in "fiub":
             raise UsageError(f"{origin}: holds {array.dtype} values; expected floats, integers or booleans")

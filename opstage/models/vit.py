@@ -56,8 +56,9 @@ class Config:
 def init(config: Config) -> Tree:
     """Declarations of the parameters: `patches.kernel`, `positions`, `blocks.0.norm1.gamma`, …, `head.weight`."""
     return {
+        # As loud as the patches: from 0.02, a few images are learned by heart before it is learned where things are.
         "patches": conv_init(config.inputs, config.embedding, (config.patch, config.patch)),
-        "positions": Declaration((config.patches, config.embedding), normal(std=0.02)),
+        "positions": Declaration((config.patches, config.embedding), normal(std=1.0)),
         "blocks": [block_init(config.block, depth=config.depth) for _ in range(config.depth)],
         "norm": norm_init(config.embedding),
         "head": linear_init(config.embedding, config.classes),

@@ -6,10 +6,19 @@ from types import ModuleType
 from typing import Any
 
 from ..ops.errors import UsageError, nearest
-from . import cnn, lstm, mlp, pinn
+from . import cnn, lstm, mlp, pinn, resnet, unet, vae, vit
 from .model import Model
 
-MODELS: dict[str, ModuleType] = {"cnn": cnn, "lstm": lstm, "mlp": mlp, "pinn": pinn}
+MODELS: dict[str, ModuleType] = {
+    "cnn": cnn,
+    "lstm": lstm,
+    "mlp": mlp,
+    "pinn": pinn,
+    "resnet": resnet,
+    "unet": unet,
+    "vae": vae,
+    "vit": vit,
+}
 """Each module has a dataclass `Config` and `make(config) -> Model`."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..data import Dataset, burgers, digits, train_test_split
+from ..data import Dataset, burgers, digits, noisy, train_test_split
 from ..ops.errors import UsageError, nearest
 
 Split = tuple[Dataset, Dataset]
@@ -39,6 +39,18 @@ def held_out_digits(seed: int) -> Split:
     return train_test_split(digits(), seed=seed)
 
 
+def held_out_images(seed: int) -> Split:
+    """The same without the labels."""
+    training, held_out = held_out_digits(seed)
+    return training.only("x"), held_out.only("x")
+
+
+def held_out_noisy_digits(seed: int) -> Split:
+    """Digits with noise of standard deviation 0.5, ink being 1, and without; eight noisy copies of each to train on."""
+    training, held_out = held_out_digits(seed)
+    return noisy(training, deviation=0.5, copies=8, seed=seed), noisy(held_out, deviation=0.5, seed=seed, part=1)
+
+
 def burgers_points(seed: int) -> Split:
     """Points of the domain to train on, and the solution on a grid."""
     return burgers.points(seed=seed), burgers.grid()
@@ -49,6 +61,10 @@ RECIPES: dict[str, Recipe] = {
     "lstm": Recipe(held_out_digits, 40, 64, 1e-2, 0.1, "accuracy", 0.97, clip_norm=1.0, optimizer="muon"),
     "mlp": Recipe(held_out_digits, 60, 64, 2e-3, 0.05, "accuracy", 0.98),
     "pinn": Recipe(burgers_points, 375, 1024, 1e-2, 0.0, "relative_l2", 0.02, True, optimizer="muon"),
+    "resnet": Recipe(held_out_digits, 15, 64, 2e-3, 0.01, "accuracy", 0.97),
+    "unet": Recipe(held_out_noisy_digits, 8, 64, 4e-3, 0.01, "loss", 0.034, True),
+    "vae": Recipe(held_out_images, 200, 64, 2e-3, 0.01, "loss", -20.0, True),
+    "vit": Recipe(held_out_digits, 30, 64, 2e-3, 0.01, "accuracy", 0.96),
 }
 
 
