@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 from typing_extensions import override
 
 from ..ops.arguments import as_dim
-from ..ops.closed import Body
+from ..ops.closed import Loop
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_equal
 from ..ops.errors import LocatedError, ProgramError, ShapeError
@@ -129,21 +129,6 @@ def _describe(result: Any) -> str:
 # The loop as one op --------------------------------------------------------------------------------------------------
 
 
-class Loop(NamedTuple):
-    """The static parameters of `SCAN`.
-
-    carries, entries   how many operands are carries and how many are xs; those after them were captured
-    history            whether the incoming carries of all iterations, stacked, are outputs
-    """
-
-    body: Body
-    reverse: bool
-    length: Dim
-    carries: int
-    entries: int
-    history: bool
-
-
 class _Scanned(NamedTuple):
     """What a bound scan gives."""
 
@@ -196,7 +181,7 @@ def takes_gradient(ref: Any) -> bool:
     if isinstance(ref, Node):
         return ref.record is not None or takes_gradient(ref.value)
     if isinstance(ref, Dual):
-        return takes_gradient(ref.value) or (ref.tangent is not None and takes_gradient(ref.tangent))
+        return takes_gradient(ref.value)  # tangents are operands of a loop of their own, which asks again
     ops = getattr(ref, "ops", None)
     return ops is not None and bool(ops.differentiates)
 
@@ -243,7 +228,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types, results = body.input_types, len(body.outputs)
     xs, captured, history = _parts(ctx.saved, loop.entries, len(types) - split)
-    moving, moved = _moving(body, ctx.needs, carries)
+    moving, moved = body.moving(ctx.needs, carries)
 
     tracer = Tracer(cast(Interpreter[Any], ops), body.lines)
     state = [tracer.input(type_) for type_ in types[:carries]]
@@ -290,7 +275,7 @@ def _scan_jvp(
     loop = Loop(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
-    moving, moved = _moving(body, [tangent is not None for tangent in tangents], carries)
+    moving, moved = body.moving([tangent is not None for tangent in tangents], carries)
 
     tracer = Tracer(cast(Interpreter[Any], ops), body.lines)
     inside = [tracer.input(type_) for type_ in types[:split]]
@@ -403,14 +388,3 @@ def _parts(refs: Sequence[R], *sizes: int) -> tuple[Sequence[R], ...]:
         parts.append(refs[:size])
         refs = refs[size:]
     return (*parts, refs)
-
-
-def _moving(body: Body, operands: Sequence[bool], carries: int) -> tuple[list[bool], tuple[bool, ...]]:
-    """Which inputs and outputs of the body move when the operands do: a carry also when any turn moves it."""
-    moving = list(operands)
-    while True:
-        moved = body.reach(moving)
-        grown = [before or after for before, after in zip(moving[:carries], moved)]
-        if grown == moving[:carries]:
-            return moving, moved
-        moving[:carries] = grown

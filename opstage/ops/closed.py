@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cursor import Cursor, Region
+from .dims import Dim
 from .errors import SourceLine
 from .primitive import Cost, Primitive, Static
 from .types import TensorType, is_float
@@ -95,6 +96,16 @@ class Body:
                 reached.update(slot for slot in equation.outputs if is_float(self.types[slot].dtype))
         return tuple([slot in reached for slot in self.outputs])
 
+    def moving(self, operands: Sequence[bool], carries: int) -> tuple[list[bool], tuple[bool, ...]]:
+        """Which inputs and outputs move when `operands` do and the first outputs come in again as the first inputs."""
+        moving = list(operands)
+        while True:
+            moved = self.reach(moving)
+            grown = [before or after for before, after in zip(moving[:carries], moved)]
+            if grown == moving[:carries]:
+                return moving, moved
+            moving[:carries] = grown
+
     def cost(self) -> Cost:
         """Flops and bytes of one run."""
         if self._cost is None:
@@ -105,6 +116,21 @@ class Body:
                 total = Cost(total.flops + cost.flops, total.bytes + cost.bytes)
             self._cost = total
         return self._cost
+
+
+class Loop(NamedTuple):
+    """The static parameters of `scan`.
+
+    carries, entries   how many operands are carries and how many are xs; those after them were captured
+    history            whether the incoming carries of all iterations, stacked, are outputs
+    """
+
+    body: Body
+    reverse: bool
+    length: Dim
+    carries: int
+    entries: int
+    history: bool
 
 
 @final
