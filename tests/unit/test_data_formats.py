@@ -1,0 +1,217 @@
+"""CSV and IDX files: what they hold, and errors that name file and row."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.data import from_csv, from_file, from_idx, idx_images
+from opstage.ops.errors import UsageError
+
+TABLE = "height,weight,kind\n1.5,2e1,0\n-3,.5,1\n 7 ,8,2\n"
+
+
+def written(folder: Path, text: str | bytes, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_a_table(tmp_path: Path) -> None:
+    data = from_csv(written(tmp_path, TABLE))
+    assert data.names == ("x", "y")
+    assert data["x"].tolist() == [[1.5, 20.0], [-3.0, 0.5], [7.0, 8.0]]
+    assert (data["y"].tolist(), data["y"].dtype) == ([0, 1, 2], np.int64)
+
+
+@pytest.mark.parametrize("label", ["weight", 1, -2])
+def test_the_label_is_any_column(tmp_path: Path, label: Any) -> None:
+    data = from_csv(written(tmp_path, TABLE), label=label)
+    assert data["x"].tolist() == [[1.5, 0], [-3, 1], [7, 2]]
+    assert (data["y"].tolist(), data["y"].dtype) == ([20.0, 0.5, 8.0], np.float64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TABLE.replace("\n", "\r\n"),
+        "\ufeff" + TABLE,
+        TABLE.replace("\n", "\n\n"),
+        TABLE.removesuffix("\n"),
+        'height,"weight",kind\n"1.5",2e1,"0"\n-3,.5,1\n7,"8",2\n',
+    ],
+)
+def test_the_same_table_written_otherwise(tmp_path: Path, text: str) -> None:
+    data = from_csv(written(tmp_path, text))
+    assert data["x"].tolist() == [[1.5, 20.0], [-3.0, 0.5], [7.0, 8.0]]
+    assert data["y"].tolist() == [0, 1, 2]
+
+
+def test_without_header_and_with_another_delimiter(tmp_path: Path) -> None:
+    data = from_csv(written(tmp_path, "1;2;3\n4;5;6\n"), header=False, delimiter=";", label=0)
+    assert (data["x"].tolist(), data["y"].tolist()) == ([[2, 3], [5, 6]], [1, 4])
+
+
+def test_a_long_table_comes_whole(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).standard_normal((9000, 3))
+    text = "a,b,c\n" + "".join(",".join(map(repr, row)) + "\n" for row in table.tolist())
+    data = from_csv(written(tmp_path, text))
+    assert np.array_equal(np.column_stack([data["x"], data["y"]]), table)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the dataset is empty"),
+        ("\n\n", "the dataset is empty"),
+        ("a,b\n", "the dataset is empty: there is no row after the names"),
+        ("1,2\n3,4\n", "line 1 holds numbers where the columns' names are expected; header=False takes it for a row"),
+        ("a\n1\n", "has one column; expected the label's and at least one more"),
+        (TABLE + "1,2\n", "row at line 5 has 2 cells; expected 3"),
+        (TABLE + "\n\n1,2,3,4\n", "row at line 7 has 4 cells; expected 3"),
+        (TABLE + "1,,3\n", "row at line 5: column weight is empty"),
+        (TABLE + "1,tall,3\n", "row at line 5: column weight is 'tall'; expected a finite number"),
+        (TABLE + "1,2,nan\n", "row at line 5: column kind is 'nan'; expected a finite number"),
+        (TABLE + "inf,2,3\n", "row at line 5: column height is 'inf'; expected a finite number"),
+        (TABLE + "1_000,2,3\n", "row at line 5: column height is '1_000'; expected a finite number"),
+        (TABLE + '1,"2,3\n', "row at line 5: not CSV: unexpected end of data"),
+        (TABLE.encode() + b"1,\xff\xfe,2\n", "not UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not UTF-8"),
+        ("a,b\n" + "1,2\n" * 5000 + "1,x\n", "row at line 5002: column b is 'x'"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as error:
+        from_csv(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"label": "kinds"},
+            "no column is called 'kinds' (did you mean 'kind'?); the columns are height, weight, kind",
+        ),
+        ({"label": 3}, "label=3 is not one of its 3 columns"),
+        ({"label": "kind", "header": False}, "header=False says that columns have none"),
+    ],
+)
+def test_bad_labels(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        from_csv(written(tmp_path, TABLE), **how)
+    assert message in str(error.value)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two columns are called 'a'"):
+        from_csv(written(tmp_path, "a,a,b\n1,2,3\n"), label="a")
+
+
+def test_no_table(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.csv: no such file"):
+        from_csv(tmp_path / "none.csv")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        from_csv(tmp_path)
+
+
+CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    kind = array.dtype.str[1:]
+    header = bytes([0, 0, CODES[kind], array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", list(CODES))
+def test_every_type_and_rank(tmp_path: Path, kind: str, packed: bool) -> None:
+    for shape in [(5,), (4, 3), (2, 3, 4), (3, 1, 2, 2)]:
+        array = (np.arange(np.prod(shape)).reshape(shape) * 7 - 3).astype(kind)
+        path = written(tmp_path, gzip.compress(idx(array)) if packed else idx(array), "some-idx")
+        found = from_idx(x=path)["x"]
+        assert found.dtype == np.dtype(kind) and found.dtype.isnative
+        assert np.array_equal(found, array)
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    images = np.random.default_rng(0).integers(0, 256, (6, 5, 4)).astype(np.uint8)
+    images[0, 0, :2] = 0, 255
+    written(tmp_path, gzip.compress(idx(images)), "train-images-idx3-ubyte.gz")
+    written(tmp_path, gzip.compress(idx(np.arange(6, dtype=np.uint8))), "train-labels-idx1-ubyte.gz")
+    return tmp_path
+
+
+def test_images_with_their_labels(mnist: Path) -> None:
+    data = from_file(mnist / "train-images-idx3-ubyte.gz")
+    assert (data["x"].shape, data["x"].dtype, data["y"].dtype) == ((6, 1, 5, 4), np.float32, np.int64)
+    assert data["x"][0, 0, 0, :2].tolist() == [0, 1]
+    assert data["y"].tolist() == list(range(6))
+    with pytest.raises(UsageError, match=r"holds uint8 of shape \(6,\); expected images"):
+        idx_images(mnist / "train-labels-idx1-ubyte.gz", mnist / "train-labels-idx1-ubyte.gz")
+    with pytest.raises(UsageError, match=r"expected labels, integers of \(n,\)"):
+        idx_images(mnist / "train-images-idx3-ubyte.gz", mnist / "train-images-idx3-ubyte.gz")
+    with pytest.raises(UsageError, match="expected a name with 'images'"):
+        from_file(mnist / "train-labels-idx1-ubyte.gz")
+
+
+GOOD = idx(np.arange(12, dtype=np.int16).reshape(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "wrong magic number (the file is empty)"),
+        (b"\x89PNG\r\n\x1a\n", "wrong magic number 89 50 4e 47; an IDX file begins with 00 00, a type from 08, 09, 0b"),
+        (b"\0\0\x0a\1" + GOOD[4:], "wrong magic number 00 00 0a 01"),
+        (GOOD[:4], "its header ends too early: 2 axes, and 0 bytes for their sizes"),
+        (b"\0\0\x08\0", "its header ends too early: 0 axes"),
+        (b"\0\0\x08\xff" + bytes(40), "its header ends too early: 255 axes, and 40 bytes"),
+        (b"\0\0\x0b\2" + struct.pack(">2I", 2**32 - 1, 2**32 - 1), "its header names sizes (4294967295, 4294967295)"),
+        (GOOD[:-1], "sizes (3, 4), which take 24 bytes, but the file has 23"),
+        (GOOD + b"\0", "sizes (3, 4), which take 24 bytes, but it has more"),
+        (b"\0\0\x08\2" + struct.pack(">2I", 0, 3), "the dataset is empty (shape (0, 3))"),
+        (gzip.compress(GOOD[:-1]), "which take 24 bytes, but it has only 23"),
+        (gzip.compress(GOOD)[:-9], "cannot be read: Compressed file ended before"),
+        (gzip.compress(b"\0\0\x08\2" + struct.pack(">2I", 2**32 - 1, 2**20)), "but the file can unpack to"),
+        (gzip.compress(GOOD)[:4] + b"\xff" * 30, "cannot be read"),
+        (idx(np.array([1.0, np.nan])), "row 1 holds nan"),
+    ],
+)
+def test_bad_idx_files(tmp_path: Path, data: bytes, message: str) -> None:
+    path = written(tmp_path, data, "images-idx3-ubyte")
+    with pytest.raises(UsageError) as error:
+        from_idx(x=path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert message in str(error.value)
+
+
+def test_no_idx_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="none-idx: no such file"):
+        from_idx(x=tmp_path / "none-idx")
+
+
+def save_npz(folder: Path) -> Path:
+    np.savez(folder / "data.npz", x=np.ones((2, 3)), y=np.arange(2))
+    return folder / "data.npz"
+
+
+@pytest.mark.parametrize("make", [save_npz, lambda folder: written(folder, "a,b,c,y\n1,1,1,0\n1,1,1,1\n")])
+def test_a_file_of_any_format(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    data = from_file(make(tmp_path))
+    assert (data["x"].tolist(), data["y"].tolist()) == ([[1, 1, 1]] * 2, [0, 1])
+
+
+def test_a_file_of_no_known_format(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"data\.parquet: of no known format; expected a name such as data\.npz"):
+        from_file(tmp_path / "data.parquet")
