@@ -26,12 +26,23 @@ from .progress import format_held_out, make_watcher
 @click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
+@click.option("--compare", metavar="A,B", help="Run the first steps on A and on B; name the op where they part.")
+@click.option("--compare-steps", type=int, default=3, show_default=True, metavar="N", help="How many steps to compare.")
 @with_option_flags
-def train(model: str | None, config: Path | None, resume: Path | None, print_config: bool, **flags: Any) -> None:
+def train(
+    model: str | None,
+    config: Path | None,
+    resume: Path | None,
+    print_config: bool,
+    compare: str | None,
+    compare_steps: int,
+    **flags: Any,
+) -> int:
     """Train MODEL (by default cnn) and print what it reaches on held-out data.
 
     Every setting can be given by its dotted name, as in --model.dropout 0.1 or --optimizer.name adam; --print-config
-    lists them all.
+    lists them all. A side of --compare is a backend, with a device, a dtype or options behind colons: for instance
+    eager,eager:float64 or eager,eager:fast_kernels=false; the exit code is 1 where the sides part.
     """
     layer = flag_layer({f"--{name.replace('_', '-')}": (path, flags[name]) for name, path in _PATHS.items()})
     if resume is None:
@@ -42,12 +53,19 @@ def train(model: str | None, config: Path | None, resume: Path | None, print_con
         configuration = configure_resumed(resume, model, flags=[layer])
     if print_config:
         click.echo(configuration.toml(), nl=False)
-        return
+        return 0
+    if compare is not None:
+        from ..experiment.compare import compare as compare_sides
+
+        comparison = compare_sides(configuration.settings, compare.split(","), steps=compare_steps)
+        click.echo(str(comparison))
+        return 0 if comparison.divergence is None else 1
     task = prepare(configuration.settings)
     _announce(task)
     watch = partial(make_watcher, task.settings.run.epochs)
     outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
     _conclude(task, configuration, outcome)
+    return 0
 
 
 _PATHS = {

@@ -18,6 +18,9 @@ from ..ops.trees import Structure, first_difference, flatten, unflatten
 from ..ops.types import show_shape
 from .optim import Optimizer
 
+UPDATE = "update"
+"""The region in which a step clips its gradients and updates its parameters."""
+
 Clip = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 
@@ -110,7 +113,7 @@ def step_program(program: LossProgram, optimizer: Optimizer, clip: Clip | None) 
     ) -> Any:
         loss, aux, grads = gradient(ops, leaves, state, batch)
         trained, _ = program.split(leaves)
-        new, new_slots = ops.region("update", update, trained, grads, slots, scalars)
+        new, new_slots = ops.region(UPDATE, update, trained, grads, slots, scalars)
         return loss, aux, new, new_slots
 
     return step

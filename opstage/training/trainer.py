@@ -205,6 +205,11 @@ class ScalarTrainer:
         self.last_metrics = result.metrics
         return result
 
+    def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:
+        """Let `stand(interpreter)`, a `Transparent`, take the place of this trainer's interpreter."""
+        self._interpreter = stand(self._interpreter)
+        return self._interpreter
+
     # Leaving and coming back ----------------------------------------------------------------------------------------
 
     def export(self) -> TrainerValues:

@@ -1,0 +1,174 @@
+"""`--compare A,B`: wrong kernels of another package are named, with their line; rounding is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opstage.experiment import configure
+from opstage.experiment.compare import compare, side_options
+from opstage.interpreters import registry
+from opstage.models import mlp
+from opstage.ops.errors import UsageError
+from opstage.options import Options
+
+PLUGIN = '''
+"""Interpreters that are wrong on purpose, each in one place."""
+from opstage.interpreters.registry import make_interpreter
+from opstage.interpreters.transparent import Transparent
+
+
+class Wrong(Transparent):
+    calls = 0
+
+    def bind(self, primitive, refs, static, /):
+        outs = self.inner.bind(primitive, refs, static)
+        return (outs[0] * outs[0].dtype.type(1.001), *outs[1:]) if self.is_wrong(primitive, static) else outs
+
+
+class WrongForward(Wrong):
+    def is_wrong(self, primitive, static):
+        return primitive.name == "relu"
+
+
+class WrongGradient(Wrong):
+    def is_wrong(self, primitive, static):
+        return primitive.name == "matmul" and self.cursor.quiet and self.cursor.region.name == "layers.0"
+
+
+class WrongUpdate(Wrong):
+    def is_wrong(self, primitive, static):
+        return primitive.name == "adamw_update"
+
+
+class WrongNow(Wrong):
+    """Goes wrong at the fifth relu, whatever its operands are."""
+
+    def is_wrong(self, primitive, static):
+        self.calls += primitive.name == "relu"
+        return primitive.name == "relu" and self.calls == 5
+
+
+def eager(options):
+    return make_interpreter(options.replace(backend="eager"))
+
+
+def forward(options):
+    return WrongForward(eager(options))
+
+
+def gradient(options):
+    return WrongGradient(eager(options))
+
+
+def update(options):
+    return WrongUpdate(eager(options))
+
+
+def now(options):
+    return WrongNow(eager(options))
+'''
+
+
+@pytest.fixture
+def wrong_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with wrong interpreters, found by its entry points."""
+    (tmp_path / "wrong_kernels.py").write_text(PLUGIN)
+    information = tmp_path / "wrong_kernels-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-kernels\nVersion: 1.0\n")
+    entries = [f"wrong-{name} = wrong_kernels:{name}" for name in ("forward", "gradient", "update", "now")]
+    (information / "entry_points.txt").write_text("[opstage.interpreters]\n" + "\n".join(entries) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._third_party.cache_clear()
+    yield
+    registry._third_party.cache_clear()
+
+
+SETTINGS = configure("mlp", values={"model": {"hidden": (8, 8)}, "data": {"batch_size": 16}}, environ={}).settings
+
+
+def line_of(text: str) -> int:
+    lines = Path(mlp.__file__).read_text().splitlines()
+    (number,) = [i for i, line in enumerate(lines, start=1) if text in line]
+    return number
+
+
+@pytest.mark.parametrize("side", ["eager", "eager:float64", "eager:fast_kernels=false"])
+def test_right_interpreters_agree(side: str) -> None:
+    found = compare(SETTINGS, ["eager", side])
+    assert found.divergence is None
+    assert found.steps == 3
+    assert found.ops > 100
+    assert str(found).startswith(f"eager and {side} agree on the values and gradients of {found.ops} ops in 3")
+
+
+def test_a_wrong_forward_kernel_is_named_with_its_line_and_both_values(wrong_backends: None) -> None:
+    found = compare(SETTINGS, ["eager", "wrong-forward"])
+    divergence = found.divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.phase, divergence.op, divergence.region) == (1, "forward", "relu", "layers.0")
+    assert divergence.source is not None
+    assert divergence.source.line == line_of("ops.relu(")
+    right, wrong = divergence.values
+    assert wrong == pytest.approx(1.001 * right, rel=1e-6)
+    assert divergence.isolated
+    text = str(found)
+    assert f"mlp.py:{divergence.source.line} (layers.0)" in text
+    assert "ops.relu(linear(ops, layer, x))" in text
+    assert repr(right) in text and repr(wrong) in text
+
+
+@pytest.mark.parametrize("side", ["wrong-gradient", "wrong-gradient:float64"])
+def test_a_wrong_backward_kernel_names_the_op_whose_gradient_it_is(wrong_backends: None, side: str) -> None:
+    divergence = compare(SETTINGS, ["eager", side]).divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.phase, divergence.op) == (1, "gradient", "matmul")
+    assert divergence.region == "layers.0"
+    assert divergence.source is not None
+    assert divergence.source.text == 'return ops.linear(params["weight"], params["bias"], x)'
+
+
+def test_a_wrong_update_is_named(wrong_backends: None) -> None:
+    divergence = compare(SETTINGS, ["wrong-update", "eager"]).divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.phase, divergence.op) == (1, "update", "adamw_update")
+    assert divergence.source is None
+
+
+def test_a_kernel_that_is_wrong_for_another_reason_than_its_operands_is_named(wrong_backends: None) -> None:
+    """Two relus a step: the fifth is the first of step 3, and on equal operands it is right again."""
+    found = compare(SETTINGS, ["eager", "wrong-now"])
+    divergence = found.divergence
+    assert divergence is not None
+    assert (divergence.step, divergence.op, divergence.region, divergence.isolated) == (3, "relu", "layers.0", False)
+    assert "on equal operands it agrees" in str(found)
+
+
+def test_sides_are_read_in_any_order() -> None:
+    base = Options()
+    assert side_options("float64:eager", base) == base.replace(dtype="float64")
+    assert side_options("eager:seed=3:fast_kernels=false", base) == base.replace(seed=3, fast_kernels=False)
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        (["eager"], "needs two sides"),
+        (["eager", ""], "needs two sides"),
+        (["eager", "eagr"], r"'eagr' is no backend, device or dtype \(did you mean 'eager'\?\)"),
+        (["eager", "eager:sed=1"], "no such option"),
+        (["eager", "shape_check"], "computes no values"),
+    ],
+)
+def test_unusable_sides_are_one_error(sides: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        compare(SETTINGS, sides)
+
+
+def test_no_steps_are_an_error() -> None:
+    with pytest.raises(UsageError, match="at least 1 step"):
+        compare(replace(SETTINGS), ["eager", "eager"], steps=0)
