@@ -13,7 +13,7 @@ import numpy as np
 
 from .dims import is_one
 from .errors import ProgramError, ShapeError
-from .types import DType, Shape, show_shape
+from .types import INT64, DType, Shape, show_shape
 
 _SCALARS = (int, float, Fraction, np.integer, np.floating)
 
@@ -51,7 +51,7 @@ class Infix:
                 ops = y.ops
         elif isinstance(other, _SCALARS):
             value = other.item() if isinstance(other, np.generic) else other
-            return ops, x, ops.full(shape=x.shape, value=value, dtype=x.dtype)
+            return ops, x, ops.full(shape=x.shape, value=value, dtype=_scalar_dtype(x.dtype, value, ops.dtype))
         else:
             y = ops.const(other)
         if x.shape is not y.shape:
@@ -101,6 +101,9 @@ class Infix:
             )
         return self.ops.pow(self, exponent=exponent)
 
+    def __rpow__(self, base: Any) -> NoReturn:
+        raise ProgramError("b ** x with a ref in the exponent is not an op; write ops.exp(ops.scale(x, c=math.log(b)))")
+
     def __neg__(self) -> Any:
         return self.ops.neg(self)
 
@@ -131,6 +134,16 @@ class Infix:
         ops, x, y = self._pair(other)
         return ops.less_equal(y, x)
 
+    def __eq__(self, other: object) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.equal(x, y)
+
+    def __ne__(self, other: object) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.logical_not(ops.equal(x, y))
+
+    __hash__ = object.__hash__  # refs are keys by identity; two live ones never share a hash, so == is not asked
+
     def __bool__(self) -> NoReturn:
         raise ProgramError(
             "a ref has no truth value: a program runs the same way whatever its values are. "
@@ -150,6 +163,15 @@ class Infix:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {show_shape(self.shape)} {self.dtype}>"
+
+
+def _scalar_dtype(x: DType, value: Any, program: DType) -> DType:
+    """The dtype in which a number meets a ref: its own where that loses nothing; else the op says what differs."""
+    if x.kind in "fO":
+        return x
+    if isinstance(value, (float, Fraction)):
+        return program
+    return INT64 if x.kind == "b" and not isinstance(value, bool) else x
 
 
 def _same(a: Shape, b: Shape) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .dims import Dim, prod
+from .dims import Dim, DimExpr, DimFloat, prod
 from .errors import DtypeError, UsageError, nearest
 
 DType: TypeAlias = "np.dtype[Any]"
@@ -76,6 +77,23 @@ def is_float(dtype: DType) -> bool:
 def show_shape(shape: Shape) -> str:
     """`(B, 3, 32)`, and `(B,)` for rank 1, as Python writes tuples."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def require_value(value: Any, dtype: DType) -> None:
+    """A static number must be one that `dtype` holds: nothing is truncated or wrapped around silently."""
+    if dtype.kind == "f" or isinstance(value, (DimExpr, DimFloat)):
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        fits = False
+    elif dtype.kind == "O":
+        fits = True
+    elif dtype.kind == "b":
+        fits = value in (0, 1)
+    else:
+        limits = np.iinfo(dtype)
+        fits = int(value) == value and limits.min <= value <= limits.max
+    if not fits:
+        raise DtypeError(f"value {value!r} is no {dtype_name(dtype)}; give one that is, or another dtype")
 
 
 def require_float(x: TensorType, name: str) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from ..dims import Dim, DimExpr, exact_div, is_one, is_zero, prod, require_at_most, require_equal
-from ..errors import DtypeError, ShapeError
+from ..errors import ShapeError
 from ..primitive import Context, Linearity, Primitive, R, no_flops
 from ..protocol import Ops
 from ..rules import require_rank, same_type
-from ..types import Shape, TensorType, dtype_name, is_float, require_same_dtype, show_shape
+from ..types import Shape, TensorType, require_same_dtype, require_value, show_shape
 
 # Shape --------------------------------------------------------------------------------------------------------------
 
@@ -398,8 +397,7 @@ def _pad_shape(
             raise ShapeError(
                 f"{name} has {len(entries)} entries but x is {show_shape(x.shape)} of rank {rank}: {entries}"
             )
-    if isinstance(value, (float, Fraction)) and not is_float(x.dtype) and value % 1 != 0:
-        raise DtypeError(f"value {value} is no {dtype_name(x.dtype)} but x is {x}; pad it with an integer")
+    require_value(value, x.dtype)
     sizes: list[Dim] = []
     for axis, (size, (before, after), between) in enumerate(zip(x.shape, padding, interior)):
         if between < 0:

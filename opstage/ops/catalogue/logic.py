@@ -7,7 +7,7 @@ from typing import Any
 from ..primitive import Context, Primitive, R, no_flops
 from ..protocol import Ops
 from ..rules import same_shape, same_type, zeros_like
-from ..types import BOOL, Shape, TensorType, as_dtype, is_float, require_bool, require_number
+from ..types import BOOL, Shape, TensorType, as_dtype, is_float, require_bool, require_number, require_value
 
 # Comparisons --------------------------------------------------------------------------------------------------------
 
@@ -159,6 +159,7 @@ DETACH = Primitive(
 
 
 def _full_shape(*, shape: Shape, value: Any, dtype: str) -> tuple[TensorType, ...]:
+    require_value(value, as_dtype(dtype))
     return (TensorType(shape, as_dtype(dtype)),)
 
 
