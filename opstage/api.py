@@ -18,10 +18,10 @@ from .interpreters.derivatives import value_and_grad as value_and_grad_over
 from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import make_interpreter
-from .interpreters.shape_check import Report, check_base_program
+from .interpreters.shape_check import Report, check_base_program, unusable
 from .ops.errors import OpstageError, UsageError
 from .ops.spec import as_specs
-from .ops.trees import flatten, paths, unflatten
+from .ops.trees import flatten, map_leaves, paths, unflatten
 from .options import Options
 
 Program = Callable[..., Any]
@@ -47,8 +47,10 @@ def value_and_grad(
 ) -> tuple[Any, Any]:
     """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is one)."""
     program = with_train(program, train)
-    positions = (wrt,) if isinstance(wrt, int) else tuple(wrt)
+    positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
+        if not isinstance(position, int):
+            raise UsageError(f"wrt is the position of an argument, or a tuple of positions, not {wrt!r}")
         if not 0 <= position < len(args):
             raise UsageError(f"wrt={wrt} is out of range: the program got {len(args)} arguments")
 
@@ -64,10 +66,11 @@ def vjp(
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """`(value, pullback)`; `pullback(cotangent)` is a tuple aligned with args, None at integers.
 
-    The pullback runs forward and backward as one program, so that it works alike on every interpreter; `vjp` itself
-    runs the forward part alone, for the value.
+    The pullback runs forward and backward as one program, at the arguments as they are now, so that it works alike on
+    every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
     program = with_train(program, train)
+    args = map_leaves(snapshot, args)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         def base(ops: BaseInterpreter[Any], arguments: Any, seed: Any) -> Any:
@@ -125,9 +128,12 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     """
     options = options if options is not None else Options()
     program = with_train(program, train)
-    trees = tuple(as_specs(spec) for spec in specs)
-    leaves, structure = flatten(trees)
-    names = argument_paths(program, trees)
+    try:
+        trees = tuple(as_specs(spec) for spec in specs)
+        leaves, structure = flatten(trees)
+        names = argument_paths(program, trees)
+    except UsageError as error:
+        return unusable("Spec", error, options)
 
     def base(ops: Any, *refs: Any) -> Any:
         arguments = unflatten(structure, list(refs))
@@ -166,6 +172,11 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
         except OpstageError as error:
             raise type(error)(f"argument {names()[i]}: {error}") from None
     return tuple(refs)
+
+
+def snapshot(leaf: Any) -> Any:
+    """An argument as it is now, whatever the caller does to it later."""
+    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def owned(value: Any) -> Any:

@@ -132,6 +132,8 @@ def _aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[
     except ValueError as error:
         raise ShapeError(f"the {kind} is not built like what it belongs to: {error}", op=op) from None
     for g, x in zip(given, of):
+        if g is not None and not hasattr(g, "shape"):
+            raise ShapeError(f"the {kind} has a {type(g).__name__} where {show_shape(x.shape)} is expected", op=op)
         if g is not None and x.dtype.kind in "fO" and (g.shape != x.shape or g.dtype != x.dtype):
             raise ShapeError(
                 f"a {kind} is {show_shape(g.shape)} {dtype_name(g.dtype)} but its tensor is "

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_COMMANDS = _PACKAGE + "cli/"
 _USER_CODE_INSIDE = _PACKAGE + "models/"  # the shipped models are programs like any user's
 
 
@@ -44,12 +45,14 @@ def is_user_file(file: str) -> bool:
 
 
 def user_frame() -> SourceLine | None:
-    """The innermost line on the stack that is not the framework's own, or None."""
+    """The innermost line on the stack that is not the framework's own; None beneath a command, where nobody's is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file) and not file.startswith("<frozen"):
             return SourceLine(file, frame.f_lineno)
+        if file.startswith(_COMMANDS):
+            return None
         frame = frame.f_back
     return None
 

@@ -146,6 +146,7 @@ def _zero_dim(value: Any) -> Array:
     return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)
 
 
+_LARGEST = np.iinfo(np.int64).max
 _fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(v), 1, 1)
 
 
@@ -162,8 +163,18 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
     if force or kind in "fO":
         if dtype == EXACT:
-            return np.asarray(_fractions(array), dtype=object)
+            return _exact(array)
         return array.astype(dtype, copy=False)
+    if kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _LARGEST:
+        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {array.max()}")
     if kind == "u" or array.dtype.itemsize < 4:
         return array if kind == "b" else array.astype(np.int64)
     return array
+
+
+def _exact(array: Array) -> Array:
+    """Fractions equal to the elements, which must be finite."""
+    try:
+        return np.asarray(_fractions(array), dtype=object)
+    except (ValueError, OverflowError):  # nan and the infinities
+        raise UsageError("dtype exact holds fractions alone, but an element is nan or infinite") from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...ops.errors import LocatedError, OpstageError, SourceLine, UsageError, is_user_file
+from ...ops.dims import UNKNOWN, UnknownDimError
+from ...ops.errors import LocatedError, OpstageError, SourceLine, UsageError, is_user_file, nearest
 from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
@@ -14,6 +16,8 @@ from ...options import Options
 from ..registry import make_interpreter
 from .interpreter import ShapeOps
 from .report import Finding, Report
+
+_UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
 
 
 def check_base_program(
@@ -26,7 +30,7 @@ def check_base_program(
     try:
         runs_on = make_interpreter(options)
     except UsageError as error:
-        return _report(ShapeOps(options), [Finding("Options", str(error))], None, (), 0)
+        return unusable("Options", error, options)
     ops = ShapeOps(options, collect=True, runs_on=runs_on)
     outputs: Any = None
     try:
@@ -43,15 +47,32 @@ def check_base_program(
         adopted = [ops.adopt(ref) for ref in result]
         if not any(ref.doubtful for ref in adopted):
             outputs = unflatten(structure, [ref.type for ref in adopted])
-    except LocatedError as error:
-        errors.append(Finding(error.op or "program", error.reason, error.region, error.source))
-    except UsageError as error:
-        errors.append(Finding("program", str(error), source=_user_line(error)))
     except Exception as error:
-        # after a first finding this may well follow from it: unknown dims have no values to compute with
-        if not ops.findings:
-            errors.append(Finding("program", f"{type(error).__name__}: {error}", source=_user_line(error)))
+        if not (ops.findings and _may_follow(error)):
+            errors.append(_uncaught(error))
     return _report(ops, errors, outputs, inputs, count)
+
+
+def unusable(what: str, error: OpstageError, options: Options) -> Report:
+    """The report on a program that could not even begin, because of its options or specs."""
+    return _report(ShapeOps(options), [Finding(what, str(error))], None, (), 0)
+
+
+def _uncaught(error: Exception) -> Finding:
+    """What ended the program: an error that no op made, or the user's own code."""
+    if isinstance(error, LocatedError):
+        return Finding(error.op or "program", error.reason, error.region, error.source)
+    reason = str(error) if isinstance(error, OpstageError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AttributeError) and isinstance(error.name, str):
+        reason += nearest(error.name, [name for name in dir(error.obj) if not name.startswith("_")])
+    return Finding("program", reason, source=_user_line(error))
+
+
+def _may_follow(error: Exception) -> bool:
+    """Whether an error may well be the consequence of an earlier finding, which left sizes unknown."""
+    if isinstance(error, UnknownDimError) or not isinstance(error, (LocatedError, UsageError)):
+        return True
+    return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
 
 
 def _report(ops: ShapeOps, errors: list[Finding], outputs: Any, inputs: Any, parameters: Any) -> Report:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ...ops.closed import Body
 from ...ops.dims import UNKNOWN, DimExpr, DimScope
-from ...ops.errors import LocatedError, ProgramError, user_frame
+from ...ops.errors import LocatedError, ProgramError, SourceLine, UnsupportedError, user_frame
 from ...ops.infix import Infix
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
@@ -66,6 +66,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "bound_ops",
         "_memo",
         "_noted",
+        "_lines",
     )
 
     def __init__(self, options: Options, *, collect: bool = False, runs_on: BaseInterpreter[Any] | None = None):
@@ -83,6 +84,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.bound_ops = 0
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions
+        self._lines: dict[int, SourceLine | None] = {}  # the user's line of each op, for what its backward pass needs
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -133,13 +135,12 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         refs = tuple([self.adopt(ref) for ref in refs])
         types = tuple([ref.type for ref in refs])
         doubtful = any(ref.doubtful for ref in refs)
-        self.bound_ops += 1
+        self._stand()
         key = (primitive, types, *static.values())
         inferred = self._memo.get(key)
         if inferred is None:
             try:
                 outputs = primitive.infer(types, static, self.cursor.region.name)
-                self._require_kernel(primitive, types, static)
                 inferred = outputs, primitive.cost(types, outputs, static)
             except LocatedError as error:
                 if not self.collect:
@@ -147,6 +148,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 if not doubtful:
                     self.findings.append(self._finding(error, primitive, refs, static))
                 return tuple([ShapeRef(t, self, doubtful=True) for t in _guess(primitive, types)])
+            self._require_kernel(primitive, refs, static)
             self._memo[key] = inferred
             self._note_conditions(primitive)
         outputs, cost = inferred
@@ -158,34 +160,48 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
-        self.bound_ops += 1
+        self._stand()
+        refs = tuple([ShapeRef(type_, self) for type_ in types])
         try:
             outputs = primitive.infer(types, static, self.cursor.region.name)
-            self._require_kernel(primitive, types, static)
         except LocatedError as error:
             if not self.collect:
                 raise
             if not any(dim is UNKNOWN for type_ in types for dim in type_.shape):
-                refs = tuple([ShapeRef(type_, self) for type_ in types])
                 self.findings.append(self._finding(error, primitive, refs, static))
             return _guess(primitive, types)
+        self._require_kernel(primitive, refs, static)
         self._note_conditions(primitive)
         return outputs
 
-    def _require_kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> None:
+    def _stand(self) -> None:
+        """Count an op, and remember its line: what its derivative rules do later, they do on its behalf."""
+        self.bound_ops += 1
+        if self.collect and not self.cursor.quiet:
+            self._lines[self.cursor.ordinal] = user_frame()
+
+    def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:
         """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
         if self.runs_on is None or self.runs_on.has_kernel(primitive):
             return
         if any(isinstance(value, Body) for value in static.values()):
             return  # kernels for the body were asked for when it was traced
-        if primitive.decomposition is None:
-            raise self.runs_on.unsupported(primitive)
-        parts = ShapeOps(self.options, runs_on=self.runs_on)
-        parts.decompose(primitive, tuple(ShapeRef(type_, parts) for type_ in types), static)
+        try:
+            if primitive.decomposition is None:
+                raise self.runs_on.unsupported(primitive)
+            parts = ShapeOps(self.options, runs_on=self.runs_on)
+            parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
+        except UnsupportedError as error:
+            if not self.collect:
+                raise
+            finding = self._finding(error, primitive, refs, static)
+            if finding not in self.findings:  # the op's own backward pass often lacks the same kernel
+                self.findings.append(finding)
 
     def _note_conditions(self, primitive: Primitive) -> None:
+        source = self._lines.get(self.cursor.ordinal)
         for condition in self.scope.conditions[self._noted :]:
-            self.assumptions.append(Assumption(str(condition), primitive.name, user_frame(), condition.holds))
+            self.assumptions.append(Assumption(str(condition), primitive.name, source, condition.holds))
         self._noted = len(self.scope.conditions)
 
     def _finding(
@@ -197,7 +213,8 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         )
         dims = {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}
         bindings = tuple(f"{dim} was bound at {self.bound_at[dim]}" for dim in dims if dim in self.bound_at)
-        return Finding(error.op or primitive.name, error.reason, error.region, error.source, operands, bindings)
+        source = self._lines.get(self.cursor.ordinal) if self.cursor.quiet else error.source
+        return Finding(error.op or primitive.name, error.reason, error.region, source, operands, bindings)
 
 
 def _guess(primitive: Primitive, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
