@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,34 +56,6 @@ class Spec:
         """Declare the constraints in `scope`, once all Specs are bound there: one may speak of another's names."""
         for constraint in self.where:
             scope.declare(constraint)
-
-    def holds(self, shape: tuple[int, ...], sizes: dict[str, int]) -> str | None:
-        """None when `shape` satisfies this Spec given the `sizes` of names (which gain new ones); else why not."""
-        entries = self.shape.split() if isinstance(self.shape, str) else self.shape
-        if len(entries) != len(shape):
-            return f"has rank {len(shape)} but {self} has rank {len(entries)}"
-        scope = DimScope()
-        pending: list[tuple[int, Dim, int]] = []
-        for axis, (entry, size) in enumerate(zip(entries, shape)):
-            if isinstance(entry, str) and entry.isidentifier():
-                if sizes.setdefault(entry, size) != size:
-                    return f"has {size} on axis {axis} but {entry} is {sizes[entry]}"
-            else:
-                pending.append((axis, _dim(scope, entry, self), size))
-        for axis, dim, size in pending:
-            expected = dim if isinstance(dim, int) else _evaluate(dim, sizes)
-            if expected is not None and expected != size:
-                return f"has {size} on axis {axis} where {self} wants {dim}"
-        return None
-
-
-def _evaluate(dim: DimExpr, sizes: Mapping[str, int]) -> int | None:
-    from .dims import evaluate
-
-    try:
-        return int(evaluate(dim, sizes))
-    except KeyError:
-        return None
 
 
 def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:

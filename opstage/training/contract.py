@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..interpreters.shape_check import Assumption
-from ..ops.errors import ShapeError
+from ..ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
+from ..ops.errors import DtypeError, ShapeError
 from ..ops.spec import Spec, as_specs
 from ..ops.trees import align, flatten
-from ..ops.types import show_shape
+from ..ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
 
 
 class Contract:
@@ -18,6 +19,10 @@ class Contract:
     def __init__(self, specs: tuple[Any, ...], names: list[str]):
         self._trees = tuple(as_specs(tree) for tree in specs)
         self._specs, self._structure = flatten(self._trees)
+        self._scope = DimScope()
+        self._types: list[TensorType] = [spec.bind(self._scope, FLOAT32) for spec in self._specs]
+        for spec in self._specs:
+            spec.declare(self._scope)
         self.names = names
         self._conditions: list[Assumption] = []
         self._known: set[tuple[Any, ...]] = set()
@@ -33,24 +38,119 @@ class Contract:
         refs: Sequence[Any],
         unforeseen: Callable[[tuple[Any, ...]], None],
     ) -> None:
-        """Raise ShapeError for a batch outside the Specs; without any, `unforeseen(batch)` validates a new one."""
+        """Raise for a batch outside the Specs; where there are none, `unforeseen(batch)` validates a new signature."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
         if signature in self._known:
             return
         if not self._trees:
             unforeseen(batch)
         elif not any(isinstance(array, Spec) for array in arrays):
-            self._check_specs(batch, refs)
+            align(self._structure, batch, "the trainer's specs", "the batch")
+            self._check_specs(refs)
         self._known.add(signature)
 
-    def _check_specs(self, batch: tuple[Any, ...], refs: Sequence[Any]) -> None:
-        align(self._structure, batch, "the trainer's specs", "the batch")
+    def _check_specs(self, refs: Sequence[Any]) -> None:
+        """Shapes and dtypes, then what was declared of the named dims, then what the check left to be seen."""
         sizes: dict[str, int] = {}
-        for name, spec, ref in zip(self.names, self._specs, refs):
-            reason = spec.holds(tuple(ref.shape), sizes)
-            if reason is not None:
-                raise ShapeError(f"{name} is {show_shape(ref.shape)}: it {reason}", op="batch")
+        axes: list[_Axis] = []
+        for name, spec, type_, ref in zip(self.names, self._specs, self._types, refs):
+            shape = tuple(ref.shape)
+            if len(shape) != len(type_.shape):
+                raise _misfit(name, shape, f"has rank {len(shape)} but {spec} has rank {len(type_.shape)}")
+            if _kind(ref.dtype) != _kind(type_.dtype):
+                why = f"{name} is {dtype_name(ref.dtype)} but {spec} promised {_kind(type_.dtype)}"
+                raise DtypeError(why, op="batch")
+            axes += [_Axis(name, spec, shape, axis, dim) for axis, dim in enumerate(type_.shape)]
+        unread = [axis for axis in axes if not axis.read(sizes, self._scope.names)]
+        while any(axis.solve(sizes, self._scope.names) for axis in unread):
+            pass
+        for axis in unread:
+            axis.compare(sizes)
+        self._check_dims(sizes)
+
+    def _check_dims(self, sizes: Mapping[str, int]) -> None:
+        at = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+        for name, size in sizes.items():
+            if size == 0 and at_most(1, self._scope.dim(name)) is Verdict.proved:
+                raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]', op="batch")
+        for fact in self._scope.facts:
+            if _holds(fact.holds, sizes) is False:
+                raise ShapeError(f"{fact}, which was declared, does not hold at {at}", op="batch")
         for assumption in self._conditions:
-            if assumption.holds is not None and not assumption.holds(sizes):
-                at = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+            if assumption.holds is None:
+                continue
+            held = _holds(assumption.holds, sizes)
+            if held is None:
+                reason = "cannot be told from the sizes of the batch: let each dim stand alone on an axis of some Spec"
+                raise ShapeError(f"{assumption} {reason}", op="batch")
+            if not held:
                 raise ShapeError(f"{assumption} does not hold at {at}", op="batch")
+
+
+class _Axis(NamedTuple):
+    """One axis of a batch argument and the dim that its Spec gives it."""
+
+    name: str
+    spec: Spec
+    shape: tuple[int, ...]
+    axis: int
+    dim: Dim
+
+    @property
+    def size(self) -> int:
+        return self.shape[self.axis]
+
+    def read(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
+        """Take the size of a dim that stands alone; False for what is left to `solve` and `compare`."""
+        alone = str(self.dim)
+        if alone not in names:
+            return False
+        if sizes.setdefault(alone, self.size) != self.size:
+            raise self.misfit(f"but {alone} is {sizes[alone]}")
+        return True
+
+    def solve(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
+        """Find the only unknown name of an expression such as 2*H or H + 1, which goes through it in even steps."""
+        for name in names:
+            if name in sizes or self.value(sizes) is not None:
+                continue
+            first, second, third = (self.value({**sizes, name: trial}) for trial in (1, 2, 3))
+            if first is None or second is None or third is None or second - first != third - second or first == second:
+                continue
+            steps, rest = divmod(self.size - first, second - first)
+            if rest or steps < -1:
+                raise self.misfit(f"where {self.spec} wants {self.dim}")
+            sizes[name] = 1 + steps
+            return True
+        return False
+
+    def compare(self, sizes: Mapping[str, int]) -> None:
+        expected = self.value(sizes)
+        if expected is not None and expected != self.size:
+            raise self.misfit(f"where {self.spec} wants {self.dim}")
+
+    def value(self, sizes: Mapping[str, int]) -> int | None:
+        """The dim at these sizes; None where one is missing."""
+        try:
+            return evaluate(self.dim, sizes)
+        except MissingSizeError:
+            return None
+
+    def misfit(self, why: str) -> ShapeError:
+        return _misfit(self.name, self.shape, f"has {self.size} on axis {self.axis} {why}")
+
+
+def _misfit(name: str, shape: tuple[int, ...], why: str) -> ShapeError:
+    return ShapeError(f"{name} is {show_shape(shape)}: it {why}", op="batch")
+
+
+def _kind(dtype: DType) -> str:
+    return {"f": "floats", "O": "floats", "b": "a mask"}.get(dtype.kind, "integers")
+
+
+def _holds(holds: Callable[[dict[str, int]], bool], sizes: Mapping[str, int]) -> bool | None:
+    """None where a name has no size."""
+    try:
+        return holds(dict(sizes))
+    except MissingSizeError:
+        return None
