@@ -32,8 +32,13 @@ def _label(x: tuple[int, ...], gamma: bool, beta: bool) -> str:
     return f"{x}{' gamma' if gamma else ''}{' beta' if beta else ''}"
 
 
+def _present(gamma: Any, beta: Any) -> Any:
+    """PyTorch 2.13 fails in the backward passes, first or second, of a beta without a gamma: so it gets one of ones."""
+    return torch.ones_like(beta) if gamma is None and beta is not None else gamma
+
+
 def _layer_norm(x: torch.Tensor, gamma: Any, beta: Any, eps: float = 1e-5) -> torch.Tensor:
-    return functional.layer_norm(x, x.shape[-1:], gamma, beta, eps)
+    return functional.layer_norm(x, x.shape[-1:], _present(gamma, beta), beta, eps)
 
 
 def _rms_norm(x: torch.Tensor, gamma: Any, eps: float = 1e-5) -> torch.Tensor:
@@ -41,9 +46,7 @@ def _rms_norm(x: torch.Tensor, gamma: Any, eps: float = 1e-5) -> torch.Tensor:
 
 
 def _group_norm(x: torch.Tensor, gamma: Any, beta: Any, groups: int) -> torch.Tensor:
-    """PyTorch 2.13 fails in the backward pass of a beta without a gamma, so it gets one of ones."""
-    gamma = torch.ones_like(beta) if gamma is None and beta is not None else gamma
-    return functional.group_norm(x, groups, gamma, beta)
+    return functional.group_norm(x, groups, _present(gamma, beta), beta)
 
 
 def _batch_norm(
@@ -52,7 +55,7 @@ def _batch_norm(
     """The result, and the batch statistics that PyTorch takes into the running ones."""
     moved = x.movedim(channel_axis, 1) if x.ndim > 1 else x
     others = tuple(i for i in range(moved.ndim) if i != 1)
-    out = functional.batch_norm(moved, None, None, gamma, beta, training=True, eps=eps)
+    out = functional.batch_norm(moved, None, None, _present(gamma, beta), beta, training=True, eps=eps)
     return out.movedim(1, channel_axis), moved.mean(others), moved.var(others, correction=1)
 
 
