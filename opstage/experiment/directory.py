@@ -50,8 +50,8 @@ class RunDirectory:
     def create(cls, path: Path) -> RunDirectory:
         """A directory for a new run; a `UsageError` when it holds a run already or cannot be written."""
         made = not path.exists()
-        make_folder(path)
         try:
+            make_folder(path)
             directory = cls(path, _take(path), made)
         except UsageError:
             if made:

@@ -254,6 +254,7 @@ def _recipe_layer(name: str) -> Layer:
             "run": {"epochs": recipe.epochs},
             "data": {"batch_size": recipe.batch_size},
             "optimizer": {
+                "name": recipe.optimizer,
                 "lr": recipe.lr,
                 "weight_decay": recipe.weight_decay,
                 "warmup": recipe.warmup,

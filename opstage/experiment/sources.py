@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from ..data import Dataset, from_npz, train_test_split
+from ..data import Dataset, from_file, train_test_split
+from ..models import Model
 from ..training.recipes import Recipe
 from .settings import Settings
 
 
-def load_data(settings: Settings, recipe: Recipe) -> tuple[Dataset, Dataset]:
-    """(training data, held-out data)."""
-    seed = settings.options.seed
-    if settings.data.file is None:
+def load_data(settings: Settings, model: Model, recipe: Recipe) -> tuple[Dataset, Dataset]:
+    """(training data, held-out data); of a file's arrays x and y as many as the model's batch has."""
+    seed, file = settings.options.seed, settings.data.file
+    if file is None:
         return recipe.data(seed)
-    whole = from_npz(settings.data.file, keys=("x", "y"))
-    return train_test_split(whole, test=settings.data.held_out, seed=seed)
+    training, held_out = train_test_split(from_file(file), test=settings.data.held_out, seed=seed)
+    if len(model.batch) == 1:
+        return training.only("x"), held_out.only("x")
+    return training, held_out

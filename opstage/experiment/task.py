@@ -50,7 +50,7 @@ def prepare(settings: Settings) -> Task:
     """Load the data, make the trainer (which checks the shapes of the whole step) and the optimizer."""
     run, options = settings.run, settings.options
     chosen, recipe = shipped_model(run.model, settings.model), shipped_recipe(run.model)
-    training, held_out = load_data(settings, recipe)
+    training, held_out = load_data(settings, chosen, recipe)
     batches = Loader(training, settings.data.batch_size, seed=options.seed, drop_last=True)
     test_batches = Loader(held_out, min(256, len(held_out)), shuffle=False)
     optimizer = settings.optimizer.make(run.epochs * len(batches))

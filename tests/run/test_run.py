@@ -1,0 +1,270 @@
+"""Runs kept in a directory: interrupted and resumed ones end as uninterrupted ones; others are refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.experiment import Configuration, configure, extras, journal
+from opstage.experiment.metrics import read_metrics
+from opstage.experiment.run import CHECKPOINT, Outcome, run_task
+from opstage.experiment.settings import configure_resumed
+from opstage.experiment.task import prepare
+from opstage.ops.errors import UsageError
+from opstage.training import checkpoint
+from opstage.training.fit import EpochResult
+
+SMALL = {
+    "run": {"model": "mlp", "epochs": 2, "log_every": 3, "checkpoint_every": 4, "plot": False},
+    "model": {"hidden": (8,)},
+    "data": {"batch_size": 128},
+}
+
+
+class Quiet:
+    """A watcher that interrupts after a number of steps, if given one."""
+
+    def __init__(self, stop_after: int | None = None):
+        self.stop_after = stop_after
+        self.seen = 0
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        self.seen += 1
+        if self.seen == self.stop_after:
+            raise KeyboardInterrupt
+
+    def epoch(self, result: EpochResult) -> None:
+        pass
+
+
+def configured(out: Path, **more: Any) -> Configuration:
+    values = {**SMALL, **more, "run": {**SMALL["run"], **more.get("run", {}), "out": str(out)}}
+    return configure(values=values, environ={})
+
+
+def started(configuration: Configuration, watcher: Quiet | None = None, *, resume: bool = False) -> Outcome:
+    watcher = watcher if watcher is not None else Quiet()
+    return run_task(prepare(configuration.settings), configuration, lambda done, steps: watcher, resume=resume)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    """The lines without what is measured."""
+    lines = read_metrics(out / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key != "samples_per_second"} for line in lines]
+
+
+def assert_same_checkpoint(left: Path, right: Path) -> None:
+    a, b = checkpoint.load(left / CHECKPOINT), checkpoint.load(right / CHECKPOINT)
+    for name, array in a.trainer.params.items():
+        assert array.tobytes() == b.trainer.params[name].tobytes()
+    assert a.optimizer is not None and b.optimizer is not None
+    for name, slots in a.optimizer.slots.items():
+        assert [slot.tobytes() for slot in slots] == [slot.tobytes() for slot in b.optimizer.slots[name]]
+    assert a.position.epoch == b.position.epoch
+    assert [r.held_out for r in a.position.results] == [r.held_out for r in b.position.results]
+
+
+def test_a_run_keeps_what_it_says(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    outcome = started(configured(out))
+    assert sorted(p.name for p in out.iterdir()) == [
+        "checkpoint", "config.toml", "metrics.jsonl", "report.html", "run.json"
+    ]  # fmt: skip
+    lines = metrics(out)
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("step", 3), ("step", 6), ("step", 9), ("epoch", 11), ("step", 12), ("step", 15), ("step", 18), ("step", 21),
+        ("epoch", 22),
+    ]  # fmt: skip
+    assert lines[-1]["held_out"] == outcome.results[-1].held_out
+    run = json.loads((out / "run.json").read_text())
+    assert run["seed"] == 0
+    assert run["versions"]["numpy"] == np.__version__
+    assert run["data"]["training"]["rows"] == 1438
+    assert configure(file=out / "config.toml", environ={}).settings == configured(out).settings
+    page = (out / "report.html").read_text()
+    assert "Finished: 2 of 2 epochs, 22 of 22 steps." in page
+    assert page.count("<polyline") == 4
+    assert 'id="confusion"' in page
+    assert "params.layers.0.weight (8, 64) float32" in page
+
+
+@pytest.mark.parametrize("stop", [2, 5, 11, 15])
+def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, stop: int) -> None:
+    """Steps 1-11 are the first epoch; lines are written every 3 steps, checkpoints every 4."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    started(configured(whole))
+    with pytest.raises(KeyboardInterrupt):
+        started(configured(cut), Quiet(stop_after=stop))
+    assert checkpoint.load(cut / CHECKPOINT).trainer.steps_taken == stop
+    assert "Interrupted after" in (cut / "report.html").read_text()
+    again = Quiet()
+    started(configure_resumed(cut, environ={}), again, resume=True)
+    assert again.seen == 22 - stop
+    assert metrics(cut) == metrics(whole)
+    assert_same_checkpoint(whole, cut)
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """As SIGKILL leaves it: lines beyond the checkpoint, the last one torn, and no final save."""
+
+    class Killed(BaseException):
+        pass
+
+    class Killer(Quiet):
+        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+            self.seen += 1
+            if self.seen == 10:
+                raise Killed
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    started(configured(whole))
+    with pytest.raises(Killed):
+        started(configured(cut), Killer())
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "st')
+    again = Quiet()
+    started(configure_resumed(cut, environ={}), again, resume=True)
+    assert again.seen == 22 - 8
+    assert metrics(cut) == metrics(whole)
+    assert_same_checkpoint(whole, cut)
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
+    started(configured(tmp_path / "a"))
+    watcher = Quiet()
+    before = metrics(tmp_path / "a")
+    assert len(started(configure_resumed(tmp_path / "a", environ={}), watcher, resume=True).results) == 2
+    assert watcher.seen == 0
+    assert metrics(tmp_path / "a") == before
+
+
+def test_a_run_that_never_saved_starts_over(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Killer(Quiet):
+        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        started(configured(tmp_path / "a"), Killer())
+    watcher = Quiet()
+    started(configure_resumed(tmp_path / "a", environ={}), watcher, resume=True)
+    assert watcher.seen == 22
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        started(configured(out), Quiet(stop_after=2))
+    return out
+
+
+def test_another_model_is_refused(finished: Path) -> None:
+    with pytest.raises(UsageError, match="holds a run of mlp, but the argument MODEL says cnn; leave that out"):
+        configure_resumed(finished, "cnn", environ={})
+    assert configure_resumed(finished, "mlp", environ={}).settings.run.model == "mlp"
+
+
+def test_another_configuration_is_refused(finished: Path) -> None:
+    with pytest.raises(UsageError, match=r'started with options.dtype = "float32", but environment variable OPSTAGE_'):
+        configure_resumed(finished, environ={"OPSTAGE_DTYPE": "float64"})
+
+
+def test_a_configuration_edited_by_hand_is_refused(finished: Path) -> None:
+    file = finished / "config.toml"
+    file.write_text(file.read_text().replace("hidden = [8]", "hidden = [9]"))
+    with pytest.raises(UsageError, match=r"its model.hidden is \[8\], but the run's configuration says \[9\]"):
+        started(configure_resumed(finished, environ={}), resume=True)
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.random((300, 1, 8, 8), np.float32), np.arange(300) % 10
+    file, out = tmp_path / "d.npz", tmp_path / "run"
+    np.savez(file, x=x, y=y)
+    with pytest.raises(KeyboardInterrupt):
+        started(configured(out, data={"file": str(file), "batch_size": 64}), Quiet(stop_after=1))
+    before = sorted(out.rglob("*"))
+    np.savez(file, x=x * 2, y=y)
+    with pytest.raises(UsageError, match=r"cannot be resumed: its training data were others: 240 rows \(x <f4 \[240"):
+        started(configure_resumed(out, environ={}), resume=True)
+    assert sorted(out.rglob("*")) == before
+    np.savez(file, x=x, y=y)
+    started(configure_resumed(out, environ={}), resume=True)
+
+
+def test_a_full_disk_in_the_middle_is_one_error_and_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+
+    class Filling(Quiet):
+        def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+            self.seen += 1
+            if self.seen == 6:
+                monkeypatch.setattr(os, "fsync", full)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+        started(configured(out), Filling())
+    monkeypatch.undo()
+    assert checkpoint.load(out / CHECKPOINT).trainer.steps_taken == 4
+    assert not list(out.rglob("*.tmp"))
+    started(configure_resumed(out, environ={}), resume=True)
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    task = prepare(configured(tmp_path / "run").settings)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left on device"):
+        run_task(task, configured(tmp_path / "run"), lambda done, steps: Quiet())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_named_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda package: False)
+    monkeypatch.setattr(journal, "is_installed", lambda package: False)
+    for setting, extra in (("plot", "plot"), ("tensorboard", "tensorboard")):
+        with pytest.raises(UsageError, match=rf"pip install 'opstage\[{extra}\]'"):
+            started(configured(tmp_path / "run", run={setting: True}))
+        assert list(tmp_path.iterdir()) == []
+    said: list[str] = []
+    configuration = configured(tmp_path / "run", run={"plot": None, "epochs": 1})
+    run_task(prepare(configuration.settings), configuration, lambda done, steps: Quiet(), say=said.append)
+    assert said == ["no loss.png: matplotlib is not installed; pip install 'opstage[plot]'"]
+
+
+def test_plot_and_events_are_written(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    out = tmp_path / "run"
+    started(configured(out, run={"plot": True, "tensorboard": True}))
+    png = (out / "loss.png").read_bytes()
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert int.from_bytes(png[16:20], "big") > 1000
+    (file,) = out.glob("events.out.tfevents.*")
+    found: dict[str, list[int]] = {}
+    for event in EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(event.step)
+    assert found["held_out/accuracy"] == found["loss/epoch"] == [11, 22]
+    assert found["loss/step"] == found["lr"] == [3, 6, 9, 12, 15, 18, 21]
