@@ -35,7 +35,7 @@ class Config:
         halvings = len(self.channels) - 1
         if self.height % 2**halvings or self.width % 2**halvings:
             raise UsageError(
-                f"images of {self.height}x{self.width} pixels cannot be halved {halvings} times, once for each entry of "
+                f"images of {self.height}x{self.width} pixels cannot be halved {halvings} times, for each entry of "
                 f"channels after the first; expected multiples of {2**halvings}"
             )
 

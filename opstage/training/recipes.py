@@ -62,8 +62,8 @@ RECIPES: dict[str, Recipe] = {
     "mlp": Recipe(held_out_digits, 60, 64, 2e-3, 0.05, "accuracy", 0.98),
     "pinn": Recipe(burgers_points, 375, 1024, 1e-2, 0.0, "relative_l2", 0.02, True, optimizer="muon"),
     "resnet": Recipe(held_out_digits, 15, 64, 2e-3, 0.01, "accuracy", 0.97),
-    "unet": Recipe(held_out_noisy_digits, 8, 64, 4e-3, 0.01, "loss", 0.034, True),
-    "vae": Recipe(held_out_images, 200, 64, 2e-3, 0.01, "loss", -20.0, True),
+    "unet": Recipe(held_out_noisy_digits, 8, 64, 8e-3, 0.01, "loss", 0.032, True),
+    "vae": Recipe(held_out_images, 200, 64, 2e-3, 0.01, "loss", -22.0, True),
     "vit": Recipe(held_out_digits, 30, 64, 2e-3, 0.01, "accuracy", 0.96),
 }
 

@@ -1,0 +1,56 @@
+"""What tests of several models ask of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import opstage
+from opstage.init import build
+from opstage.models import Model, model
+from opstage.ops.trees import flatten, map_leaves, paths
+from opstage.training.recipes import recipe
+from opstage.training.trainer import check_trainer, scalar_trainer
+
+FLOAT64 = opstage.Options(dtype="float64")
+
+
+def batch_of(name: str, rows: int) -> tuple[np.ndarray, ...]:
+    """The first rows of the recipe's training data."""
+    return tuple(array[:rows] for array in recipe(name).data(0)[0].arrays)
+
+
+def built(declarations: Any, seed: int = 0) -> Any:
+    return None if declarations is None else build(declarations, dtype="float64", seed=seed)
+
+
+def require_right_for_every_batch_size(name: str) -> None:
+    made = model(name)
+    report = check_trainer(made.loss, build(made.init), *made.batch, state=built(made.state))
+    assert report.ok, str(report)
+    assert "B" in str(report.cost), "the batch size should be symbolic"
+
+
+def require_gradients(made: Model, *batch: np.ndarray, none: tuple[str, ...] = ()) -> None:
+    """Every parameter has a gradient, but those whose path ends in one of `none`, which must not have any; and all of
+    them together are the slope of the loss along a random direction, by a central difference."""
+    state = built(made.state)
+    trainer = scalar_trainer(made.loss, built(made.init), options=FLOAT64, state=state)
+    params = trainer.get_params()
+    _, gradient = trainer.loss_and_backward(*batch)
+    leaves, _ = flatten(gradient)
+    largest = max(np.abs(leaf).max() for leaf in leaves)
+    for path, leaf in zip(paths(gradient), leaves):
+        reached = bool(np.abs(leaf).max() > 1e-9 * largest)
+        assert reached != path.endswith(none), path
+    generator = np.random.default_rng(0)
+    direction = map_leaves(lambda p: generator.normal(size=p.shape), params)
+    step = 1e-6
+
+    def along(distance: float) -> float:
+        trainer.set_params(map_leaves(lambda p, d: p + distance * d, params, direction))
+        return float(trainer.forward(*batch, train=True))
+
+    slope = sum(float(np.sum(g * d)) for g, d in zip(leaves, flatten(direction)[0]))
+    np.testing.assert_allclose(slope, (along(step) - along(-step)) / (2 * step), rtol=1e-5)
