@@ -1,4 +1,4 @@
-"""NumPy kernels: activation functions and their fused derivatives."""
+"""Kernels: activation functions and their fused derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition."""
+"""Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition."""
 
 from __future__ import annotations
 
@@ -56,8 +56,14 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
+def _products(x: Array, y: Array) -> Array:
+    """x·yᵀ, row-major, which NumPy alone does not make of every x and y."""
+    out = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
+    return np.matmul(x, np.swapaxes(y, -1, -2), out=out)
+
+
 def fast_attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array]:
-    p = np.matmul(q * number(rsqrt(q.shape[-1]), q.dtype), np.swapaxes(k, -1, -2))
+    p = _products(q * number(rsqrt(q.shape[-1]), q.dtype), k)
     queries = p.shape[-2]
     if has_mask:
         loops.masked_softmax(rows(np.broadcast_to(mask[0], p.shape)), queries, causal, rows(p))
@@ -67,7 +73,7 @@ def fast_attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, c
 
 
 def fast_attention_grad(q: Array, k: Array, v: Array, p: Array, g: Array) -> tuple[Array, Array, Array]:
-    s = np.matmul(g, np.swapaxes(v, -1, -2))
+    s = _products(g, v)
     loops.scores_cotangent(rows(p), number(rsqrt(q.shape[-1]), q.dtype), rows(s))
     return np.matmul(s, k), np.matmul(np.swapaxes(s, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), g)
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: arithmetic and functions of one element."""
+"""Kernels: arithmetic and functions of one element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: reading entries at indices, and adding to them."""
+"""Kernels: reading entries at indices, and adding to them."""
 
 from __future__ import annotations
 

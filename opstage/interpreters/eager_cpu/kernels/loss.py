@@ -1,4 +1,4 @@
-"""NumPy kernels: losses and their fused derivatives."""
+"""Kernels: losses and their fused derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: normalisations and their fused cotangents, with variances in two passes."""
+"""Kernels: normalisations and their fused cotangents, with variances in two passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: pools, by one strided view of x for each cell of the window."""
+"""Kernels: pools, by one strided view of x for each cell of the window."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
+from ..loops import pooling as loops
+from ..loops.jit import integers, packed
 from .windows import Sizes, reach, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -177,6 +179,35 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     MAX_POOL_GATHER: max_pool_gather,
     AVG_POOL: avg_pool,
     AVG_POOL_GRAD: avg_pool_grad,
+}
+
+
+def _by_planes(x: Array, rank: int) -> Array:
+    """x as a matrix with a row for each plane of its last `rank` axes."""
+    return packed(x).reshape(math.prod(x.shape[:-rank]), math.prod(x.shape[-rank:]))
+
+
+def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, **window: Sizes) -> Array:
+    rank = len(shape)
+    out = np.zeros((*g.shape[:-rank], *shape), g.dtype)
+    planes = _by_planes(g, rank)
+    if loops.max_pool_scatter(planes, integers(index).reshape(planes.shape), _by_planes(out, rank)):
+        return out
+    return max_pool_scatter(g, index, shape)
+
+
+def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, **window: Sizes) -> Array:
+    rank = len(kernel)
+    out = np.empty(index.shape, x.dtype)
+    into = _by_planes(out, rank)
+    if loops.max_pool_gather(_by_planes(x, rank), integers(index).reshape(into.shape), into):
+        return out
+    return max_pool_gather(x, index, kernel)
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    MAX_POOL_SCATTER: fast_max_pool_scatter,
+    MAX_POOL_GATHER: fast_max_pool_gather,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

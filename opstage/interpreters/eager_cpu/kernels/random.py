@@ -1,4 +1,4 @@
-"""NumPy kernels: random tensors."""
+"""Kernels: random tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: reductions along axes, and the normalised exponentials."""
+"""Kernels: reductions along axes, and the normalised exponentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy kernels: optimizer updates, with one or two buffers in place of a result per operation.
+"""Kernels: optimizer updates, with one or two buffers in place of a result per operation.
 
 Each repeats its decomposition operation by operation, so the bits are the same. Muon's time goes into matrix products,
 so its decomposition serves.

@@ -8,22 +8,28 @@ from .functions import add, exp, peak
 from .jit import Array, loop
 
 
+_WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is slower than a few in vain
+
+
 @loop()
 def softmax_of_scores(queries: int, causal: bool, p: Array) -> None:
     """softmax of each row; with `causal` over as many keys as there are queries up to its own, and 0 beyond."""
     real, keys = p.dtype.type, p.shape[1]
     for i in range(p.shape[0]):
         allowed = min(i % queries + 1, keys) if causal else keys
-        top = peak(p, i, allowed)
+        stop = min((allowed + _WIDTH - 1) // _WIDTH * _WIDTH, keys)
+        for j in range(allowed, stop):
+            p[i, j] = real(-math.inf)
+        top = peak(p, i, stop)
         total = real(0)
-        for j in range(allowed):
+        for j in range(stop):
             e = exp(p[i, j] - top)
             p[i, j] = e
             total = add(total, e)
         share = real(1) / total
-        for j in range(allowed):
+        for j in range(stop):
             p[i, j] *= share
-        for j in range(allowed, keys):
+        for j in range(stop, keys):
             p[i, j] = real(0) * share  # nan if the row is
 
 
@@ -32,10 +38,10 @@ def masked_softmax(mask: Array, queries: int, causal: bool, p: Array) -> None:
     """softmax of each row over the keys that its mask (and with `causal` its place) allows; 0 where it allows none."""
     real, keys = p.dtype.type, p.shape[1]
     for i in range(p.shape[0]):
-        allowed = min(i % queries + 1, keys) if causal else keys
         for j in range(keys):
-            if j >= allowed or not mask[i, j]:
-                p[i, j] = real(-math.inf)
+            p[i, j] = p[i, j] if mask[i, j] else real(-math.inf)
+        for j in range(i % queries + 1 if causal else keys, keys):
+            p[i, j] = real(-math.inf)
         top = peak(p, i, keys)
         if top == real(-math.inf):
             top = real(0)

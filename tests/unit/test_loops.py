@@ -1,0 +1,278 @@
+"""What compiled loops are made of: their functions and formulas, when they are compiled, and where code is kept."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.eager_cpu.loops import jit
+from opstage.interpreters.eager_cpu.loops.functions import erf, exp, peak
+from opstage.interpreters.eager_cpu.loops.jit import Array, Elementwise, Loop, inlined, loop
+from opstage.interpreters.scalar import activation, random, update
+from opstage.ops.splitmix import random_words
+
+DTYPES = (np.float32, np.float64)
+
+
+@loop()
+def each_exp(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        out[i] = exp(x[i])
+
+
+@loop()
+def each_erf(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        out[i] = erf(x[i])
+
+
+@loop()
+def each_peak(x: Array, out: Array) -> None:
+    for i in range(x.shape[0]):
+        out[i] = peak(x, i, x.shape[1])
+
+
+def in_ulps(actual: Any, exact: Any, dtype: Any) -> float:
+    return float(np.max(np.abs(actual - exact) / np.spacing(np.abs(exact).astype(dtype))))
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(np.float32, -86.6, 88.72), (np.float64, -707.6, 709.78)])
+def test_exp_is_within_an_ulp(dtype: Any, low: float, high: float) -> None:
+    x = np.concatenate([np.linspace(low, high, 100_001), np.linspace(-1, 1, 50_001)]).astype(dtype)
+    out = np.empty_like(x)
+    each_exp(x, out)
+    assert in_ulps(out, np.exp(x.astype(np.longdouble)), dtype) < 1.0
+
+
+@pytest.mark.parametrize(("dtype", "beyond"), [(np.float32, 88.73), (np.float64, 709.79)])
+def test_exp_at_its_edges(dtype: Any, beyond: float) -> None:
+    x = np.array([0.0, -0.0, beyond, 1e4, np.inf, -beyond, -1e4, -np.inf, np.nan, -np.nan], dtype)
+    out = np.empty_like(x)
+    each_exp(x, out)
+    np.testing.assert_array_equal(out, [1, 1, np.inf, np.inf, np.inf, 0, 0, 0, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_erf_is_that_of_the_c_library(dtype: Any) -> None:
+    x = np.concatenate([np.linspace(-6, 6, 20_001), [0.0, -0.0, 1e-20, np.inf, -np.inf, np.nan]]).astype(dtype)
+    out = np.empty_like(x)
+    each_erf(x, out)
+    expected = np.array([math.erf(v) for v in x])
+    np.testing.assert_array_max_ulp(out[:-1], expected[:-1].astype(dtype), 3)
+    assert np.isnan(out[-1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_peak_is_the_maximum_of_rows_without_nan(dtype: Any) -> None:
+    x = np.random.default_rng(3).standard_normal((200, 67)).astype(dtype)
+    x[0], x[1], x[2, 5], x[3] = -np.inf, -3.0, np.inf, np.finfo(dtype).min
+    x[4, :] = np.array([-0.0, -1e-40])[np.arange(67) % 2]
+    out = np.empty(200, dtype)
+    each_peak(x, out)
+    np.testing.assert_array_equal(out, x.max(axis=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_formulas_run_as_they_stand(dtype: Any) -> None:
+    x, g = dtype(0.7), dtype(-1.3)
+    e = lambda v: np.exp(v)  # noqa: E731
+    f = lambda v: dtype(math.erf(v))  # noqa: E731
+    sigma = 1 / (1 + math.exp(-0.7))
+    expected = {
+        activation.sigmoid(dtype, e)(x): sigma,
+        activation.sigmoid_grad(dtype)(x, g): -1.3 * 0.7 * 0.3,
+        activation.tanh_grad(dtype)(x, g): -1.3 * (1 - 0.49),
+        activation.relu_grad(dtype)(x, g): -1.3,
+        activation.silu(dtype, e)(x): 0.7 * sigma,
+        activation.silu_grad(dtype, e)(x, g): -1.3 * sigma * (1 + 0.7 * (1 - sigma)),
+        activation.gelu_tanh(dtype, e)(x): 0.35 * (1 + math.tanh(math.sqrt(2 / math.pi) * (0.7 + 0.044715 * 0.343))),
+        activation.gelu_erf(dtype, f)(x): 0.35 * (1 + math.erf(0.7 / math.sqrt(2))),
+        activation.gelu_erf_grad(dtype, e, f)(x, g): -1.3
+        * (0.5 * (1 + math.erf(0.7 / math.sqrt(2))) + 0.7 * math.exp(-0.245) / math.sqrt(2 * math.pi)),
+    }
+    for actual, value in expected.items():
+        assert type(actual) is dtype
+        assert float(actual) == pytest.approx(value, rel=8 * float(np.finfo(dtype).eps))
+    h = 1e-3
+    slope = [activation.gelu_tanh(np.float64, np.exp)(0.7 + d) for d in (-2 * h, -h, h, 2 * h)]
+    difference = (slope[0] - 8 * slope[1] + 8 * slope[2] - slope[3]) / (12 * h)
+    tolerance = max(1e-9, 8 * float(np.finfo(dtype).eps))
+    assert float(activation.gelu_tanh_grad(dtype, e)(x, g)) == pytest.approx(-1.3 * difference, rel=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
+    """A literal of another type in a formula would carry a float32 computation over to float64."""
+    import numba
+
+    jit._register()
+    real = numba.from_dtype(np.dtype(dtype))
+    formulas = [
+        (1, activation.sigmoid(dtype, exp)),
+        (2, activation.sigmoid_grad(dtype)),
+        (2, activation.tanh_grad(dtype)),
+        (2, activation.relu_grad(dtype)),
+        (1, activation.silu(dtype, exp)),
+        (2, activation.silu_grad(dtype, exp)),
+        (1, activation.gelu_tanh(dtype, exp)),
+        (2, activation.gelu_tanh_grad(dtype, exp)),
+        (1, activation.gelu_erf(dtype, erf)),
+        (2, activation.gelu_erf_grad(dtype, exp, erf)),
+        (5, update.adagrad(math.sqrt)),
+        (7, update.rmsprop(math.sqrt)),
+        (8, update.adadelta(math.sqrt)),
+        (11, update.adam(math.sqrt)),
+    ]
+    for count, formula in formulas:
+        compiled = numba.njit((real,) * count)(formula)
+        returned = compiled.nopython_signatures[0].return_type
+        assert set(getattr(returned, "types", [returned])) == {real}, formula.__qualname__
+
+
+def test_the_formula_of_random_bits_runs_as_it_stands() -> None:
+    formula = random.uniform_integer(np.uint64)
+    with np.errstate(over="ignore"):
+        drawn = [int(formula(np.uint64(2**64 - 3), np.uint64(i))) for i in range(9)]
+    assert drawn == [int(word) >> 40 for word in random_words(2**64 - 3, 9)]
+
+
+def test_updates_are_not_contracted() -> None:
+    """p·shrink - step·rate with the product rounded before the difference, as the decomposition says."""
+
+    @inlined()
+    def difference(real: Any) -> Any:
+        return lambda a, b, c: a - b * c
+
+    def body(a: Array, b: Array, c: Array, out: Array) -> None:
+        for i in range(a.size):
+            out[i] = difference(a[i], b[i], c[i])
+
+    rng = np.random.default_rng(1)
+    for dtype in DTYPES:
+        a, b, c = rng.standard_normal((3, 4099)).astype(dtype)
+        a[::2] = (b * c)[::2]  # where a fused operation would leave the rounding error of the product
+        out = np.empty_like(a)
+        Loop(body, 1)(a, b, c, out)
+        assert out.tobytes() == (a - b * c).tobytes()
+        assert (out[::2] == 0).all()
+
+
+# When ----------------------------------------------------------------------------------------------------------------
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_opstage_imports_no_compiler_and_nothing_heavy() -> None:
+    code = (
+        "import sys, opstage\n"
+        "from opstage.interpreters.eager_cpu.kernels import kernel_table\n"
+        "kernel_table('float32', True)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'numba', 'llvmlite', 'scipy', 'rich'}))"
+    )
+    assert run_python(code).strip() == "[]"
+
+
+def test_programs_without_compiled_kernels_import_no_compiler() -> None:
+    code = (
+        "import sys, numpy, opstage\n"
+        "opstage.value_and_grad(lambda ops, x: ops.sum(ops.mul(ops.exp(x), x)), numpy.ones(3))\n"
+        "plain = opstage.Options(fast_kernels=False)\n"
+        "opstage.value_and_grad(lambda ops, x: ops.sum(ops.silu(x)), numpy.ones(3), options=plain)\n"
+        "print('numba' in sys.modules)"
+    )
+    assert run_python(code).strip() == "False"
+
+
+# Where ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh_folder() -> Iterator[None]:
+    jit.cache_folder.cache_clear()
+    yield
+    jit.cache_folder.cache_clear()
+
+
+def doubled(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        out[i] = x[i] + x[i]
+
+
+def use(function: Any) -> Any:
+    """A new loop around `function`, called once; numba's record of how it came by the machine code."""
+    made = Loop(function, 1)
+    x = np.arange(5, dtype=np.float32)
+    out = np.empty_like(x)
+    made(x, out)
+    assert out.tolist() == [0, 2, 4, 6, 8]
+    return made._compiled[x.dtype].stats
+
+
+@pytest.mark.usefixtures("fresh_folder")
+def test_machine_code_is_kept_and_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not use(doubled).cache_hits
+    assert use(doubled).cache_hits
+    assert {path.parent.parent.parent for path in tmp_path.rglob("*.nbc")} == {tmp_path}
+
+
+@pytest.mark.usefixtures("fresh_folder")
+def test_another_source_has_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "formula.py").write_text("x + 1")
+    monkeypatch.setattr(jit, "_COMPILED", (sources,))
+    before = jit.cache_folder()
+    (sources / "formula.py").write_text("x + 2")
+    jit.cache_folder.cache_clear()
+    assert jit.cache_folder() != before
+
+
+@pytest.mark.usefixtures("fresh_folder")
+def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(jit, "_HERE", tmp_path / "file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folder = jit.cache_folder()
+    assert folder is not None and folder.parent == tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("fresh_folder")
+def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"cannot be kept on disk.*Set NUMBA_CACHE_DIR to a folder"):
+        use(doubled)
+    assert not use(doubled).cache_hits
+    x = np.array([-1.0, 2.0], np.float32)
+    assert Elementwise(activation.relu_grad, operands=2)(x, x).tolist() == [0.0, 2.0]
+
+
+@pytest.mark.usefixtures("fresh_folder")
+def test_a_full_disk_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from numba.core.caching import FunctionCache
+
+    def fail(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(FunctionCache, "save_overload", fail)
+    assert not use(doubled).cache_hits
