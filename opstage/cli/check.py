@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
+from ..experiment.settings import configure
 from ..init import build
 from ..models import model as shipped_model
-from ..options import Options
 from ..training.trainer import check_trainer
-from .flags import with_options
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 
-@click.command()
-@click.argument("model", default="cnn")
-@with_options
-def check(model: str, options: Options) -> int:
-    """Check MODEL's forward pass, backward pass and update on shapes alone. Exit code 0 if it is right, 1 if not."""
-    chosen = shipped_model(model)
+@click.command(cls=DottedCommand)
+@click.argument("model", required=False)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
+@with_option_flags
+def check(model: str | None, config: Path | None, **flags: Any) -> int:
+    """Check MODEL's forward pass, backward pass and update on shapes alone. Exit code 0 if it is right, 1 if not.
+
+    MODEL is cnn by default; its configuration is taken as by train, for instance --model.dense 64.
+    """
+    settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
+    options = settings.options
+    chosen = shipped_model(settings.run.model, settings.model)
     params = build(chosen.init, dtype=options.dtype, seed=options.seed)
     state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
     report = check_trainer(chosen.loss, params, *chosen.batch, options=options, state=state)
-    click.echo(f"{model}, one training step:")
+    click.echo(f"{settings.run.model}, one training step:")
     for name, type_ in report.inputs:
         click.echo(f"  {name:<28} {type_}")
     click.echo(str(report))

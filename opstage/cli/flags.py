@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any
 
 import click
 from typing_extensions import override
 
 from ..config import Layer
-from ..options import Options
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _META = "opstage.dotted"
@@ -40,36 +38,22 @@ class DottedCommand(click.Command):
         return super().parse_args(ctx, rest)
 
 
-def flag_layer(given: Mapping[str, tuple[str, Any]]) -> Layer:
-    """The flags as a layer: `given` maps a flag to its path and value, None where it was not given.
+def flag_layer(paths: Mapping[str, str], given: Mapping[str, Any]) -> Layer:
+    """The flags as a layer: `paths` maps a flag's name to the path it sets, `given` to its value, None without one.
 
-    Dotted flags of the running command come after them.
+    The dotted flags of the running command come after them.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for flag, (path, value) in given.items():
-        if value is not None:
-            values[path], origins[path] = str(value), flag
+    for name, path in paths.items():
+        if given[name] is not None:
+            values[path], origins[path] = str(given[name]), f"--{name.replace('_', '-')}"
     for path, text in click.get_current_context().meta.get(_META, {}).items():
         values[path], origins[path] = text, f"--{path}"
     return Layer(values, origins, text=True)
 
 
-def options_of(**flags: Any) -> Options:
-    """Options from the environment, overridden by the flags that were given."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    return Options.from_dict(given, base=Options.from_env(), source="the command line")
-
-
-def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --backend, --device, --dtype and --seed, and hand the command an `options` made of them."""
-
-    @with_option_flags
-    @wraps(command)
-    def wrapped(backend: str | None, device: str | None, dtype: str | None, seed: int | None, **rest: Any) -> Any:
-        return command(options=options_of(backend=backend, device=device, dtype=dtype, seed=seed), **rest)
-
-    return wrapped
+OPTION_PATHS = {name: f"options.{name}" for name in ("backend", "device", "dtype", "seed")}
 
 
 def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, final
 
 import click
 
 from ..training.fit import EpochResult
+
+_WINDOW = 50
+"""How many steps the rate is measured over."""
 
 
 @final
@@ -35,20 +41,22 @@ class PlainLines(AbstractContextManager["PlainLines"]):
 
 @final
 class Bar(AbstractContextManager["Bar"]):
-    """A rich progress bar over all steps, with loss, held-out accuracy, samples per second and time left."""
+    """A rich progress bar over all steps, with loss, held-out metrics, samples per second and time left."""
 
-    def __init__(self, epochs: int, done: int, steps: int, **progress: Any):
+    def __init__(
+        self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic, **progress: Any
+    ):
         """`done` of all `steps` are done already; `progress` is passed on to rich."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._epochs = epochs
+        self._steps = steps
+        self._done = done
         self._held_out = ""
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
         self._progress: Any = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(),
-            **progress,
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), **progress
         )
         epoch = min(epochs, done * epochs // steps + 1)
         self._task = self._progress.add_task(
@@ -57,6 +65,7 @@ class Bar(AbstractContextManager["Bar"]):
 
     def __enter__(self) -> Self:
         self._progress.start()
+        self._times.append(self._clock())
         return self
 
     def __exit__(
@@ -65,17 +74,29 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.stop()
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        speed = self._progress.tasks[0].speed
-        rate = f"  {speed * samples:,.0f} samples/s" if speed else ""
+        """One step more. The rate is that of the last steps in this process, known from the first of them on."""
+        self._done += 1
+        self._times.append(self._clock())
+        elapsed = self._times[-1] - self._times[0]
+        pace = ""
+        if elapsed > 0:
+            speed = (len(self._times) - 1) / elapsed
+            left = timedelta(seconds=round((self._steps - self._done) / speed))
+            pace = f"  {speed * samples:,.0f} samples/s  {left} left"
         self._progress.update(
             self._task,
-            advance=1,
+            completed=self._done,
             description=f"epoch {epoch + 1}/{self._epochs}",
-            status=f"loss {loss:.4f}{self._held_out}{rate}",
+            status=f"loss {loss:.4f}{self._held_out}{pace}",
         )
 
     def epoch(self, result: EpochResult) -> None:
+        """The metrics that are shown from now on."""
         self._held_out = f"  {_held_out(result)}"
+
+    def refresh(self) -> None:
+        """Draw now."""
+        self._progress.refresh()
 
 
 def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar:

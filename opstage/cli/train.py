@@ -12,7 +12,7 @@ from ..experiment.run import Outcome, run_task
 from ..experiment.settings import Configuration, configure, configure_resumed
 from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
-from .flags import DottedCommand, flag_layer, with_option_flags
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .progress import format_held_out, make_watcher
 
 
@@ -44,7 +44,7 @@ def train(
     lists them all. A side of --compare is a backend, with a device, a dtype or options behind colons: for instance
     eager,eager:float64 or eager,eager:fast_kernels=false; the exit code is 1 where the sides part.
     """
-    layer = flag_layer({f"--{name.replace('_', '-')}": (path, flags[name]) for name, path in _PATHS.items()})
+    layer = flag_layer(_PATHS, flags)
     if resume is None:
         configuration = configure(model, file=config, flags=[layer])
     elif config is not None:
@@ -63,7 +63,12 @@ def train(
     task = prepare(configuration.settings)
     _announce(task)
     watch = partial(make_watcher, task.settings.run.epochs)
-    outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
+    try:
+        outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
+    except KeyboardInterrupt:
+        if task.settings.run.out is not None:
+            click.echo(f"saved; opstage train --resume {task.settings.run.out} goes on from here", err=True)
+        raise
     _conclude(task, configuration, outcome)
     return 0
 
@@ -74,10 +79,7 @@ _PATHS = {
     "lr": "optimizer.lr",
     "batch_size": "data.batch_size",
     "data": "data.file",
-    "backend": "options.backend",
-    "device": "options.device",
-    "dtype": "options.dtype",
-    "seed": "options.seed",
+    **OPTION_PATHS,
 }
 
 

@@ -1,0 +1,195 @@
+"""`opstage train` and `check`: where settings come from, as a person at a terminal sees it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from opstage.cli.main import main
+from opstage.cli.progress import Bar, make_watcher
+from opstage.training.fit import EpochResult
+
+Command = Callable[..., tuple[int, str, str]]
+TINY = ["--epochs", "1", "--model.hidden", "8", "--batch-size", "256"]
+
+
+@pytest.fixture
+def opstage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run the command in an empty directory; its exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["opstage", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, out, err
+
+    return run
+
+
+def shown(text: str) -> dict[str, tuple[str, str]]:
+    """Value and origin by dotted path, from what --print-config prints."""
+    table, found = "", {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line.strip("[]")
+        elif line:
+            assignment, _, origin = line.partition("  # ")
+            key, _, value = assignment.partition(" = ")
+            found[f"{table}.{key}"] = value.strip(), origin
+    return found
+
+
+def test_the_merged_configuration_names_every_source(
+    opstage: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.toml").write_text(
+        '[run]\nmodel = "mlp"\n[optimizer]\nlr = 0.5\nname = "adam"\n[options]\nseed = 1\n'
+    )
+    monkeypatch.setenv("OPSTAGE_SEED", "2")
+    monkeypatch.setenv("OPSTAGE_DTYPE", "float64")
+    words = ["--config", "s.toml", "--lr", "0.25", "--model.dropout=0", "--model.hidden", "4,5", "--seed", "3"]
+    code, out, err = opstage("train", *words, "--print-config")
+    assert (code, err) == (0, "")
+    found = shown(out)
+    assert found["run.model"] == ('"mlp"', "s.toml:2")
+    assert found["run.epochs"] == ("60", "recipe of mlp")
+    assert found["run.log_every"] == ("10", "default")
+    assert found["optimizer.name"] == ('"adam"', "s.toml:5")
+    assert found["optimizer.lr"] == ("0.25", "--lr")
+    assert found["options.dtype"] == ('"float64"', "environment variable OPSTAGE_DTYPE")
+    assert found["options.seed"] == ("3", "--seed")
+    assert found["model.dropout"] == ("0.0", "--model.dropout")
+    assert found["model.hidden"] == ("[4, 5]", "--model.hidden")
+    assert tomllib.loads(out)["model"] == {
+        "inputs": [1, 8, 8], "hidden": [4, 5], "classes": 10, "dropout": 0.0, "label_smoothing": 0.05
+    }  # fmt: skip
+
+
+def test_a_printed_configuration_is_one_to_run_again(opstage: Command, tmp_path: Path) -> None:
+    _, first, _ = opstage("train", "mlp", "--optimizer.clip_norm", "2", "--print-config")
+    (tmp_path / "c.toml").write_text(first)
+    _, second, _ = opstage("train", "--config", "c.toml", "--print-config")
+    assert tomllib.loads(second) == tomllib.loads(first)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.dept", "6"], "opstage: --model.dept: [model] has no key 'dept'"),
+        (["--model.hiden", "6"], "(did you mean 'hidden'?)"),
+        (["--modl.hidden", "6"], "--modl.hidden: no table [modl] (did you mean 'model'?)"),
+        (["--options.seed", "x"], "--options.seed: options.seed: 'x' is not an integer"),
+        (["--model.dropout"], "--model.dropout: model.dropout: it has no value; expected a number"),
+        (["--optimizer.name", "adan"], "(did you mean 'adam'?)"),
+        (["--optimizer.name", "sgd", "--optimizer.betas", "0.9,0.99"], "sgd has no betas"),
+        (["--optimizer.warmup", "2"], "--optimizer.warmup: warmup must be a share of the steps"),
+        (["--lr", "-1"], "--lr: lr must be finite and at least 0 but is -1.0"),
+        (["--lr", "nan"], "--lr: optimizer.lr: nan is not finite"),
+        (["--config", "none.toml"], "none.toml: cannot read the configuration: No such file"),
+        (["--config", "bad.toml"], "bad.toml: not a TOML file"),
+        (["--config", "wrong.toml"], "wrong.toml:3: options.seed: '7' is not an integer"),
+        (["--config", "unknown.toml"], "unknown.toml:1: no key 'epoch' outside the tables"),
+        (["--out", "file/run"], "cannot be written"),
+        (["--resume", "nowhere"], "nowhere holds no run to resume"),
+        (["--resume", "nowhere", "--config", "bad.toml"], "leave --config out"),
+        (["--compare", "eager"], "a comparison needs two sides"),
+    ],
+)
+def test_bad_settings_are_one_line_and_exit_code_2(
+    opstage: Command, tmp_path: Path, words: list[str], message: str
+) -> None:
+    (tmp_path / "bad.toml").write_text("run = [")
+    (tmp_path / "wrong.toml").write_text('[options]\n# a seed\nseed = "7"\n')
+    (tmp_path / "unknown.toml").write_text("epoch = 3\n")
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.iterdir())
+    code, _, err = opstage("train", "mlp", *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_check_takes_the_configuration_too(opstage: Command) -> None:
+    code, out, _ = opstage("check", "mlp", "--model.hidden", "7", "--dtype", "float64")
+    assert code == 0
+    assert "params.layers.0.weight       (7, 64) float64" in out
+
+
+def test_a_run_in_a_directory_is_refused_twice_and_resumed(opstage: Command, tmp_path: Path) -> None:
+    code, out, _ = opstage("train", "mlp", *TINY, "--out", "run", "--run.plot", "false")
+    assert code == 0
+    assert out.splitlines()[-1] == "kept in run: report.html, metrics.jsonl, config.toml, checkpoint"
+    code, _, err = opstage("train", "mlp", *TINY, "--out", "run")
+    assert (code, err) == (
+        2, "opstage: run holds a run already; continue it with --resume run, or choose another --out\n"
+    )  # fmt: skip
+    code, _, err = opstage("train", "--resume", "run", "--epochs", "5")
+    assert (code, "run was started with run.epochs = 1, but --epochs says 5" in err) == (2, True)
+    code, out, _ = opstage("train", "--resume", "run")
+    assert (code, "after 1 epochs" in out) == (0, True)
+
+
+def test_comparing_prints_agreement(opstage: Command) -> None:
+    code, out, _ = opstage("train", "mlp", *TINY, "--compare", "eager,eager:float64", "--compare-steps", "1")
+    assert code == 0
+    assert out.startswith("eager and eager:float64 agree on the values and gradients of")
+
+
+def test_an_interrupt_saves_and_ends_with_130(tmp_path: Path) -> None:
+    """SIGINT once the first epoch's line is out; the run goes on from there."""
+    command = [sys.executable, "-c", "from opstage.cli import main; main()", "train", "mlp"]
+    words = ["--epochs", "4000", "--model.hidden", "8", "--run.plot", "false", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch 1/"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.split("\n") == [
+        f"saved; opstage train --resume {tmp_path / 'run'} goes on from here",
+        "",
+        "interrupted",
+        "",
+    ]
+    assert (tmp_path / "run" / "checkpoint" / "checkpoint.json").exists()
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_lines_are_for_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(make_watcher(3, 0, 30), Bar)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert isinstance(make_watcher(3, 0, 30), Bar)
+
+
+def test_the_bar_shows_rate_and_time_left_right_after_a_resume() -> None:
+    """Ten of 30 steps were done before; the next one takes two seconds: 32 samples a second, 38 seconds left."""
+    now = [100.0]
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=160, color_system=None)
+    with Bar(3, 10, 30, clock=lambda: now[0], console=console, auto_refresh=False) as bar:
+        bar.refresh()
+        assert "epoch 2/3" in screen.getvalue()
+        assert "resumed" in screen.getvalue()
+        now[0] += 2
+        bar.step(1, 0, 0.5, 64)
+        bar.refresh()
+        assert "loss 0.5000  32 samples/s  0:00:38 left" in screen.getvalue()
+        bar.epoch(EpochResult(1, 0.4, {"accuracy": 0.975, "loss": 0.1}, 2.0, 128))
+        now[0] += 1
+        bar.step(2, 0, 0.25, 64)
+        bar.refresh()
+        expected = "epoch 3/3", "loss 0.2500  held-out accuracy 97.50 %, loss 0.1000  43 samples/s  0:00:27 left"
+        assert all(text in screen.getvalue() for text in expected)
