@@ -11,7 +11,7 @@ DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow lint parity bench clean
+.PHONY: help train test test-slow lint browser parity bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, which must be installed
+	$(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
