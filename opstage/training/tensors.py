@@ -81,6 +81,11 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
     length = int.from_bytes(prefix, "little")
     if size < 8 or length < 2:
         raise UsageError(f"{path}: not a safetensors file: it has no header")
+    if length > size - 8 and prefix.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
+        raise UsageError(
+            f"{path}: not a safetensors file but a pickle, which could run code; in PyTorch, write it anew with "
+            "safetensors.torch.save_file(model.state_dict(), …)"
+        )
     if length > HEADER_LIMIT:
         raise UsageError(
             f"{path}: not a safetensors file: its header would have {length:,} bytes, and {HEADER_LIMIT:,} are allowed"

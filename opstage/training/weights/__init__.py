@@ -1,0 +1,114 @@
+"""Weights of other libraries in and out: tensors in the safetensors format, mapped by names and shapes.
+
+PyTorch writes and reads such files by `safetensors.torch.save_file(model.state_dict(), …)` and `load_file`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ...ops.errors import UsageError
+from ..atomic import write_file
+from ..saved import TrainerValues
+from ..tensors import encode, read_tensors
+from ..trainer import ScalarTrainer
+from .mapping import Array, Row, Source, WeightMap
+from .names import pytorch_name
+from .propose import propose
+
+__all__ = [
+    "Row",
+    "Source",
+    "WeightMap",
+    "export_weights",
+    "import_weights",
+    "propose",
+    "propose_for",
+    "pytorch_names",
+    "read_state_dict",
+    "write_state_dict",
+]
+
+
+def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The tensors of a safetensors file by name. Raises UsageError for a file that is not one."""
+    return read_tensors(path)
+
+
+def write_state_dict(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    write_file(Path(path), [encode(tensors, {"format": "pt"})])
+
+
+def propose_for(
+    values: TrainerValues, tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
+) -> WeightMap:
+    """A source among `tensors` for each parameter and running statistic, or why there is none; see `propose`."""
+    return propose({path: array.shape for path, array in _all(values).items()}, tensors, overrides)
+
+
+def import_weights(
+    trainer: ScalarTrainer, tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
+) -> WeightMap:
+    """Give the trainer the weights of `tensors`, cast to its dtype; the map that did it.
+
+    Raises UsageError, and changes nothing, where a parameter has no source or a tensor no taker.
+    """
+    before = trainer.export()
+    chosen = propose_for(before, tensors, overrides)
+    chosen.require_complete("the file")
+    read = chosen.read(tensors)
+    trainer.restore(
+        TrainerValues(
+            {path: _cast(path, read[path], old) for path, old in before.params.items()},
+            {path: _cast(path, read[path], old) for path, old in before.state.items()},
+            before.steps_taken,
+            before.moments,
+        )
+    )
+    return chosen
+
+
+def export_weights(
+    values: TrainerValues, like: Mapping[str, Array] | None = None, overrides: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """Parameters and running statistics as a state_dict: built like `like`, or else under PyTorch's usual names."""
+    everything = _all(values)
+    if like is None:
+        return pytorch_names(everything)
+    chosen = propose_for(values, like, overrides)
+    chosen.require_complete("the file to be like")
+    written = chosen.write(everything, like)
+    used = {row.source.name for row in chosen.rows if row.source is not None}
+    for name in like:  # a tensor that two layers share is stored twice
+        if name not in used:
+            twin = next(
+                (n for n in used if like[n].shape == like[name].shape and np.array_equal(like[n], like[name])), ""
+            )
+            written[name] = written[twin].copy() if twin else written[name]
+    return written
+
+
+def pytorch_names(values: Mapping[str, Array]) -> dict[str, Array]:
+    """The values under the names that PyTorch's layers give: weight, bias, running_mean, running_var."""
+    renamed = {pytorch_name(path): array for path, array in values.items()}
+    if len(renamed) != len(values):
+        raise UsageError("two parameters would have one name in PyTorch; export them like a file of that model")
+    return renamed
+
+
+def _all(values: TrainerValues) -> dict[str, Array]:
+    twice = sorted(set(values.params) & set(values.state))
+    if twice:
+        raise UsageError(f"{twice[0]} is the path of a parameter and of a running statistic; rename one")
+    return {**values.params, **values.state}
+
+
+def _cast(path: str, array: Array, old: Array) -> Array:
+    if array.dtype.kind != old.dtype.kind:
+        raise UsageError(f"{path}: the file holds {array.dtype} values; expected {old.dtype}")
+    return array.astype(old.dtype)

@@ -1,0 +1,112 @@
+"""`WeightMap`: which tensor of a file becomes which parameter, and how; it is read both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+
+from ...ops.errors import UsageError
+from ...ops.trees import show_path
+from ...ops.types import show_shape
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of a file, or the `part`-th of the `parts` that it is cut into along `axis`, brought to our layout.
+
+    `axes` permutes what was cut out; None leaves it. Afterwards it is reshaped to the parameter's shape, which adds or
+    drops axes of one element alone.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+    part: int = 0
+    parts: int = 1
+    axis: int = 0
+
+    def read(self, tensors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+        """The parameter's value."""
+        piece = self._piece(tensors)
+        return np.ascontiguousarray(piece if self.axes is None else piece.transpose(self.axes)).reshape(shape)
+
+    def write(self, tensors: Mapping[str, Array], value: Array) -> None:
+        """Put the parameter's value where `read` would find it."""
+        place = self._piece(tensors)
+        axes = tuple(range(place.ndim)) if self.axes is None else self.axes
+        permuted = value.reshape(tuple(place.shape[axis] for axis in axes))
+        place[...] = permuted.transpose(np.argsort(axes))
+
+    def _piece(self, tensors: Mapping[str, Array]) -> Array:
+        """A view of what the parameter takes."""
+        whole = tensors[self.name]
+        return whole if self.parts == 1 else np.split(whole, self.parts, axis=self.axis)[self.part]
+
+    def __str__(self) -> str:
+        how = [f"part {self.part + 1} of {self.parts}"] if self.parts > 1 else []
+        if self.axes is not None:
+            how.append("transposed" if len(self.axes) == 2 else f"axes {self.axes}")
+        return f"{self.name} ({', '.join(how)})" if how else self.name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter: its source and why it is that one, or the error that it has none."""
+
+    path: str
+    shape: tuple[int, ...]
+    source: Source | None
+    why: str
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """A proposal for every parameter, and the tensors that none of them takes."""
+
+    rows: Sequence[Row]
+    unused: Sequence[str] = ()
+
+    @property
+    def errors(self) -> list[str]:
+        """What keeps the map from being applied, a line each."""
+        missing = [f"{show_path(row.path)} {show_shape(row.shape)}: {row.why}" for row in self.rows if not row.source]
+        return missing + [f"{name}: no parameter takes it" for name in self.unused]
+
+    def require_complete(self, what: str) -> None:
+        """Raise a UsageError that lists the errors, if there are any."""
+        if self.errors:
+            raise UsageError(
+                f"{what} does not fit the model:"
+                + "".join(f"\n  {error}" for error in self.errors)
+                + "\nname a tensor with --map PATH=NAME (NAME:T transposes it), or --map -=NAME to leave one out"
+            )
+
+    def read(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """The parameters by path, of a file's tensors."""
+        return {row.path: row.source.read(tensors, row.shape) for row in self.rows if row.source is not None}
+
+    def write(self, values: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
+        """The tensors of a file built like `like` that holds these parameters: `read`'s inverse."""
+        tensors = {name: np.array(array) for name, array in like.items()}
+        for row in self.rows:
+            if row.source is not None:
+                row.source.write(tensors, values[row.path])
+        return tensors
+
+    def table(self) -> Table:
+        """The proposal as a table for a terminal."""
+        table = Table("parameter", "shape", "tensor", "its shape", "why")
+        for row in self.rows:
+            theirs = ("—", "") if row.source is None else (str(row.source), show_shape(row.source.shape))
+            style = "red" if row.source is None else None
+            table.add_row(show_path(row.path), show_shape(row.shape), *theirs, row.why, style=style)
+        for name in self.unused:
+            table.add_row("—", "", name, "", "no parameter takes it", style="red")
+        return table

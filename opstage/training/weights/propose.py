@@ -1,0 +1,272 @@
+"""The proposal: parameters and tensors brought together by their names and shapes.
+
+Tensors are matched by layer: the weight of a layer and its bias come from one place. A pair of layers is possible when
+their weights have one shape, or would after a transpose, and the biases agree. Of the possible pairs those are taken,
+again and again, of which each is the other's best by name. What has no single best is ambiguous, and left to the user.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .layout import Layout, layouts, square
+from .mapping import Array, Row, Source, WeightMap
+from .names import Name, likeness, read_name
+
+_FUSED = ("in_proj", "qkv", "c_attn", "query_key_value")
+_BOOKKEEPING = ("num_batches_tracked", "rotary_emb.inv_freq")
+
+
+@dataclass
+class _Layer:
+    """The tensors of one layer by role."""
+
+    name: Name
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        return self.shapes.get("weight", ())
+
+
+def propose(
+    parameters: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, Array],
+    overrides: Mapping[str, str] | None = None,
+) -> WeightMap:
+    """A source among `tensors` for each of `parameters` (path -> shape), or why there is none.
+
+    `overrides` are decided already: path -> name of a tensor, or `name:T` for its transpose; the path `-` has the names
+    that are left out. A tensor that no parameter takes is an error too, unless it is bookkeeping (masks, counters) or
+    equal to one that is taken.
+    """
+    decided, ignored = _decided(parameters, tensors, overrides or {})
+    ours = _layers_of({path: shape for path, shape in parameters.items() if path not in decided})
+    taken = {row.source.name for row in decided.values() if row.source is not None}
+    theirs = _tensor_layers({name: a for name, a in tensors.items() if name not in taken | ignored}, ours)
+    rows = [*decided.values(), *_rows(ours, theirs, _pairs(ours, theirs))]
+    used = {row.source.name for row in rows if row.source is not None}
+    unused = [name for name in tensors if name not in used | ignored and not _harmless(name, tensors, used)]
+    order = {path: i for i, path in enumerate(parameters)}
+    return WeightMap(sorted(rows, key=lambda row: order.get(row.path, len(order))), unused)
+
+
+def _decided(
+    parameters: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Array], overrides: Mapping[str, str]
+) -> tuple[dict[str, Row], set[str]]:
+    rows, ignored = {}, set()
+    for path, text in overrides.items():
+        name, transposed = text.removesuffix(":T"), text.endswith(":T")
+        if path == "-":
+            ignored |= set(name.split(","))
+            continue
+        if path not in parameters or name not in tensors:
+            what = f"no parameter {path!r}" if path not in parameters else f"no tensor {name!r} in the file"
+            rows[path] = Row(path, parameters.get(path, ()), None, f"you chose {text}, but there is {what}")
+            continue
+        shape, found = parameters[path], tensors[name].shape
+        axes = tuple(reversed(range(len(found)))) if transposed else None
+        fits = _without_ones(found[::-1] if transposed else found) == _without_ones(shape)
+        source = Source(name, found, axes) if fits else None
+        rows[path] = Row(path, shape, source, "your choice" if fits else f"{text} that you chose is {found}")
+    return rows, ignored
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _layers_of(parameters: Mapping[str, tuple[int, ...]]) -> list[_Layer]:
+    found: dict[str, _Layer] = {}
+    for path, shape in parameters.items():
+        name = read_name(path)
+        layer = found.setdefault(name.module, _Layer(name))
+        layer.shapes[name.role], layer.paths[name.role] = tuple(shape), path
+    return _with_statistics(list(found.values()))
+
+
+def _with_statistics(layers: Sequence[_Layer]) -> list[_Layer]:
+    """Running statistics, which are in a tree of their own, join the normalisation beneath their path."""
+    whole = [layer for layer in layers if "weight" in layer.shapes or "bias" in layer.shapes]
+    rest = []
+    for layer in layers:
+        if layer in whole:
+            continue
+        beneath = [
+            other
+            for other in whole
+            if other.name.module.startswith(f"{layer.name.module}.") and other.weight in layer.shapes.values()
+        ]
+        if len(beneath) == 1 and not set(layer.shapes) & set(beneath[0].shapes):
+            beneath[0].shapes.update(layer.shapes)
+            beneath[0].paths.update(layer.paths)
+        else:
+            rest.append(layer)
+    return whole + rest
+
+
+def _tensor_layers(tensors: Mapping[str, Array], ours: Sequence[_Layer]) -> list[_Layer]:
+    found: dict[str, _Layer] = {}
+    for tensor, array in tensors.items():
+        name = read_name(tensor)
+        layer = found.setdefault(name.module, _Layer(name))
+        layer.shapes[name.role], layer.sources[name.role] = array.shape, Source(tensor, array.shape)
+    apart = any({"query", "attention"} <= set(layer.name.words) for layer in ours)
+    layers: list[_Layer] = []
+    for layer in found.values():
+        layers += _cut(layer) if apart and any(word in layer.name.module for word in _FUSED) else [layer]
+    return layers
+
+
+def _cut(layer: _Layer) -> list[_Layer]:
+    """A layer that computes query, key and value at once as three layers."""
+    weight = layer.weight
+    if len(weight) != 2:
+        return [layer]
+    axis = 0 if weight[0] == 3 * weight[1] else 1 if weight[1] == 3 * weight[0] else None
+    if axis is None:
+        return [layer]
+    pieces = []
+    for part, word in enumerate(("query", "key", "value")):
+        words = (*(w for w in layer.name.words if w not in ("in", "out", "qkv", "query", "key", "value")), word)
+        piece = _Layer(layer.name._replace(words=words, module=f"{layer.name.module} {word}"))
+        for role, source in layer.sources.items():
+            along = axis if role == "weight" else 0
+            shape = tuple(size // 3 if a == along else size for a, size in enumerate(source.shape))
+            piece.shapes[role] = shape
+            piece.sources[role] = replace(source, part=part, parts=3, axis=along)
+        pieces.append(piece)
+    return pieces
+
+
+def _pairs(ours: Sequence[_Layer], theirs: Sequence[_Layer]) -> dict[int, int | list[int]]:
+    """For each of our layers the number of theirs, or of several that are as good."""
+    our_places, their_places = _places(ours), _places(theirs)
+    scores: dict[int, dict[int, float]] = {}
+    for i, a in enumerate(ours):
+        scores[i] = {
+            j: _score(a, b, our_places[i], their_places[j]) for j, b in enumerate(theirs) if layouts(a.shapes, b.shapes)
+        }
+    pairs: dict[int, int | list[int]] = {}
+    while True:
+        best = {i: _best(row) for i, row in scores.items()}
+        columns: dict[int, dict[int, float]] = {}
+        for i, row in scores.items():
+            for j, score in row.items():
+                columns.setdefault(j, {})[i] = score
+        mutual = [(i, js[0]) for i, js in best.items() if len(js) == 1 and _best(columns[js[0]]) == [i]]
+        if not mutual:
+            return {**pairs, **best}
+        # The surest first; those of one score do not depend on each other's order.
+        surest = max(scores[i][j] for i, j in mutual)
+        for i, j in mutual:
+            if scores[i][j] == surest:
+                pairs[i] = j
+        gone = {j for j in pairs.values() if isinstance(j, int)}
+        scores = {
+            i: {j: score for j, score in row.items() if j not in gone} for i, row in scores.items() if i not in pairs
+        }
+
+
+def _best(row: Mapping[int, float]) -> list[int]:
+    top = max(row.values(), default=0.0)
+    return [key for key, score in row.items() if math.isclose(score, top, abs_tol=1e-9)]
+
+
+def _score(a: _Layer, b: _Layer, place_a: tuple[int, ...], place_b: tuple[int, ...]) -> float:
+    """How well two layers agree: 10 for the same name, 2 for all the words and 1 for the same place."""
+    same_name = 10.0 if a.name.module == b.name.module else 0.0
+    if len(a.name.numbers) == len(b.name.numbers):
+        place = 1.0 if place_a[:-1] == place_b[:-1] else -1.0
+    else:
+        place = 0.5 if place_a[-1] == place_b[-1] else 0.0
+    transposed = Layout.TRANSPOSED in layouts(a.shapes, b.shapes) and a.weight != b.weight
+    return same_name + 2 * likeness(a.name, b.name) + place - (0.25 if transposed else 0.0)
+
+
+def _places(layers: Sequence[_Layer]) -> list[tuple[int, ...]]:
+    """Where each layer stands among those of its shape, told by its numbers: the rank of each, and of all together.
+
+    Ranks make `features.0` and `features.3` the first and second, as `layers.0` and `layers.1` are.
+    """
+    classes: dict[object, list[int]] = {}
+    for i, layer in enumerate(layers):
+        classes.setdefault((tuple(sorted(layer.weight)), len(layer.name.numbers)), []).append(i)
+    places: list[tuple[int, ...]] = [()] * len(layers)
+    for members in classes.values():
+        numbers = [layers[i].name.numbers for i in members]
+        order = sorted(set(numbers))
+        columns = [sorted(set(column)) for column in zip(*numbers)]
+        for i, own in zip(members, numbers):
+            places[i] = (*(column.index(n) for column, n in zip(columns, own)), order.index(own))
+    return places
+
+
+def _rows(ours: Sequence[_Layer], theirs: Sequence[_Layer], pairs: Mapping[int, int | list[int]]) -> list[Row]:
+    matched = [(ours[i], theirs[j]) for i, j in pairs.items() if isinstance(j, int)]
+    rows = []
+    for i, a in enumerate(ours):
+        j = pairs.get(i, [])
+        if isinstance(j, list):
+            names = " or ".join(sorted({theirs[n].name.module for n in j}))
+            why = f"ambiguous: {names} would do" if j else "missing: no layer of the file has its shape"
+            rows += [Row(path, a.shapes[role], None, why) for role, path in a.paths.items()]
+            continue
+        b = theirs[j]
+        how, doubt = _layout(a, b, matched)
+        for role, path in a.paths.items():
+            source = b.sources.get(role)
+            if source is None:
+                rows.append(Row(path, a.shapes[role], None, f"missing: {b.name.module} has no {role}"))
+            elif role == "weight" and doubt:
+                rows.append(Row(path, a.shapes[role], None, doubt))
+            else:
+                axes = how.axes(len(b.weight)) if role == "weight" else None
+                rows.append(Row(path, a.shapes[role], replace(source, axes=axes), _why(a, b)))
+    return rows
+
+
+def _why(a: _Layer, b: _Layer) -> str:
+    if a.name.module == b.name.module:
+        return "same name"
+    return "like name" if likeness(a.name, b.name) >= 0.5 and a.name.words else "place and shape"
+
+
+def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> tuple[Layout, str]:
+    """How their weight lies, and the doubt if nothing tells.
+
+    A square weight fits either way. One that was cut out of a larger one lies as that was cut; any other lies as the
+    oblong weights of linear layers in the file do, and a layer with a bias is told by layers with a bias: embeddings,
+    and heads that share theirs, have none and lie the same way everywhere.
+    """
+    possible = layouts(a.shapes, b.shapes)
+    if not square(b.weight) or {"embedding", "position"} & set(a.name.words):
+        return possible[0], ""
+    source = b.sources["weight"]
+    if source.parts > 1:
+        return (Layout.SAME, Layout.TRANSPOSED)[source.axis], ""
+    told = {
+        layouts(x.shapes, y.shapes)[0]
+        for x, y in matched
+        if len(y.weight) == 2
+        and not square(y.weight)
+        and ("bias" in x.shapes) == ("bias" in a.shapes)
+        and not {"embedding", "position"} & set(x.name.words)
+    }
+    if len(told) > 1:
+        return possible[0], f"ambiguous: {b.name.module} is square, and other layers lie both ways"
+    return (told.pop() if told else Layout.SAME), ""
+
+
+def _harmless(name: str, tensors: Mapping[str, Array], used: set[str]) -> bool:
+    """Counters and masks, and a tensor that is stored twice because two layers share it."""
+    array = tensors[name]
+    if name.endswith(_BOOKKEEPING) or array.dtype.kind in "bu" or name.endswith(("attn.bias", "attn.masked_bias")):
+        return True
+    return any(array.shape == tensors[other].shape and np.array_equal(array, tensors[other]) for other in used)
