@@ -7,7 +7,6 @@ import math
 from .functions import add, exp, peak
 from .jit import Array, loop
 
-
 _WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is slower than a few in vain
 
 
