@@ -44,6 +44,11 @@ def norm_init(channels: int) -> Tree:
     return {"gamma": Declaration((channels,), ones), "beta": Declaration((channels,), zeros)}
 
 
+def conv_norm_init(inputs: int, outputs: int, kernel: int) -> Tree:
+    """A square convolution without bias, `conv`, and the norm after it, `norm`."""
+    return {"conv": conv_init(inputs, outputs, (kernel, kernel), bias=False), "norm": norm_init(outputs)}
+
+
 def layer_norm(ops: Ops[R], params: Mapping[str, R], x: R) -> R:
     """Layer normalisation over the last axis."""
     return ops.layer_norm(x, params["gamma"], params["beta"])

@@ -8,11 +8,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .classify import classifier_metrics
-from .layers import linear, linear_init
+from .layers import dense, linear, linear_init
 from .model import Model
 
 
@@ -38,13 +37,9 @@ def logits(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config, train: 
     h = ops.flatten(x, start=1)
     *hidden, last = params["layers"]
     for i, layer in enumerate(hidden):
-        h = ops.region(f"layers.{i}", _hidden, layer, h, config, train)
+        h = ops.region(f"layers.{i}", dense, layer, h, config.dropout, train)
     out: R = ops.region(f"layers.{len(hidden)}", linear, last, h)
     return out
-
-
-def _hidden(ops: Ops[R], layer: dict[str, R], x: R, config: Config, train: bool) -> R:
-    return dropout(ops, ops.relu(linear(ops, layer, x)), p=config.dropout, train=train)
 
 
 def loss(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config, train: bool = False) -> R:

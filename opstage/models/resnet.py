@@ -14,7 +14,7 @@ from ..ops.program import Aux
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .classify import classifier_metrics
-from .layers import Tree, batch_norm, batch_norm_state, conv, conv_init, linear, linear_init, norm_init
+from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
 from .model import Model
 
 
@@ -35,7 +35,7 @@ class Config:
 def init(config: Config) -> Tree:
     """Declarations of the parameters: `stem.conv.kernel`, `stages.0.0.first.conv.kernel`, …, `head.weight`."""
     return {
-        "stem": _conv_norm_init(config.inputs, config.channels[0], 3),
+        "stem": conv_norm_init(config.inputs, config.channels[0], 3),
         "stages": [[_block_init(*block) for block in stage] for stage in _stages(config)],
         "head": linear_init(config.channels[-1], config.classes),
     }
@@ -60,13 +60,9 @@ def _stages(config: Config) -> list[list[tuple[int, int, int]]]:
     return stages
 
 
-def _conv_norm_init(inputs: int, outputs: int, kernel: int) -> Tree:
-    return {"conv": conv_init(inputs, outputs, (kernel, kernel), bias=False), "norm": norm_init(outputs)}
-
-
 def _block_init(inputs: int, outputs: int, stride: int) -> Tree:
-    block = {"first": _conv_norm_init(inputs, outputs, 3), "second": _conv_norm_init(outputs, outputs, 3)}
-    return block if stride == 1 else {**block, "shortcut": _conv_norm_init(inputs, outputs, 1)}
+    block = {"first": conv_norm_init(inputs, outputs, 3), "second": conv_norm_init(outputs, outputs, 3)}
+    return block if stride == 1 else {**block, "shortcut": conv_norm_init(inputs, outputs, 1)}
 
 
 def _block_state(inputs: int, outputs: int, stride: int) -> Tree:
@@ -93,9 +89,8 @@ def logits(
 def _conv_norm(ops: Ops[R], params: Tree, state: Tree, x: R, stride: int, train: bool) -> tuple[R, dict[str, R]]:
     """A convolution that keeps the size, but for its stride, and a batch normalisation."""
     padding = (params["conv"]["kernel"].shape[-1] - 1) // 2
-    return batch_norm(
-        ops, params["norm"], state, conv(ops, params["conv"], x, stride=stride, padding=padding), train=train
-    )
+    x = conv(ops, params["conv"], x, stride=stride, padding=padding)
+    return batch_norm(ops, params["norm"], state, x, train=train)
 
 
 def _block(ops: Ops[R], params: Tree, state: Tree, x: R, stride: int, train: bool) -> tuple[R, Tree]:

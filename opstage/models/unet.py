@@ -16,7 +16,7 @@ from ..ops.dims import ratio
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .layers import Tree, conv, conv_init, group_norm, norm_init
+from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
 from .model import Model
 
 
@@ -51,11 +51,7 @@ def init(config: Config) -> Tree:
 
 
 def _stage_init(inputs: int, outputs: int) -> Tree:
-    return {"first": _conv_norm_init(inputs, outputs), "second": _conv_norm_init(outputs, outputs)}
-
-
-def _conv_norm_init(inputs: int, outputs: int) -> Tree:
-    return {"conv": conv_init(inputs, outputs, (3, 3), bias=False), "norm": norm_init(outputs)}
+    return {"first": conv_norm_init(inputs, outputs, 3), "second": conv_norm_init(outputs, outputs, 3)}
 
 
 def _grow_init(inputs: int, outputs: int) -> Tree:

@@ -91,9 +91,9 @@ def test_noise_that_is_none_is_refused(arguments: dict[str, Any], message: str) 
 def test_a_short_run_learns_to_denoise() -> None:
     training, held_out = recipe("unet").data(0)
     some = training.take(np.arange(len(training) // 8))  # one noisy copy of each
-    error = trained("unet", epochs=3, data=(some, held_out))[1].held_out["loss"]
+    error = trained("unet", epochs=2, data=(some, held_out))[1].held_out["loss"]
     untouched = float(np.mean((held_out["x"] - held_out["y"]) ** 2))
-    assert error < untouched / 4
+    assert error < untouched / 3
 
 
 @pytest.mark.slow

@@ -1,0 +1,54 @@
+"""The multilayer perceptron: its two forms, its accuracy on the digits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.models import mlp
+from opstage.training.recipes import recipe
+
+from .by_recipe import trained
+from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
+
+CONFIG = mlp.Config(hidden=(12, 9))
+
+
+def logits(params: Any, x: np.ndarray, train: bool = False) -> np.ndarray:
+    def program(ops: Any, p: Any, x: Any) -> Any:
+        return mlp.logits(ops, p, x, config=CONFIG, train=train)
+
+    return np.asarray(opstage.run(program, params, x, options=FLOAT64))
+
+
+def test_the_training_step_is_right_for_every_batch_size() -> None:
+    require_right_for_every_batch_size("mlp")
+
+
+def test_every_parameter_has_its_gradient() -> None:
+    require_gradients(mlp.make(CONFIG), *batch_of("mlp", 8))
+
+
+def test_evaluation_is_products_and_ramps_without_dropout() -> None:
+    params, (x, _) = built(mlp.init(CONFIG)), batch_of("mlp", 3)
+    h = x.reshape(3, 64).astype(np.float64)
+    for layer, following in pairwise([*params["layers"], None]):
+        h = h @ layer["weight"].T + layer["bias"]
+        h = h if following is None else np.maximum(h, 0)
+    np.testing.assert_allclose(logits(params, x), h, rtol=1e-12, atol=1e-13)
+    assert np.abs(logits(params, x, train=True) - h).max() > 1e-2
+
+
+def test_a_short_run_reads_nine_digits_of_ten() -> None:
+    assert trained("mlp", epochs=4)[1].held_out["accuracy"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_recipe_reaches_its_goal(seed: int) -> None:
+    assert recipe("mlp").goal == 0.98
+    assert trained("mlp", seed=seed)[1].held_out["accuracy"] >= 0.98
