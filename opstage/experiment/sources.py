@@ -11,6 +11,8 @@ from .settings import Settings
 def load_data(settings: Settings, model: Model, recipe: Recipe) -> tuple[Dataset, Dataset]:
     """(training data, held-out data); of a file's arrays x and y as many as the model's batch has."""
     seed, file = settings.options.seed, settings.data.file
+    if recipe.read is not None:
+        return recipe.read(file, settings.data.held_out, model.config)
     if file is None:
         return recipe.data(seed)
     training, held_out = train_test_split(from_file(file), test=settings.data.held_out, seed=seed)

@@ -6,11 +6,12 @@ from types import ModuleType
 from typing import Any
 
 from ..ops.errors import UsageError, nearest
-from . import cnn, lstm, mlp, pinn, resnet, unet, vae, vit
+from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from .model import Model
 
 MODELS: dict[str, ModuleType] = {
     "cnn": cnn,
+    "gpt": gpt,
     "lstm": lstm,
     "mlp": mlp,
     "pinn": pinn,

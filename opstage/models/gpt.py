@@ -1,0 +1,118 @@
+"""A generative transformer over bytes: from the bytes so far, the distribution of the next one.
+
+Radford et al., Language models are unsupervised multitask learners, 2019, without a tokenizer: the 256 bytes are the
+vocabulary, so any file is a text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from ..init import Declaration, normal
+from ..ops.derived import dropout, embedding
+from ..ops.protocol import Ops, R
+from ..ops.spec import Spec
+from .layers import Tree, layer_norm, norm_init
+from .model import Model
+from .transformer import Block, block_init, transformer_block
+
+BYTES = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """At most `length` bytes of context; `depth` blocks of `width` numbers a position, `heads` heads and a hidden layer
+    of `hidden` units."""
+
+    length: int = 128
+    width: int = 128
+    depth: int = 4
+    heads: int = 4
+    hidden: int = 512
+    dropout: float = 0.0
+
+    @property
+    def block(self) -> Block:
+        """What all blocks have in common."""
+        return Block(self.width, self.heads, self.hidden, causal=True, dropout=self.dropout)
+
+
+def init(config: Config) -> Tree:
+    """Declarations of the parameters: `bytes` (256, width), `positions` (length, width), `blocks.0.norm1.gamma`, …,
+    `norm.gamma`, `head.weight` (256, width), which has no bias."""
+    return {
+        "bytes": Declaration((BYTES, config.width), normal(std=0.02)),
+        "positions": Declaration((config.length, config.width), normal(std=0.02)),
+        "blocks": [block_init(config.block, depth=config.depth) for _ in range(config.depth)],
+        "norm": norm_init(config.width),
+        "head": {"weight": Declaration((BYTES, config.width), normal(std=0.02))},
+    }
+
+
+def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = False) -> R:
+    """Bytes (B, T), T at most `config.length` -> (B, T, 256): at each position the logits of the byte after it."""
+    return _head(ops, params, _trunk(ops, params, x, config, train))
+
+
+def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> R:
+    """Bytes (B, T) and for each text the position of its last byte (B,) -> (B, 256): the logits of the byte after it.
+
+    What stands behind that position is not seen, so texts can be filled up to one length.
+    """
+    h = _trunk(ops, params, x, config, False)
+    length = ops.full(shape=last.shape, value=x.shape[1], dtype=last.dtype)
+    rows = ops.add(last, ops.mul(length, ops.iota(shape=last.shape, dtype=last.dtype)))
+    return _head(ops, params, ops.gather_rows(ops.flatten(h, end=1), rows))
+
+
+def _trunk(ops: Ops[R], params: Tree, x: R, config: Config, train: bool) -> R:
+    """(B, T) -> (B, T, width), all but the head."""
+    h: R = ops.region("embed", _embed, params["bytes"], params["positions"], x)
+    h = dropout(ops, h, p=config.dropout, train=train)
+    for i, block in enumerate(params["blocks"]):
+        h = ops.region(f"blocks.{i}", transformer_block, block, h, config.block, train)
+    return h
+
+
+def _head(ops: Ops[R], params: Tree, h: R) -> R:
+    h = ops.region("norm", layer_norm, params["norm"], h)
+    out: R = ops.region("head", _unembed, params["head"]["weight"], h)
+    return out
+
+
+def _unembed(ops: Ops[R], weight: R, h: R) -> R:
+    return ops.linear(weight, None, h)
+
+
+def _embed(ops: Ops[R], table: R, positions: R, x: R) -> R:
+    """(B, T) -> (B, T, width): what each byte is, and where it stands."""
+    h = embedding(ops, table, x)
+    where = ops.slice(positions, axis=0, start=0, length=x.shape[1])
+    return ops.add(h, ops.broadcast_to(where, shape=h.shape))
+
+
+def _flat(ops: Ops[R], out: R, y: R) -> tuple[R, R]:
+    """Logits and labels with all positions of all texts on one axis."""
+    return ops.flatten(out, end=1), ops.flatten(y)
+
+
+def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool = False) -> R:
+    """Mean cross-entropy, in nats a byte."""
+    return ops.cross_entropy(*_flat(ops, logits(ops, params, x, config=config, train=train), y))
+
+
+def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
+    """`loss` in nats, `bits_per_byte` = loss/log 2; every byte counts, those at the start of a window too."""
+    nats = ops.cross_entropy(*_flat(ops, logits(ops, params, x, config=config), y), reduction="sum")
+    count = ops.sum(ops.full(shape=y.shape, value=1.0, dtype=nats.dtype))
+    return {"loss": nats, "bits_per_byte": ops.scale(nats, c=1 / math.log(2)), "count": count}
+
+
+def make(config: Config) -> Model:
+    """The model for one config."""
+    text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",))
+    return Model(
+        "gpt", config, init(config), partial(loss, config=config), partial(metrics, config=config), (text, text)
+    )
