@@ -9,13 +9,14 @@ import click
 from .. import __version__
 from ..ops.errors import OpstageError
 from .check import check
+from .generate import generate
 from .info import info
 from .train import train
 
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=[train, check, info])
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=[train, generate, check, info])
 @click.version_option(__version__, prog_name="opstage")
 def cli() -> None:
     """Write a model once; run it, differentiate it and check its shapes by choosing an interpreter."""
