@@ -7,7 +7,7 @@ from typing import Any
 
 from ..interpreters.shape_check import Report, check_base_program
 from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, unflatten
+from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import dtype_name
 from ..options import Options
 from . import optim
@@ -45,6 +45,6 @@ def validate_step(
 
     every = [*leaves, *state_specs, *batch_specs, Spec(())]
     labels = [f"params.{name}" for name in names]
-    labels += [f"state[{i}]" for i in range(len(state_specs))]
+    labels += [f"state.{path}" if path else "state" for path in structure_paths(state_structure)]
     labels += list(batch_names) if batch_names else [f"batch[{i}]" for i in range(len(batch_specs))]
     return check_base_program(base, every, [*labels, "lr"], options, parameters=len(leaves))
