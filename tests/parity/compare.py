@@ -21,8 +21,6 @@ DTYPES = ("float64", "float32")
 TOLERANCE = {"float64": (1e-10, 1e-12), "float32": (1.3e-6, 1e-5)}
 """Relative and absolute, for one term; times √n where n terms are added up, in float32."""
 
-torch.set_num_threads(1)
-
 
 class Outcome(NamedTuple):
     """Results in order, and the gradients of the float operands in order (empty when none were asked for)."""

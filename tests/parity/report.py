@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import optree
+import threadpoolctl
 import torch
 
 from tests.conformance.harness import EXECUTING
@@ -140,6 +141,8 @@ def page() -> str:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
+    threadpoolctl.threadpool_limits(1)
     text = page()
     whole = PAGE.with_suffix(".md.new")
     whole.write_text(text, encoding="utf-8")
