@@ -12,11 +12,15 @@ from .check import check
 from .generate import generate
 from .info import info
 from .train import train
+from .weights import export_command, import_command
 
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=[train, generate, check, info])
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    commands=[train, generate, check, info, import_command, export_command],
+)
 @click.version_option(__version__, prog_name="opstage")
 def cli() -> None:
     """Write a model once; run it, differentiate it and check its shapes by choosing an interpreter."""

@@ -17,6 +17,7 @@ RUN = "run.json"
 METRICS = "metrics.jsonl"
 PLOT = "loss.png"
 REPORT = "report.html"
+CHECKPOINT = "checkpoint"
 LOCK = "lock"
 
 if sys.platform == "win32":

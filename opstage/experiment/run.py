@@ -14,14 +14,12 @@ from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.fit import EpochResult, Observer, Position, fit
 from ..training.trainer import OptimizerState
-from .directory import RUN, RunDirectory
+from .directory import CHECKPOINT, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task
 from .versions import describe_run
-
-CHECKPOINT = "checkpoint"
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -76,6 +74,18 @@ def run_task(
             saver=keeper,
         )
         return Outcome(results, time.perf_counter() - since)
+
+
+def begin(task: Task, configuration: Configuration) -> Path:
+    """The directory of a run that has taken no step, its trainer as it stands: `--resume` goes on from there."""
+    with _directory(task.settings, task, configuration, resume=False) as directory:
+        keeper = _Keeper(task, directory.path / CHECKPOINT, {"settings": configuration.literals(), "data": task.data})
+        try:
+            keeper.interrupted(task.trainer.init_optim(task.optimizer), Position())
+        except BaseException:
+            directory.abandon()
+            raise
+        return directory.path
 
 
 @final

@@ -50,7 +50,9 @@ def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = No
 
 
 def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a file's bytes by name, writable copies; brain floats are widened to float32, exactly.
+    """The tensors of a file's bytes in the order of their names, writable copies.
+
+    Brain floats are widened to float32, exactly.
 
     Raises UsageError, naming `path`, for a header that is too long or is not one, for places outside the file or that
     overlap, and for dtypes that NumPy has not.
@@ -60,7 +62,7 @@ def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
         entries = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise UsageError(f"{path}: not a safetensors file that can be read: {error}") from error
-    return {name: _array(name, entry, path) for name, entry in entries}
+    return {name: _array(name, entry, path) for name, entry in sorted(entries, key=lambda item: str(item[0]))}
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:

@@ -1,0 +1,112 @@
+"""`opstage import-weights` and `opstage export-weights`: weights of other libraries, by safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ..experiment.directory import CHECKPOINT
+from ..experiment.run import begin
+from ..experiment.settings import configure
+from ..experiment.task import prepare
+from ..ops.errors import UsageError
+from ..training import checkpoint
+from ..training.saved import TrainerValues
+from ..training.weights import (
+    WeightMap,
+    export_weights,
+    import_weights,
+    propose_for,
+    read_state_dict,
+    write_state_dict,
+)
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+
+_with_map = click.option(
+    "--map",
+    "choices",
+    multiple=True,
+    metavar="PATH=NAME",
+    help="Take tensor NAME for parameter PATH (NAME:T for its transpose); -=NAME leaves a tensor out. May be repeated.",
+)
+
+
+@click.command("import-weights", cls=DottedCommand)
+@click.argument("model")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", metavar="DIR", help="Make a run in this new directory that starts from the weights.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="SETTINGS", help="A TOML file with any setting.")
+@_with_map
+@with_option_flags
+def import_command(
+    model: str, file: Path, out: str | None, config: Path | None, choices: Sequence[str], **flags: Any
+) -> None:
+    """Bring the weights of FILE, a safetensors file, to MODEL, and show which tensor became which parameter.
+
+    In PyTorch, safetensors.torch.save_file(net.state_dict(), FILE) writes such a file. Without --out nothing is kept.
+    With it, opstage train --resume DIR goes on from the weights. Sizes are set as for opstage train: --model.depth 6.
+    """
+    layer = flag_layer({**OPTION_PATHS, "out": "run.out"}, {**flags, "out": out})
+    configuration = configure(model, file=config, flags=[layer])
+    tensors = read_state_dict(file)
+    task = prepare(configuration.settings)
+    _show(propose_for(task.trainer.export(), tensors, _chosen(choices)), file)
+    import_weights(task.trainer, tensors, _chosen(choices))
+    if configuration.settings.run.out is not None:
+        directory = begin(task, configuration)
+        click.echo(f"kept in {directory}; go on with: opstage train --resume {directory}")
+
+
+@click.command("export-weights")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    metavar="OTHER",
+    help="A safetensors file of the model that is to load FILE; names and layouts are taken from it.",
+)
+@_with_map
+def export_command(run: Path, file: Path, like: Path | None, choices: Sequence[str]) -> None:
+    """Write the weights of RUN, a run directory or a checkpoint, to FILE in the safetensors format.
+
+    In PyTorch, net.load_state_dict(safetensors.torch.load_file(FILE)) reads it. Names are PyTorch's usual ones, or
+    those of the file given by --like.
+    """
+    values = _weights_of(run)
+    if like is None:
+        if choices:
+            raise UsageError("--map needs the file given by --like, whose tensors it names")
+        written = export_weights(values)
+    else:
+        other = read_state_dict(like)
+        _show(propose_for(values, other, _chosen(choices)), like)
+        written = export_weights(values, other, _chosen(choices))
+    write_state_dict(file, written)
+    click.echo(f"{len(written)} tensors, {sum(array.size for array in written.values()):,} numbers in {file}")
+
+
+def _weights_of(run: Path) -> TrainerValues:
+    folder = run / CHECKPOINT if checkpoint.exists(run / CHECKPOINT) else run
+    return checkpoint.load(folder).trainer
+
+
+def _chosen(choices: Sequence[str]) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for choice in choices:
+        path, equals, name = choice.partition("=")
+        if not (path and equals and name):
+            raise UsageError(f"--map {choice}: expected PATH=NAME, as in --map head.weight=fc.weight")
+        chosen[path] = f"{chosen[path]},{name}" if path == "-" and path in chosen else name
+    return chosen
+
+
+def _show(proposed: WeightMap, file: Path) -> None:
+    console = Console(highlight=False)
+    console.print(proposed.table(), crop=False)
+    taken = sum(row.source is not None for row in proposed.rows)
+    console.print(f"{file}: a tensor for {taken} of {len(proposed.rows)} parameters, {len(proposed.errors)} errors")
