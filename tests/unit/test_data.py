@@ -271,3 +271,13 @@ def test_bad_loaders(options: dict[str, Any], message: str) -> None:
 def test_epochs_are_counted_from_zero() -> None:
     with pytest.raises(UsageError, match="epoch=-1 does not exist"):
         Loader(ROWS, 2).epoch(-1)
+
+
+def test_only_keeps_the_arrays_asked_for_in_that_order() -> None:
+    data = from_arrays(x=np.zeros((3, 2)), y=np.arange(3), z=np.ones(3))
+    part = data.only("z", "x")
+    assert part.names == part.origins == ("z", "x")
+    assert part["z"] is data["z"]
+    assert part["x"] is data["x"]
+    with pytest.raises(UsageError, match=r"no array 'w'.*there are x, y, z"):
+        data.only("w")
