@@ -9,12 +9,11 @@ import opstage
 from opstage.init import build
 from opstage.models import lstm, model
 from opstage.training.recipes import recipe
-from opstage.training.trainer import check_trainer
 
 from .by_recipe import trained
+from .common import FLOAT64, require_gradients, require_right_for_every_batch_size
 
 CONFIG = lstm.Config(height=5, width=3, hidden=4, classes=6)
-FLOAT64 = opstage.Options(dtype="float64")
 
 
 def parameters() -> dict:
@@ -51,29 +50,12 @@ def test_logits_are_those_of_the_equations() -> None:
     np.testing.assert_allclose(got, by_hand(params, x), rtol=1e-12, atol=1e-13)
 
 
-def test_gradients_agree_with_central_differences() -> None:
-    params, x, y = parameters(), images(), np.array([0, 5, 2])
-
-    def program(ops: opstage.Ops, params: dict, x: object, y: object) -> object:
-        return lstm.loss(ops, params, x, y, config=CONFIG)
-
-    _, gradient = opstage.value_and_grad(program, params, x, y, options=FLOAT64)
-    for name in ("input", "recurrent", "bias"):
-        array, place = params["cell"][name], tuple(n // 2 for n in params["cell"][name].shape)
-        before = array[place]
-        array[place] = before + 1e-6
-        above = opstage.run(program, params, x, y, options=FLOAT64)
-        array[place] = before - 1e-6
-        below = opstage.run(program, params, x, y, options=FLOAT64)
-        array[place] = before
-        assert gradient["cell"][name][place] == pytest.approx((above - below) / 2e-6, rel=1e-6, abs=1e-10)
+def test_gradients() -> None:
+    require_gradients(model("lstm", CONFIG), images(), np.array([0, 5, 2]))
 
 
 def test_the_training_step_is_right_for_every_batch_size() -> None:
-    made = model("lstm")
-    report = check_trainer(made.loss, build(made.init), *made.batch)
-    assert report.ok, str(report)
-    assert "B" in str(report)
+    require_right_for_every_batch_size("lstm")
 
 
 def test_a_short_run_reads_nine_digits_of_ten() -> None:

@@ -12,11 +12,9 @@ from opstage.data import burgers
 from opstage.init import build
 from opstage.models import model, pinn
 from opstage.training.recipes import recipe
-from opstage.training.trainer import check_trainer
 
 from .by_recipe import trained
-
-FLOAT64 = opstage.Options(dtype="float64")
+from .common import FLOAT64, require_right_for_every_batch_size
 
 
 def parameters() -> dict:
@@ -135,14 +133,12 @@ def test_the_loss_does_not_look_at_the_solution() -> None:
 
 
 def test_the_training_step_is_right_for_every_number_of_points() -> None:
-    made = model("pinn")
-    report = check_trainer(made.loss, build(made.init), *made.batch)
-    assert report.ok, str(report)
+    require_right_for_every_batch_size("pinn")
 
 
 def test_a_short_run_is_on_its_way() -> None:
-    """A tenth of the recipe's steps; the error of u = 0 is 1, that of the initial state kept for ever about as much."""
-    assert trained("pinn", epochs=40)[1].held_out["relative_l2"] < 0.45
+    """A fifth of the recipe's steps; the initial state, were it to last for ever, would be off by 0.59."""
+    assert trained("pinn", epochs=80)[1].held_out["relative_l2"] < 0.42
 
 
 @pytest.mark.slow
