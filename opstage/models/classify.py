@@ -6,6 +6,11 @@ from ..ops.derived import correct_count
 from ..ops.protocol import Ops, R
 
 
+def classifier_loss(ops: Ops[R], logits: R, labels: R, *, smoothing: float, train: bool) -> R:
+    """Mean cross-entropy of the batch; labels are smoothed in training alone."""
+    return ops.cross_entropy(logits, labels, label_smoothing=smoothing if train else 0.0)
+
+
 def classifier_metrics(ops: Ops[R], logits: R, labels: R) -> dict[str, R]:
     """Sums over the batch, so that batches of any size add up: `loss`, and `accuracy` as the count of right answers."""
     return {

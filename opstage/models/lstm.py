@@ -14,7 +14,7 @@ from ..init import Declaration, uniform, zeros
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_metrics
+from .classify import classifier_loss, classifier_metrics
 from .layers import Tree, linear, linear_init
 from .model import Model
 
@@ -94,8 +94,8 @@ def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = Fal
 
 def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool = False) -> R:
     """Mean cross-entropy of the batch."""
-    smoothing = config.label_smoothing if train else 0.0
-    return ops.cross_entropy(logits(ops, params, x, config=config, train=train), y, label_smoothing=smoothing)
+    out = logits(ops, params, x, config=config, train=train)
+    return classifier_loss(ops, out, y, smoothing=config.label_smoothing, train=train)
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:

@@ -13,7 +13,7 @@ from ..ops.derived import global_avg_pool
 from ..ops.program import Aux
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_metrics
+from .classify import classifier_loss, classifier_metrics
 from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
 from .model import Model
 
@@ -105,9 +105,8 @@ def _block(ops: Ops[R], params: Tree, state: Tree, x: R, stride: int, train: boo
 
 def loss(ops: Ops[R], params: Tree, state: Tree, x: R, y: R, *, config: Config, train: bool = False) -> tuple[R, Aux]:
     """Mean cross-entropy of the batch, and the new running statistics."""
-    smoothing = config.label_smoothing if train else 0.0
     out, new = logits(ops, params, state, x, config=config, train=train)
-    return ops.cross_entropy(out, y, label_smoothing=smoothing), Aux(state=new)
+    return classifier_loss(ops, out, y, smoothing=config.label_smoothing, train=train), Aux(state=new)
 
 
 def metrics(ops: Ops[R], params: Tree, state: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:

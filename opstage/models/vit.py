@@ -12,7 +12,7 @@ from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_metrics
+from .classify import classifier_loss, classifier_metrics
 from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
 from .model import Model
 from .transformer import Block, block_init, transformer_block
@@ -83,8 +83,8 @@ def _embed(ops: Ops[R], params: Tree, positions: R, x: R, patch: int) -> R:
 
 def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool = False) -> R:
     """Mean cross-entropy of the batch."""
-    smoothing = config.label_smoothing if train else 0.0
-    return ops.cross_entropy(logits(ops, params, x, config=config, train=train), y, label_smoothing=smoothing)
+    out = logits(ops, params, x, config=config, train=train)
+    return classifier_loss(ops, out, y, smoothing=config.label_smoothing, train=train)
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:
