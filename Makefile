@@ -9,6 +9,7 @@ KEY := $(firstword $(shell (pwd; cat setup.cfg pyproject.toml) | cksum))
 RUN_STAMP := $(VENV)/.run-$(KEY)
 DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
+DOCS_STAMP := $(VENV)/.docs-$(KEY)
 
 .NOTPARALLEL:
 .PHONY: help train test test-slow lint browser parity bench clean
@@ -33,6 +34,10 @@ lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, which must be installed
 	$(BIN)/python -m pytest -q tests/browser $(ARGS)
 
+docs: $(DOCS_STAMP)  ## build the guide as a site in site/ (warnings are errors)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	$(BIN)/python -m tests.docs.self_contained site
+
 parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
 	$(BIN)/python -m tests.parity.report
@@ -41,7 +46,7 @@ bench: $(DEVELOP_STAMP)  ## run the benchmarks, or those named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -65,3 +70,8 @@ $(PARITY_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,parity]'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.parity-*
 	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
+
+$(DOCS_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	rm -f $(VENV)/.run-* $(VENV)/.docs-*
+	touch $@ $(RUN_STAMP)

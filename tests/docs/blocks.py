@@ -55,3 +55,42 @@ def run_python(*arguments: str, cwd: Path, path: list[Path]) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+BETWEEN = "\x1e"
+_COMMAND = """
+import shlex, subprocess, sys
+for line in {text!r}.replace("\\\\\\n", " ").splitlines():
+    name, *words = shlex.split(line)
+    assert name == "opstage", line
+    done = subprocess.run(
+        [sys.executable, "-c", "from opstage.cli import main; main()", *words], capture_output=True, text=True
+    )
+    print(done.stdout + done.stderr, end="")
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block that is run, `python` or `sh`, and what the `text` block right after it says that it prints."""
+
+    language: str
+    code: str
+    printed: str
+
+
+def steps(document: Path) -> list[Step]:
+    """The blocks of a document that are run, in order."""
+    every = [*blocks(document), None]
+    return [
+        Step(block.language, block.text, after.text if after is not None and after.language == "text" else "")
+        for block, after in itertools.pairwise(every)
+        if block is not None and block.language in ("python", "sh")
+    ]
+
+
+def run_steps(document: Path, folder: Path, name: str = "model.py") -> list[str]:
+    """What each step prints, all of them run as the one file `name`, in one namespace, in the empty `folder`."""
+    parts = [step.code if step.language == "python" else _COMMAND.format(text=step.code) for step in steps(document)]
+    (folder / name).write_text(f"print({BETWEEN!r}, end='')\n".join(parts))
+    return run_python(name, cwd=folder, path=[ROOT]).split(BETWEEN)

@@ -1,0 +1,42 @@
+"""Every page of the guide, done literally: its blocks run in order and print what stands under each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import DOCS, ROOT, run_steps, steps
+from tests.docs.self_contained import outside
+
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+ANYTHING = "…"
+"""In what a command prints it stands for anything: times differ."""
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+def test_page_prints_what_it_says(page: Path, tmp_path: Path) -> None:
+    expected = steps(page)
+    if not expected:
+        return
+    printed = run_steps(page, tmp_path)
+    assert len(printed) == len(expected)
+    for step, text in zip(expected, printed):
+        if step.language == "python":
+            assert text == step.printed, step.code
+        elif step.printed:
+            pattern = ".*".join(re.escape(part) for part in step.printed.split(ANYTHING))
+            assert re.fullmatch(pattern, text, re.DOTALL), text
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_what_a_page_loads_from_elsewhere_is_found() -> None:
+    assert outside('<script src="https://a.example/x.js"></script><a href="https://b.example">b</a>') == [
+        "https://a.example/x.js"
+    ]
+    assert outside('<link rel="canonical" href="https://a.example"><img src="x.png">') == []
