@@ -44,7 +44,8 @@ def generate(
     config, params = load_gpt(source, config)
     sampling = Sampling(temperature, top_k, settings.options.seed)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    click.echo(prompt, nl=False)
-    for byte in generated(config, params, os.fsencode(prompt), length, sampling, options=settings.options):
+    text = os.fsencode(prompt)
+    click.echo(decoder.decode(text), nl=False)
+    for byte in generated(config, params, text, length, sampling, options=settings.options):
         click.echo(decoder.decode(bytes([byte])), nl=False)
     click.echo(decoder.decode(b"", final=True))

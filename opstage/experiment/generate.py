@@ -103,6 +103,8 @@ def generate(
     for position in range(start, start + length):
         recent = np.frombuffer(bytes(text[-config.length :]), np.uint8)
         window[0, : len(recent)] = recent
-        (logits,) = run(program, params, window, np.array([len(recent) - 1]), options=options)
-        text.append(sampling.draw(logits, position))
+        logits = run(program, params, window, np.array([len(recent) - 1]), options=options)
+        if not isinstance(logits, np.ndarray):
+            raise UsageError(f"backend {options.backend!r} computes no values, so it generates no text; try 'eager'")
+        text.append(sampling.draw(logits[0], position))
         yield text[-1]

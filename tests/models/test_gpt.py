@@ -240,6 +240,8 @@ def test_the_command_takes_a_run_directory(tmp_path: Path) -> None:
         (("{weights}", *FLAGS[:-1]), r"blocks\.0\.mlp\.down\.weight: expected \(12, 512\) float32, found \(12, 20\)"),
         (("{weights}.none", *FLAGS), "tiny.safetensors.none"),
         (("{folder}",), "is no run directory"),
+        (("{weights}", "--backend", "shape_check", *FLAGS), "computes no values"),
+        (("{weights}", "--backend", "eagre", *FLAGS), "unknown backend"),
     ],
 )
 def test_unusable_arguments_are_one_clear_error(weights: Path, arguments: tuple[str, ...], message: str) -> None:
