@@ -17,6 +17,7 @@ from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, is_installed, plot_png
 from .metrics import MetricLog, read_metrics
 from .report import ReportContent, report_html
+from .samples import samples
 from .settings import Configuration
 from .task import Task
 
@@ -123,7 +124,7 @@ class Journal:
             curves=curves,
             shapes=shape_table(task),
             confusion=confusion_matrix(task.trainer, task.model.metrics, task.test_batches) if whole else None,
-            sample=None,
+            samples=samples(task) if whole else None,
             configuration=self._configuration,
             run=json.loads((directory.path / RUN).read_text()),
         )

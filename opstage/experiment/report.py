@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from ..interpreters.shape_check.table import OpRow
 from .curves import Curves
+from .png import data_uri
+from .samples import ImageRows, Text
 from .settings import Configuration
 from .svg import panel_svg
 
@@ -32,6 +34,8 @@ table { border-collapse: collapse; } th, td { padding: .15em .6em; text-align: l
 thead th { border-bottom: 1px solid var(--line); } tbody tr + tr { border-top: 1px solid var(--line); }
 .number, .confusion td { text-align: right; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; } code, .code { font: 13px/1.5 ui-monospace, monospace; } .muted { opacity: .7; }
+img { image-rendering: pixelated; min-width: 56px; min-height: 56px; margin: 2px; vertical-align: middle; }
+pre.sample { white-space: pre-wrap; border: 1px solid var(--line); padding: .5em; }
 .right { background: rgb(42 157 92 / var(--share)); } .wrong { background: rgb(209 73 91 / var(--share)); }
 """
 
@@ -46,7 +50,7 @@ class ReportContent:
     curves: Curves
     shapes: Sequence[OpRow]
     confusion: npt.NDArray[Any] | None
-    sample: str | None
+    samples: ImageRows | Text | None
     configuration: Configuration
     run: Mapping[str, Any]
 
@@ -61,8 +65,8 @@ def report_html(content: ReportContent) -> str:
     ]
     if content.confusion is not None:
         sections.append(_confusion(content.confusion))
-    if content.sample is not None:
-        sections.append(f'<h2 id="sample">Sample</h2>\n<pre class="code">{escape(content.sample)}</pre>')
+    if content.samples is not None:
+        sections.append(_samples(content.samples))
     sections += [_shapes(content.shapes), _configuration(content.configuration), _run(content.run)]
     body = "\n".join(sections)
     return (
@@ -103,6 +107,17 @@ def _confusion(counts: npt.NDArray[Any]) -> str:
         f'class.</p>\n<div class="wide"><table class="confusion"><thead><tr><th></th>{head}<th>found</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _samples(made: ImageRows | Text) -> str:
+    head = f'<h2 id="samples">Samples</h2>\n<p>{escape(made.caption)}</p>'
+    if isinstance(made, Text):
+        return f'{head}\n<pre class="code sample">{escape(made.text)}</pre>'
+    rows = []
+    for label, images in made.rows:
+        drawn = "".join(f'<img src="{data_uri(image)}" alt="{escape(label)} {i}">' for i, image in enumerate(images))
+        rows.append(f"<tr><th>{escape(label)}</th><td>{drawn}</td></tr>")
+    return f'{head}\n<div class="wide"><table class="images"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _shapes(rows: Sequence[OpRow]) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from opstage import models
 from opstage.experiment import configure
 from opstage.experiment.compare import compare, side_options
 from opstage.interpreters import registry
-from opstage.models import mlp
 from opstage.ops.errors import UsageError
 from opstage.options import Options
 
@@ -91,12 +91,6 @@ def wrong_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 SETTINGS = configure("mlp", values={"model": {"hidden": (8, 8)}, "data": {"batch_size": 16}}, environ={}).settings
 
 
-def line_of(text: str) -> int:
-    lines = Path(mlp.__file__).read_text().splitlines()
-    (number,) = [i for i, line in enumerate(lines, start=1) if text in line]
-    return number
-
-
 @pytest.mark.parametrize("side", ["eager", "eager:float64", "eager:fast_kernels=false"])
 def test_right_interpreters_agree(side: str) -> None:
     found = compare(SETTINGS, ["eager", side])
@@ -112,13 +106,14 @@ def test_a_wrong_forward_kernel_is_named_with_its_line_and_both_values(wrong_bac
     assert divergence is not None
     assert (divergence.step, divergence.phase, divergence.op, divergence.region) == (1, "forward", "relu", "layers.0")
     assert divergence.source is not None
-    assert divergence.source.line == line_of("ops.relu(")
+    assert "ops.relu(" in divergence.source.text
+    assert Path(divergence.source.file).parent == Path(models.__file__).parent
     right, wrong = divergence.values
     assert wrong == pytest.approx(1.001 * right, rel=1e-6)
     assert divergence.isolated
     text = str(found)
-    assert f"mlp.py:{divergence.source.line} (layers.0)" in text
-    assert "ops.relu(linear(ops, layer, x))" in text
+    assert f"{Path(divergence.source.file).name}:{divergence.source.line} (layers.0)" in text
+    assert divergence.source.text in text
     assert repr(right) in text and repr(wrong) in text
 
 
@@ -129,7 +124,7 @@ def test_a_wrong_backward_kernel_names_the_op_whose_gradient_it_is(wrong_backend
     assert (divergence.step, divergence.phase, divergence.op) == (1, "gradient", "matmul")
     assert divergence.region == "layers.0"
     assert divergence.source is not None
-    assert divergence.source.text == 'return ops.linear(params["weight"], params["bias"], x)'
+    assert "ops.linear(" in divergence.source.text
 
 
 def test_a_wrong_update_is_named(wrong_backends: None) -> None:

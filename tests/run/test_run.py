@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from opstage.experiment import Configuration, configure, extras, journal
+from opstage.experiment.directory import CHECKPOINT
 from opstage.experiment.metrics import read_metrics
-from opstage.experiment.run import CHECKPOINT, Outcome, run_task
+from opstage.experiment.run import Outcome, run_task
 from opstage.experiment.settings import configure_resumed
 from opstage.experiment.task import prepare
 from opstage.ops.errors import UsageError

@@ -1,0 +1,95 @@
+"""What trained models make, and the small images in which a page shows it."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from opstage.experiment import configure
+from opstage.experiment.curves import Curve, Curves
+from opstage.experiment.png import data_uri
+from opstage.experiment.samples import COUNT, TEXT_LENGTH, ImageRows, Text, samples
+from opstage.experiment.svg import panel_svg, thinned
+from opstage.experiment.task import Task, prepare
+
+
+def task(model: str, **config: Any) -> Task:
+    return prepare(configure(model, values={"model": config}, environ={}).settings)
+
+
+def test_a_png_is_read_back() -> None:
+    image = np.array([[0.0, 0.2, 1.0], [1.0, 2.0, -1.0]])
+    head, _, data = data_uri(image).partition(",")
+    assert head == "data:image/png;base64"
+    assert imread(BytesIO(base64.b64decode(data))) == pytest.approx(np.array([[0, 0.2, 1], [1, 1, 0]]), abs=1e-6)
+
+
+def test_classifiers_make_nothing() -> None:
+    assert samples(task("mlp", hidden=(4,))) is None
+
+
+def test_a_vae_shows_images_their_reconstructions_and_new_ones() -> None:
+    made = samples(task("vae", hidden=(8,), latent=2))
+    assert isinstance(made, ImageRows)
+    assert [(label, images.shape) for label, images in made.rows] == [
+        ("held out", (COUNT, 8, 8)),
+        ("through the code", (COUNT, 8, 8)),
+        ("new", (COUNT, 8, 8)),
+    ]
+    new = made.rows[2][1]
+    assert len(np.unique(new, axis=0)) == COUNT
+
+
+def test_a_unet_shows_noisy_cleaned_and_clean_images() -> None:
+    made = samples(task("unet", channels=(4,), groups=2))
+    assert isinstance(made, ImageRows)
+    noisy, cleaned, clean = (images for _, images in made.rows)
+    assert noisy.shape == cleaned.shape == clean.shape == (COUNT, 8, 8)
+    assert 0.2 < np.abs(noisy - clean).mean() < 0.6  # of noise with deviation 0.5 it is 0.4
+
+
+def test_a_pinn_shows_its_field_beside_the_solution() -> None:
+    """At t = 0, the first row, both are the initial value -sin(πx)."""
+    made = samples(task("pinn", hidden=(4,)))
+    assert isinstance(made, ImageRows)
+    found, solution = (images[0] for _, images in made.rows)
+    assert found.shape == solution.shape == (33, 129)
+    expected = (1 - np.sin(np.pi * np.linspace(-1, 1, 129))) / 2
+    assert found[0] == pytest.approx(expected, abs=1e-5)
+    assert solution[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_gpt_shows_text(tmp_path: Any) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("to be or not to be\n" * 200)
+    values = {"model": {"length": 16, "width": 8, "depth": 1, "heads": 1, "hidden": 8}, "data": {"file": str(file)}}
+    made = samples(prepare(configure("gpt", values=values, environ={}).settings))
+    assert isinstance(made, Text)
+    assert 0 < len(made.text) <= TEXT_LENGTH
+
+
+def test_a_panel_without_values_says_so() -> None:
+    (loss,) = Curves([]).panels()
+    assert panel_svg(loss) == "<p>No values of loss yet.</p>"
+
+
+def test_values_that_are_not_finite_are_left_out_of_a_curve() -> None:
+    lines = [{"kind": "step", "step": s, "epoch": 0, "loss": y} for s, y in ((1, 1.0), (2, float("nan")), (3, 2.0))]
+    (loss,) = Curves(lines).panels()
+    assert loss.curves == (Curve("training, single steps", ((1, 1.0), (3, 2.0)), faint=True),)
+    assert "nan" not in panel_svg(loss)
+
+
+def test_a_long_curve_keeps_its_extremes() -> None:
+    values = np.random.default_rng(0).normal(size=20_000)
+    curve = Curve("x", tuple(enumerate(values.tolist())))
+    kept = thinned(curve)
+    assert len(kept) <= 1000
+    assert [x for x, _ in kept] == sorted(x for x, _ in kept)
+    assert max(y for _, y in kept) == values.max()
+    assert min(y for _, y in kept) == values.min()
