@@ -14,7 +14,7 @@ from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.fit import EpochResult, Observer, Position, fit
 from ..training.trainer import OptimizerState
-from .directory import CHECKPOINT, RUN, RunDirectory
+from .directory import CHECKPOINT, CONFIG, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
 from .settings import MAY_CHANGE, Configuration, Settings
@@ -145,7 +145,7 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     directory = RunDirectory.create(out)
     try:
         directory.write(RUN, json.dumps(described, indent=1) + "\n")
-        directory.write("config.toml", configuration.toml())
+        directory.write(CONFIG, configuration.from_anywhere().toml())
     except BaseException:
         directory.abandon()
         raise

@@ -150,6 +150,11 @@ class Configuration:
         """Every value by dotted path as TOML spells it: plain data, to be kept and compared."""
         return {path: toml_literal(value) for path, value in self.values.items()}
 
+    def from_anywhere(self) -> Configuration:
+        """The same with absolute paths, to be kept: it means the same from whatever directory it is read."""
+        values = {path: value.absolute() if isinstance(value, Path) else value for path, value in self.values.items()}
+        return Configuration(self.settings, values, self.origins)
+
     def toml(self) -> str:
         """The merged configuration as a TOML document with each value's origin beside it; a file to run again."""
         lines = [f"{path.partition('.')[2]} = {toml_literal(value)}" for path, value in self.values.items()]

@@ -208,6 +208,18 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     started(configure_resumed(out, environ={}), resume=True)
 
 
+def test_a_run_is_resumed_from_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=generator.random((300, 1, 8, 8), np.float32), y=np.arange(300) % 10)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        started(configured(Path("run"), data={"file": "d.npz", "batch_size": 64}), Quiet(stop_after=1))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    started(configure_resumed(Path("../run"), environ={}), resume=True)
+    assert (tmp_path / "run" / "report.html").read_text().count("Finished") == 1
+
+
 def test_a_full_disk_in_the_middle_is_one_error_and_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
