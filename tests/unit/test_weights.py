@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from opstage import Options, scalar_trainer
+from opstage.init import build
+from opstage.models import MODELS, model
 from opstage.ops.errors import UsageError
 from opstage.training.trainer import ScalarTrainer
 from opstage.training.weights import (
@@ -263,6 +265,24 @@ def test_pytorchs_names() -> None:
     ]
     with pytest.raises(UsageError, match="two parameters would have one name in PyTorch"):
         pytorch_names(arrays({"a.kernel": (1,), "a.weight": (1,)}))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_shipped_model_takes_back_what_it_gave(name: str) -> None:
+    """Under PyTorch's names, and in another order."""
+    chosen = model(name)
+
+    def make(seed: int) -> ScalarTrainer:
+        params = build(chosen.init, dtype="float32", seed=seed)
+        state = None if chosen.state is None else build(chosen.state, dtype="float32", seed=seed)
+        return scalar_trainer(chosen.loss, params, options=Options(validate=False), state=state)
+
+    given, taker = make(1).export(), make(2)
+    tensors = export_weights(given)
+    import_weights(taker, {path: tensors[path] for path in sorted(tensors, reverse=True)})
+    found = taker.export()
+    assert all(np.array_equal(found.params[path], array) for path, array in given.params.items())
+    assert all(np.array_equal(found.state[path], array) for path, array in given.state.items())
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

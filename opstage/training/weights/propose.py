@@ -106,6 +106,7 @@ def _with_statistics(layers: Sequence[_Layer]) -> list[_Layer]:
         if len(beneath) == 1 and not set(layer.shapes) & set(beneath[0].shapes):
             beneath[0].shapes.update(layer.shapes)
             beneath[0].paths.update(layer.paths)
+            beneath[0].sources.update(layer.sources)
         else:
             rest.append(layer)
     return whole + rest
@@ -119,7 +120,7 @@ def _tensor_layers(tensors: Mapping[str, Array], ours: Sequence[_Layer]) -> list
         layer.shapes[name.role], layer.sources[name.role] = array.shape, Source(tensor, array.shape)
     apart = any({"query", "attention"} <= set(layer.name.words) for layer in ours)
     layers: list[_Layer] = []
-    for layer in found.values():
+    for layer in _with_statistics(list(found.values())):
         layers += _cut(layer) if apart and any(word in layer.name.module for word in _FUSED) else [layer]
     return layers
 
