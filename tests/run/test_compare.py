@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from opstage import models
+from opstage.cli import main
 from opstage.experiment import configure
 from opstage.experiment.compare import compare, side_options
 from opstage.interpreters import registry
@@ -167,3 +169,20 @@ def test_unusable_sides_are_one_error(sides: list[str], message: str) -> None:
 def test_no_steps_are_an_error() -> None:
     with pytest.raises(UsageError, match="at least 1 step"):
         compare(replace(SETTINGS), ["eager", "eager"], steps=0)
+
+
+@pytest.mark.parametrize(("side", "code", "words"), [("wrong-forward", 1, "part\n"), ("eager:float64", 0, "agree on")])
+def test_the_command_ends_with_1_where_the_sides_part(
+    wrong_backends: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    side: str,
+    code: int,
+    words: str,
+) -> None:
+    command = ["opstage", "train", "mlp", "--model.hidden", "8", "--compare", f"eager,{side}", "--compare-steps", "1"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code
+    assert capsys.readouterr().out.startswith(f"eager and {side} {words}")
