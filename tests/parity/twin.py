@@ -93,5 +93,5 @@ def both(*parts: Arrays) -> Arrays:
 INF, NAN = math.inf, math.nan
 EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-30, -1e-30, 1e30, -1e30, INF, -INF, NAN)
 """Where functions of one element have their kinks and poles."""
-SHAPES = ((), (5,), (3, 4), (2, 1, 3), (0, 3), (2, 3, 2, 2))
-"""Scalars, vectors, matrices, a size of 1, nothing at all, four axes."""
+SHAPES = ((), (5,), (3, 4), (2, 1, 3), (0, 3), (2, 3, 2, 2), (67, 129))
+"""Scalars, vectors, matrices, a size of 1, nothing at all, four axes, and more than a vector instruction takes."""

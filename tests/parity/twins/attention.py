@@ -10,7 +10,14 @@ from torch.nn import functional
 
 from tests.parity.twin import Arrays, Case, Twin
 
-_SIZES = (((), 5, 7, 4, 3), ((2,), 5, 7, 4, 3), ((2, 3), 6, 6, 8, 8), ((1, 2), 1, 1, 4, 2), ((2, 2), 40, 60, 16, 16))
+_SIZES = (
+    ((), 5, 7, 4, 3),
+    ((2,), 5, 7, 4, 3),
+    ((2, 3), 6, 6, 8, 8),
+    ((1, 2), 1, 1, 4, 2),
+    ((2, 2), 40, 60, 16, 16),
+    ((1, 2), 70, 131, 8, 8),
+)
 """(leading axes, queries, keys, size of a key, size of a value)."""
 
 

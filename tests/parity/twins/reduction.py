@@ -13,7 +13,7 @@ from tests.parity.twin import INF, NAN, Case, Twin, fixed, integers, normal, tie
 
 aten = torch.ops.aten
 
-_SHAPES = ((), (7,), (3, 4), (2, 1, 3), (2, 3, 2, 2), (600, 3), (3, 700), (5000,))
+_SHAPES = ((), (7,), (3, 4), (2, 1, 3), (2, 3, 2, 2), (600, 3), (3, 700), (5000,), (3, 4200))
 _KINKS = ((3.0, 3.0, 1.0), (NAN, 1.0, 2.0), (INF, INF, -INF), (-INF, -INF, -INF), (-0.0, 0.0, -1.0), (1e30, 1.0, 1e30))
 
 
