@@ -43,7 +43,10 @@ def test_gradients_are_checked_before_anything_is_touched(step: Any) -> None:
     params = make_params(values())
     for grads, message in [
         ({"a": {"w": np.ones((37, 5))}}, "gradients are not built like the parameters"),
-        ({"a": {"w": np.ones((37, 4))}, "b": np.ones(1000)}, r"gradient of a\.w is \(37, 4\) but the parameter is \(37, 5\)"),
+        (
+            {"a": {"w": np.ones((37, 4))}, "b": np.ones(1000)},
+            r"gradient of a\.w is \(37, 4\) but the parameter is \(37, 5\)",
+        ),
         ({"a": {"w": np.ones((37, 5))}, "b": None}, "parameter b requires a gradient but is given None"),
     ]:
         with pytest.raises((UsageError, ShapeError), match=message):

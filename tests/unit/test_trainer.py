@@ -140,7 +140,7 @@ def test_a_shape_outside_the_contract_changes_nothing() -> None:
     ]:
         with pytest.raises(ShapeError, match=message):
             t.step(0.1, *wrong)
-    with pytest.raises(UsageError, match="is not expected there|is missing|structure"):
+    with pytest.raises(UsageError, match=r"is not expected there|is missing|structure"):
         t.step(0.1, x)
     assert same(t.get_params(), values())
     t.step(0.1, *batch(size=9))  # another batch size is inside the contract
@@ -177,10 +177,14 @@ def test_an_anomaly_names_op_and_line_and_changes_nothing() -> None:
         return ops.sum(ops.region("middle", lambda inner, v: inner.sqrt(v), ops.mul(params, x)))
 
     t = scalar_trainer(program, np.ones(3), Spec("3"), options=FLOAT64.replace(detect_anomaly=True))
-    with pytest.raises(AnomalyError, match=r"sqrt at .*test_trainer.py:\d+ \(middle\): sqrt gave nan at index \(1,\)") as e:
+    with pytest.raises(
+        AnomalyError, match=r"sqrt at .*test_trainer.py:\d+ \(middle\): sqrt gave nan at index \(1,\)"
+    ) as e:
         t.step(0.1, np.array([1.0, -4.0, 1.0]))
     assert e.value.source is not None and "inner.sqrt(v)" in e.value.source.text
-    with pytest.raises(AnomalyError, match=r"test_trainer.py:\d+ \(middle\): div gave inf .* in the backward pass") as e:
+    with pytest.raises(
+        AnomalyError, match=r"test_trainer.py:\d+ \(middle\): div gave inf .* in the backward pass"
+    ) as e:
         t.step(0.1, np.array([1.0, 0.0, 1.0]))  # √0 is fine, its derivative is not
     assert e.value.source is not None and "inner.sqrt(v)" in e.value.source.text
     assert np.array_equal(t.get_params(), np.ones(3))
