@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .interpreters.anomaly import execute_watched, watched
 from .interpreters.derivatives import jvp as jvp_over
 from .interpreters.derivatives import run_on_tape
 from .interpreters.derivatives import value_and_grad as value_and_grad_over
@@ -149,7 +150,8 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
 
 def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program) -> Any:
     """Carry pytrees in, run a base program on them, carry its result out."""
-    interpreter = make_interpreter(options if options is not None else Options())
+    options = options if options is not None else Options()
+    interpreter = watched(make_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
     result: Any = None
@@ -159,7 +161,7 @@ def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | 
         values, result = flatten(base(ops, *unflatten(structure, inputs)))
         return tuple(values)
 
-    outputs = interpreter.execute(on_leaves, refs)
+    outputs = execute_watched(interpreter, on_leaves, refs, options)
     return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
 
 

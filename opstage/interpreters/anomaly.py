@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ..ops.errors import LocatedError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
-from ..ops.spec import Spec
+from ..ops.spec import Spec, as_specs
 from ..options import Options
 from .interpreter import BaseInterpreter
 from .structural import SCAN, run_loop
@@ -62,6 +62,28 @@ class AnomalyWatch(Transparent[R]):
     def _finite(self, ref: R) -> bool:
         value = np.asarray(self.inner.get(ref))
         return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def watched(base: BaseInterpreter[R], options: Options) -> BaseInterpreter[R]:
+    """`base`, behind an AnomalyWatch where the options ask for one and there are values to look at."""
+    return AnomalyWatch(base) if options.detect_anomaly and base.executes else base
+
+
+def execute_watched(
+    interpreter: BaseInterpreter[R],
+    program: Callable[..., tuple[R, ...]],
+    refs: tuple[R, ...],
+    options: Options,
+    step: int = 0,
+) -> tuple[R, ...]:
+    """`interpreter.execute(program, refs, step)`; an anomaly in a backward pass gets the line of its forward op."""
+    try:
+        return interpreter.execute(program, refs, step)
+    except AnomalyError as error:
+        if error.source is None and isinstance(interpreter, AnomalyWatch):
+            specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in refs]
+            error.source = source_of(program, specs, options, interpreter.found_at or 0)
+        raise
 
 
 def _asked_for_infinity(static: Static) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from ..api import argument_paths, owned, put_all, with_train
-from ..interpreters.anomaly import AnomalyError, AnomalyWatch, source_of
+from ..interpreters.anomaly import execute_watched, watched
 from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
@@ -315,13 +315,7 @@ class ScalarTrainer:
             values, shape = flatten(base(ops, *unflatten(structure, leaves)))
             return tuple(values)
 
-        try:
-            outputs = self._interpreter.execute(on_leaves, tuple(inputs), self.steps_taken)
-        except AnomalyError as error:
-            if error.source is None and isinstance(self._interpreter, AnomalyWatch):
-                specs = [as_specs(np.broadcast_to(np.zeros((), ref.dtype), ref.shape)) for ref in inputs]
-                error.source = source_of(on_leaves, specs, self.options, self._interpreter.found_at or 0)
-            raise
+        outputs = execute_watched(self._interpreter, on_leaves, tuple(inputs), self.options, self.steps_taken)
         return unflatten(shape, outputs if keep else [self._host(ref) for ref in outputs])
 
     def report(self, *specs: Any) -> Report:
@@ -384,8 +378,7 @@ _NAMED: dict[str, Optimizer] = {"sgd": optim.sgd(), "adam": optim.adam(), "adamw
 
 
 def _interpreter(options: Options) -> BaseInterpreter[Any]:
-    base = make_interpreter(options)
-    return AnomalyWatch(base) if options.detect_anomaly and base.executes else base
+    return watched(make_interpreter(options), options)
 
 
 def _type_spec(value: Any) -> Spec:
