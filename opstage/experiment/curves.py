@@ -59,5 +59,5 @@ def _held_out(name: str, epochs: Sequence[Line]) -> Curve:
     return _curve("held-out", [(line["step"], line["held_out"][name]) for line in epochs if name in line["held_out"]])
 
 
-def _curve(name: str, points: Sequence[Point], *, faint: bool = False) -> Curve:
-    return Curve(name, tuple((x, y) for x, y in points if math.isfinite(y)), faint)
+def _curve(name: str, points: Sequence[tuple[float, float | None]], *, faint: bool = False) -> Curve:
+    return Curve(name, tuple((x, y) for x, y in points if y is not None and math.isfinite(y)), faint)

@@ -3,12 +3,13 @@
 A step's line:   {"kind": "step", "step": 20, "epoch": 0, "loss": …, "lr": …, "samples_per_second": …}
 An epoch's line: {"kind": "epoch", "step": 22, "epoch": 0, "train_loss": …, "held_out": {…}, "samples_per_second": …}
 `step` counts training steps from 1, epochs are counted from 0. Rates are measurements; all else is the same for every
-run of one configuration, interrupted or not.
+run of one configuration, interrupted or not. A loss that is nan or infinite is null.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,4 +76,11 @@ def _is_before(line: Line, steps: int, epochs: int) -> bool:
 
 
 def _encode(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(line, allow_nan=True) + "\n").encode()
+    return (json.dumps(_finite(line), allow_nan=False) + "\n").encode()
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null in the place of nan and infinities, for which JSON has no words."""
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,7 +18,7 @@ from .directory import CHECKPOINT, CONFIG, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
 from .settings import MAY_CHANGE, Configuration, Settings
-from .task import Task
+from .task import Task, prepare
 from .versions import describe_run
 
 
@@ -33,6 +33,16 @@ class Outcome:
 
     results: Sequence[EpochResult]
     seconds: float
+
+
+def train(settings: Settings | Configuration, *, resume: bool = False) -> Outcome:
+    """Train what the settings say, as `opstage train` does, without a word; with `resume` go on in `run.out`.
+
+    Raises `UsageError` for settings, data or a directory that cannot be used.
+    """
+    configuration = settings if isinstance(settings, Configuration) else Configuration.of(settings)
+    task = prepare(configuration.settings)
+    return run_task(task, configuration, lambda done, steps: _Unwatched(), resume=resume)
 
 
 def run_task(
@@ -86,6 +96,20 @@ def begin(task: Task, configuration: Configuration) -> Path:
             directory.abandon()
             raise
         return directory.path
+
+
+@final
+class _Unwatched(AbstractContextManager["_Unwatched"]):
+    """Nobody is shown the progress."""
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        pass
+
+    def epoch(self, result: EpochResult) -> None:
+        pass
 
 
 @final

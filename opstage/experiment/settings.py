@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -145,6 +145,17 @@ class Configuration:
     settings: Settings
     values: Mapping[str, Any]
     origins: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Configuration:
+        """The configuration of settings made in Python; a `UsageError` names a field of another type than its own."""
+        name = settings.run.model
+        if name in MODELS and not isinstance(settings.model, MODELS[name].Config):
+            raise UsageError(
+                f"the settings are for model {name} but hold a Config of {type(settings.model).__module__}; "
+                f"give model=opstage.models.{name}.Config(…)"
+            )
+        return configure(values=asdict(settings), environ={})
 
     def literals(self) -> dict[str, str]:
         """Every value by dotted path as TOML spells it: plain data, to be kept and compared."""

@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from opstage.experiment import configure
-from opstage.experiment.run import run_task
-from opstage.experiment.task import prepare
-from opstage.training.fit import EpochResult
+from opstage.experiment import configure, train
 
 FLAGS = [
     "--headless",
@@ -44,6 +41,7 @@ const measured = {
   labels: all("svg").map(svg => [...svg.querySelectorAll("text")].map(box)),
   strokes: all("polyline").map(e => getComputedStyle(e).stroke),
   diagonal: all("td.right").map(e => getComputedStyle(e).backgroundColor),
+  images: all("img").map(e => e.complete ? e.naturalWidth : 0),
   rows: all("#shape-table tbody tr").length,
   outside: all("[src], link[href]:not([href^='data:'])").length,
 };
@@ -51,20 +49,6 @@ const pre = document.createElement("pre");
 pre.id = "measured"; pre.textContent = JSON.stringify(measured);
 document.body.append(pre);
 </script>"""
-
-
-class Silent:
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        pass
-
-    def epoch(self, result: EpochResult) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -103,8 +87,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         "run": {"model": "cnn", "epochs": 3, "log_every": 2, "plot": False, "out": str(out)},
         "model": {"channels": (4,), "dense": 16},
     }
-    configuration = configure(values=values, environ={})
-    run_task(prepare(configuration.settings), configuration, lambda done, steps: Silent())
+    train(configure(values=values, environ={}))
     return (out / "report.html").read_text()
 
 
@@ -181,3 +164,14 @@ def test_a_phone_does_not_scroll_sideways(report: str, tmp_path: Path) -> None:
     seen = looked_at(report, tmp_path, width=500, height=900)
     assert seen.console == []
     assert seen.measured["width"] <= seen.measured["window"]
+
+
+def test_samples_are_drawn(tmp_path: Path) -> None:
+    """Three rows of ten images of 8 by 8, decoded from the page itself."""
+    run = {"model": "vae", "epochs": 1, "plot": False, "out": str(tmp_path / "run")}
+    train(configure(values={"run": run, "model": {"hidden": (8,), "latent": 2}}, environ={}))
+    seen = looked_at((tmp_path / "run" / "report.html").read_text(), tmp_path)
+    assert seen.console == []
+    assert seen.measured["images"] == [8] * 30
+    assert "through the code" in seen.measured["text"]
+    assert "Confusion matrix" not in seen.measured["text"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from opstage.experiment.curves import Curves
 from opstage.experiment.directory import CONFIG, LOCK, RunDirectory
 from opstage.experiment.metrics import MetricLog, read_metrics
 from opstage.ops.errors import UsageError
@@ -18,6 +19,7 @@ from opstage.ops.errors import UsageError
 HOLD = """
 import sys
 from pathlib import Path
+from opstage.experiment.curves import Curves
 from opstage.experiment.directory import RunDirectory
 RunDirectory.create(Path(sys.argv[1]))
 print("held", flush=True)
@@ -116,6 +118,17 @@ def test_lines_are_read_back(tmp_path: Path) -> None:
     log.append(EPOCH)
     log.close()
     assert read_metrics(tmp_path / "m.jsonl") == [STEP, EPOCH]
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path / "m.jsonl")
+    log.append({**STEP, "loss": float("nan")})
+    log.append({**EPOCH, "held_out": {"loss": float("inf")}})
+    log.close()
+    step, epoch = read_metrics(tmp_path / "m.jsonl")
+    assert (step["loss"], epoch["held_out"]) == (None, {"loss": None})
+    (panel,) = Curves([step, epoch]).panels()
+    assert [curve.points for curve in panel.curves] == [((12, 1.25),)]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.experiment import Configuration, configure, extras, journal
+from opstage.experiment import (
+    Configuration,
+    DataSettings,
+    OptimizerSettings,
+    Outcome,
+    RunSettings,
+    Settings,
+    configure,
+    extras,
+    journal,
+    train,
+)
 from opstage.experiment.directory import CHECKPOINT
 from opstage.experiment.metrics import read_metrics
-from opstage.experiment.run import Outcome, run_task
+from opstage.experiment.run import run_task
 from opstage.experiment.settings import configure_resumed
 from opstage.experiment.task import prepare
+from opstage.models import cnn, mlp
 from opstage.ops.errors import UsageError
 from opstage.training import checkpoint
 from opstage.training.fit import EpochResult
@@ -99,6 +111,34 @@ def test_a_run_keeps_what_it_says(tmp_path: Path) -> None:
     assert page.count("<polyline") == 4
     assert 'id="confusion"' in page
     assert "params.layers.0.weight (8, 64) float32" in page
+
+
+def test_settings_made_in_python_are_the_same_run(tmp_path: Path) -> None:
+    """The recipe is the command line's and `configure`'s; dataclasses say everything themselves."""
+    settings = Settings(
+        run=RunSettings(model="mlp", epochs=2, log_every=3, checkpoint_every=4, plot=False, out=tmp_path / "python"),
+        data=DataSettings(batch_size=128),
+        model=mlp.Config(hidden=(8,)),
+        optimizer=OptimizerSettings(lr=2e-3, weight_decay=0.05),
+    )
+    outcome = train(settings)
+    started(configured(tmp_path / "file"))
+    assert metrics(tmp_path / "python") == metrics(tmp_path / "file")
+    assert_same_checkpoint(tmp_path / "python", tmp_path / "file")
+    assert len(outcome.results) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (Settings(run=RunSettings(model="mlp")), r"for model mlp but hold a Config of opstage\.models\.cnn; give"),
+        (Settings(model=cnn.Config(dense="wide")), r"model\.dense: 'wide' is not an integer"),  # type: ignore[arg-type]
+        (Settings(run=RunSettings(model="nlp")), r"unknown model 'nlp' \(did you mean 'mlp'\?\)"),
+    ],
+)
+def test_settings_of_wrong_types_are_refused(settings: Settings, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(settings)
 
 
 @pytest.mark.parametrize("stop", [2, 5, 11, 15])
