@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .dims import is_one
+from .dims import DimExpr, DimFloat, is_one
 from .errors import ProgramError, ShapeError
 from .types import INT64, DType, Shape, show_shape
 
-_SCALARS = (int, float, Fraction, np.integer, np.floating)
+_NUMBERS = (int, float, Fraction, np.integer, np.floating)
+_SCALARS = (*_NUMBERS, DimExpr, DimFloat)  # sizes too: what is a number in a run is one in a check
 
 
 def broadcast_shapes(a: Shape, b: Shape) -> Shape:
@@ -79,7 +80,7 @@ class Infix:
         return ops.sub(x, y)
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, (float, Fraction)) and self.dtype.kind in "fO":
+        if isinstance(other, (float, Fraction, DimFloat)) and self.dtype.kind in "fO":
             return self.ops.scale(self, c=other)
         ops, x, y = self._pair(other)
         return ops.mul(x, y)
@@ -95,7 +96,7 @@ class Infix:
         return ops.div(x, y)
 
     def __pow__(self, exponent: Any) -> Any:
-        if not isinstance(exponent, _SCALARS):
+        if not isinstance(exponent, _NUMBERS):
             raise ProgramError(
                 f"x ** e takes a static number e but got {type(exponent).__name__}; write ops.exp(e * log(x))"
             )
@@ -169,7 +170,7 @@ def _scalar_dtype(x: DType, value: Any, program: DType) -> DType:
     """The dtype in which a number meets a ref: its own where that loses nothing; else the op says what differs."""
     if x.kind in "fO":
         return x
-    if isinstance(value, (float, Fraction)):
+    if isinstance(value, (float, Fraction, DimFloat)):
         return program
     return INT64 if x.kind == "b" and not isinstance(value, bool) else x
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from .dims import DimFloat
 from .errors import ShapeError
 
 
@@ -30,10 +31,12 @@ class Misfit(tuple[()]):
 
 
 def raise_misfits(static: Mapping[str, Any]) -> None:
-    """Raise the first misfit among static parameters, also inside tuples."""
+    """Raise the first misfit among static parameters, also inside tuples; a symbolic number must have a value."""
     for value in static.values():
         if isinstance(value, tuple):
             _raise_in(value)
+        elif isinstance(value, DimFloat):
+            value.require_defined()
 
 
 def _raise_in(value: tuple[Any, ...]) -> None:

@@ -9,9 +9,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ..errors import ShapeError, UsageError
+from . import polynomial as poly
 from . import terms as algebra
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero
 from .problems import SymbolicDimError, UndecidedDimError, UnknownDimError
+from .relation import claim_of
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -125,6 +127,12 @@ class DimFloat:
         """The value at these sizes; KeyError for a name without one."""
         return algebra.evaluate(self.terms, env)
 
+    def require_defined(self) -> None:
+        """What it divides by or takes a root of must be at least 1; else as `require_at_most` does."""
+        for p, text in algebra.divisors(self.terms):
+            claim = claim_of(poly.constant(1), "<=", p)
+            self.scope.require(claim, f"{self} needs {text} to be at least 1")
+
     def __bool__(self) -> bool:
         raise UndecidedDimError(f"whether {self} is 0 is not decided; compare the dims that it is made of instead")
 
@@ -148,6 +156,9 @@ class _UnknownReal(DimFloat):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _absorb
     __truediv__ = __rtruediv__ = __pow__ = __neg__ = _absorb
+
+    def require_defined(self) -> None:
+        return
 
     def __bool__(self) -> bool:
         return True

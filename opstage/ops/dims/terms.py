@@ -129,6 +129,16 @@ def cancelled(a: Terms) -> Terms:
     return cancelled(result) if changed else result
 
 
+def divisors(a: Terms) -> list[tuple[poly.Polynomial, str]]:
+    """The dims that stand below a fraction bar or under a root, each with its text."""
+    found: dict[str, poly.Polynomial] = {}
+    for factors in a:
+        for base, twice in factors:
+            if (twice < 0 or twice % 2) and not isinstance(base, (int, Opaque)):
+                found[_base_text(base)] = base.polynomial if isinstance(base, DimExpr) else poly.variable(base)
+    return [(p, text) for text, p in found.items()]
+
+
 def evaluate(a: Terms, values: Mapping[str, int]) -> float:
     """The value, rounded once where no root is involved. Raises `ShapeError` for 1/0 and roots of negative numbers."""
     exact = Fraction(0)
