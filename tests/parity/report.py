@@ -34,14 +34,17 @@ the loss curves of whole models with copied weights.
 A cell holds the largest error of all cases, *forward / gradient*, in units in the last place (ulp) of its dtype. The
 truth is what PyTorch computes in float64 from the same operands; so the columns of float64 say how far the two differ,
 and those of float32 how much each loses, PyTorch beside the rest. The ulp is that of the true value for ops of one
-element; for results that are sums it is that of the largest number that goes in or comes out, and for gradients that of
-the largest of the same gradient, because what cancels keeps the rounding of what it was added up from. `=` is an
-integer or boolean result, equal everywhere; `-` is what has no gradient, or none that PyTorch gives. Values at the
-edges (nan, infinities, ties) are compared by the tests and left out here.
+element; for results that are sums (gelu's 1 + erf too) it is that of the largest number that goes in or comes out, and
+for gradients that of the largest of the same gradient, because what cancels keeps the rounding of what it was added up
+from. `=` is an integer or boolean result, equal everywhere; `-` is what has no gradient, or none that PyTorch gives.
+Values at the edges (nan, infinities, ties) are compared by the tests and left out here.
 
-Two numbers are large in both libraries. Where tanh(x) has rounded to almost ±1, 1 - tanh² has few digits left. Where
-x is far below 0, gelu is x/2 times 1 + erf or 1 + tanh, which cancels; there the absolute error, 1e-7 in float32, is
-what counts, and in float64 PyTorch is no truth.
+Of the columns, *plain NumPy* is `Options(fast_kernels=False)`, and *decomposed* computes every composite op by its
+decomposition into core ops.
+
+Relative to themselves, three functions lose more where their value is almost nothing, in both libraries: gelu far below
+0, which is x/2 times 1 + erf or 1 + tanh; and the derivatives of tanh and gelu, where 1 - tanh² and the like cancel.
+Their absolute errors are those of the row.
 
 """
 

@@ -79,7 +79,7 @@ def _made_of(view: Callable[[Case, Twin], tuple[Twin, Case]], keep: Callable[[Tw
     return found
 
 
-# Not for what divides by a variance, which equal rows have not, nor with attention weights, which would be of other rows.
+# Not for what divides by a variance, which equal rows lack, nor with attention weights, which would be of other rows.
 _ROWS_DIFFER = ("norm", "max_pool_gather", "muon", "attention_grad")
 VIEWS = [
     *_made_of(_transposed, lambda twin: True),

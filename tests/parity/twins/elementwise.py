@@ -102,7 +102,7 @@ TWINS: list[Twin] = [
     _unary("inv", torch.reciprocal, _positive),
     _unary("sin", torch.sin, _wide, edges=(0.0, -0.0, 1e-30, 1e4, -1e4, INF, NAN)),
     _unary("cos", torch.cos, _wide, edges=(0.0, -0.0, 1e-30, 1e4, -1e4, INF, NAN)),
-    _unary("tanh", torch.tanh, _wide, edges=_FAR),
+    _unary("tanh", torch.tanh, lambda *s: normal(*s, scale=1.5), edges=_FAR),
     _unary("sigmoid", torch.sigmoid, _wide, edges=_FAR),
     # PyTorch gives x itself above `threshold`, by default 20, where log(1 + e^-x) is still 2e-9; at 50 it is nothing.
     _unary("softplus", lambda x: functional.softplus(x, threshold=50), _wide, edges=_FAR),
