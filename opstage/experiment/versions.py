@@ -15,7 +15,7 @@ import numpy as np
 from .. import __version__
 from ..data import Dataset
 
-PACKAGES = ("numpy", "numba", "llvmlite", "optree")
+PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _ROWS = 4096
