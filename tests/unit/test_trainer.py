@@ -356,6 +356,9 @@ def test_evaluate_runs_another_program_of_the_parameters() -> None:
     t, (x, y) = trainer(), batch()
     out = t.evaluate(lambda ops, params, x, y: {"p": ops.linear(params["w"], params["b"], x)}, x, y)
     np.testing.assert_allclose(out["p"], x @ values()["w"].T + values()["b"])
+    for trainer_ in (t, scalar_trainer(loss, values(), options=FLOAT64)):  # fewer arguments than the loss takes
+        p = trainer_.evaluate(lambda ops, params, x: ops.linear(params["w"], params["b"], x), x[:2])
+        np.testing.assert_allclose(p, (x @ values()["w"].T + values()["b"])[:2])
 
 
 def test_clipping_is_part_of_the_step() -> None:
