@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -20,6 +19,7 @@ from .report import ReportContent, report_html
 from .samples import samples
 from .settings import Configuration
 from .task import Task
+from .versions import read_run
 
 
 @final
@@ -126,7 +126,7 @@ class Journal:
             confusion=confusion_matrix(task.trainer, task.model.metrics, task.test_batches) if whole else None,
             samples=samples(task) if whole else None,
             configuration=self._configuration,
-            run=json.loads((directory.path / RUN).read_text()),
+            run=read_run(directory.path / RUN),
         )
         directory.write(REPORT, report_html(content))
 

@@ -19,7 +19,7 @@ from .extras import require_extra
 from .journal import Journal
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .versions import describe_run
+from .versions import describe_run, read_run
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -158,7 +158,7 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     if resume:
         directory = RunDirectory.reopen(out)
         try:
-            _require_same_data(out, _recorded_data(out / RUN), task.data)
+            _require_same_data(out, read_run(out / RUN)["data"], task.data)
         except UsageError:
             directory.close()
             raise
@@ -174,14 +174,6 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
         directory.abandon()
         raise
     return directory
-
-
-def _recorded_data(path: Path) -> Mapping[str, Any]:
-    try:
-        data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))["data"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
-    return data
 
 
 def _restore(task: Task, folder: Path, identity: Mapping[str, Any]) -> tuple[Position, OptimizerState | None]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import __version__
 from ..data import Dataset
+from ..ops.errors import UsageError
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -39,6 +42,16 @@ def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, A
         "machine": {"platform": platform.platform(), "processors": os.cpu_count(), "blas": _blas()},
         "environment": {name: os.environ[name] for name in THREADS if name in os.environ},
     }
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """What `describe_run` described, from the file that keeps it. Raises `UsageError`."""
+    try:
+        described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        described["data"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: cannot be read as the description of a run: {error}") from error
+    return described
 
 
 def data_digest(dataset: Dataset) -> dict[str, Any]:

@@ -232,6 +232,15 @@ def test_a_configuration_edited_by_hand_is_refused(finished: Path) -> None:
         started(configure_resumed(finished, environ={}), resume=True)
 
 
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}"])
+def test_a_damaged_description_of_the_run_is_one_error(finished: Path, text: str | None) -> None:
+    (finished / "run.json").unlink()
+    if text is not None:
+        (finished / "run.json").write_text(text)
+    with pytest.raises(UsageError, match=r"run\.json: cannot be read as the description of a run"):
+        started(configure_resumed(finished, environ={}), resume=True)
+
+
 def test_other_data_are_refused(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     x, y = generator.random((300, 1, 8, 8), np.float32), np.arange(300) % 10
