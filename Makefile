@@ -12,7 +12,7 @@ PARITY_STAMP := $(VENV)/.parity-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow lint browser parity bench clean
+.PHONY: help train test test-slow lint docs browser parity bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
