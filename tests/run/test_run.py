@@ -330,3 +330,19 @@ def test_plot_and_events_are_written(tmp_path: Path) -> None:
             found.setdefault(value.tag, []).append(event.step)
     assert found["held_out/accuracy"] == found["loss/epoch"] == [11, 22]
     assert found["loss/step"] == found["lr"] == [3, 6, 9, 12, 15, 18, 21]
+
+
+def test_events_after_a_resume_replace_those_beyond_the_checkpoint(tmp_path: Path) -> None:
+    """TensorBoard drops what a file before has at or after the step of a new session's start."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        started(configured(out, run={"tensorboard": True}), Quiet(stop_after=7))
+    (before,) = out.glob("events.out.tfevents.*")
+    started(configure_resumed(out, environ={}), resume=True)
+    (after,) = set(out.glob("events.out.tfevents.*")) - {before}
+    events = list(EventFileLoader(str(after)).Load())
+    assert [event.step for event in events if event.session_log.status == SessionLog.START] == [8]
+    assert {event.step for event in events if event.summary.value} == {9, 11, 12, 15, 18, 21, 22}
