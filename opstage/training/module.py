@@ -13,6 +13,7 @@ from ..ops.errors import UsageError
 from ..ops.trees import flatten, map_leaves
 from ..options import Options
 from .optim import Optimizer
+from .parameters import cast as in_dtype
 from .trainer import OptimizerState, ScalarTrainer, scalar_trainer
 
 Sample = tuple[Any, ...]
@@ -41,7 +42,7 @@ class ScalarModuleDef:
     ) -> ScalarModule:
         """Each parameter is `cast(array)` of its float64 initial value: another precision, say, or a perturbation."""
         options = options if options is not None else Options()
-        wide = self._values(options.replace(dtype="float64"))
+        wide = in_dtype(self._values(options.replace(dtype="float64")), "float64")
         return ScalarModule.create(self.loss, map_leaves(cast, wide), options, requires_grad=requires_grad)
 
     def instantiate_with_plan(self, options: Options, plan: Plan, *, requires_grad: Any = None) -> ScalarModule:

@@ -305,7 +305,7 @@ class ScalarTrainer:
     ) -> Any:
         """Run a base program on (…, state, batch): on the host, or with `keep` as values of the interpreter.
 
-        A batch is held against the trainer's contract where it is `promised`: for programs that take what the loss does.
+        A batch is held to the trainer's contract where it is `promised`: for programs that take what the loss does.
         """
         arrays, batch_structure = flatten(batch)
         refs = put_all(self._interpreter, arrays, lambda: argument_paths(self._loss, (None, *batch)))
