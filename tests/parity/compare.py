@@ -23,10 +23,14 @@ TOLERANCE = {"float64": (1e-10, 1e-12), "float32": (1.3e-6, 1e-5)}
 
 
 class Outcome(NamedTuple):
-    """Results in order, and the gradients of the float operands in order (empty when none were asked for)."""
+    """Results in order; where gradients were asked for, those of the float operands in order, and the results again.
+
+    What is differentiated may take another way to its result: a tape expands composites that have no rule.
+    """
 
     values: list[Any]
     gradients: list[Any]
+    differentiated: list[Any]
 
 
 def operands(twin: Twin, case: Case, dtype: str) -> tuple[Any, ...]:
@@ -61,7 +65,7 @@ def on_torch(
     given = dtype if computed_in is None else computed_in
     pulled = [(out, torch.from_numpy(seed.astype(given))) for out, seed in zip(outputs, seeds) if seed is not None]
     if twin.gradient or not pulled or not inputs:
-        return Outcome(values, []), [None] * len(outputs)
+        return Outcome(values, [], []), [None] * len(outputs)
     reached = [(out, seed) for out, seed in pulled if out.requires_grad]
     found: Any = [None] * len(inputs)
     if reached:
@@ -69,7 +73,7 @@ def on_torch(
             [out for out, _ in reached], inputs, [seed for _, seed in reached], allow_unused=True
         )
     gradients = [np.zeros(x.shape, given) if g is None else g.numpy() for x, g in zip(inputs, found)]
-    return Outcome(values, gradients), seeds
+    return Outcome(values, gradients, values), seeds
 
 
 def on_opstage(
@@ -87,20 +91,18 @@ def on_opstage(
         def f(inner: Any, *operands: Any) -> Any:
             return optree.tree_leaves(twin.apply(inner, *operands, **case.static))
 
-        if not given:
-            _, _, outputs, _ = run_on_tape(ops, f, arguments, (False,) * len(arguments))
-            result: tuple[Any, Any] = ([node.value for node in outputs], [])
-        else:
+        _, _, outputs, _ = run_on_tape(ops, f, arguments, (False,) * len(arguments))
+        result: tuple[Any, ...] = ([node.value for node in outputs], [], [])
+        if given:
             values, pullback = vjp(ops, f, *arguments)
             pulled = pullback([next(supplied) if seed is not None else None for seed in seeds])
-            result = (values, optree.tree_leaves(pulled))
+            result = (result[0], optree.tree_leaves(pulled), values)
         found, shape = flatten(result)
         shapes.append(shape)
         return tuple(found)
 
     results = base.execute(program, tuple(base.put(leaf) for leaf in leaves))
-    values, gradients = unflatten(shapes[0], [np.asarray(base.get(r)) for r in results])
-    return Outcome(values, gradients)
+    return Outcome(*unflatten(shapes[0], [np.asarray(base.get(r)) for r in results]))
 
 
 def assert_equal_outcomes(actual: Outcome, expected: Outcome, case: Case, dtype: str) -> None:
@@ -120,6 +122,7 @@ def paired(actual: Outcome, expected: Outcome) -> Iterator[tuple[str, Any, Any]]
     for kind, ours, theirs in (
         ("result", actual.values, expected.values),
         ("gradient", actual.gradients, expected.gradients),
+        ("result when differentiated", actual.differentiated, expected.differentiated),
     ):
         assert len(ours) == len(theirs), f"{len(ours)} {kind}s, PyTorch has {len(theirs)}"
         for i, (a, e) in enumerate(zip(ours, theirs)):
