@@ -34,8 +34,9 @@ lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, which must be installed
 	$(BIN)/python -m pytest -q tests/browser $(ARGS)
 
+# not --quiet: what is not shown is not counted as a warning either
 docs: $(DOCS_STAMP)  ## build the guide as a site in site/ (warnings are errors)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 	$(BIN)/python -m tests.docs.self_contained site
 
 parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
