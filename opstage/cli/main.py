@@ -29,10 +29,15 @@ def cli() -> None:
 def main() -> None:
     """The console script: errors that Opstage raises on purpose become one message and exit code 2."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, prog_name="opstage")
         sys.exit(code if isinstance(code, int) else 0)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "opstage"
+        click.echo(f"opstage: {error.format_message()} (see {command} --help)", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

@@ -104,7 +104,11 @@ def train_test_split(
     else:
         labels = dataset[stratify]
         if labels.ndim != 1 or labels.dtype.kind not in "iub":
-            raise UsageError(f"cannot stratify by {stratify}: expected integer labels of shape ({rows},)")
+            origin = dataset.origins[dataset.names.index(stratify)]
+            raise UsageError(
+                f"{origin}: cannot stratify by {stratify}: expected integer labels of shape ({rows},), "
+                f"not {labels.dtype} of shape {labels.shape}"
+            )
         classes, counts = np.unique(labels, return_counts=True)
         drawn = labels[order]
         for label, share in zip(classes, _shares(counts, held_out), strict=True):

@@ -57,7 +57,9 @@ def _load(path: str | os.PathLike[str], kind: str) -> Any:
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file") from error
     except _UNREADABLE as error:
-        raise UsageError(f"{path}: not a .{kind} file that can be read: {error}") from error
+        # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely
+        why = "it begins like none" if str(error).startswith("This file contains pickled") else error
+        raise UsageError(f"{path}: not a .{kind} file that can be read: {why}") from error
     found = "npy" if isinstance(loaded, np.ndarray) else "npz"
     if found != kind:
         if found == "npz":

@@ -59,6 +59,11 @@ def run_task(
     goes on its way; so does an error.
     """
     settings = task.settings
+    if not task.trainer.executes:
+        raise UsageError(
+            f"backend {settings.options.backend!r} computes no values, so nothing is trained on it; "
+            f"opstage check {settings.run.model} checks the whole training step without training"
+        )
     start, state = Position(), None
     with ExitStack() as stack:
         journal = keeper = None

@@ -95,6 +95,11 @@ class ScalarTrainer:
         return unflatten(self._structure, self._params)
 
     @property
+    def executes(self) -> bool:
+        """Whether the interpreter computes numbers; on shapes alone a step is a dry run."""
+        return self._interpreter.executes
+
+    @property
     def parameter_count(self) -> int:
         """Elements in all parameters."""
         return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._params)

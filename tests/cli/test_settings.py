@@ -6,35 +6,17 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from opstage.cli.main import main
 from opstage.cli.progress import Bar, make_watcher
 from opstage.training.fit import EpochResult
+from tests.cli.conftest import Command
 
-Command = Callable[..., tuple[int, str, str]]
 TINY = ["--epochs", "1", "--model.hidden", "8", "--batch-size", "256"]
-
-
-@pytest.fixture
-def opstage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run the command in an empty directory; its exit code, output and error output."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["opstage", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, out, err
-
-    return run
 
 
 def shown(text: str) -> dict[str, tuple[str, str]]:

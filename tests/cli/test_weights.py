@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from opstage.cli.main import main
 from opstage.training import checkpoint
 from opstage.training.weights import read_state_dict, write_state_dict
+from tests.cli.conftest import Command
 
-Command = Callable[..., tuple[int, str, str]]
 SIZE = ["--model.hidden", "8"]
 SHAPES = {"net.1.weight": (8, 64), "net.1.bias": (8,), "net.4.weight": (10, 8), "net.4.bias": (10,)}
-
-
-@pytest.fixture
-def opstage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["opstage", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -1,0 +1,284 @@
+"""The commands: what they print, how they end, and one clear line for each thing that cannot be used."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Command
+
+TINY = ["--epochs", "1", "--model.hidden", "8"]
+PROCESS = [sys.executable, "-c", "from opstage.cli import main; main()"]
+
+
+def digits(**changes: Any) -> dict[str, Any]:
+    """Forty samples in the shape of the digits, four of each class."""
+    rng = np.random.default_rng(0)
+    return {"x": rng.random((40, 1, 8, 8), np.float32), "y": np.arange(40) % 10, **changes}
+
+
+def refusal(result: tuple[int, str, str]) -> str:
+    """The one line of a refusal: exit code 2, no traceback, nothing else."""
+    code, out, err = result
+    assert code == 2, (code, out, err)
+    assert "Traceback" not in err
+    assert err.startswith("opstage: ") and err.endswith("\n") and err.count("\n") == 1, err
+    return err.removeprefix("opstage: ").rstrip("\n")
+
+
+# What works ---------------------------------------------------------------------------------------------------------
+
+
+def test_train_checks_trains_and_tells_the_accuracy(opstage: Command) -> None:
+    code, out, err = opstage("train", "mlp", *TINY)
+    assert (code, err) == (0, "")
+    first, second, *epochs, last = out.splitlines()
+    assert re.fullmatch(r"mlp: 610 parameters; shapes of the whole training step checked .* in \d+ ms", first)
+    assert second == "data: 1438 samples to train on, 359 held out; backend eager on cpu, float32, seed 0"
+    assert len(epochs) == 1 and epochs[0].startswith("epoch 1/1  loss ")
+    told = re.fullmatch(
+        r"held-out accuracy (\d+\.\d\d) % \((\d+) of 359\), loss \d+\.\d{4}, after 1 epochs in \d+\.\d s", last
+    )
+    assert told is not None
+    assert float(told[1]) == pytest.approx(100 * int(told[2]) / 359, abs=0.005)
+
+
+def test_the_same_seed_gives_the_same_run(opstage: Command) -> None:
+    def last(seed: str) -> str:
+        return opstage("train", "mlp", *TINY, "--seed", seed)[1].splitlines()[-1].split(" after ")[0]
+
+    assert last("3") == last("3") != last("4")
+
+
+def test_train_on_a_file(opstage: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", **digits())
+    code, out, _ = opstage("train", "mlp", *TINY, "--data", "mine.npz", "--batch-size", "16", "--dtype", "float64")
+    assert code == 0
+    assert "32 samples to train on, 8 held out; backend eager on cpu, float64" in out
+
+
+def test_check_proves_the_shipped_models(opstage: Command) -> None:
+    code, out, err = opstage("check", "mlp")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "mlp, one training step:"
+    assert any(re.fullmatch(r"  x +\(B, 1, 8, 8\) float32", line) for line in lines)
+    assert re.fullmatch(r"ok: \d+ ops, .*B.* flops, .* bytes moved", lines[-1])
+    assert opstage("check")[1].startswith("cnn, one training step:")
+
+
+def test_check_ends_with_1_where_it_finds_an_error(opstage: Command) -> None:
+    code, out, err = opstage("check", "mlp", "--dtype", "exact")
+    assert (code, err) == (1, "")
+    assert "no kernel for exp in dtype exact" in out
+    assert "click" not in out  # no line of the framework is shown as the user's
+    assert out.splitlines()[-1] == "1 error"
+
+
+def test_info_names_what_it_runs_on(opstage: Command) -> None:
+    code, out, err = opstage("info")
+    assert (code, err) == (0, "")
+    for word in ("opstage", "numpy", "numba", "interpreters", "eager", "BLAS", "threads", "processor", "GPU"):
+        assert word in out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["train", "--help"], ["check", "--help"], ["info", "--help"]])
+def test_help(opstage: Command, words: list[str]) -> None:
+    code, out, err = opstage(*words)
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: opstage")
+    if words == ["train", "--help"]:
+        for flag in ("--backend", "--device", "--dtype", "--epochs", "--lr", "--batch-size", "--seed", "--data"):
+            assert flag in out
+
+
+def test_version(opstage: Command) -> None:
+    code, out, _ = opstage("--version")
+    assert code == 0 and out.startswith("opstage, version ")
+
+
+# What does not ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mpl"], r"unknown model 'mpl' \(did you mean 'mlp'\?\)"),
+        (["mlp", "--backend", "eagre"], r"unknown backend 'eagre' \(did you mean 'eager'\?\)"),
+        (["mlp", "--device", "cuba"], r"'cuba' is not one of 'cpu', 'cuda' \(did you mean 'cuda'\?\)"),
+        (["mlp", "--dtype", "float46"], r"'float46' is not one of .* \(did you mean 'float64'\?\)"),
+        (["mlp", "--epochs", "0"], r"--epochs: .*at least 1 but is 0"),
+        (["mlp", "--epochs", "-3"], r"--epochs: .*at least 1 but is -3"),
+        (["mlp", "--epochs", "two"], r"'two' is not a valid integer"),
+        (["mlp", "--lr", "-1"], r"--lr: .*at least 0 but is -1"),
+        (["mlp", "--lr", "nan"], r"--lr: .*nan is not finite"),
+        (["mlp", "--lr", "inf"], r"--lr: .*inf is not finite"),
+        (["mlp", "--lr", "fast"], r"'fast' is not a valid float.*see opstage train --help"),
+        (["mlp", "--batch-size", "0"], r"--batch-size: .*at least 1 but is 0"),
+        (["mlp", "--batch-size", "-1"], r"--batch-size: .*at least 1 but is -1"),
+        (["mlp", "--batch-size", "9999"], r"batch_size=9999 is larger than the dataset, which has 1438 rows"),
+        (["mlp", "--seed", "-1"], r"-1 is not a seed; expected an integer with 0 <= seed < 2\^64"),
+        (["mlp", "--seed", str(2**64)], r"is not a seed"),
+        (["mlp", "--backend", "shape_check"], r"backend 'shape_check' computes no values.*opstage check mlp"),
+        (["mlp", "--epoch", "3", "--nope"], r"No such option.*see opstage train --help"),
+        (["mlp", "cnn"], r"unexpected extra argument"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_words_are_one_line(opstage: Command, tmp_path: Path, words: list[str], message: str) -> None:
+    assert re.search(message, refusal(opstage("train", *words)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_cuda_is_never_replaced_in_silence(opstage: Command) -> None:
+    line = refusal(opstage("train", "mlp", "--device", "cuda"))
+    assert "device 'cuda'" in line and "only on cpu" in line
+    if "lacks" in line:
+        assert "NVIDIA driver" in line
+    assert "device 'cuda'" in refusal(opstage("check", "mlp", "--device", "cuda"))
+
+
+def test_an_unknown_command(opstage: Command) -> None:
+    assert "No such command 'trian'" in refusal(opstage("trian"))
+
+
+def test_no_command_shows_the_help(opstage: Command) -> None:
+    code, _, err = opstage()
+    assert code == 2 and err.startswith("Usage: opstage")
+
+
+def _nan() -> dict[str, Any]:
+    data = digits()
+    data["x"][17, 0, 3, 3] = np.nan
+    return data
+
+
+def _label(row: int, label: int) -> dict[str, Any]:
+    data = digits()
+    data["y"][row] = label
+    return data
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": digits()["x"], "y": digits()["y"]}, r"bad\.npz: no array 'x'; the file has images, y"),
+        ({"x": digits()["x"]}, r"bad\.npz: no array 'y'; the file has x"),
+        ({}, r"bad\.npz: .*(empty|no array)"),
+        ({name: array[:0] for name, array in digits().items()}, r"bad\.npz: x: the dataset is empty"),
+        (_nan(), r"bad\.npz: x: row 17 holds nan \(rows are counted from 0\)"),
+        (_label(5, 10), r"bad\.npz: y: row 5 holds label 10 .*mlp tells 10 classes apart: labels are 0 … 9"),
+        (_label(39, -1), r"bad\.npz: y: row 39 holds label -1"),
+        (digits(y=np.arange(39)), r"bad\.npz: y: has 39 rows but .*bad\.npz: x has 40"),
+        (digits(y=np.arange(40) / 10), r"bad\.npz: y: cannot stratify by y: expected integer labels .* not float64"),
+        (digits(y=np.zeros((40, 2), int)), r"bad\.npz: y: .*expected integer labels of shape \(40,\)"),
+        (
+            digits(x=np.zeros((40, 1, 9, 9))),
+            r"x is \(16, 1, 9, 9\): it has 9 on axis 2 where Spec\(\"B 1 8 8\"\) wants 8",
+        ),
+        (digits(x=np.full((40, 1, 8, 8), "ink")), r"bad\.npz: x: holds <U3 values"),
+        (digits(x=np.zeros((40, 1, 8, 8), complex)), r"bad\.npz: x: holds complex128 values"),
+    ],
+    ids=[
+        *("no x", "no y", "no arrays", "empty", "nan", "label too large", "label negative", "lengths"),
+        *("float labels", "two labels", "shape", "text", "complex"),
+    ],
+)
+def test_bad_data_name_the_file_and_the_row(opstage: Command, tmp_path: Path, arrays: Any, message: str) -> None:
+    np.savez(tmp_path / "bad.npz", **arrays)
+    line = refusal(opstage("train", "mlp", *TINY, "--data", "bad.npz", "--batch-size", "16"))
+    assert re.search(message, line), line
+
+
+def test_files_that_are_no_data(opstage: Command, tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    np.savez(tmp_path / "whole.npz", **digits())
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:3000])
+    for name, message in [
+        ("missing.npz", "no such file"),
+        ("text.npz", "not a .npz file that can be read: it begins like none"),
+        ("folder.npz", "not a .npz file that can be read"),
+        ("nothing.npz", "not a .npz file that can be read"),
+        ("cut.npz", "not a .npz file that can be read: File is not a zip file"),
+        ("whole.xyz", "of no known format"),
+    ]:
+        line = refusal(opstage("train", "mlp", *TINY, "--data", name))
+        assert line.startswith(name) and re.search(message, line), line
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("OPSTAGE_BACKND", "eager", r"OPSTAGE_BACKND: no such option \(did you mean 'OPSTAGE_BACKEND'\?\)"),
+        ("OPSTAGE_DEVICE", "gpu", r"OPSTAGE_DEVICE: .*'gpu' is not one of 'cpu', 'cuda'"),
+        ("OPSTAGE_SEED", "-4", r"OPSTAGE_SEED: .*-4"),
+        ("OPSTAGE_VALIDATE", "maybe", r"OPSTAGE_VALIDATE: .*'maybe' is not a boolean; expected true, false, 1 or 0"),
+    ],
+)
+def test_typos_in_the_environment(
+    opstage: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert re.search(message, refusal(opstage("train", "mlp", *TINY)))
+
+
+def test_the_environment_sets_options(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPSTAGE_DTYPE", "float64")
+    monkeypatch.setenv("OPSTAGE_SEED", "5")
+    assert "float64, seed 5" in opstage("train", "mlp", *TINY)[1]
+    assert "float64, seed 6" in opstage("train", "mlp", *TINY, "--seed", "6")[1]  # a flag is nearer
+
+
+# As a process -------------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_of_the_process(tmp_path: Path) -> None:
+    for words, code in ((["check", "mlp"], 0), (["check", "mlp", "--dtype", "exact"], 1), (["check", "mpl"], 2)):
+        ended = subprocess.run([*PROCESS, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_an_interrupt_ends_with_130(tmp_path: Path) -> None:
+    """Ctrl-C once the first epoch's line is out."""
+    words = ["train", "mlp", "--epochs", "4000", "--model.hidden", "8"]
+    process = subprocess.Popen(
+        [*PROCESS, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch 1/"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    assert err.strip() == "interrupted"
+    assert all(line.startswith("epoch ") for line in out.splitlines())
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path: Path) -> None:
+    """opstage train … | head -1"""
+    words = ["train", "mlp", "--epochs", "60", "--model.hidden", "8"]
+    process = subprocess.Popen(
+        [*PROCESS, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait()
+    process.stderr.close()
+    assert "Traceback" not in err
