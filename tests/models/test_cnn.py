@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import opstage
 from opstage.models import cnn
-from opstage.training.recipes import recipe
 
 from .by_recipe import trained
 from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
@@ -40,10 +38,3 @@ def test_dropout_is_for_training_alone() -> None:
 
 def test_a_short_run_reads_nine_digits_of_ten() -> None:
     assert trained("cnn", epochs=2)[1].held_out["accuracy"] > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_the_recipe_reaches_its_goal(seed: int) -> None:
-    assert recipe("cnn").goal == 0.98
-    assert trained("cnn", seed=seed)[1].held_out["accuracy"] >= 0.98
