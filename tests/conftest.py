@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+
+from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one worker a core: a BLAS that starts a thread per core in each of them stalls them all (read when NumPy loads)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hypothesis import settings
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a suite that a shell starts in the background inherits SIGINT ignored, and so would what it interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("opstage", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("opstage")

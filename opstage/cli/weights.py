@@ -109,4 +109,4 @@ def _show(proposed: WeightMap, file: Path) -> None:
     console = Console(highlight=False)
     console.print(proposed.table(), crop=False)
     taken = sum(row.source is not None for row in proposed.rows)
-    console.print(f"{file}: a tensor for {taken} of {len(proposed.rows)} parameters, {len(proposed.errors)} errors")
+    click.echo(f"{file}: a tensor for {taken} of {len(proposed.rows)} parameters, {len(proposed.errors)} errors")
