@@ -29,6 +29,7 @@ test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, which must be installed

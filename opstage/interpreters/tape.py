@@ -292,9 +292,7 @@ class Tape(Wrapper[Node[R], R]):
         return result
 
 
-def _visible(
-    ops: Interpreter[R], record: Record[R], primitive: Primitive, arrived: list[R | None]
-) -> list[R | None]:
+def _visible(ops: Interpreter[R], record: Record[R], primitive: Primitive, arrived: list[R | None]) -> list[R | None]:
     """The cotangents of the outputs that users see, zeros in place of those that nobody reached."""
     visible = len(arrived) - len(primitive.residuals)
     if any(c is not None for c in arrived[visible:]):
