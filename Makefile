@@ -10,6 +10,7 @@ RUN_STAMP := $(VENV)/.run-$(KEY)
 DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
+BENCH_STAMP := $(VENV)/.bench-$(KEY)
 
 .NOTPARALLEL:
 .PHONY: help train test test-slow lint docs browser parity bench clean
@@ -44,7 +45,7 @@ parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
 	$(BIN)/python -m tests.parity.report
 
-bench: $(DEVELOP_STAMP)  ## run the benchmarks, or those named in ARGS
+bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## remove the environment and everything built
@@ -76,4 +77,9 @@ $(PARITY_STAMP): | $(BIN)/python
 $(DOCS_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	rm -f $(VENV)/.run-* $(VENV)/.docs-*
+	touch $@ $(RUN_STAMP)
+
+$(BENCH_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	rm -f $(VENV)/.run-* $(VENV)/.bench-*
 	touch $@ $(RUN_STAMP)

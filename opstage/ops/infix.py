@@ -6,6 +6,7 @@ deeper interpreter (an inner derivative) says who computes, and the other is lif
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -36,12 +37,14 @@ class Infix:
     ops: Any
 
     @property
+    @abstractmethod
     def shape(self) -> Shape:
-        raise NotImplementedError
+        """The ref's own."""
 
     @property
+    @abstractmethod
     def dtype(self) -> DType:
-        raise NotImplementedError
+        """The ref's own."""
 
     def _pair(self, other: Any) -> tuple[Any, Any, Any]:
         """The interpreter that computes, and both operands as its refs, of one shape."""
