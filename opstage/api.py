@@ -22,7 +22,7 @@ from .interpreters.registry import make_interpreter
 from .interpreters.shape_check import Report, check_base_program, unusable
 from .ops.errors import OpstageError, UsageError
 from .ops.spec import as_specs
-from .ops.trees import flatten, map_leaves, paths, unflatten
+from .ops.trees import Structure, flatten, map_leaves, paths, unflatten
 from .options import Options
 
 Program = Callable[..., Any]
@@ -154,6 +154,15 @@ def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | 
     interpreter = watched(make_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
+    outputs, result = execute_on_trees(interpreter, base, unflatten(structure, refs), options)
+    return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+
+
+def execute_on_trees(
+    interpreter: BaseInterpreter[Any], base: Callable[..., Any], trees: tuple[Any, ...], options: Options, step: int = 0
+) -> tuple[tuple[Any, ...], Structure]:
+    """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and their structure."""
+    refs, structure = flatten(trees)
     result: Any = None
 
     def on_leaves(ops: BaseInterpreter[Any], *inputs: Any) -> tuple[Any, ...]:
@@ -161,8 +170,7 @@ def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | 
         values, result = flatten(base(ops, *unflatten(structure, inputs)))
         return tuple(values)
 
-    outputs = execute_watched(interpreter, on_leaves, refs, options)
-    return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+    return execute_watched(interpreter, on_leaves, tuple(refs), options, step), result
 
 
 def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:

@@ -13,8 +13,8 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import argument_paths, owned, put_all, with_train
-from ..interpreters.anomaly import execute_watched, watched
+from ..api import argument_paths, execute_on_trees, owned, put_all, with_train
+from ..interpreters.anomaly import watched
 from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
@@ -317,16 +317,9 @@ class ScalarTrainer:
         if promised:
             self._contract.check(batch, arrays, refs, self._validate_batch)
         state = unflatten(self._state_structure, self._state_leaves)
-        inputs, structure = flatten(arguments((state, unflatten(batch_structure, refs))))
-        shape: Any = None
-
-        def on_leaves(ops: BaseInterpreter[Any], *leaves: Any) -> tuple[Any, ...]:
-            nonlocal shape
-            values, shape = flatten(base(ops, *unflatten(structure, leaves)))
-            return tuple(values)
-
-        outputs = execute_watched(self._interpreter, on_leaves, tuple(inputs), self.options, self.steps_taken)
-        return unflatten(shape, outputs if keep else [self._host(ref) for ref in outputs])
+        trees = arguments((state, unflatten(batch_structure, refs)))
+        outputs, structure = execute_on_trees(self._interpreter, base, trees, self.options, self.steps_taken)
+        return unflatten(structure, outputs if keep else [self._host(ref) for ref in outputs])
 
     def report(self, *specs: Any) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`."""
