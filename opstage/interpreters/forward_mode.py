@@ -8,14 +8,12 @@ from typing_extensions import override
 
 from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError
-from ..ops.infix import Infix
 from ..ops.primitive import Primitive, R, Static
-from ..ops.types import DType, Shape
-from .interpreter import Interpreter, Wrapper
+from .interpreter import Holding, Interpreter, Wrapper
 
 
 @final
-class Dual(Infix, Generic[R]):
+class Dual(Holding, Generic[R]):
     """A ref of forward mode: a value of the inner interpreter and its tangent, None when it is zero."""
 
     __slots__ = ("value", "ops", "tangent")
@@ -24,18 +22,6 @@ class Dual(Infix, Generic[R]):
         self.value = value
         self.ops = ops
         self.tangent = tangent
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        shape: Shape = self.value.shape
-        return shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        dtype: DType = self.value.dtype
-        return dtype
 
 
 @final

@@ -17,8 +17,9 @@ from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
+from ..ops.infix import Infix
 from ..ops.primitive import Primitive, R, Static
-from ..ops.types import EXACT, DType, TensorType, dtype_name
+from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 
 Inner = TypeVar("Inner", bound=Any)
 
@@ -174,6 +175,25 @@ def _step_array(step: int) -> npt.NDArray[Any]:
     import numpy as np
 
     return np.asarray(step, dtype=np.int64)
+
+
+class Holding(Infix):
+    """A ref that holds a `value`, a ref of the interpreter beneath, whose shape and dtype are its own."""
+
+    __slots__ = ()
+    value: Any
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        shape: Shape = self.value.shape
+        return shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        dtype: DType = self.value.dtype
+        return dtype
 
 
 class Wrapper(Interpreter[R], Generic[R, Inner]):

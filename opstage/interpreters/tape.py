@@ -16,10 +16,9 @@ from typing_extensions import override
 from ..ops.catalogue.elementwise import ADD
 from ..ops.cursor import Quietly, Region
 from ..ops.errors import ProgramError
-from ..ops.infix import Infix
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
-from ..ops.types import DType, Shape, TensorType
-from .interpreter import Interpreter, Wrapper
+from ..ops.types import TensorType
+from .interpreter import Holding, Interpreter, Wrapper
 
 
 @final
@@ -70,7 +69,7 @@ class Record(Generic[R]):
 
 
 @final
-class Node(Infix, Generic[R]):
+class Node(Holding, Generic[R]):
     """A ref of the tape: a value of the inner interpreter and the record that made it (None for a constant)."""
 
     __slots__ = ("value", "ops", "record", "slot")
@@ -80,18 +79,6 @@ class Node(Infix, Generic[R]):
         self.ops = ops
         self.record = record
         self.slot = slot
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        shape: Shape = self.value.shape
-        return shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        dtype: DType = self.value.dtype
-        return dtype
 
 
 _NEEDS_1 = (True,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,6 @@ DTYPES: dict[str, DType] = {
     "exact": EXACT,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-DTypeName: TypeAlias = Literal["float32", "float64", "int32", "int64", "bool", "exact"]
 
 
 class TensorType(NamedTuple):
