@@ -16,6 +16,7 @@ import pytest
 from opstage.interpreters.eager_cpu.loops import jit
 from opstage.interpreters.eager_cpu.loops.functions import erf, exp, peak
 from opstage.interpreters.eager_cpu.loops.jit import Array, Elementwise, Loop, inlined, loop
+from opstage.interpreters.native import folder
 from opstage.interpreters.scalar import activation, random, update
 from opstage.ops.splitmix import random_words
 
@@ -113,7 +114,7 @@ def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
     """A literal of another type in a formula would carry a float32 computation over to float64."""
     import numba
 
-    jit._register()
+    jit.register_formulas()
     real = numba.from_dtype(np.dtype(dtype))
     formulas = [
         (1, activation.sigmoid(dtype, exp)),
@@ -198,9 +199,9 @@ def test_programs_without_compiled_kernels_import_no_compiler() -> None:
 
 @pytest.fixture
 def fresh_folder() -> Iterator[None]:
-    jit.cache_folder.cache_clear()
+    folder.cache_folder.cache_clear()
     yield
-    jit.cache_folder.cache_clear()
+    folder.cache_folder.cache_clear()
 
 
 def doubled(x: Array, out: Array) -> None:
@@ -232,11 +233,11 @@ def test_another_source_has_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "formula.py").write_text("x + 1")
-    monkeypatch.setattr(jit, "_COMPILED", (sources,))
-    before = jit.cache_folder()
+    monkeypatch.setattr(folder, "_COMPILED", (sources,))
+    before = folder.cache_folder()
     (sources / "formula.py").write_text("x + 2")
-    jit.cache_folder.cache_clear()
-    assert jit.cache_folder() != before
+    folder.cache_folder.cache_clear()
+    assert folder.cache_folder() != before
 
 
 @pytest.mark.usefixtures("fresh_folder")
@@ -246,11 +247,11 @@ def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(jit, "_HERE", tmp_path / "file")
+    monkeypatch.setattr(folder, "_HERE", tmp_path / "file")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        folder = jit.cache_folder()
-    assert folder is not None and folder.parent == tmp_path / "cache"
+        chosen = folder.cache_folder()
+    assert chosen is not None and chosen.parent == tmp_path / "cache"
 
 
 @pytest.mark.usefixtures("fresh_folder")

@@ -1,34 +1,21 @@
 """Functions that numba compiles when they are first called, once per dtype.
 
-numba is imported then and not before. Machine code is kept on disk, so that the next process only loads it, in a
-folder named after a digest of everything that is compiled: numba itself looks at the file of the outermost function
-alone, and would not notice a change in a formula that this calls. The folder is in NUMBA_CACHE_DIR if that is set, else
-beside this file, else in the user's cache. If none of them can be written to, a warning says so and code is kept in
-memory.
+numba is imported then and not before. Machine code is kept on disk, so that the next process only loads it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
+from ...native.folder import compiling, kept
+
 Array = npt.NDArray[Any]
 Function = Callable[..., Any]
-
-_HERE = Path(__file__).resolve().parent
-_COMPILED = (_HERE, _HERE.parents[1] / "scalar")
 
 
 def packed(x: Array) -> Array:
@@ -80,7 +67,7 @@ class Loop:
             if isinstance(arg, np.ndarray):
                 read = i < len(args) - self._results
                 types[i] = numba.types.Array(types[i].dtype, arg.ndim, "C", readonly=read)
-        compiled: Function = _kept(
+        compiled: Function = _compiled_with_formulas(
             lambda keep: numba.njit([tuple(types)], cache=keep, error_model="numpy")(self.function)
         )
         return compiled
@@ -120,7 +107,7 @@ class Elementwise:
         kind = numba.from_dtype(dtype)
         formula = self._factory(dtype.type, *self._functions)
         signature = kind(*[kind] * self._operands)
-        owner = _kept(lambda keep: numba.vectorize([signature], cache=keep)(formula))
+        owner = _compiled_with_formulas(lambda keep: numba.vectorize([signature], cache=keep)(formula))
         self._owners.append(owner)
         ufunc: Function = owner.ufunc  # without the layer that compiles for other types, which costs 0.4 µs a call
         return ufunc
@@ -128,7 +115,6 @@ class Elementwise:
 
 # Functions that loops call -------------------------------------------------------------------------------------------
 
-_compiling = threading.RLock()
 _pending: list[tuple[Function, Function, Any]] = []
 
 
@@ -151,7 +137,7 @@ def inlined(*, fastmath: Any = False) -> Callable[[Function], Function]:
     return decorate
 
 
-def _register() -> None:
+def register_formulas() -> None:
     """Makes numba know the functions that loops call."""
     overload = import_module("numba.extending").overload
     while _pending:
@@ -164,59 +150,7 @@ def _register() -> None:
         overload(function, strict=False, jit_options=options)(choose)
 
 
-# Where machine code is kept ------------------------------------------------------------------------------------------
-
-
-def _kept(compile_with: Callable[[bool], Any]) -> Any:
-    """`compile_with(True)` with the folder for machine code in place, `compile_with(False)` if it cannot be used."""
-    with _compiling:
-        _register()
-        folder = cache_folder()
-        if folder is not None:
-            with _numba_keeps_in(folder):
-                try:
-                    return compile_with(True)
-                except OSError:  # the disk is full, or the folder was taken away
-                    pass
-        return compile_with(False)
-
-
-@contextmanager
-def _numba_keeps_in(folder: Path) -> Iterator[None]:
-    config = import_module("numba").config
-    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
-
-
-@cache
-def cache_folder() -> Path | None:
-    """The folder for machine code, made if need be; None, with a warning, when there is none that can be written to."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    bases = [Path(chosen)] if chosen else [_HERE / "__pycache__", Path(home)]
-    folders = [base / f"opstage-{_digest()}" for base in bases]
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError:
-            continue
-        return folder
-    warnings.warn(
-        f"compiled kernels cannot be kept on disk, because {' and '.join(map(str, folders))} cannot be written to; "
-        "every process will compile them again. Set NUMBA_CACHE_DIR to a folder that can be written to, or use "
-        "Options(fast_kernels=False)",
-        stacklevel=2,
-    )
-    return None
-
-
-def _digest() -> str:
-    """Of every source file that is compiled."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in _COMPILED for path in folder.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def _compiled_with_formulas(compile_with: Callable[[bool], Any]) -> Any:
+    with compiling:
+        register_formulas()
+        return kept(compile_with)

@@ -1,0 +1,156 @@
+"""Kernels from functions: compiled by numba once, kept on disk as object code, loaded by LLVM alone.
+
+An entry on disk is named after the digest of all that decides it: the function's source, the sources of what it may
+call, the versions of numba, llvmlite and Python, and the processor. Its first bytes are a digest of the rest, so a
+damaged one is noticed and made anew; it is written under another name and renamed, so two processes may write it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .folder import cache_folder, compiled_sources, compiling
+
+_log = logging.getLogger(__name__)
+_ENTRY = "opstage_kernel"
+_DIGEST_BYTES = 32
+
+
+class Kernel(NamedTuple):
+    """Machine code: the address of `void f(int64 lo, int64 hi, int64 worker, uint64 arguments)`."""
+
+    name: str
+    address: int
+
+
+_kernels: dict[str, Kernel] = {}
+_engines: list[Any] = []  # they own the code
+
+
+def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kernel:
+    """The kernel of the Python function that `function()` gives; `content` is text that decides what it does.
+
+    It is compiled if neither this process nor the disk has a kernel of that content.
+    """
+    key = hashlib.sha256("\0".join((content, *_environment())).encode()).hexdigest()
+    kernel = _kernels.get(key)
+    if kernel is None:
+        with compiling:
+            kernel = _kernels.get(key)
+            if kernel is None:
+                entry = f"{_ENTRY}_{key[:16]}"
+                code = _read(key)
+                if code is None:
+                    _log.debug("compiling kernel %s", name)
+                    code = _compile(function(), entry)
+                    _write(key, code)
+                kernel = _kernels[key] = Kernel(name, _load(code, entry))
+    return kernel
+
+
+@cache
+def _environment() -> tuple[str, ...]:
+    llvm = import_module("llvmlite.binding")
+    return (
+        compiled_sources(),
+        version("numba"),
+        version("llvmlite"),
+        platform.python_version(),
+        llvm.get_process_triple(),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+    )
+
+
+def _compile(function: Callable[..., Any], entry: str) -> bytes:
+    """Object code in which the kernel has the name `entry`."""
+    numba = import_module("numba")
+    llvm = _llvm()
+    compiled = numba.cfunc("void(intp, intp, intp, uintp)", error_model="numpy", boundscheck=False)(function)
+    module = llvm.parse_assembly(compiled.inspect_llvm())
+    module.get_function(compiled._wrapper_name).name = entry
+    code: bytes = _target_machine().emit_object(module)
+    return code
+
+
+@cache
+def _llvm() -> Any:
+    llvm = import_module("llvmlite.binding")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def _target_machine() -> Any:
+    llvm = _llvm()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def _load(code: bytes, entry: str) -> int:
+    llvm = _llvm()
+    # A machine of its own: an engine takes it over.
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(codemodel="jitdefault", jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(entry))
+
+
+# On disk -------------------------------------------------------------------------------------------------------------
+
+
+def _path(key: str) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / f"{key[:32]}.o"
+
+
+def _read(key: str) -> bytes | None:
+    path = _path(key)
+    if path is None:
+        return None
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
+    if hashlib.sha256(code).digest() != digest:
+        _log.debug("kept kernel %s is damaged and will be compiled again", path)
+        return None
+    return code
+
+
+def _write(key: str, code: bytes) -> None:
+    """Keep the code; a disk that is full or read-only only means that the next process compiles it again."""
+    path = _path(key)
+    if path is None:
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            try:
+                file.write(hashlib.sha256(code).digest() + code)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        _log.debug("kernel not kept at %s: %s", path, error)

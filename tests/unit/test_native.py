@@ -1,0 +1,113 @@
+"""Machine code in the pool: products of matrices, schedules, and what is kept on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.native import Kernel, Schedule, Step, call, compile_kernel, compiler, folder
+from opstage.interpreters.native.gemm import gemm_arguments, gemm_kernel
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 5, 3, 4), (1, 3, 70, 9), (6, 33, 17, 8), (2, 1, 1, 5)])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_products_are_those_of_numpy(
+    dtype: str, transpose_a: bool, transpose_b: bool, batch: int, m: int, n: int, k: int, parts: int
+) -> None:
+    a, b = rng.normal(size=(batch, m, k)).astype(dtype), rng.normal(size=(batch, k, n)).astype(dtype)
+    left = np.ascontiguousarray(a.swapaxes(1, 2)) if transpose_a else a
+    right = np.ascontiguousarray(b.swapaxes(1, 2)) if transpose_b else b
+    c = np.full((batch, m, n), np.nan, dtype)
+    kernel = gemm_kernel(dtype)
+    assert kernel is not None
+    tasks, words = gemm_arguments(
+        dtype, left.ctypes.data, right.ctypes.data, c.ctypes.data, m, n, k, transpose_a, transpose_b,
+        batch=batch, strides=(m * k, k * n, m * n), parts=parts,
+    )  # fmt: skip
+    call(kernel, tasks, words)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
+
+
+def counting() -> Any:
+    from opstage.interpreters.native.memory import int64s, words
+
+    def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
+        w = words(arguments, 2)
+        x = int64s(w[0], w[1])
+        for i in range(lo, hi):
+            x[i] = x[i] * 2 + 1
+
+    return kernel
+
+
+def run_counting(kernel: Kernel) -> list[int]:
+    x = np.arange(7, dtype=np.int64)
+    step = Step(kernel, 7, np.array([x.ctypes.data, 7], np.uint64))
+    Schedule((step, step._replace(parallel=False))).run()
+    return x.tolist()
+
+
+EXPECTED = [4 * i + 3 for i in range(7)]
+
+
+@pytest.fixture
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder.cache_folder.cache_clear()
+    monkeypatch.setattr(compiler, "_kernels", {})
+    yield tmp_path
+    folder.cache_folder.cache_clear()
+
+
+def test_steps_run_in_order_and_every_task_once() -> None:
+    assert run_counting(compile_kernel("counting", "counting", counting)) == EXPECTED
+
+
+def test_a_kernel_is_kept_and_found_again(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, compiler.__name__)
+    compile_kernel("counting", "kept", counting)
+    assert caplog.text.count("compiling kernel counting") == 1
+    monkeypatch.setattr(compiler, "_kernels", {})
+    assert run_counting(compile_kernel("counting", "kept", counting)) == EXPECTED
+    assert caplog.text.count("compiling kernel counting") == 1
+    compile_kernel("counting", "other content", counting)
+    assert caplog.text.count("compiling kernel counting") == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", None])
+def test_a_damaged_entry_is_made_anew(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    caplog.set_level(logging.DEBUG, compiler.__name__)
+    compile_kernel("counting", "damaged", counting)
+    (entry,) = empty_folder.rglob("*.o")
+    whole = entry.read_bytes()
+    entry.write_bytes(damage if damage is not None else whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    monkeypatch.setattr(compiler, "_kernels", {})
+    assert run_counting(compile_kernel("counting", "damaged", counting)) == EXPECTED
+    assert "is damaged" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(compiler, "_kernels", {})
+    assert run_counting(compile_kernel("counting", "damaged", counting)) == EXPECTED
+    assert not caplog.text
+
+
+def test_a_full_disk_is_no_obstacle(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiler.os, "replace", fail)
+    assert run_counting(compile_kernel("counting", "full disk", counting)) == EXPECTED
+    assert not list(empty_folder.rglob("*.o*"))
