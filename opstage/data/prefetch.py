@@ -13,13 +13,16 @@ from .loader import Batches
 
 Batch = tuple[Array, ...]
 
+_PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not keep an interrupt from saving the run
+
 
 @final
 class Prefetch:
     """The batches of `batches` in their order, up to `depth` of them made ahead by a thread of each epoch.
 
     An error in the thread is raised here, at the batch that it struck. The thread ends with the epoch: when its last
-    batch was taken, and when the generator is closed or forgotten; `epoch(…).close()` waits until it is gone.
+    batch was taken, and when the generator is closed or forgotten; `epoch(…).close()` waits until it is gone, but not
+    longer than a second for a batch that does not come.
     """
 
     def __init__(self, batches: Batches, depth: int = 2):
@@ -46,7 +49,7 @@ class Prefetch:
         finally:
             ahead.stop()
             if threading.current_thread() is not thread:  # it is when the thread itself collects a forgotten generator
-                thread.join()
+                thread.join(_PATIENCE)
 
 
 @final

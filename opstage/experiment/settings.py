@@ -59,9 +59,13 @@ class DataSettings:
     batch_size: int = 64
     held_out: float = 0.2
     """Share of a data file's rows that is held out; the recipe's own data have their own split."""
+    prefetch: int = 0
+    """Batches that a thread cuts ahead; it pays where cutting one takes long, and costs mlp a tenth of its speed."""
 
     def __post_init__(self) -> None:
         _require_positive("batch_size", self.batch_size)
+        if self.prefetch < 0:
+            raise UsageError(f"prefetch must be a number of batches, 0 for none ahead, but is {self.prefetch}")
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out must lie between 0 and 1 but is {self.held_out}")
 
@@ -240,7 +244,17 @@ def configure_resumed(
     return configure(file=file, flags=[*given, Layer.of({"run.out": directory}, "--resume")], environ=environ)
 
 
-MAY_CHANGE = frozenset({"run.out", "run.plot", "run.tensorboard", "run.log_every", "run.checkpoint_every", "data.file"})
+MAY_CHANGE = frozenset(
+    {
+        "run.out",
+        "run.plot",
+        "run.tensorboard",
+        "run.log_every",
+        "run.checkpoint_every",
+        "data.file",
+        "data.prefetch",
+    }
+)
 """What a resumed run may be told anew; the data file is known by its content."""
 
 _NOWHERE = "default"

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, final
 
-from ..data import Dataset, Loader
+from ..data import Batches, Dataset, Loader, Prefetch
 from ..init import build
 from ..models import Model
 from ..models import model as shipped_model
@@ -31,8 +31,8 @@ class Task:
     held_out: Dataset
     trainer: ScalarTrainer
     optimizer: Optimizer
-    batches: Loader
-    test_batches: Loader
+    batches: Batches
+    test_batches: Batches
     check_seconds: float
 
     @property
@@ -51,7 +51,9 @@ def prepare(settings: Settings) -> Task:
     run, options = settings.run, settings.options
     chosen, recipe = shipped_model(run.model, settings.model), shipped_recipe(run.model)
     training, held_out = load_data(settings, chosen, recipe)
-    batches = Loader(training, settings.data.batch_size, seed=options.seed, drop_last=True)
+    batches: Batches = Loader(training, settings.data.batch_size, seed=options.seed, drop_last=True)
+    if settings.data.prefetch:
+        batches = Prefetch(batches, settings.data.prefetch)
     test_batches = Loader(held_out, min(256, len(held_out)), shuffle=False)
     optimizer = settings.optimizer.make(run.epochs * len(batches))
     params = build(chosen.init, dtype=options.dtype, seed=options.seed)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from opstage.config import Layer
+from opstage.data import Batches, Prefetch
 from opstage.experiment import (
     Configuration,
     DataSettings,
@@ -76,6 +81,11 @@ def metrics(out: Path) -> list[dict[str, Any]]:
     """The lines without what is measured."""
     lines = read_metrics(out / "metrics.jsonl")
     return [{key: value for key, value in line.items() if key != "samples_per_second"} for line in lines]
+
+
+def cutting() -> bool:
+    """Whether a thread still cuts batches."""
+    return any(thread.name == "opstage-prefetch" for thread in threading.enumerate())
 
 
 def assert_same_checkpoint(left: Path, right: Path) -> None:
@@ -155,6 +165,56 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, stop: int) -
     assert again.seen == 22 - stop
     assert metrics(cut) == metrics(whole)
     assert_same_checkpoint(whole, cut)
+
+
+@pytest.mark.parametrize("stop", [5, 11])
+def test_batches_cut_ahead_are_the_same_run(tmp_path: Path, stop: int) -> None:
+    """Interrupted with batches in hand, and resumed with another number of them, none included."""
+    whole = tmp_path / "whole"
+    started(configured(whole))
+    for resumed_with in ("3", "0"):
+        cut = tmp_path / f"cut-{resumed_with}"
+        configuration = configured(cut, data={"batch_size": 128, "prefetch": 2})
+        assert isinstance(prepare(configuration.settings).batches, Prefetch)
+        with pytest.raises(KeyboardInterrupt):
+            started(configuration, Quiet(stop_after=stop))
+        assert not cutting()
+        again = Quiet()
+        flags = [Layer({"data.prefetch": resumed_with}, {"data.prefetch": "--data.prefetch"}, text=True)]
+        started(configure_resumed(cut, flags=flags, environ={}), again, resume=True)
+        assert again.seen == 22 - stop
+        assert metrics(cut) == metrics(whole)
+        assert_same_checkpoint(whole, cut)
+    assert not cutting()
+
+
+def test_an_error_of_the_thread_that_cuts_is_the_run_s(tmp_path: Path) -> None:
+    class Torn:
+        def __init__(self, batches: Batches):
+            self.batches = batches
+
+        def __len__(self) -> int:
+            return len(self.batches)
+
+        def epoch(self, epoch: int, start: int = 0) -> Generator[Any]:
+            for number, batch in enumerate(self.batches.epoch(epoch, start), start):
+                if number == 6:
+                    raise UsageError("shard.npz: row 768 is torn")
+                yield batch
+
+    configuration, watcher = configured(tmp_path / "run"), Quiet()
+    task = prepare(configuration.settings)
+    task = replace(task, batches=Prefetch(Torn(task.batches), 2))
+    with pytest.raises(UsageError, match=r"^shard\.npz: row 768 is torn$"):
+        run_task(task, configuration, lambda done, steps: watcher)
+    assert watcher.seen == 6
+    assert checkpoint.load(tmp_path / "run" / CHECKPOINT).trainer.steps_taken == 4
+    assert not cutting()
+
+
+def test_a_number_of_batches_ahead_is_not_negative(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="prefetch must be a number of batches, 0 for none ahead, but is -1"):
+        configured(tmp_path / "run", data={"prefetch": -1})
 
 
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.data import Loader, Prefetch, from_arrays
+from opstage.data import Loader, Prefetch, from_arrays, prefetch
 from opstage.data.loader import Batches
 from opstage.ops.errors import UsageError
 
@@ -97,6 +97,24 @@ def test_an_error_that_nobody_reached_is_nobodys() -> None:
     next(batches)
     batches.close()
     assert threads() == 0
+
+
+def test_a_stuck_source_does_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_PATIENCE", 0.01)
+    freed = threading.Event()
+
+    class Stuck(Failing):
+        def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Any, ...]]:
+            yield (np.array([0]),)
+            freed.wait()
+
+    batches = Prefetch(Stuck()).epoch(0)
+    next(batches)
+    batches.close()
+    assert threads() == 1
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "opstage-prefetch")
+    freed.set()
+    thread.join()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
