@@ -1,4 +1,4 @@
-"""The commands and how they end: 0 done, 1 findings, 2 unusable input, 130 interrupted."""
+"""The commands and how they end: 0 done, 1 findings, 2 unusable input, 130 interrupted, 143 terminated."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ..ops.errors import OpstageError
 from .check import check
 from .generate import generate
 from .info import info
+from .termination import Terminated
 from .train import train
 from .weights import export_command, import_command
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 @click.group(
@@ -39,9 +41,10 @@ def main() -> None:
         command = context.command_path if context is not None else "opstage"
         click.echo(f"opstage: {error.format_message()} (see {command} --help)", err=True)
         sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as error:
+        terminated = isinstance(error.__cause__, Terminated)  # click makes an Abort of every KeyboardInterrupt
+        click.echo("terminated" if terminated else "interrupted", err=True)
+        sys.exit(TERMINATED if terminated else INTERRUPTED)
     except OpstageError as error:
         click.echo(f"opstage: {error}", err=True)
         sys.exit(2)

@@ -14,6 +14,7 @@ from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .progress import format_held_out, make_watcher
+from .termination import heeding_termination
 
 
 @click.command(cls=DottedCommand)
@@ -60,15 +61,16 @@ def train(
         comparison = compare_sides(configuration.settings, compare.split(","), steps=compare_steps)
         click.echo(str(comparison))
         return 0 if comparison.divergence is None else 1
-    task = prepare(configuration.settings)
-    _announce(task)
-    watch = partial(make_watcher, task.settings.run.epochs)
-    try:
-        outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
-    except KeyboardInterrupt:
-        if task.settings.run.out is not None:
-            click.echo(f"saved; opstage train --resume {task.settings.run.out} goes on from here", err=True)
-        raise
+    with heeding_termination():
+        task = prepare(configuration.settings)
+        _announce(task)
+        watch = partial(make_watcher, task.settings.run.epochs)
+        try:
+            outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
+        except KeyboardInterrupt:
+            if task.settings.run.out is not None:
+                click.echo(f"saved; opstage train --resume {task.settings.run.out} goes on from here", err=True)
+            raise
     _conclude(task, configuration, outcome)
     return 0
 

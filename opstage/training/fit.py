@@ -57,7 +57,7 @@ class Observer(Protocol):
 
 
 class Saver(Protocol):
-    """Is told where the loop stands, and may save it; SIGINT is put off while it does."""
+    """Is told where the loop stands, and may save it; SIGINT and SIGTERM are put off while it does."""
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
         """After each training step, and after each epoch's evaluation (`position.batch` is then 0)."""

@@ -129,23 +129,31 @@ def test_comparing_prints_agreement(opstage: Command) -> None:
     assert out.startswith("eager and eager:float64 agree on the values and gradients of")
 
 
-def test_an_interrupt_saves_and_ends_with_130(tmp_path: Path) -> None:
-    """SIGINT once the first epoch's line is out; the run goes on from there."""
+@pytest.mark.parametrize("prefetch", ["0", "2"])
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupt_saves_and_ends_with_128_and_its_number(
+    tmp_path: Path, number: signal.Signals, code: int, word: str, prefetch: str
+) -> None:
+    """A signal once the first epoch's line is out; the run goes on from there."""
     command = [sys.executable, "-c", "from opstage.cli import main; main()", "train", "mlp"]
     words = ["--epochs", "4000", "--model.hidden", "8", "--run.plot", "false", "--out", str(tmp_path / "run")]
+    words += ["--data.prefetch", prefetch]
     process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while not process.stdout.readline().startswith("epoch 1/"):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert err.split("\n") == [
         f"saved; opstage train --resume {tmp_path / 'run'} goes on from here",
         "",
-        "interrupted",
+        word,
         "",
     ]
+    assert "Interrupted after" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "checkpoint" / "checkpoint.json").exists()
     assert not (tmp_path / "run" / "lock").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -54,6 +55,49 @@ def test_a_handler_of_the_user_s_own_is_called_once_and_an_ignored_signal_stays_
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Ended(KeyboardInterrupt):
+    pass
+
+
+@pytest.fixture
+def ended_by_sigterm() -> Iterator[None]:
+    def end(number: int, frame: object) -> None:
+        raise Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("ended_by_sigterm")
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]])
+def test_sigterm_waits_too_where_a_handler_hears_it(numbers: list[signal.Signals]) -> None:
+    done, before = [], [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Ended):
+        with uninterrupted():
+            for number in numbers:
+                signal.raise_signal(number)
+            done.append("all of it")
+        done.append("and no more")
+    assert done == ["all of it"]
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.usefixtures("ended_by_sigterm")
+def test_of_both_one_is_raised_and_both_handlers_are_back() -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_what_ends_the_process_at_once_is_left_alone() -> None:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    with uninterrupted():
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_other_threads_commit_without_it() -> None:

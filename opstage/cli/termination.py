@@ -1,0 +1,32 @@
+"""SIGTERM, which a batch system or a container sends before it ends a process, as an interrupt of its own kind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn, final
+
+
+@final
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. Whatever saves its work on Ctrl-C saves it on this."""
+
+
+@contextmanager
+def heeding_termination() -> Iterator[None]:
+    """In the block SIGTERM raises `Terminated` in the main thread, unless it is ignored or has a handler already."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
