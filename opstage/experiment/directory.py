@@ -13,6 +13,7 @@ from ..ops.errors import UsageError
 from ..training.atomic import WriteError, make_folder, write_file
 
 CONFIG = "config.toml"
+ORIGINS = "origins.json"
 RUN = "run.json"
 METRICS = "metrics.jsonl"
 PLOT = "loss.png"

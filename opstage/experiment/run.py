@@ -14,9 +14,10 @@ from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.fit import EpochResult, Observer, Position, fit
 from ..training.trainer import OptimizerState
-from .directory import CHECKPOINT, CONFIG, RUN, RunDirectory
+from .directory import CHECKPOINT, CONFIG, ORIGINS, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
+from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
 from .versions import describe_run, read_run
@@ -174,7 +175,9 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     directory = RunDirectory.create(out)
     try:
         directory.write(RUN, json.dumps(described, indent=1) + "\n")
-        directory.write(CONFIG, configuration.from_anywhere().toml())
+        kept = configuration.from_anywhere()
+        directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))
+        directory.write(CONFIG, kept.toml())
     except BaseException:
         directory.abandon()
         raise

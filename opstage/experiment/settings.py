@@ -18,6 +18,8 @@ from ..ops.errors import UsageError, nearest
 from ..options import Options
 from ..training import optim, schedule
 from ..training.recipes import recipe as shipped_recipe
+from .directory import CONFIG, ORIGINS
+from .origins import first_origins
 
 OptimizerName: TypeAlias = Literal[
     "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon"
@@ -221,11 +223,12 @@ def configure_resumed(
 ) -> Configuration:
     """The configuration of the run in `directory`, which what else is given may repeat but not contradict.
 
-    Raises `UsageError` where a source would have the run be another one.
+    Values that are as they were keep the origins that they had when the run was started. Raises `UsageError` where a
+    source would have the run be another one.
     """
-    file = directory / "config.toml"
+    file = directory / CONFIG
     if not file.is_file():
-        raise UsageError(f"{directory} holds no run to resume: it has no config.toml")
+        raise UsageError(f"{directory} holds no run to resume: it has no {CONFIG}")
     began = configure(file=file, environ={})
     given = [*flags, *([Layer.of({"run.model": model}, "the argument MODEL")] if model is not None else [])]
     name, origin = _chosen_model(given)
@@ -241,7 +244,9 @@ def configure_resumed(
                 f"{directory} was started with {path} = {toml_literal(began.values[path])}, but {now.origins[path]} "
                 f"says {toml_literal(value)}; leave that out, or start a new run with --out"
             )
-    return configure(file=file, flags=[*given, Layer.of({"run.out": directory}, "--resume")], environ=environ)
+    again = configure(file=file, flags=[*given, Layer.of({"run.out": directory}, "--resume")], environ=environ)
+    origins = first_origins(directory / ORIGINS, again.from_anywhere().literals(), again.origins)
+    return Configuration(again.settings, again.values, origins)
 
 
 MAY_CHANGE = frozenset(

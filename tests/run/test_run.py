@@ -103,7 +103,7 @@ def test_a_run_keeps_what_it_says(tmp_path: Path) -> None:
     out = tmp_path / "run"
     outcome = started(configured(out))
     assert sorted(p.name for p in out.iterdir()) == [
-        "checkpoint", "config.toml", "metrics.jsonl", "report.html", "run.json"
+        "checkpoint", "config.toml", "metrics.jsonl", "origins.json", "report.html", "run.json"
     ]  # fmt: skip
     lines = metrics(out)
     assert [(line["kind"], line["step"]) for line in lines] == [
@@ -299,6 +299,68 @@ def test_a_damaged_description_of_the_run_is_one_error(finished: Path, text: str
         (finished / "run.json").write_text(text)
     with pytest.raises(UsageError, match=r"run\.json: cannot be read as the description of a run"):
         started(configure_resumed(finished, environ={}), resume=True)
+
+
+@pytest.fixture
+def from_everywhere(tmp_path: Path) -> Path:
+    """An interrupted run whose settings came from a file, the environment, a flag, the recipe and the defaults."""
+    file, out = tmp_path / "mine.toml", tmp_path / "run"
+    file.write_text("[model]\nhidden = [8]\n[run]\nplot = false\n")
+    flags = [Layer({"run.epochs": "2", "run.out": str(out)}, {"run.epochs": "--epochs", "run.out": "--out"}, text=True)]
+    configuration = configure("mlp", file=file, flags=flags, environ={"OPSTAGE_SEED": "4"})
+    with pytest.raises(KeyboardInterrupt):
+        started(configuration, Quiet(stop_after=2))
+    return out
+
+
+FIRST = {
+    "run.model": "the argument MODEL",
+    "run.epochs": "--epochs",
+    "run.out": "--out",
+    "run.log_every": "default",
+    "options.seed": "environment variable OPSTAGE_SEED",
+    "optimizer.lr": "recipe of mlp",
+}
+
+
+def test_a_resumed_run_names_the_first_origins(from_everywhere: Path) -> None:
+    file = from_everywhere.parent / "mine.toml"
+    expected = {**FIRST, "model.hidden": f"{file}:2", "run.plot": f"{file}:4"}
+    for _ in range(2):
+        resumed = configure_resumed(from_everywhere, environ={})
+        assert {path: resumed.origins[path] for path in expected} == expected
+        assert not any("config.toml" in origin for origin in resumed.origins.values())
+        started(resumed, resume=True)
+        page = (from_everywhere / "report.html").read_text()
+        assert "environment variable OPSTAGE_SEED" in page
+        assert "config.toml:" not in page
+
+
+def test_what_a_resumed_run_is_told_anew_has_its_own_origin(from_everywhere: Path) -> None:
+    values = {"run.log_every": "5", "run.epochs": "2"}
+    given = Layer(values, {path: f"--{path}" for path in values}, text=True)
+    resumed = configure_resumed(from_everywhere, flags=[given], environ={"OPSTAGE_SEED": "4"})
+    expected = {**FIRST, "run.log_every": "--run.log_every"}
+    assert {path: resumed.origins[path] for path in expected} == expected
+    config = from_everywhere / "config.toml"
+    config.write_text(config.read_text().replace("log_every = 10 ", "log_every = 6 "))
+    assert configure_resumed(from_everywhere, environ={}).origins["run.log_every"] == f"{config}:5"
+
+
+def test_a_run_without_kept_origins_names_its_own_file(from_everywhere: Path) -> None:
+    (from_everywhere / "origins.json").unlink()
+    resumed = configure_resumed(from_everywhere, environ={})
+    assert resumed.origins["run.epochs"] == f"{from_everywhere / 'config.toml'}:3"
+    assert resumed.origins["run.out"] == "--resume"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"run.epochs": 3}', '{"run.epochs": {"value": "2"}}'])
+def test_damaged_origins_are_one_error(from_everywhere: Path, text: str) -> None:
+    (from_everywhere / "origins.json").write_text(text)
+    with pytest.raises(
+        UsageError, match=r"origins\.json: cannot be read as the origins of a run's settings: .*; without"
+    ):
+        configure_resumed(from_everywhere, environ={})
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
