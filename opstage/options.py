@@ -39,7 +39,7 @@ class Options:
     fast_kernels: bool = True
     """Eager only: compiled kernels where they win; False keeps to plain NumPy."""
     matmul_precision: MatmulPrecision = "fp32"
-    """Arithmetic of float32 matrix products on a device that has faster ones."""
+    """Arithmetic of float32 matrix products on a device that has faster ones; the CPU has not: `fp32` alone."""
     strict_cuda: bool = True
     """Kept for compatibility with the reference system: there never is a fallback from CUDA, op by op or whole."""
     validate: bool = True

@@ -332,12 +332,23 @@ def test_what_is_no_ref_is_refused(program: Any, message: str) -> None:
         ({"backend": "eagre"}, r"unknown backend 'eagre' \(did you mean 'eager'\?\); here are "),
         ({"device": "cuda"}, r"backend 'eager' does not run on device 'cuda'"),
         ({"device": "cuba"}, r"device: 'cuba' is not one of 'cpu', 'cuda' \(did you mean 'cuda'\?\)"),
+        (
+            {"matmul_precision": "tf32"},
+            r"^matmul_precision 'tf32' needs device 'cuda'; the CPU multiplies in the dtype its",
+        ),
+        ({"matmul_precision": "bf16", "dtype": "float64"}, r"^matmul_precision 'bf16' needs .*: leave it at 'fp32'$"),
         ({"dtype": "float46"}, r"dtype: 'float46' is not one of .*did you mean 'float64'"),
     ],
 )
 def test_unknown_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         opstage.run(half_square, np.ones(2), options=Options(**options))
+
+
+def test_a_check_for_a_device_takes_that_devices_precision() -> None:
+    dry = Options(backend="shape_check", device="cuda", matmul_precision="tf32")
+    assert opstage.check(half_square, opstage.Spec("n"), options=dry).ok
+    assert str(opstage.run(half_square, np.ones(2), options=dry)) == "() float32"
 
 
 def test_unknown_dtype_inside_a_program() -> None:

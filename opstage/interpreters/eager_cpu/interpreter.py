@@ -31,7 +31,15 @@ class NumpyOps(BaseInterpreter[Array]):
     __slots__ = ("_kernels",)
 
     def __init__(self, options: Options, kernels: Mapping[Primitive, Callable[..., Any]] | None = None):
-        """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed."""
+        """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
+
+        Raises UsageError for a `matmul_precision` that a CPU has not.
+        """
+        if options.matmul_precision != "fp32":
+            raise UsageError(
+                f"matmul_precision {options.matmul_precision!r} needs device 'cuda'; the CPU multiplies in the dtype "
+                "itself: leave it at 'fp32'"
+            )
         super().__init__(as_dtype(options.dtype), options.seed)
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
 
