@@ -7,18 +7,19 @@ or forward mode is nested as needed, and hands that to the interpreter's `execut
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
 from .interpreters.anomaly import execute_watched, watched
+from .interpreters.base_program import BaseProgram
 from .interpreters.derivatives import jvp as jvp_over
 from .interpreters.derivatives import run_on_tape
 from .interpreters.derivatives import value_and_grad as value_and_grad_over
 from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
-from .interpreters.registry import make_interpreter
+from .interpreters.registry import shared_interpreter
 from .interpreters.shape_check import Report, check_base_program, unusable
 from .ops.errors import OpstageError, UsageError
 from .ops.spec import as_specs
@@ -34,19 +35,21 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. `train` is passed on to a program
     that declares a keyword of that name.
     """
+    key = ("run", program, train)
     program = with_train(program, train)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
         _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
         return unflatten(structure, [node.value for node in outputs])
 
-    return execute(base, args, options, program)
+    return execute(base, args, options, program, key)
 
 
 def value_and_grad(
     program: Program, *args: Any, wrt: int | tuple[int, ...] = 0, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Any]:
     """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is one)."""
+    key = ("value_and_grad", program, train, wrt)
     program = with_train(program, train)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
@@ -58,7 +61,7 @@ def value_and_grad(
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
         return value_and_grad_over(ops, program, *trees, wrt=positions)
 
-    value, grads = execute(base, args, options, program)
+    value, grads = execute(base, args, options, program, key)
     return value, grads[0] if isinstance(wrt, int) else grads
 
 
@@ -70,6 +73,7 @@ def vjp(
     The pullback runs forward and backward as one program, at the arguments as they are now, so that it works alike on
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
+    key = ("vjp", program, train)
     program = with_train(program, train)
     args = map_leaves(snapshot, args)
 
@@ -78,7 +82,7 @@ def vjp(
             _, pull = vjp_over(ops, program, *arguments)
             return pull(seed)
 
-        result: tuple[Any, ...] = execute(base, (args, cotangent), options, program)
+        result: tuple[Any, ...] = execute(base, (args, cotangent), options, program, key)
         return result
 
     return run(program, *args, options=options), pullback
@@ -93,12 +97,13 @@ def jvp(
     train: bool = False,
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
+    key = ("jvp", program, train)
     program = with_train(program, train)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
         return jvp_over(ops, program, primals, moves)
 
-    result: tuple[Any, Any] = execute(base, (tuple(args), tuple(tangents)), options, program)
+    result: tuple[Any, Any] = execute(base, (tuple(args), tuple(tangents)), options, program, key)
     return result
 
 
@@ -111,6 +116,7 @@ def hvp(
     train: bool = False,
 ) -> Any:
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
+    key = ("hvp", program, train)
     program = with_train(program, train)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
@@ -119,7 +125,7 @@ def hvp(
 
         return jvp_over(ops, gradient, primals, moves)[1]
 
-    return execute(base, (tuple(args), tuple(tangents)), options, program)
+    return execute(base, (tuple(args), tuple(tangents)), options, program, key)
 
 
 def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
@@ -148,29 +154,32 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
 # How it is done -----------------------------------------------------------------------------------------------------
 
 
-def execute(base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program) -> Any:
-    """Carry pytrees in, run a base program on them, carry its result out."""
+def execute(
+    base: Callable[..., Any], args: tuple[Any, ...], options: Options | None, program: Program, key: Hashable = None
+) -> Any:
+    """Carry pytrees in, run a base program on them, carry its result out; `key` is the base program's identity."""
     options = options if options is not None else Options()
-    interpreter = watched(make_interpreter(options), options)
+    interpreter = watched(shared_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))
-    outputs, result = execute_on_trees(interpreter, base, unflatten(structure, refs), options)
+    outputs, result = execute_on_trees(interpreter, base, unflatten(structure, refs), options, key=key)
     return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
 
 
 def execute_on_trees(
-    interpreter: BaseInterpreter[Any], base: Callable[..., Any], trees: tuple[Any, ...], options: Options, step: int = 0
+    interpreter: BaseInterpreter[Any],
+    base: Callable[..., Any],
+    trees: tuple[Any, ...],
+    options: Options,
+    step: int = 0,
+    key: Hashable = None,
 ) -> tuple[tuple[Any, ...], Structure]:
     """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and their structure."""
     refs, structure = flatten(trees)
-    result: Any = None
-
-    def on_leaves(ops: BaseInterpreter[Any], *inputs: Any) -> tuple[Any, ...]:
-        nonlocal result
-        values, result = flatten(base(ops, *unflatten(structure, inputs)))
-        return tuple(values)
-
-    return execute_watched(interpreter, on_leaves, tuple(refs), options, step), result
+    program = BaseProgram(base, structure, key)
+    outputs = execute_watched(interpreter, program, tuple(refs), options, step)
+    assert program.result is not None
+    return outputs, program.result
 
 
 def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:

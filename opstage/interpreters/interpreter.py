@@ -143,7 +143,11 @@ class BaseInterpreter(Interpreter[R]):
         )
 
     def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
-        """`program(self, *refs)` from a fresh cursor, at training step `step`."""
+        """The results of `program(ops, *refs)` at training step `step`, in whatever way this interpreter has."""
+        return self.execute_each(program, refs, step)
+
+    def execute_each(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+        """`program(self, *refs)` from a fresh cursor, at training step `step`: each op as it is bound."""
         self.cursor = Cursor()
         self._step = self.put(_step_array(step))
         return program(self, *refs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes.util
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ GROUP = "opstage.interpreters"
 
 _OWN: dict[tuple[str, str], str] = {
     ("eager", "cpu"): "opstage.interpreters.eager_cpu:NumpyOps",
+    ("compiled", "cpu"): "opstage.interpreters.graph.compiled:CompiledOps",
     ("shape_check", "cpu"): "opstage.interpreters.shape_check:ShapeOps",
     ("shape_check", "cuda"): "opstage.interpreters.shape_check:ShapeOps",
 }
@@ -58,6 +59,16 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
     raise UsageError(
         f"backend {options.backend!r} does not run on device {options.device!r}, only on {devices}{missing}"
     )
+
+
+@lru_cache(maxsize=16)
+def _shared(options: Options) -> BaseInterpreter[Any]:
+    return make_interpreter(options)
+
+
+def shared_interpreter(options: Options) -> BaseInterpreter[Any]:
+    """One interpreter for all who ask with these options, if it keeps what it compiles; else one of one's own."""
+    return _shared(options) if options.backend == "compiled" else make_interpreter(options)
 
 
 def _load(entry: EntryPoint) -> Factory:

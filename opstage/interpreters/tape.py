@@ -241,14 +241,16 @@ class Tape(Wrapper[Node[R], R]):
         ops = self.inner
         result: dict[Record[R], list[R | None]] = {}
         order: list[Record[R]] = []
+        outside = ops.cursor.backward
         try:
             for ref, cotangent in zip(outputs, cotangents):
                 if ref.record is not None and cotangent is not None:
                     _deposit(ops, ref.record, ref.slot, cotangent)
                     order.append(ref.record)
             order = _reached(order)
-            with Quietly(ops.cursor):
-                cursor = ops.cursor
+            cursor = ops.cursor
+            with Quietly(cursor):
+                cursor.backward = True
                 while order:
                     record = order.pop()
                     arrived = record.arrived
@@ -274,6 +276,7 @@ class Tape(Wrapper[Node[R], R]):
                         record.parents = ()
                         record.primitive = _CONSUMED
         finally:
+            ops.cursor.backward = outside
             for record in order:  # left over only when a rule failed
                 record.arrived = None
         return result

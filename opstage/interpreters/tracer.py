@@ -143,7 +143,7 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
     bind, cursor, expands = ops.bind, ops.cursor, ops.differentiates
     region, ordinal = cursor.region, cursor.ordinal
     try:
-        for primitive, static, slots, results, within, number, opened in body.equations:
+        for primitive, static, slots, results, within, number, opened, _ in body.equations:
             cursor.region, cursor.ordinal = within, number
             refs = tuple([values[slot] for slot in slots])
             outs = ops.decompose(primitive, refs, static) if opened and expands else bind(primitive, refs, static)

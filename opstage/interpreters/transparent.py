@@ -76,9 +76,9 @@ class Transparent(BaseInterpreter[R]):
         return self.inner.stacked(rows, entry)
 
     @override
-    def execute(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
+    def execute_each(self, program: Callable[..., tuple[R, ...]], refs: tuple[R, ...], step: int = 0) -> tuple[R, ...]:
         def in_front(inner: BaseInterpreter[R], *inputs: R) -> tuple[R, ...]:
             self.cursor = inner.cursor
             return program(self, *inputs)
 
-        return self.inner.execute(in_front, refs, step)
+        return self.inner.execute_each(in_front, refs, step)

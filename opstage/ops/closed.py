@@ -30,6 +30,8 @@ class Equation(NamedTuple):
     ordinal: int
     opened: bool = False
     """Whether a residual of this composite is read: it then takes a cotangent, so who differentiates must expand it."""
+    backward: bool = False
+    """Whether it carries cotangents back."""
 
 
 class Constant(NamedTuple):
@@ -68,6 +70,25 @@ class Body:
         self.lines = lines
         self._cost: Cost | None = None
 
+    def replace(
+        self,
+        *,
+        inputs: Sequence[int] | None = None,
+        constants: Sequence[Constant] | None = None,
+        equations: Sequence[Equation] | None = None,
+        outputs: Sequence[int] | None = None,
+        types: Sequence[TensorType] | None = None,
+    ) -> Body:
+        """The same body but for what is given."""
+        return Body(
+            tuple(inputs) if inputs is not None else self.inputs,
+            tuple(constants) if constants is not None else self.constants,
+            tuple(equations) if equations is not None else self.equations,
+            tuple(outputs) if outputs is not None else self.outputs,
+            tuple(types) if types is not None else self.types,
+            self.lines,
+        )
+
     def __repr__(self) -> str:
         taken, given = (", ".join(str(self.types[slot]) for slot in slots) for slots in (self.inputs, self.outputs))
         return f"<body of {len(self.equations)} ops: ({taken}) -> ({given})>"
@@ -86,7 +107,7 @@ class Body:
 
     def taking(self, inputs: Sequence[int]) -> Body:
         """The same body with other inputs; those left out must not be read."""
-        return Body(tuple(inputs), self.constants, self.equations, self.outputs, self.types, self.lines)
+        return self.replace(inputs=inputs)
 
     def reach(self, moving: Sequence[bool]) -> tuple[bool, ...]:
         """Which outputs may move when the inputs that are `moving` do: along floats, through differentiable ops."""
@@ -162,7 +183,9 @@ class Trace:
     ) -> tuple[int, ...]:
         """The slots of outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
         outputs = tuple([self.slot(type) for type in types])
-        self.equations.append(Equation(primitive, static, inputs, outputs, cursor.region, cursor.ordinal))
+        self.equations.append(
+            Equation(primitive, static, inputs, outputs, cursor.region, cursor.ordinal, False, cursor.backward)
+        )
         return outputs
 
     def needed(self, outputs: Sequence[int]) -> set[int]:

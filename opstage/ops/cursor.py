@@ -36,14 +36,19 @@ class Region:
 
 
 class Cursor:
-    """The place of a running program, shared by all interpreters of a stack."""
+    """The place of a running program, shared by all interpreters of a stack.
 
-    __slots__ = ("region", "ordinal", "quiet")
+    quiet       whether a rule or decomposition runs, on behalf of the op where the cursor stands
+    backward    whether a tape is carrying cotangents back
+    """
+
+    __slots__ = ("region", "ordinal", "quiet", "backward")
 
     def __init__(self) -> None:
         self.region = Region()
         self.ordinal = 0
         self.quiet = False
+        self.backward = False
 
     def next_site(self) -> int:
         """The random site of the next draw: a hash of the region path and the draw's ordinal within that region."""

@@ -9,8 +9,8 @@ torch.optim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import ClassVar, NamedTuple, TypeAlias, final
 
 from typing_extensions import override
@@ -48,6 +48,11 @@ class Optimizer(ABC):
     def name(self) -> str:
         """The name by which users make it."""
         return type(self).__name__.lower()
+
+    @property
+    def program_key(self) -> tuple[Hashable, ...]:
+        """What tells two optimizers apart whose `update` is not one program: all but the learning rate."""
+        return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
 
     def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
         """The slots of each parameter, from its shape and dtype; `names` are for errors alone.

@@ -7,7 +7,7 @@ and state beside the old ones, and only `_commit`, which an interrupt cannot cut
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -126,12 +126,14 @@ class ScalarTrainer:
 
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
-        loss, metrics = self._run(forward_program(self._program(train)), batch, lambda refs: (self._values(), *refs))
+        program = forward_program(self._program(train))
+        loss, metrics = self._run(program, batch, lambda refs: (self._values(), *refs), key=("forward", train))
         self.last_metrics = metrics
         return loss
 
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
         """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`, any batch."""
+        key = ("evaluate", program)
         structure, has_state, program = self._structure, self._has_state, with_train(program, False)
 
         def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
@@ -140,7 +142,7 @@ class ScalarTrainer:
             _, _, outputs, shape = run_on_tape(ops, program, trees, (False,) * len(trees))
             return unflatten(shape, [node.value for node in outputs])
 
-        return self._run(base, batch, lambda refs: (self._values(), *refs), promised=False)
+        return self._run(base, batch, lambda refs: (self._values(), *refs), promised=False, key=key)
 
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
         """Loss and gradients of one batch, in training form; gradients are shaped like params, None where frozen."""
@@ -149,7 +151,9 @@ class ScalarTrainer:
             loss, aux, grads = gradient_program(self._program(True))(ops, leaves, state, arrays)
             return loss, dict(aux.metrics), grads
 
-        loss, self.last_metrics, grads = self._run(base, batch, lambda refs: (self._values(), *refs))
+        loss, self.last_metrics, grads = self._run(
+            base, batch, lambda refs: (self._values(), *refs), key=("loss_and_backward",)
+        )
         pulled = iter(grads)
         whole = [next(pulled) if param.requires_grad else None for param in self._params]
         return loss, unflatten(self._structure, whole)
@@ -199,7 +203,7 @@ class ScalarTrainer:
             slots = [tuple(slot) for slot in state.slots]
             return (self._values(), slots, {name: put(value) for name, value in scalars.items()}, *refs)
 
-        loss, aux, new, slots = self._run(program, batch, arguments, keep=True)
+        loss, aux, new, slots = self._run(program, batch, arguments, keep=True, key=("step", optimizer.program_key))
         result = StepResult(
             self._host(loss),
             {name: self._host(value) for name, value in aux.metrics.items()},
@@ -307,8 +311,11 @@ class ScalarTrainer:
         *,
         keep: bool = False,
         promised: bool = True,
+        key: tuple[Hashable, ...],
     ) -> Any:
         """Run a base program on (…, state, batch): on the host, or with `keep` as values of the interpreter.
+
+        `key` tells this trainer's programs apart.
 
         A batch is held to the trainer's contract where it is `promised`: for programs that take what the loss does.
         """
@@ -318,7 +325,10 @@ class ScalarTrainer:
             self._contract.check(batch, arrays, refs, self._validate_batch)
         state = unflatten(self._state_structure, self._state_leaves)
         trees = arguments((state, unflatten(batch_structure, refs)))
-        outputs, structure = execute_on_trees(self._interpreter, base, trees, self.options, self.steps_taken)
+        trained = tuple(param.requires_grad for param in self._params)
+        outputs, structure = execute_on_trees(
+            self._interpreter, base, trees, self.options, self.steps_taken, (*key, trained)
+        )
         return unflatten(structure, outputs if keep else [self._host(ref) for ref in outputs])
 
     def report(self, *specs: Any) -> Report:

@@ -17,6 +17,7 @@ from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..interpreter import BaseInterpreter
 from .kernels import kernel_table
+from .memory import keep_freed_memory
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -41,6 +42,7 @@ class NumpyOps(BaseInterpreter[Array]):
                 "itself: leave it at 'fp32'"
             )
         super().__init__(as_dtype(options.dtype), options.seed)
+        keep_freed_memory()
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
 
     # The host's side ------------------------------------------------------------------------------------------------
@@ -58,11 +60,11 @@ class NumpyOps(BaseInterpreter[Array]):
         return primitive in self._kernels
 
     @override
-    def execute(
+    def execute_each(
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):  # log 0 is -inf and sqrt -1 is nan, without a warning
-            return super().execute(program, refs, step)
+            return super().execute_each(program, refs, step)
 
     # The seam -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,112 @@
+"""`CompiledOps`: programs are recorded once per signature, and replayed. `Options(backend="compiled")` on the CPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, cast, final
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.errors import ProgramError
+from ...ops.primitive import Primitive, Static
+from ...ops.trees import Structure
+from ...ops.types import DType, TensorType, as_dtype, dtype_name, show_shape
+from ...options import Options
+from ..base_program import BaseProgram
+from ..eager_cpu.interpreter import Array, NumpyOps, as_array
+from ..interpreter import BaseInterpreter
+from .executor import Executor
+from .recorder import record
+
+_log = logging.getLogger(__name__)
+
+_PROGRAMS_KEPT = 1024
+
+
+class _Entry:
+    """A compiled program, and the structure of its result."""
+
+    __slots__ = ("executor", "result")
+
+    def __init__(self, executor: Executor, result: Structure | None):
+        self.executor = executor
+        self.result = result
+
+
+@final
+class CompiledOps(BaseInterpreter[Array]):
+    """Refs are host arrays. A program with an identity is compiled once per types of its inputs, any other each time.
+
+    An op that is bound outside of a program is a program of one op.
+    """
+
+    __slots__ = ("options", "_eager", "_programs", "_lock")
+
+    def __init__(self, options: Options):
+        super().__init__(as_dtype(options.dtype), options.seed)
+        self.options = options
+        self._eager = NumpyOps(options)
+        self._programs: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._lock = threading.RLock()
+
+    # The host's side ------------------------------------------------------------------------------------------------
+
+    @override
+    def put(self, value: Any, /) -> Array:
+        return as_array(value, self.dtype)
+
+    @override
+    def get(self, ref: Array, /) -> Array:
+        return ref
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return self._eager.has_kernel(primitive)
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def adopt(self, ref: Any, /) -> Array:
+        if type(ref) is np.ndarray:
+            return ref
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
+        return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
+        return self._eager.bind(primitive, refs, static)
+
+    @override
+    def execute(
+        self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
+    ) -> tuple[Array, ...]:
+        with self._lock:
+            entry = self._entry(program, tuple([TensorType(r.shape, r.dtype) for r in refs]))
+            if isinstance(program, BaseProgram):
+                program.result = entry.result
+            return entry.executor.run(refs, step)
+
+    def _entry(self, program: Callable[..., tuple[Array, ...]], types: tuple[TensorType, ...]) -> _Entry:
+        key = program.key if isinstance(program, BaseProgram) else None
+        try:
+            entry = self._programs.get((key, types)) if key is not None else None
+        except TypeError:  # something of the key cannot be hashed
+            key = entry = None
+        if entry is not None:
+            self._programs.move_to_end((key, types))
+            return entry
+        _log.debug("compiling for %s", ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
+        graph = record(cast(Any, program), types, self.dtype, self.seed)
+        entry = _Entry(Executor(graph, self.options), program.result if isinstance(program, BaseProgram) else None)
+        if key is not None:
+            self._programs[key, types] = entry
+            while len(self._programs) > _PROGRAMS_KEPT:
+                self._programs.popitem(last=False)
+        return entry

@@ -1,0 +1,51 @@
+"""`Graph`: a recorded program, as equations between numbered tensors in static single assignment form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from ...ops.closed import Body
+from ...ops.types import DType, TensorType
+
+
+@final
+class Graph:
+    """A closed body and the names of what goes in and out. Immutable; compared and hashed by identity.
+
+    body            inputs, constants, equations, outputs (see `opstage.ops.closed`)
+    input_names     the path of every input: `params.w1`, `x`
+    output_names    likewise of every output
+    dtype, seed     of the interpreter on which it was recorded: its floats, and the keys of its random draws
+    """
+
+    __slots__ = ("body", "input_names", "output_names", "dtype", "seed")
+
+    def __init__(self, body: Body, input_names: Sequence[str], output_names: Sequence[str], dtype: DType, seed: int):
+        self.body = body
+        self.input_names = tuple(input_names)
+        self.output_names = tuple(output_names)
+        self.dtype = dtype
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return f"<graph of {len(self.body.equations)} ops, {len(self.input_names)} inputs>"
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return self.body.input_types
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return self.body.output_types
+
+    def with_body(self, body: Body) -> Graph:
+        """The same program in other equations."""
+        return Graph(body, self.input_names, self.output_names, self.dtype, self.seed)
+
+
+def structure_of(body: Body) -> tuple[Any, ...]:
+    """What a body does, as a value to compare and to hash: two bodies of one structure compute the same."""
+    constants = tuple((c.slot, c.value.tobytes(), str(c.type)) for c in body.constants)
+    equations = tuple((e.primitive.name, tuple(e.static.items()), e.inputs, e.outputs) for e in body.equations)
+    return body.inputs, constants, equations, body.outputs, tuple(map(str, body.types))

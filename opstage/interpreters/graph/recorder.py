@@ -1,0 +1,166 @@
+"""The recorder: an interpreter whose refs are variables, and whose work is to write down what the program does.
+
+A tape or forward mode on top of it has its derivatives recorded by the rules that every interpreter uses. Recording
+takes time and memory linear in the number of ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from typing_extensions import override
+
+from ...ops.closed import Body, Equation, Trace
+from ...ops.errors import ProgramError, SourceLine, user_frame
+from ...ops.infix import Infix
+from ...ops.primitive import NO_STATIC, Primitive, Static
+from ...ops.types import INT64, DType, Shape, TensorType, as_dtype
+from ..eager_cpu.interpreter import as_array
+from ..interpreter import BaseInterpreter
+from .graph import Graph
+
+_NO_VALUE = "a program that is recorded has no values yet, so its structure cannot depend on them"
+
+
+@final
+class Variable(Infix):
+    """A ref of the recorder: a numbered tensor of the graph, which has a type and no value."""
+
+    __slots__ = ("slot", "type", "ops")
+
+    def __init__(self, slot: int, type: TensorType, ops: Recorder):
+        self.slot = slot
+        self.type = type
+        self.ops = ops
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@final
+class Recorder(BaseInterpreter[Variable]):
+    """Writes a `Trace`. Symbolic sizes in the types of the inputs stay symbolic in the graph.
+
+    step_input      the input that holds the number of the training step, once something asked for it
+    lines           the user's line of every op, by its ordinal
+    """
+
+    __slots__ = ("trace", "step_input", "lines", "closed", "_inferred")
+
+    def __init__(self, dtype: DType, seed: int):
+        super().__init__(dtype, seed)
+        self.trace = Trace()
+        self.step_input: Variable | None = None
+        self.lines: dict[int, SourceLine | None] = {}
+        self.closed: str | None = None
+        self._inferred: dict[Any, tuple[TensorType, ...]] = {}
+
+    def input(self, type: TensorType) -> Variable:
+        """A new input."""
+        return Variable(self.trace.slot(type), type, self)
+
+    def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
+        """The body from inputs to outputs, unread ops left out; the step comes after the inputs if it is read."""
+        self.closed = "a ref of a program was used after the program was recorded; return it from the program instead"
+        every = [*inputs, *([self.step_input] if self.step_input is not None else [])]
+        return self.trace.close([v.slot for v in every], [v.slot for v in outputs], self.lines, prune=True)
+
+    # The host's side ------------------------------------------------------------------------------------------------
+
+    @override
+    def put(self, value: Any, /) -> Variable:
+        return self.const(value)
+
+    @override
+    def get(self, ref: Variable, /) -> Any:
+        raise ProgramError(_NO_VALUE)
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def adopt(self, ref: Any, /) -> Variable:
+        if type(ref) is Variable and ref.ops is self:
+            if self.closed is not None:
+                raise ProgramError(self.closed)
+            return ref
+        if isinstance(ref, Infix):
+            why = getattr(getattr(ref, "ops", None), "closed", None) or "this one belongs to another run"
+            raise ProgramError(f"refs of two interpreters were mixed: {why}")
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
+        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+        type_ = TensorType(array.shape, array.dtype)
+        return Variable(self.trace.constant(array, type_), type_, self)
+
+    @override
+    def step(self) -> Variable:
+        if self.step_input is None:
+            self.step_input = self.input(TensorType((), INT64))
+        return self.step_input
+
+    @override
+    def bind1(self, primitive: Primitive, x: Variable, /) -> Variable:
+        return self.bind(primitive, (x,), NO_STATIC)[0]
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
+        for ref in refs:
+            if type(ref) is not Variable or ref.ops is not self or self.closed is not None:
+                self.adopt(ref)
+        cursor = self.cursor
+        if cursor.ordinal not in self.lines:
+            self.lines[cursor.ordinal] = user_frame()
+        types = self._infer(primitive, tuple([r.type for r in refs]), static)
+        trace = self.trace
+        first = len(trace.types)
+        trace.types.extend(types)
+        slots = tuple(range(first, first + len(types)))
+        trace.equations.append(
+            Equation(
+                primitive,
+                static,
+                tuple([r.slot for r in refs]),
+                slots,
+                cursor.region,
+                cursor.ordinal,
+                False,
+                cursor.backward,
+            )
+        )
+        return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
+
+    def _infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> tuple[TensorType, ...]:
+        key = (primitive, types, *static.values())
+        known = self._inferred.get(key)
+        if known is None:
+            known = primitive.infer(types, static, self.cursor.region.name)
+            if not any(isinstance(value, Body) for value in static.values()):
+                self._inferred[key] = known
+        return known
+
+
+def record(
+    program: Callable[..., tuple[Variable, ...]],
+    types: Sequence[TensorType],
+    dtype: DType,
+    seed: int,
+    input_names: Sequence[str] | None = None,
+) -> Graph:
+    """The graph of a base program on inputs of these types. If it reads the step, that is its last input, `step`."""
+    recorder = Recorder(dtype, seed)
+    inputs = [recorder.input(type_) for type_ in types]
+    outputs = [recorder.adopt(ref) for ref in program(recorder, *inputs)]
+    names = list(input_names) if input_names is not None else [f"input {i}" for i in range(len(types))]
+    if recorder.step_input is not None:
+        names.append("step")
+    return Graph(recorder.finish(inputs, outputs), names, [f"output {i}" for i in range(len(outputs))], dtype, seed)
