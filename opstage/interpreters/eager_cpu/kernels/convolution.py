@@ -1,9 +1,9 @@
-"""NumPy kernels: convolutions as products of matrices.
+"""Kernels: convolutions as products of matrices.
 
 The windows of a few images at a time, or of a few rows of one, are copied into the columns of a matrix (im2col), as
 many as stay in the cache, and one product with the kernel, whose rows are its output channels, gives their results. The
 kernel's gradient is the product with the columns transposed; the adjoint makes columns by a product and adds them up
-where they came from (col2im).
+where they came from (col2im). The fast kernels do the same in machine code, from the size on at which that pays.
 Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
 """
 
@@ -20,6 +20,10 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
+from ...native import Schedule, Step, workers
+from ..loops import convolution_steps as native
+from ..loops.jit import packed
+from ..loops.workspace import address, workspace
 from .windows import Sizes, reaches, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -139,6 +143,16 @@ def conv_kernel_grad(
     return out.reshape(channels, channels_in, *kernel)
 
 
+def _adjoint_cells(
+    spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, output_padding: Sizes, dilation: Sizes
+) -> Sizes:
+    """The spatial sizes of the result of conv_transpose."""
+    return tuple(
+        (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
+        for n, k, s, p, extra, d in zip(spatial, kernel, stride, padding, output_padding, dilation)
+    )
+
+
 def conv_transpose(
     kernel: Array,
     *operands: Array,
@@ -163,10 +177,7 @@ def conv_transpose(
         )
     images = _images(x, len(sizes))
     spatial = images.shape[2:]
-    counts = tuple(
-        (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
-        for n, k, s, p, extra, d in zip(spatial, sizes, stride, padding, output_padding, dilation)
-    )
+    counts = _adjoint_cells(spatial, sizes, stride, padding, output_padding, dilation)
     depth = math.prod(kernel.shape[1:])
     weight = np.ascontiguousarray(by_group.reshape(groups, kernel.shape[0] // groups, depth).swapaxes(1, 2))
     out = np.empty((len(images), channels, *counts), x.dtype)
@@ -203,6 +214,110 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     CONV: conv,
     CONV_TRANSPOSE: conv_transpose,
     CONV_KERNEL_GRAD: conv_kernel_grad,
+}
+
+# In machine code ------------------------------------------------------------------------------------------------------
+
+_WORTH_A_CALL = 1 << 14  # multiplications from which on the pool is faster than NumPy
+
+
+def _worth(geometry: native.Geometry) -> native.Geometry | None:
+    return geometry if geometry.multiplications >= _WORTH_A_CALL and native.supported(geometry) else None
+
+
+def _memory(plan: native.Plan) -> tuple[int, int]:
+    """Addresses of the workspace and the partial sums of a plan."""
+    own = workers() * plan.workspace
+    at = workspace(own + plan.partial)
+    return at, at + own
+
+
+def _do(steps: tuple[Step, ...]) -> None:
+    Schedule(steps).run()
+
+
+def fast_conv(
+    kernel: Array, *operands: Array, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int, has_bias: bool
+) -> Array:
+    bias, x = _split(operands, has_bias)
+    sizes = kernel.shape[2:]
+    images = packed(_images(x, len(sizes)))
+    counts = window_counts(images.shape[2:], sizes, stride, padding, dilation)
+    geometry = _worth(
+        native.Geometry(
+            x.dtype.name, len(images), images.shape[1], len(kernel), groups, images.shape[2:], sizes, counts,
+            stride, padding, dilation,
+        )
+    )  # fmt: skip
+    if geometry is None:
+        return conv(
+            kernel, *operands, stride=stride, padding=padding, dilation=dilation, groups=groups, has_bias=has_bias
+        )
+    kernel, bias = packed(kernel), None if bias is None else packed(bias)
+    out = np.empty((len(images), len(kernel), *counts), x.dtype)
+    bias_at = 0 if bias is None else address(bias)
+    memory = _memory(native.conv_plan(geometry))
+    _do(native.conv_steps(geometry, address(images), address(kernel), bias_at, address(out), *memory))
+    return out if x.ndim == images.ndim else out[0]
+
+
+def fast_conv_kernel_grad(
+    x: Array, g: Array, *, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    rank = len(kernel)
+    images, cotangents = packed(_images(x, rank)), packed(_images(g, rank))
+    channels = cotangents.shape[1]
+    geometry = _worth(
+        native.Geometry(
+            x.dtype.name, len(images), images.shape[1], channels, groups, images.shape[2:], kernel,
+            cotangents.shape[2:], stride, padding, dilation,
+        )
+    )  # fmt: skip
+    if geometry is None:
+        return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    out = np.empty((channels, images.shape[1] // groups, *kernel), x.dtype)
+    memory = _memory(native.conv_kernel_grad_plan(geometry))
+    _do(native.conv_kernel_grad_steps(geometry, address(images), address(cotangents), address(out), *memory))
+    return out
+
+
+def fast_conv_transpose(
+    kernel: Array,
+    *operands: Array,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    has_bias: bool,
+) -> Array:
+    bias, x = _split(operands, has_bias)
+    sizes, channels = kernel.shape[2:], kernel.shape[1] * groups
+    images = packed(_images(x, len(sizes)))
+    spatial = images.shape[2:]
+    cells = _adjoint_cells(spatial, sizes, stride, padding, output_padding, dilation)
+    geometry = _worth(
+        native.Geometry(
+            x.dtype.name, len(images), channels, len(kernel), groups, cells, sizes, spatial, stride, padding, dilation
+        )
+    )
+    if geometry is None:
+        return conv_transpose(
+            kernel, *operands, stride=stride, padding=padding, output_padding=output_padding, dilation=dilation,
+            groups=groups, has_bias=has_bias,
+        )  # fmt: skip
+    kernel, bias = packed(kernel), None if bias is None else packed(bias)
+    out = np.empty((len(images), channels, *cells), x.dtype)
+    bias_at = 0 if bias is None else address(bias)
+    memory = _memory(native.conv_transpose_plan(geometry))
+    _do(native.conv_transpose_steps(geometry, address(images), address(kernel), bias_at, address(out), *memory))
+    return out if x.ndim == images.ndim else out[0]
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CONV: fast_conv,
+    CONV_TRANSPOSE: fast_conv_transpose,
+    CONV_KERNEL_GRAD: fast_conv_kernel_grad,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS

@@ -1,0 +1,250 @@
+"""Steps of the pool for convolutions, from sizes and addresses: what they need of workspace, and how they are divided.
+
+Results are the same from run to run: how a sum is cut into parts depends on sizes and the number of workers alone.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...native import Step, find_blas, workers
+from .convolution import WORDS, convolution_kernel
+
+Sizes = tuple[int, ...]
+Words = npt.NDArray[np.uint64]
+
+_COLUMN_BYTES = 384 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
+_ALIGNED = 64
+_RANK = 3
+
+
+class Geometry(NamedTuple):
+    """A conv: x (images, channels_in, *cells), kernel (channels_out, channels_in/groups, *kernel), result
+    (images, channels_out, *counts). The sizes along axes have one length, 1, 2 or 3.
+    """
+
+    dtype: str
+    images: int
+    channels_in: int
+    channels_out: int
+    groups: int
+    cells: Sizes
+    kernel: Sizes
+    counts: Sizes
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.dtype == "float32" else 8
+
+    @property
+    def depth(self) -> int:
+        """How many products make an element of the result."""
+        return self.channels_in // self.groups * math.prod(self.kernel)
+
+    @property
+    def multiplications(self) -> int:
+        return self.images * self.channels_out * math.prod(self.counts) * self.depth
+
+
+class Plan(NamedTuple):
+    """How one of the convolutions is divided.
+
+    workspace     bytes that each worker needs
+    partial       bytes that all need together, for partial sums or the turned kernel
+    tasks         of the main step
+    words         of all steps; the first seven, addresses, are still 0
+    """
+
+    workspace: int
+    partial: int
+    tasks: int
+    words: Words
+
+
+def supported(geometry: Geometry) -> bool:
+    """Whether there are kernels for it."""
+    return 1 <= len(geometry.cells) <= _RANK and geometry.dtype in ("float32", "float64") and find_blas() is not None
+
+
+@lru_cache(1024)
+def conv_plan(geometry: Geometry) -> Plan:
+    images, lines = _blocks(geometry)
+    pointwise = _is_pointwise(geometry)
+    workspace, tile = _workspace(geometry, images, lines, pointwise)
+    blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
+    return Plan(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
+
+
+@lru_cache(1024)
+def conv_kernel_grad_plan(geometry: Geometry) -> Plan:
+    images, lines = _blocks(geometry)
+    pointwise = _is_pointwise(geometry)
+    workspace, tile = _workspace(geometry, images, lines, pointwise)
+    blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
+    parts = max(1, min(workers(), blocks))
+    kernel_bytes = geometry.channels_out * geometry.depth * geometry.itemsize
+    words = _words(geometry, workspace, tile, images, 1, parts, pointwise, lines)
+    return Plan(workspace, (parts - 1) * kernel_bytes, parts, words)
+
+
+@lru_cache(1024)
+def col2im_plan(geometry: Geometry) -> Plan:
+    """The adjoint in x. A task has some channels of an image, so that tasks add to cells of their own."""
+    line_bytes = math.prod(geometry.kernel) * geometry.counts[-1] * geometry.itemsize
+    all_lines, channels_in = math.prod(geometry.counts[:-1]), geometry.channels_in // geometry.groups
+    lines = max(1, min(all_lines, _COLUMN_BYTES // max(1, line_bytes)))
+    channels = max(1, min(channels_in, _COLUMN_BYTES // max(1, line_bytes * lines)))
+    if geometry.images * geometry.groups < workers():
+        channels = min(channels, max(1, -(-channels_in // workers())))
+    workspace = _up(line_bytes * lines * channels)
+    tasks = geometry.images * geometry.groups * -(-channels_in // channels)
+    return Plan(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
+
+
+def _blocks(geometry: Geometry) -> tuple[int, int]:
+    """How many images, and how many lines of windows, a block has: more than one image only if all its lines fit."""
+    line_bytes = max(1, geometry.depth * geometry.counts[-1] * geometry.itemsize)
+    all_lines = max(1, math.prod(geometry.counts[:-1]))
+    lines = max(1, min(all_lines, _COLUMN_BYTES // line_bytes))
+    images = max(1, min(-(-geometry.images // workers()), _COLUMN_BYTES // (line_bytes * all_lines)))
+    if geometry.images < workers():
+        lines = min(lines, -(-all_lines // workers()))
+    return images, lines
+
+
+def _is_pointwise(geometry: Geometry) -> bool:
+    """Whether the planes of an image are the windows already, one image to a block."""
+    return (
+        max(geometry.kernel) == 1
+        and max(geometry.stride) == 1
+        and not any(geometry.padding)
+        and _blocks(geometry)[0] == 1
+    )
+
+
+def _workspace(geometry: Geometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
+    """Bytes that a worker needs, and where among them the tile stands, behind the windows."""
+    length = images * lines * geometry.counts[-1] * geometry.itemsize
+    columns = 0 if pointwise else _up(geometry.depth * length)
+    tile = _up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
+    return columns + tile, columns
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _words(
+    geometry: Geometry,
+    workspace: int,
+    tile: int,
+    images: int,
+    channels: int,
+    parts: int,
+    pointwise: bool,
+    lines: int,
+) -> Words:
+    g = geometry
+
+    def three(sizes: Sizes, missing: int) -> Sizes:
+        return (missing,) * (_RANK - len(sizes)) + sizes
+
+    blas = find_blas()
+    assert blas is not None
+    words = np.array(
+        [
+            blas.sgemm if g.dtype == "float32" else blas.dgemm, *(0,) * 6,
+            workspace, tile, images, channels, parts,
+            g.images, g.groups, g.channels_in // g.groups, g.channels_out // g.groups,
+            *three(g.cells, 1), *three(g.kernel, 1), *three(g.counts, 1), *three(g.stride, 1),
+            *three(g.padding, 0), *three(g.dilation, 1), pointwise, lines,
+        ],
+        np.uint64,
+    )  # fmt: skip
+    assert len(words) == WORDS
+    words.flags.writeable = False
+    return words
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def conv_steps(
+    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int = 0
+) -> tuple[Step, ...]:
+    """conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
+
+    `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`.
+    """
+    plan = conv_plan(geometry)
+    return (Step(_kernel("conv", geometry), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
+
+
+def conv_kernel_grad_steps(
+    geometry: Geometry, x: int, cotangent: int, out: int, workspace: int, partial: int
+) -> tuple[Step, ...]:
+    """conv_kernel_grad(x, cotangent) at `out`."""
+    plan = conv_kernel_grad_plan(geometry)
+    words = _placed(plan, x, cotangent, out, 0, workspace, partial)
+    main = Step(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
+    if plan.tasks == 1:
+        return (main,)
+    return main, Step(_kernel("combine", geometry), geometry.channels_out, words)
+
+
+def conv_transpose_plan(geometry: Geometry) -> Plan:
+    """Of conv's adjoint in x. Without strides it is a conv with the kernel turned round, which is faster."""
+    turned = _turned(geometry)
+    if turned is None:
+        return col2im_plan(geometry)
+    plan = conv_plan(turned)
+    return plan._replace(partial=geometry.channels_out * geometry.depth * geometry.itemsize)
+
+
+def conv_transpose_steps(
+    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
+) -> tuple[Step, ...]:
+    """conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint in x it is."""
+    turned = _turned(geometry)
+    if turned is None:
+        plan = col2im_plan(geometry)
+        return (Step(_kernel("col2im", geometry), plan.tasks, _placed(plan, out, kernel, x, bias, workspace, 0)),)
+    plan = col2im_plan(geometry)
+    words = _placed(plan, 0, kernel, 0, 0, 0, partial)
+    return (
+        Step(_kernel("turn", geometry), geometry.channels_in, words),
+        *conv_steps(turned, x, partial, bias, out, workspace),
+    )
+
+
+@lru_cache(1024)
+def _turned(geometry: Geometry) -> Geometry | None:
+    """The conv that is the adjoint in x, if there is one and it has not many more products than that."""
+    g = geometry
+    border = tuple(d * (k - 1) - p for k, p, d in zip(g.kernel, g.padding, g.dilation))
+    reached = tuple(n + 2 * p - d * (k - 1) for n, k, p, d in zip(g.cells, g.kernel, g.padding, g.dilation))
+    if max(g.stride) > 1 or min(border) < 0 or reached != g.counts or g.channels_out > 2 * g.channels_in:
+        return None
+    return g._replace(
+        channels_in=g.channels_out, channels_out=g.channels_in, cells=g.counts, counts=g.cells, padding=border
+    )
+
+
+def _kernel(name: str, geometry: Geometry):  # type: ignore[no-untyped-def]
+    kernel = convolution_kernel(name, geometry.dtype)
+    assert kernel is not None
+    return kernel
+
+
+def _placed(plan: Plan, x: int, second: int, out: int, bias: int, workspace: int, partial: int) -> Words:
+    words = plan.words.copy()
+    words[1:7] = x, second, out, bias, workspace, partial
+    return words

@@ -1,0 +1,208 @@
+"""Convolutions in the pool, against the definition: a sum over windows, written with loops over the kernel's cells."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from opstage.interpreters.eager_cpu.kernels import convolution
+from opstage.interpreters.eager_cpu.loops import convolution_steps
+
+Array = npt.NDArray[Any]
+Sizes = tuple[int, ...]
+
+
+class Case(NamedTuple):
+    images: int
+    channels_in: int
+    channels_out: int
+    cells: Sizes
+    kernel: Sizes
+    stride: Sizes = (1, 1)
+    padding: Sizes = (0, 0)
+    dilation: Sizes = (1, 1)
+    groups: int = 1
+
+    @property
+    def counts(self) -> Sizes:
+        return tuple(
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(self.cells, self.kernel, self.stride, self.padding, self.dilation)
+        )
+
+    @property
+    def window(self) -> dict[str, Any]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    @property
+    def unreached(self) -> Sizes:
+        return tuple(
+            n + 2 * p - d * (k - 1) - 1 - (count - 1) * s
+            for n, count, k, s, p, d in zip(
+                self.cells, self.counts, self.kernel, self.stride, self.padding, self.dilation
+            )
+        )
+
+
+CASES = [
+    Case(4, 3, 8, (16, 16), (3, 3), padding=(1, 1)),
+    Case(5, 4, 6, (7, 33), (3, 3), padding=(1, 1)),
+    Case(2, 3, 4, (9, 40), (5, 2), padding=(2, 0)),
+    Case(3, 2, 4, (11, 9), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(3, 4, 6, (12, 35), (3, 4), stride=(3, 2), padding=(2, 1), dilation=(2, 3), groups=2),
+    Case(2, 6, 6, (8, 8), (3, 3), padding=(1, 1), groups=6),
+    Case(3, 5, 7, (6, 5), (1, 1)),
+    Case(3, 4, 4, (6, 5), (1, 1), stride=(2, 2), groups=2),
+    Case(1, 3, 5, (20, 17), (3, 3), padding=(1, 1)),
+    Case(1, 1, 1, (1, 1), (1, 1)),
+    Case(1, 1, 1, (1, 1), (3, 3), padding=(1, 1)),
+    Case(2, 2, 3, (4, 4), (4, 4)),
+    Case(2, 3, 2, (5, 6), (3, 3), padding=(4, 3)),
+    Case(2, 3, 2, (3, 3), (5, 5), padding=(3, 3), dilation=(1, 1)),
+    Case(2, 8, 2, (10, 10), (3, 3), padding=(2, 2), dilation=(2, 2)),
+    Case(2, 2, 8, (10, 10), (3, 3), padding=(1, 1)),
+    Case(0, 3, 4, (6, 6), (3, 3), padding=(1, 1)),
+    Case(4, 3, 5, (30,), (4,), stride=(1,), padding=(2,), dilation=(3,)),
+    Case(4, 2, 4, (31,), (3,), stride=(2,), padding=(1,), dilation=(1,), groups=2),
+    Case(2, 2, 3, (5, 6, 7), (3, 2, 3), stride=(1, 1, 1), padding=(1, 1, 1), dilation=(1, 1, 1)),
+    Case(2, 2, 4, (6, 5, 9), (2, 3, 2), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2),
+    Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
+]
+
+
+def windows(case: Case, x: Array) -> Array:
+    """[n, c, *k, *o]: the cells of x that each window has."""
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in case.padding)])
+    out = np.zeros((*x.shape[:2], *case.kernel, *case.counts), x.dtype)
+    for cell in itertools.product(*map(range, case.kernel)):
+        along: Any = (
+            slice(j * d, j * d + (count - 1) * s + 1, s)
+            for j, d, count, s in zip(cell, case.dilation, case.counts, case.stride)
+        )
+        out[:, :, *cell] = padded[:, :, *along]
+    return out
+
+
+def definition(case: Case, kernel: Array, x: Array, g: Array) -> tuple[Array, Array, Array]:
+    """conv(kernel, x) and the cotangents of kernel and x, by sums over the windows in float64."""
+    kernel, x, g = (a.astype(np.float64) for a in (kernel, x, g))
+    groups = case.groups
+    images = len(x)
+    cells = int(np.prod(case.kernel))
+    seen = windows(case, x).reshape(images, groups, case.channels_in // groups, cells, int(np.prod(case.counts)))
+    by_group = kernel.reshape(groups, case.channels_out // groups, -1, cells)
+    cotangent = g.reshape(images, groups, case.channels_out // groups, int(np.prod(case.counts)))
+    y = np.einsum("gock,ngckw->ngow", by_group, seen).reshape(images, case.channels_out, *case.counts)
+    dkernel = np.einsum("ngow,ngckw->gock", cotangent, seen).reshape(kernel.shape)
+    shares = np.einsum("gock,ngow->ngckw", by_group, cotangent)
+    shares = shares.reshape(images, case.channels_in, *case.kernel, *case.counts)
+    padded = np.zeros((images, case.channels_in, *(n + 2 * p for n, p in zip(case.cells, case.padding))))
+    for cell in itertools.product(*map(range, case.kernel)):
+        along: Any = (
+            slice(j * d, j * d + (count - 1) * s + 1, s)
+            for j, d, count, s in zip(cell, case.dilation, case.counts, case.stride)
+        )
+        padded[:, :, *along] += shares[:, :, *cell]
+    inside: Any = (slice(p, p + n) for p, n in zip(case.padding, case.cells))
+    return y, dkernel, padded[:, :, *inside]
+
+
+def operands(case: Case, dtype: str) -> tuple[Array, Array, Array, Array, Array]:
+    """kernel, the biases of conv and of its adjoint, x, and a cotangent."""
+    rng = np.random.default_rng(3)
+    shapes = (
+        (case.channels_out, case.channels_in // case.groups, *case.kernel),
+        (case.channels_out,),
+        (case.channels_in,),
+        (case.images, case.channels_in, *case.cells),
+        (case.images, case.channels_out, *case.counts),
+    )
+    kernel, bias, other, x, g = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    return kernel, bias, other, x, g
+
+
+def column(bias: Array, rank: int) -> Array:
+    return bias.reshape(-1, *(1,) * rank)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code also where it does not pay."""
+    monkeypatch.setattr(convolution, "_WORTH_A_CALL", 0)
+
+
+def plans_anew() -> None:
+    for plan in ("conv_plan", "conv_kernel_grad_plan", "col2im_plan"):
+        getattr(convolution_steps, plan).cache_clear()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("budget", [None, 1, 3000])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_is_the_definition(
+    case: Case, dtype: str, budget: int | None, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if budget is not None:
+        monkeypatch.setattr(convolution_steps, "_COLUMN_BYTES", budget)
+    plans_anew()
+    kernel, bias, other, x, g = operands(case, dtype)
+    y, dkernel, dx = definition(case, kernel, x, g)
+    near: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-4} if dtype == "float32" else {"rtol": 1e-11, "atol": 1e-11}
+    rank = len(case.kernel)
+    try:
+        out = convolution.fast_conv(kernel, x, has_bias=False, **case.window)
+        assert out.dtype == x.dtype
+        np.testing.assert_allclose(out, y, **near)
+        out = convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
+        np.testing.assert_allclose(out, y + column(bias, rank), **near)
+        out = convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
+        np.testing.assert_allclose(out, dkernel, **near)
+        back = {"output_padding": case.unreached, **case.window}
+        np.testing.assert_allclose(convolution.fast_conv_transpose(kernel, g, has_bias=False, **back), dx, **near)
+        out = convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
+        np.testing.assert_allclose(out, dx + column(other, rank), **near)
+    finally:
+        plans_anew()
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
+def test_takes_arrays_of_any_strides_and_images_alone(case: Case, always: None) -> None:
+    kernel, bias, _, x, g = operands(case, "float32")
+    back = {"output_padding": case.unreached, **case.window}
+    y = convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
+    dkernel = convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
+    dx = convolution.fast_conv_transpose(kernel, g, has_bias=False, **back)
+
+    def strided(a: Array) -> Array:
+        wide = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)[..., ::2]
+        wide[...] = a
+        return np.asfortranarray(wide).transpose() if a.ndim < 2 else wide
+
+    def unaligned(a: Array) -> Array:
+        raw = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
+        raw[...] = a
+        return raw
+
+    for other in (strided, unaligned):
+        k, b, z, h = map(other, (kernel, bias, x, g))
+        np.testing.assert_array_equal(convolution.fast_conv(k, b, z, has_bias=True, **case.window), y)
+        out = convolution.fast_conv_kernel_grad(z, h, kernel=case.kernel, **case.window)
+        np.testing.assert_array_equal(out, dkernel)
+        np.testing.assert_array_equal(convolution.fast_conv_transpose(k, h, has_bias=False, **back), dx)
+    alone = convolution.fast_conv(kernel, bias, x[1], has_bias=True, **case.window)
+    np.testing.assert_allclose(alone, y[1], rtol=1e-5, atol=1e-5)
+    alone = convolution.fast_conv_transpose(kernel, g[1], has_bias=False, **back)
+    np.testing.assert_allclose(alone, dx[1], rtol=1e-5, atol=1e-5)
+
+
+def test_is_the_same_from_run_to_run() -> None:
+    case = Case(16, 8, 16, (16, 16), (3, 3), padding=(1, 1))
+    _, _, _, x, g = operands(case, "float32")
+    first, *others = (
+        convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window).tobytes() for _ in range(5)
+    )
+    assert others == [first] * 4
