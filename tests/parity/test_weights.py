@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import opstage
 from opstage import Options
 from opstage.init import build
-from opstage.models import cnn, gpt, mlp, model, resnet
+from opstage.models import cnn, gpt, lstm, mlp, model, resnet
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from opstage.training.weights import export_weights, import_weights, read_state_dict, write_state_dict
 from tests.parity import torch_models as theirs
@@ -26,6 +26,8 @@ PAIRS: dict[str, tuple[str, Any, Callable[[], torch.nn.Module]]] = {
     "cnn, named layers": ("cnn", cnn, theirs.NamedCnn),
     "cnn, numbered layers": ("cnn", cnn, theirs.sequential_cnn),
     "mlp, a square layer": ("mlp", mlp, theirs.sequential_mlp),
+    "lstm, PyTorch's layer": ("lstm", lstm, theirs.Lstm),
+    "lstm, PyTorch's cell": ("lstm", lstm, theirs.CellLstm),
     "resnet": ("resnet", resnet, theirs.Resnet),
     "gpt, fused": ("gpt", gpt, lambda: theirs.Gpt(*SIZES, theirs.FusedAttention, torch.nn.Linear)),
     "gpt, transposed as published": ("gpt", gpt, lambda: theirs.Gpt(*SIZES, theirs.FusedAttention, theirs.Conv1D)),
@@ -120,3 +122,20 @@ def test_without_a_model_to_be_like_the_names_are_pytorchs_own(tmp_path: Path) -
     write_state_dict(tmp_path / "ours.safetensors", export_weights(trainer.export()))
     net.load_state_dict(load_file(tmp_path / "ours.safetensors"))
     np.testing.assert_allclose(their_logits(net, x), our_logits("mlp", trainer, mlp, x), rtol=1e-9)
+
+
+def test_without_a_model_to_be_like_a_cell_is_pytorchs_own(tmp_path: Path) -> None:
+    class Layers(theirs.Lstm):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = self.lstm, self.fc
+            del self.lstm, self.fc
+
+        def forward(self, x: Any) -> Any:
+            _, (hidden, _) = self.cell(x.squeeze(1).transpose(0, 1))
+            return self.head(hidden[-1])
+
+    trainer, x, net = ours("lstm", seed=2), inputs("lstm"), Layers().double()
+    write_state_dict(tmp_path / "ours.safetensors", export_weights(trainer.export()))
+    net.load_state_dict(load_file(tmp_path / "ours.safetensors"), strict=True)
+    np.testing.assert_allclose(their_logits(net, x), our_logits("lstm", trainer, lstm, x), rtol=1e-9, atol=1e-12)

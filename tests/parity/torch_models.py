@@ -160,6 +160,35 @@ class EncoderGpt(nn.Module):
         return self.head(self.norm(h))
 
 
+class Lstm(nn.Module):
+    """The shipped lstm of PyTorch's own layer, which reads the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 64)
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x: Any) -> Any:
+        _, (hidden, _) = self.lstm(x.squeeze(1).transpose(0, 1))
+        return self.fc(hidden[-1])
+
+
+class CellLstm(nn.Module):
+    """The same by a cell that is stepped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = nn.LSTMCell(8, 64)
+        self.classifier = nn.Linear(64, 10)
+
+    def forward(self, x: Any) -> Any:
+        state = None
+        for row in x.squeeze(1).unbind(1):
+            state = self.reader(row, state)
+        assert state is not None
+        return self.classifier(state[0])
+
+
 class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()

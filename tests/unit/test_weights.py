@@ -193,6 +193,41 @@ def test_a_fused_layer_is_cut_and_put_together_again(turn: bool) -> None:
     assert all(np.array_equal(written[name], file[name]) for name in file)
 
 
+def test_a_cell_of_pytorch_has_two_biases_whose_sum_is_ours() -> None:
+    """Six inputs and six cells, so that shapes do not tell what reads the input from what reads the state."""
+    ours: Shapes = {"cell.input": (24, 6), "cell.recurrent": (24, 6), "cell.bias": (24,), "head.weight": (5, 6)}
+    for rest, prefix in (("_l0", "lstm."), ("_l0", ""), ("", "reader.cell.")):
+        names = {
+            f"{prefix}{kind}_{side}{rest}": (24, 6) if kind == "weight" else (24,)
+            for kind in ("bias", "weight")
+            for side in ("hh", "ih")
+        }
+        file = arrays({**names, "fc.weight": (5, 6)})
+        found = propose(ours, file)
+        assert found.errors == []
+        assert sources(found) == {
+            "cell.input": f"{prefix}weight_ih{rest}",
+            "cell.recurrent": f"{prefix}weight_hh{rest}",
+            "cell.bias": f"{prefix}bias_hh{rest} + {prefix}bias_ih{rest}",
+            "head.weight": "fc.weight",
+        }
+        read = found.read(file)
+        assert np.array_equal(read["cell.bias"], file[f"{prefix}bias_hh{rest}"] + file[f"{prefix}bias_ih{rest}"])
+        assert np.array_equal(read["cell.recurrent"], file[f"{prefix}weight_hh{rest}"])
+        written = found.write(read, file)
+        assert np.array_equal(written[f"{prefix}bias_hh{rest}"], read["cell.bias"])
+        assert not written[f"{prefix}bias_ih{rest}"].any()
+        assert all(np.array_equal(found.read(written)[path], array) for path, array in read.items())
+
+
+def test_a_choice_for_one_part_of_a_cell_leaves_the_others_to_the_proposal() -> None:
+    ours: Shapes = {"cell.input": (8, 3), "cell.recurrent": (8, 2), "cell.bias": (8,)}
+    file = arrays({"lstm.weight_ih_l0": (8, 3), "lstm.weight_hh_l0": (8, 2), "lstm.bias_ih_l0": (8,), "other": (8, 3)})
+    found = propose(ours, file, {"cell.input": "other", "-": "lstm.weight_ih_l0"})
+    assert found.errors == []
+    assert sources(found)["cell.bias"] == "lstm.bias_ih_l0"
+
+
 def test_the_table_shows_every_row_and_every_error() -> None:
     found = propose({"a.weight": (4, 2), "b.weight": (3, 3)}, arrays({"a.kernel": (2, 4), "z": (7,)}))
     console = Console(width=120, file=io.StringIO())
@@ -263,6 +298,11 @@ def test_pytorchs_names() -> None:
         "b.norm.running_mean",
         "positions",
     ]
+    cell = arrays({"a.cell.input": (8, 3), "a.cell.recurrent": (8, 2), "a.cell.bias": (8,), "b.input": (2,)})
+    named = pytorch_names(cell)
+    parts = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert list(named) == [*(f"a.cell.{part}" for part in parts), "b.input"]
+    assert not named["a.cell.bias_hh_l0"].any()
     with pytest.raises(UsageError, match="two parameters would have one name in PyTorch"):
         pytorch_names(arrays({"a.kernel": (1,), "a.weight": (1,)}))
 

@@ -16,6 +16,7 @@ from ..atomic import write_file
 from ..saved import TrainerValues
 from ..tensors import encode, read_tensors
 from ..trainer import ScalarTrainer
+from .cells import pytorch_cells
 from .mapping import Array, Row, Source, WeightMap
 from .names import pytorch_name
 from .propose import propose
@@ -83,7 +84,7 @@ def export_weights(
     chosen = propose_for(values, like, overrides)
     chosen.require_complete("the file to be like")
     written = chosen.write(everything, like)
-    used = {row.source.name for row in chosen.rows if row.source is not None}
+    used = {name for row in chosen.rows if row.source is not None for name in row.source.names}
     for name in like:  # a tensor that two layers share is stored twice
         if name not in used:
             twin = next(
@@ -94,9 +95,10 @@ def export_weights(
 
 
 def pytorch_names(values: Mapping[str, Array]) -> dict[str, Array]:
-    """The values under the names that PyTorch's layers give: weight, bias, running_mean, running_var."""
-    renamed = {pytorch_name(path): array for path, array in values.items()}
-    if len(renamed) != len(values):
+    """The values under the names that PyTorch's layers give: weight, bias, running_mean, running_var, weight_ih_l0."""
+    given = pytorch_cells(values)
+    renamed = {pytorch_name(path): array for path, array in given.items()}
+    if len(renamed) != len(given):
         raise UsageError("two parameters would have one name in PyTorch; export them like a file of that model")
     return renamed
 

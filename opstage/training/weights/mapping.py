@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 class Source:
     """A tensor of a file, or the `part`-th of the `parts` that it is cut into along `axis`, brought to our layout.
 
+    `plus` names another of its shape that is added to it; what is written is in the first, and 0 in the other.
     `axes` permutes what was cut out; None leaves it. Afterwards it is reshaped to the parameter's shape, which adds or
     drops axes of one element alone.
     """
@@ -31,29 +32,39 @@ class Source:
     part: int = 0
     parts: int = 1
     axis: int = 0
+    plus: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors that it takes."""
+        return (self.name, self.plus) if self.plus else (self.name,)
 
     def read(self, tensors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
         """The parameter's value."""
-        piece = self._piece(tensors)
+        piece = self._piece(tensors[self.name])
+        if self.plus:
+            piece = piece + self._piece(tensors[self.plus])
         return np.ascontiguousarray(piece if self.axes is None else piece.transpose(self.axes)).reshape(shape)
 
     def write(self, tensors: Mapping[str, Array], value: Array) -> None:
         """Put the parameter's value where `read` would find it."""
-        place = self._piece(tensors)
+        place = self._piece(tensors[self.name])
+        if self.plus:
+            self._piece(tensors[self.plus])[...] = 0
         axes = tuple(range(place.ndim)) if self.axes is None else self.axes
         permuted = value.reshape(tuple(place.shape[axis] for axis in axes))
         place[...] = permuted.transpose(np.argsort(axes))
 
-    def _piece(self, tensors: Mapping[str, Array]) -> Array:
+    def _piece(self, whole: Array) -> Array:
         """A view of what the parameter takes."""
-        whole = tensors[self.name]
         return whole if self.parts == 1 else np.split(whole, self.parts, axis=self.axis)[self.part]
 
     def __str__(self) -> str:
         how = [f"part {self.part + 1} of {self.parts}"] if self.parts > 1 else []
         if self.axes is not None:
             how.append("transposed" if len(self.axes) == 2 else f"axes {self.axes}")
-        return f"{self.name} ({', '.join(how)})" if how else self.name
+        name = " + ".join(self.names)
+        return f"{name} ({', '.join(how)})" if how else name
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ _SAME = {
     **dict.fromkeys(("wpe", "pos", "position", "positions", "positional"), "position"),
     **dict.fromkeys(("mlp", "ffn", "ff", "feedforward"), "mlp"),
     **dict.fromkeys(("head", "lm", "classifier", "logits"), "head"),
+    **dict.fromkeys(("cell", "lstm", "rnn"), "cell"),
     **dict.fromkeys(("downsample", "shortcut", "projection", "skip"), "shortcut"),
 }
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .cells import cell_and_side
 from .layout import Layout, layouts, square
 from .mapping import Array, Row, Source, WeightMap
 from .names import Name, likeness, read_name
@@ -48,10 +49,10 @@ def propose(
     """
     decided, ignored = _decided(parameters, tensors, overrides or {})
     ours = _layers_of({path: shape for path, shape in parameters.items() if path not in decided})
-    taken = {row.source.name for row in decided.values() if row.source is not None}
+    taken = {name for row in decided.values() if row.source is not None for name in row.source.names}
     theirs = _tensor_layers({name: a for name, a in tensors.items() if name not in taken | ignored}, ours)
     rows = [*decided.values(), *_rows(ours, theirs, _pairs(ours, theirs))]
-    used = {row.source.name for row in rows if row.source is not None}
+    used = {name for row in rows if row.source is not None for name in row.source.names}
     unused = [name for name in tensors if name not in used | ignored and not _harmless(name, tensors, used)]
     order = {path: i for i, path in enumerate(parameters)}
     return WeightMap(sorted(rows, key=lambda row: order.get(row.path, len(order))), unused)
@@ -119,10 +120,37 @@ def _tensor_layers(tensors: Mapping[str, Array], ours: Sequence[_Layer]) -> list
         layer = found.setdefault(name.module, _Layer(name))
         layer.shapes[name.role], layer.sources[name.role] = array.shape, Source(tensor, array.shape)
     apart = any({"query", "attention"} <= set(layer.name.words) for layer in ours)
+    whole = _with_statistics(list(found.values()))
+    if any("recurrent" in layer.name.words for layer in ours):
+        whole = _as_cells(whole)
     layers: list[_Layer] = []
-    for layer in _with_statistics(list(found.values())):
+    for layer in whole:
         layers += _cut(layer) if apart and any(word in layer.name.module for word in _FUSED) else [layer]
     return layers
+
+
+def _as_cells(layers: Sequence[_Layer]) -> list[_Layer]:
+    """PyTorch's recurrent layers as ours are: a weight for the input, one for the state, the biases' sum."""
+    rest: list[_Layer] = []
+    biases: dict[str, _Layer] = {}
+    for layer in layers:
+        part = cell_and_side(layer.name.module)
+        if part is None:
+            rest.append(layer)
+            continue
+        cell, side = part
+        words = tuple(word for word in layer.name.words if word not in ("ih", "hh", "l", "reverse"))
+        if "weight" in layer.sources:
+            name = layer.name._replace(module=f"{cell} {side}", words=(*words, side))
+            rest.append(_Layer(name, {"weight": layer.weight}, {"weight": layer.sources["weight"]}))
+        bias = layer.sources.get("bias")
+        if bias is not None and cell in biases:
+            first = biases[cell].sources["bias"]
+            biases[cell].sources["bias"] = replace(first, plus=bias.name)
+        elif bias is not None:
+            name = layer.name._replace(module=f"{cell} bias", words=words)
+            biases[cell] = _Layer(name, {"bias": bias.shape}, {"bias": bias})
+    return [*rest, *biases.values()]
 
 
 def _cut(layer: _Layer) -> list[_Layer]:
