@@ -208,15 +208,15 @@ def test_a_cell_of_pytorch_has_two_biases_whose_sum_is_ours() -> None:
         assert sources(found) == {
             "cell.input": f"{prefix}weight_ih{rest}",
             "cell.recurrent": f"{prefix}weight_hh{rest}",
-            "cell.bias": f"{prefix}bias_hh{rest} + {prefix}bias_ih{rest}",
+            "cell.bias": f"{prefix}bias_ih{rest} + {prefix}bias_hh{rest}",
             "head.weight": "fc.weight",
         }
         read = found.read(file)
         assert np.array_equal(read["cell.bias"], file[f"{prefix}bias_hh{rest}"] + file[f"{prefix}bias_ih{rest}"])
         assert np.array_equal(read["cell.recurrent"], file[f"{prefix}weight_hh{rest}"])
         written = found.write(read, file)
-        assert np.array_equal(written[f"{prefix}bias_hh{rest}"], read["cell.bias"])
-        assert not written[f"{prefix}bias_ih{rest}"].any()
+        assert np.array_equal(written[f"{prefix}bias_ih{rest}"], read["cell.bias"])
+        assert not written[f"{prefix}bias_hh{rest}"].any()
         assert all(np.array_equal(found.read(written)[path], array) for path, array in read.items())
 
 

@@ -145,8 +145,9 @@ def _as_cells(layers: Sequence[_Layer]) -> list[_Layer]:
             rest.append(_Layer(name, {"weight": layer.weight}, {"weight": layer.sources["weight"]}))
         bias = layer.sources.get("bias")
         if bias is not None and cell in biases:
-            first = biases[cell].sources["bias"]
-            biases[cell].sources["bias"] = replace(first, plus=bias.name)
+            other = biases[cell].sources["bias"]
+            first, second = (bias, other) if side == "input" else (other, bias)
+            biases[cell].sources["bias"] = replace(first, plus=second.name)
         elif bias is not None:
             name = layer.name._replace(module=f"{cell} bias", words=words)
             biases[cell] = _Layer(name, {"bias": bias.shape}, {"bias": bias})
