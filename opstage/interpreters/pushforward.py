@@ -53,11 +53,12 @@ def _lifted(root: Record[R], second: Tape[R]) -> dict[Record[R], Record[Node[R]]
     for record in sorted(order, key=attrgetter("serial")):
         copy: Record[Any] = Record()
         copy.arrived = copy.mark = None
-        copy.serial, copy.primitive, copy.output_types = record.serial, record.primitive, record.output_types
-        copy.parents = tuple([None if parent is None else copies[parent] for parent in record.parents])
+        copy.serial, copy.primitive = record.serial, record.primitive
+        copy.shape, copy.dtype, copy.further = record.shape, record.dtype, record.further
+        copy.sources = tuple([None if parent is None else copies[parent] for parent in record.parents])
         if record.primitive is not None:
             copy.static, copy.slots, copy.needs = record.static, record.slots, record.needs
-            copy.operand_types = record.operand_types
+            copy.constants = record.constants
             copy.region, copy.ordinal = record.region, record.ordinal
             copy.saved = tuple([None if value is None else second.wrap(value) for value in record.saved])
         copies[record] = copy

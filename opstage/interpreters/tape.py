@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Generic, cast, final
+from typing import Any, Generic, TypeAlias, final
 
 from typing_extensions import override
 
@@ -17,7 +17,7 @@ from ..ops.catalogue.elementwise import ADD
 from ..ops.cursor import Quietly, Region
 from ..ops.errors import ProgramError
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
-from ..ops.types import TensorType
+from ..ops.types import DType, Shape, TensorType
 from .interpreter import Holding, Interpreter, Wrapper
 
 
@@ -29,43 +29,61 @@ class Record(Generic[R]):
         "serial",
         "primitive",
         "static",
-        "parents",
+        "sources",
         "slots",
         "needs",
         "saved",
-        "operand_types",
-        "output_types",
+        "constants",
+        "shape",
+        "dtype",
+        "further",
         "region",
         "ordinal",
         "arrived",
         "mark",
     )
+    # Every object that a record holds, and that can hold others, is one more for the garbage collector to walk. So the
+    # types of operands are read from the records that made them, and tuples that many records need are shared.
 
     serial: int
     primitive: Primitive | None
     static: Static
-    parents: tuple[Record[R] | None, ...]  # the record that made each operand; None where no gradient is wanted
+    sources: Record[R] | Sources[R]  # what made the operands; the record itself where there is one operand
     slots: tuple[int, ...]  # which output of that record the operand is
     needs: tuple[bool, ...]
     saved: tuple[Any, ...]  # aligned with the primitive's saves; None for what no wanted cotangent reads
-    operand_types: tuple[Any, ...]  # shape, dtype, shape, dtype, …: few rules ask, so no TensorType is made up front
-    output_types: tuple[Any, ...]
+    constants: tuple[Any, ...]  # shape, dtype, shape, dtype, … of the operands that no record made
+    shape: Shape  # of the first output
+    dtype: DType
+    further: tuple[Any, ...]  # shape, dtype, … of the other outputs and residuals
     region: Region
     ordinal: int
     arrived: list[R | None] | None  # during a backward pass: the cotangents of the outputs so far
     mark: object  # the backward pass that reached it last
 
     @property
+    def parents(self) -> Sources[R]:
+        """The record that made each operand; None where no gradient is wanted."""
+        sources = self.sources
+        return (sources,) if isinstance(sources, Record) else sources
+
+    @property
     def inputs(self) -> tuple[TensorType, ...]:
         """The types of all operands present."""
-        types = self.operand_types
-        return tuple([TensorType(types[i], types[i + 1]) for i in range(0, len(types), 2)])
+        constants = iter(_types(self.constants))
+        return tuple([next(constants) if p is None else p.outputs[slot] for p, slot in zip(self.parents, self.slots)])
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
         """The types of all outputs and residuals."""
-        types = self.output_types
-        return tuple([TensorType(types[i], types[i + 1]) for i in range(0, len(types), 2)])
+        return (TensorType(self.shape, self.dtype), *_types(self.further))
+
+
+Sources: TypeAlias = tuple[Record[R] | None, ...]
+
+
+def _types(flat: tuple[Any, ...]) -> list[TensorType]:
+    return [TensorType(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
 
 
 @final
@@ -82,18 +100,21 @@ class Node(Holding, Generic[R]):
 
 
 _NEEDS_1 = (True,)
+_NEEDS_BOTH, _NEEDS_LEFT, _NEEDS_RIGHT = (True, True), (True, False), (False, True)
+_SLOTS_1, _SLOTS_2 = (0,), (0, 0)
 
 
 @final
 class Tape(Wrapper[Node[R], R]):
     """Reverse mode. `leaf` makes a ref whose gradient is wanted; `pull` carries cotangents back to leaves."""
 
-    __slots__ = ("_serial",)
+    __slots__ = ("_serial", "_shapes")
     ref_type = Node
 
     def __init__(self, inner: Interpreter[R]):
         super().__init__(inner, differentiates=True)
         self._serial = 0
+        self._shapes: dict[Shape, Shape] = {}  # each shape once, because NumPy makes a new tuple whenever it is asked
 
     @override
     def wrap(self, value: R, /) -> Node[R]:
@@ -106,8 +127,10 @@ class Tape(Wrapper[Node[R], R]):
         record: Record[R] = Record()
         record.arrived = record.mark = None
         record.primitive = None
-        record.parents = ()
-        record.output_types = (value.shape, value.dtype)
+        record.sources = record.further = ()
+        shape = value.shape
+        record.shape = self._shapes.setdefault(shape, shape)
+        record.dtype = value.dtype
         self._serial = record.serial = self._serial + 1
         return Node(value, self, record)
 
@@ -129,11 +152,14 @@ class Tape(Wrapper[Node[R], R]):
         record.arrived = record.mark = None
         record.primitive = primitive
         record.static = NO_STATIC
-        record.parents = (parent,)
-        record.slots = (x.slot,)
+        record.sources = parent
+        slot = x.slot
+        record.slots = (slot,) if slot else _SLOTS_1
         record.needs = _NEEDS_1
-        record.operand_types = (value.shape, value.dtype)
-        record.output_types = (out.shape, out.dtype)
+        record.constants = record.further = ()
+        shape = out.shape
+        record.shape = self._shapes.setdefault(shape, shape)
+        record.dtype = out.dtype
         positions = primitive.saved_memo.get(_NEEDS_1)
         if positions is None:
             positions = primitive.saved_positions(_NEEDS_1, NO_STATIC)
@@ -161,11 +187,21 @@ class Tape(Wrapper[Node[R], R]):
         record.arrived = record.mark = None
         record.primitive = primitive
         record.static = NO_STATIC
-        record.parents = (px, py)
-        record.slots = (x.slot, y.slot)
-        record.needs = needs = (px is not None, py is not None)
-        record.operand_types = (a.shape, a.dtype, b.shape, b.dtype)
-        record.output_types = (out.shape, out.dtype)
+        record.sources = (px, py)
+        record.slots = (x.slot, y.slot) if x.slot or y.slot else _SLOTS_2
+        if px is None:
+            record.needs = needs = _NEEDS_RIGHT
+            record.constants = (a.shape, a.dtype)
+        elif py is None:
+            record.needs = needs = _NEEDS_LEFT
+            record.constants = (b.shape, b.dtype)
+        else:
+            record.needs = needs = _NEEDS_BOTH
+            record.constants = ()
+        shape = out.shape
+        record.shape = self._shapes.setdefault(shape, shape)
+        record.dtype = out.dtype
+        record.further = ()
         positions = primitive.saved_memo.get(needs)
         if positions is None:
             positions = primitive.saved_positions(needs, NO_STATIC)
@@ -194,11 +230,14 @@ class Tape(Wrapper[Node[R], R]):
         record.arrived = record.mark = None
         record.primitive = primitive
         record.static = static
-        record.parents = parents
+        record.sources = parents
         record.slots = tuple([r.slot for r in refs])
         record.needs = needs
-        record.operand_types = tuple([t for v in values for t in (v.shape, v.dtype)])
-        record.output_types = tuple([t for v in outs for t in (v.shape, v.dtype)])
+        record.constants = tuple([t for v, p in zip(values, parents) if p is None for t in (v.shape, v.dtype)])
+        shape = outs[0].shape
+        record.shape = self._shapes.setdefault(shape, shape)
+        record.dtype = outs[0].dtype
+        record.further = tuple([t for v in outs[1:] for t in (v.shape, v.dtype)])
         record.saved = tuple([every[i] if i >= 0 else None for i in primitive.saved_positions(needs, static)])
         cursor = self.cursor
         record.region = cursor.region
@@ -267,13 +306,17 @@ class Tape(Wrapper[Node[R], R]):
                         arrived = _visible(ops, record, primitive, arrived)
                     rule = primitive.vjp
                     assert rule is not None
-                    pulled = rule(ops, record, cast(tuple[R, ...], tuple(arrived)), **record.static)
-                    for parent, slot, cotangent in zip(record.parents, record.slots, pulled):
-                        if parent is not None and cotangent is not None:
-                            _deposit(ops, parent, slot, cotangent)
+                    pulled = rule(ops, record, tuple(arrived), **record.static)
+                    sources = record.sources
+                    if isinstance(sources, Record):
+                        if pulled[0] is not None:
+                            _deposit(ops, sources, record.slots[0], pulled[0])
+                    else:
+                        for parent, slot, cotangent in zip(sources, record.slots, pulled):
+                            if parent is not None and cotangent is not None:
+                                _deposit(ops, parent, slot, cotangent)
                     if not keep:
-                        record.saved = ()
-                        record.parents = ()
+                        record.saved = record.sources = ()
                         record.primitive = _CONSUMED
         finally:
             ops.cursor.backward = outside
@@ -298,7 +341,10 @@ def _visible(ops: Interpreter[R], record: Record[R], primitive: Primitive, arriv
 def _deposit(ops: Interpreter[R], record: Record[R], slot: int, cotangent: R) -> None:
     arrived = record.arrived
     if arrived is None:
-        arrived = record.arrived = [None] * (len(record.output_types) // 2)
+        if not record.further:
+            record.arrived = [cotangent]
+            return
+        arrived = record.arrived = [None] * (1 + len(record.further) // 2)
     before = arrived[slot]
     arrived[slot] = cotangent if before is None else ops.bind2(ADD, before, cotangent)
 
@@ -312,7 +358,8 @@ def _reached(roots: list[Record[R]]) -> list[Record[R]]:
             root.mark = this_pass
             stack.append(root)
     for record in stack:  # grows while it is walked
-        for parent in record.parents:
+        sources = record.sources
+        for parent in (sources,) if isinstance(sources, Record) else sources:
             if parent is not None and parent.mark is not this_pass:
                 parent.mark = this_pass
                 stack.append(parent)
