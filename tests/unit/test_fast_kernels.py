@@ -309,6 +309,52 @@ def scatters() -> list[Case]:
     ]
 
 
+def convolutions() -> list[Case]:
+    def window(stride: int, padding: int, dilation: int, groups: int) -> dict[str, Any]:
+        return {
+            "stride": (stride,) * 2, "padding": (padding,) * 2, "dilation": (dilation,) * 2, "groups": groups
+        }  # fmt: skip
+
+    plain, odd = window(1, 1, 1, 1), window(2, 1, 2, 2)
+    kernel, x, y = (8, 4, 3, 3), (3, 4, 20, 19), (3, 8, 20, 19)
+    odd_kernel, odd_x, odd_y = (6, 2, 3, 2), (5, 4, 21, 20), (5, 6, 10, 10)
+    kept, dropped = {"output_padding": (0, 0)}, {"output_padding": (0, 1)}
+    loose: Any = {"float32": (1e-4, 1e-4)}
+    return [
+        Case("conv", "plain", normal(kernel, x), {**plain, "has_bias": False}, **loose),
+        Case("conv", "bias", normal(kernel, (8,), x), {**plain, "has_bias": True}, **loose),
+        Case("conv", "odd", normal(odd_kernel, (6,), odd_x), {**odd, "has_bias": True}, **loose),
+        Case("conv", "one image", normal(kernel, x[1:]), {**plain, "has_bias": False}, **loose),
+        Case("conv", "no image", normal(kernel, (0, *x[1:])), {**plain, "has_bias": False}, **loose),
+        Case("conv_transpose", "plain", normal(kernel, y), {**plain, **kept, "has_bias": False}, **loose),
+        Case("conv_transpose", "bias", normal(kernel, (4,), y), {**plain, **kept, "has_bias": True}, **loose),
+        Case("conv_transpose", "odd", normal(odd_kernel, (4,), odd_y), {**odd, **dropped, "has_bias": True}, **loose),
+        Case("conv_transpose", "one image", normal(kernel, y[1:]), {**plain, **kept, "has_bias": False}, **loose),
+        Case("conv_kernel_grad", "plain", normal(x, y), {**plain, "kernel": (3, 3)}, **loose),
+        Case("conv_kernel_grad", "odd", normal(odd_x, odd_y), {**odd, "kernel": (3, 2)}, **loose),
+        Case("conv_kernel_grad", "one image", normal(x[1:], y[1:]), {**plain, "kernel": (3, 3)}, **loose),
+    ]
+
+
+def pools() -> list[Case]:
+    def ties(*shape: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+        return lambda rng: (rng.choice([-np.inf, 0.0, 1.0, np.nan], shape, p=[0.4, 0.3, 0.2, 0.1]),)
+
+    halves: dict[str, Any] = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+    overlapping: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)}
+    exact: Any = {"float32": BITWISE, "float64": BITWISE}
+    every, inside = {"count_include_pad": True}, {"count_include_pad": False}
+    return [
+        Case("max_pool", "halves", ties(3, 5, 16, 70), halves, **exact),
+        Case("max_pool", "overlapping", ties(4, 17, 35), overlapping, **exact),
+        Case("max_pool", "empty", ties(0, 4, 8, 8), halves, **exact),
+        Case("avg_pool", "halves", normal((3, 5, 16, 70)), {**halves, **every}),
+        Case("avg_pool", "overlapping", normal((4, 17, 35)), {**overlapping, **inside}),
+        Case("avg_pool_grad", "halves", normal((3, 5, 8, 35)), {"shape": (17, 70), **halves, **every}),
+        Case("avg_pool_grad", "overlapping", normal((4, 9, 36)), {"shape": (17, 35), **overlapping, **inside}),
+    ]
+
+
 def draws() -> list[Case]:
     cases = []
     for shape in ((), (0,), (5,), (33, 1000)):
@@ -345,6 +391,8 @@ CASES = [
     *attentions(),
     *updates(),
     *scatters(),
+    *convolutions(),
+    *pools(),
     *draws(),
 ]
 

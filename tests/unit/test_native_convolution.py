@@ -83,7 +83,8 @@ def windows(case: Case, x: Array) -> Array:
             slice(j * d, j * d + (count - 1) * s + 1, s)
             for j, d, count, s in zip(cell, case.dilation, case.counts, case.stride)
         )
-        out[:, :, *cell] = padded[:, :, *along]
+        into: Any = (slice(None), slice(None), *cell)
+        out[into] = padded[:, :, *along]
     return out
 
 

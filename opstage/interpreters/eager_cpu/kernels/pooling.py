@@ -1,4 +1,7 @@
-"""Kernels: pools, by one strided view of x for each cell of the window."""
+"""Kernels: pools, by one strided view of x for each cell of the window.
+
+The fast kernels are machine code, from the size on at which that pays.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import numpy.typing as npt
 
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ..loops import pooling as loops
-from ..loops.jit import integers, packed
+from ...native import Schedule
+from ..loops import pooling as native
+from ..loops.jit import packed
+from ..loops.workspace import address
 from .windows import Sizes, reach, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -182,32 +187,100 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-def _by_planes(x: Array, rank: int) -> Array:
-    """x as a matrix with a row for each plane of its last `rank` axes."""
-    return packed(x).reshape(math.prod(x.shape[:-rank]), math.prod(x.shape[-rank:]))
+# In machine code ------------------------------------------------------------------------------------------------------
+
+_WORTH_A_CALL = 1 << 10  # cells from which on the pool of threads is faster than NumPy
 
 
-def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, **window: Sizes) -> Array:
+def _worth(x: Array, rank: int, cells: int) -> bool:
+    return cells >= _WORTH_A_CALL and native.supported(x.dtype.name, rank)
+
+
+def _do(
+    name: str,
+    x: Array,
+    out: Array,
+    index: Array | None,
+    cells: Sizes,
+    counts: Sizes,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    count_include_pad: bool = True,
+) -> bool:
+    """Whether every position of `index` was in its plane. All arrays are packed."""
+    outside = np.zeros(1, np.int64)
+    planes = math.prod(x.shape[: x.ndim - len(kernel)])
+    index_at = 0 if index is None else address(index)
+    step = native.pool_step(
+        name, x.dtype.name, planes, address(x), address(out), index_at, address(outside), cells, kernel, counts,
+        stride, padding, count_include_pad,
+    )  # fmt: skip
+    Schedule((step,)).run()
+    return not outside[0]
+
+
+def fast_max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Array, Array]:
+    rank = len(kernel)
+    if not _worth(x, rank, x.size):
+        return max_pool(x, kernel, stride, padding)
+    x, cells = packed(x), x.shape[-rank:]
+    counts = _counts(cells, kernel, stride, padding)
+    best = np.empty((*x.shape[:-rank], *counts), x.dtype)
+    index = np.empty(best.shape, np.int64)
+    _do("max_pool", x, best, index, cells, counts, kernel, stride, padding)
+    return best, index
+
+
+def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(shape)
-    out = np.zeros((*g.shape[:-rank], *shape), g.dtype)
-    planes = _by_planes(g, rank)
-    if loops.max_pool_scatter(planes, integers(index).reshape(planes.shape), _by_planes(out, rank)):
-        return out
+    out = np.empty((*g.shape[:-rank], *shape), g.dtype)
+    if _worth(g, rank, out.size):
+        g, index = packed(g), packed(index.astype(np.int64, copy=False))
+        if _do("max_pool_scatter", g, out, index, shape, g.shape[-rank:], kernel, stride, padding):
+            return out
     return max_pool_scatter(g, index, shape)
 
 
-def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, **window: Sizes) -> Array:
+def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(kernel)
-    out = np.empty(index.shape, x.dtype)
-    into = _by_planes(out, rank)
-    if loops.max_pool_gather(_by_planes(x, rank), integers(index).reshape(into.shape), into):
-        return out
+    if _worth(x, rank, x.size):
+        x, index = packed(x), packed(index.astype(np.int64, copy=False))
+        out = np.empty(index.shape, x.dtype)
+        if _do("max_pool_gather", x, out, index, x.shape[-rank:], index.shape[-rank:], kernel, stride, padding):
+            return out
     return max_pool_gather(x, index, kernel)
 
 
+def fast_avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Array:
+    rank = len(kernel)
+    if not _worth(x, rank, x.size):
+        return avg_pool(x, kernel, stride, padding, count_include_pad)
+    x, cells = packed(x), x.shape[-rank:]
+    counts = _counts(cells, kernel, stride, padding)
+    out = np.empty((*x.shape[:-rank], *counts), x.dtype)
+    _do("avg_pool", x, out, None, cells, counts, kernel, stride, padding, count_include_pad)
+    return out
+
+
+def fast_avg_pool_grad(
+    g: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool
+) -> Array:
+    rank = len(kernel)
+    out = np.empty((*g.shape[:-rank], *shape), g.dtype)
+    if not _worth(g, rank, out.size):
+        return avg_pool_grad(g, shape, kernel, stride, padding, count_include_pad)
+    g = packed(g)
+    _do("avg_pool_grad", g, out, None, shape, g.shape[-rank:], kernel, stride, padding, count_include_pad)
+    return out
+
+
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    MAX_POOL: fast_max_pool,
     MAX_POOL_SCATTER: fast_max_pool_scatter,
     MAX_POOL_GATHER: fast_max_pool_gather,
+    AVG_POOL: fast_avg_pool,
+    AVG_POOL_GRAD: fast_avg_pool_grad,
 }
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = KERNELS
