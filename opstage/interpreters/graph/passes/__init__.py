@@ -1,0 +1,12 @@
+"""Passes: functions from a body to a body that computes the same, each in a file of its own.
+
+A pass returns the very body that it was given where it finds nothing to do. What it makes is to be run, not
+differentiated: derivatives were taken when the program was recorded. A pass sees one body; the bodies of loops in it
+are the business of `pipeline`.
+"""
+
+from .common import common_subexpressions
+from .dead_code import dead_code
+from .expansion import expand
+
+__all__ = ["common_subexpressions", "dead_code", "expand"]

@@ -1,0 +1,60 @@
+"""Common subexpressions: an op that is written twice on the same operands runs once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from ....ops.catalogue.elementwise import ADD, MUL
+from ....ops.catalogue.logic import EQUAL, LOGICAL_AND
+from ....ops.catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
+from ....ops.closed import Body
+from .keys import array_key, static_key
+from .rewrite import Rewrite
+
+DRAWS = frozenset((RAND_UNIFORM, RAND_NORMAL, BERNOULLI_MASK))
+"""Two draws are never merged, not even two at one site."""
+
+COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))
+
+
+def common_subexpressions(body: Body) -> Body:
+    """The body with one equation of each kind: the same primitive, operands and static parameters, bit for bit.
+
+    The first stays, where it stood. Constants of the same type and bytes become one.
+    """
+    rewrite = Rewrite(body)
+    _merge_constants(rewrite)
+    known: dict[Hashable, tuple[int, ...]] = {}
+    for equation in body.equations:
+        primitive, static, _, outputs = equation[:4]
+        inputs = rewrite.inputs(equation)
+        if primitive in DRAWS:
+            rewrite.keep(equation, inputs)
+            continue
+        operands = inputs
+        if primitive in COMMUTATIVE and inputs[1] < inputs[0]:
+            operands = inputs[::-1]
+        key = (primitive, operands, static_key(static)) if static else (primitive, operands)
+        earlier = known.setdefault(key, outputs)
+        if earlier is outputs:
+            rewrite.keep(equation, inputs)
+        else:
+            rewrite.replace(outputs, earlier)
+    return rewrite.close()
+
+
+def _merge_constants(rewrite: Rewrite) -> None:
+    """Let the first of equal constants stand for all; the bytes of a constant alone of its type are not looked at."""
+    constants = rewrite.constants
+    alike = Counter((c.value.shape, c.value.dtype) for c in constants)
+    known: dict[Hashable, int] = {}
+    kept = []
+    for constant in constants:
+        if alike[constant.value.shape, constant.value.dtype] > 1:
+            first = known.setdefault(array_key(constant.value), constant.slot)
+            if first != constant.slot:
+                rewrite.replace((constant.slot,), (first,))
+                continue
+        kept.append(constant)
+    rewrite.constants = kept

@@ -1,0 +1,24 @@
+"""Dead code: equations on which no output depends, and constants that nothing reads."""
+
+from __future__ import annotations
+
+from ....ops.closed import Body
+from .rewrite import with_opened
+
+
+def dead_code(body: Body) -> Body:
+    """The body without what nobody reads. An equation stays whole while one of its results is read.
+
+    An op that would raise (an index out of range) goes like any other when its result is not wanted.
+    """
+    read = set(body.outputs)
+    kept = []
+    for equation in reversed(body.equations):
+        if not read.isdisjoint(equation.outputs):
+            read.update(equation.inputs)
+            kept.append(equation)
+    constants = [constant for constant in body.constants if constant.slot in read]
+    if len(kept) == len(body.equations) and len(constants) == len(body.constants):
+        return body
+    kept.reverse()
+    return body.replace(equations=with_opened(kept, body.outputs), constants=constants)

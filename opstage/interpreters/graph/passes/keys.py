@@ -1,0 +1,55 @@
+"""Keys by which values of one meaning are found again: static parameters by type and bits, arrays by bytes.
+
+Python's own equality takes 0.0 for -0.0 and 1 for True, and tells a nan from itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.closed import Body
+from ....ops.primitive import Static
+
+_double = struct.Struct("<d").pack
+
+
+def static_key(static: Static) -> Hashable:
+    """Equal for static parameters that are the same in name, type and bits; bodies are compared by what they hold."""
+    return tuple([(name, value_key(value)) for name, value in sorted(static.items())]) if static else ()
+
+
+def value_key(value: Any) -> Hashable:
+    """The key of one static parameter."""
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is float:
+        return _double(value)
+    if kind is tuple:
+        return tuple([value_key(entry) for entry in value])
+    if kind is Body:
+        return body_key(value)
+    return kind, value
+
+
+def array_key(array: npt.NDArray[Any]) -> Hashable:
+    """Equal for arrays of one shape and dtype whose elements have the same bits."""
+    if array.dtype == object:
+        return array.shape, "exact", tuple([(type(value), value) for value in array.flat])
+    return array.shape, array.dtype.str, np.ascontiguousarray(array).tobytes()
+
+
+def body_key(body: Body) -> Hashable:
+    """What a body computes: equal for two with the same equations between the same slots."""
+    return (
+        body.inputs,
+        tuple([(constant.slot, array_key(constant.value)) for constant in body.constants]),
+        tuple([(e.primitive, static_key(e.static), e.inputs, e.outputs) for e in body.equations]),
+        body.outputs,
+        tuple([(len(type_.shape), *type_.shape, type_.dtype.str) for type_ in body.types]),
+    )

@@ -1,0 +1,112 @@
+"""`Rewrite`: a body written anew, equation by equation, some replaced on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from ....ops.closed import Body, Constant, Equation
+from ....ops.primitive import NO_STATIC, Primitive, Static
+from ....ops.types import TensorType
+
+
+@final
+class Rewrite:
+    """The equations of a new body, in order. Slots keep their numbers; new tensors take new ones.
+
+    types       of every slot, the new ones last
+    same        for a slot whose equation is gone, the slot that stands in its place
+    """
+
+    __slots__ = ("body", "types", "equations", "constants", "same", "changed")
+
+    def __init__(self, body: Body):
+        self.body = body
+        self.types: list[TensorType] = list(body.types)
+        self.equations: list[Equation] = []
+        self.constants: list[Constant] = list(body.constants)
+        self.same: dict[int, int] = {}
+        self.changed = False
+
+    def inputs(self, equation: Equation) -> tuple[int, ...]:
+        """What an equation of the old body reads, in slots of the new one."""
+        same = self.same
+        return tuple([same.get(slot, slot) for slot in equation.inputs]) if same else equation.inputs
+
+    def keep(self, equation: Equation, inputs: tuple[int, ...]) -> Equation:
+        """The equation as it is, on these inputs."""
+        if inputs != equation.inputs:
+            equation = equation._replace(inputs=inputs)
+        self.equations.append(equation)
+        return equation
+
+    def replace(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Let slots of the new body stand in the place of old ones."""
+        self.changed = True
+        self.same.update(zip(old, new))
+
+    def bind(
+        self, primitive: Primitive, inputs: tuple[int, ...], static: Static = NO_STATIC, *, place: Equation
+    ) -> tuple[int, ...]:
+        """The results of a new equation, which stands where `place` stood."""
+        types = self.types
+        inferred = primitive.infer(tuple([types[slot] for slot in inputs]), static, place.region.name)
+        return self.write(primitive, inputs, static, inferred, place)
+
+    def write(
+        self,
+        primitive: Primitive,
+        inputs: tuple[int, ...],
+        static: Static,
+        results: Sequence[TensorType],
+        place: Equation,
+    ) -> tuple[int, ...]:
+        """The same, for results of known types."""
+        self.changed = True
+        first = len(self.types)
+        self.types.extend(results)
+        outputs = tuple(range(first, first + len(results)))
+        self.equations.append(
+            Equation(primitive, static, inputs, outputs, place.region, place.ordinal, False, place.backward)
+        )
+        return outputs
+
+    def constant(self, value: Any, type: TensorType) -> int:
+        """The slot of a new constant; `value` is kept as it is, and must not change."""
+        self.changed = True
+        self.types.append(type)
+        slot = len(self.types) - 1
+        self.constants.append(Constant(slot, value, type))
+        return slot
+
+    def close(self) -> Body:
+        """The new body, or the old one where nothing changed."""
+        if not self.changed:
+            return self.body
+        same = self.same
+        outputs = tuple([same.get(slot, slot) for slot in self.body.outputs])
+        return self.body.replace(
+            constants=self.constants,
+            equations=with_opened(self.equations, outputs),
+            outputs=outputs,
+            types=self.types,
+        )
+
+
+def with_opened(equations: list[Equation], outputs: Sequence[int]) -> list[Equation]:
+    """The equations, each composite marked by whether one of its residuals is read."""
+    with_residuals = [i for i, equation in enumerate(equations) if equation.primitive.residuals]
+    if not with_residuals:
+        return equations
+    read = set(outputs).union(*[equation.inputs for equation in equations])
+    for i in with_residuals:
+        equation = equations[i]
+        opened = not read.isdisjoint(equation.outputs[-len(equation.primitive.residuals) :])
+        if opened != equation.opened:
+            equations[i] = equation._replace(opened=opened)
+    return equations
+
+
+def definitions(body: Body) -> dict[int, Equation]:
+    """The equation that makes each slot; inputs and constants have none."""
+    return {slot: equation for equation in body.equations for slot in equation.outputs}
