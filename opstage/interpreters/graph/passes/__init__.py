@@ -8,5 +8,7 @@ are the business of `pipeline`.
 from .common import common_subexpressions
 from .dead_code import dead_code
 from .expansion import expand
+from .folding import fold_constants
+from .uniform import uniform_values
 
-__all__ = ["common_subexpressions", "dead_code", "expand"]
+__all__ = ["common_subexpressions", "dead_code", "expand", "fold_constants", "uniform_values"]

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from ....ops.closed import Body
 from ....ops.primitive import Static
 
-_double = struct.Struct("<d").pack
-
 
 def static_key(static: Static) -> Hashable:
     """Equal for static parameters that are the same in name, type and bits; bodies are compared by what they hold."""
@@ -26,10 +24,10 @@ def static_key(static: Static) -> Hashable:
 def value_key(value: Any) -> Hashable:
     """The key of one static parameter."""
     kind = type(value)
-    if kind is str:
+    if isinstance(value, str):
         return value
     if kind is float:
-        return _double(value)
+        return struct.pack("<d", value)
     if kind is tuple:
         return tuple([value_key(entry) for entry in value])
     if kind is Body:

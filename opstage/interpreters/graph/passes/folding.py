@@ -1,0 +1,125 @@
+"""Constant folding: what does not depend on any input is computed once, before the graph runs."""
+
+from __future__ import annotations
+
+from typing import Any, cast, final
+
+import numpy as np
+
+from ....ops.catalogue.layout import BROADCAST_TO
+from ....ops.catalogue.logic import FULL, IOTA
+from ....ops.closed import Body, Equation
+from ....ops.errors import LocatedError
+from ....ops.types import EXACT, Shape, TensorType, dtype_name
+from ....options import Options
+from ...eager_cpu.interpreter import Array, NumpyOps
+from ...structural import SCAN
+from .common import DRAWS
+from .rewrite import Rewrite
+from .uniform import Uniforms
+
+LARGEST = 1 << 16
+"""Bytes of the largest result that is kept in the graph."""
+
+
+def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
+    """The body with constants in the place of equations that read nothing but constants.
+
+    A tensor that holds one number everywhere becomes a `full`, whatever its size: what is known of it then stands in
+    the equation. Any other result is computed by NumPy's kernels and kept if it has at most `largest` bytes, except
+    an `iota` and what only repeats elements, which are smaller as they stand. Loops and random draws stay, as does
+    what raises, to raise when the graph runs.
+    """
+    rewrite = Rewrite(body)
+    types = rewrite.types
+    uniforms = Uniforms(body.constants)
+    known = _Known(body, uniforms, types)
+    for equation in body.equations:
+        inputs = rewrite.inputs(equation)
+        value = uniforms.see(equation, inputs, types)
+        if value is not None and equation.primitive is not FULL:
+            _fill(rewrite, uniforms, equation, value)
+            continue
+        results = known.results(equation, inputs, largest) if value is None else None
+        if results is None:
+            rewrite.keep(equation, inputs)
+            continue
+        if equation.primitive in _COMPACT:
+            rewrite.keep(equation, inputs)
+            known.arrays[equation.outputs[0]] = results[0]
+            continue
+        for slot, result in zip(equation.outputs, results):
+            kept = np.array(result)
+            kept.flags.writeable = False
+            new = rewrite.constant(kept, types[slot])
+            rewrite.replace((slot,), (new,))
+            known.arrays[new] = kept
+            uniforms.see_constant(rewrite.constants[-1])
+    return rewrite.close()
+
+
+_COMPACT = frozenset((IOTA, BROADCAST_TO))
+_NEVER = DRAWS | {SCAN}
+
+
+@final
+class _Known:
+    """The arrays that are known before the graph runs."""
+
+    __slots__ = ("arrays", "_uniforms", "_types", "_ops")
+
+    def __init__(self, body: Body, uniforms: Uniforms, types: list[TensorType]):
+        self.arrays: dict[int, Array] = {constant.slot: constant.value for constant in body.constants}
+        self._uniforms = uniforms
+        self._types = types
+        self._ops: NumpyOps | None = None
+
+    def get(self, slot: int) -> Array | None:
+        """The array that a slot holds, a `full` one as a view of its number."""
+        array = self.arrays.get(slot)
+        if array is None:
+            number, shape = self._uniforms.get(slot), self._types[slot].shape
+            if number is not None and _static(shape):
+                array = self.arrays[slot] = np.broadcast_to(
+                    np.asarray(number, self._types[slot].dtype), cast(Any, shape)
+                )
+        return array
+
+    def results(self, equation: Equation, inputs: tuple[int, ...], largest: int) -> tuple[Array, ...] | None:
+        """The results of an equation on known arrays; None if they are too large, or not known."""
+        if equation.primitive in _NEVER:
+            return None
+        operands = []
+        for slot in inputs:
+            array = self.get(slot)
+            if array is None:
+                return None
+            operands.append(array)
+        limit = largest if equation.primitive not in _COMPACT else None
+        if not all(
+            _static(type_.shape) and (limit is None or int(type_.nbytes) <= limit)
+            for type_ in [self._types[slot] for slot in equation.outputs]
+        ):
+            return None
+        if self._ops is None:
+            exact = any(type_.dtype == EXACT for type_ in self._types)
+            self._ops = NumpyOps(Options(dtype="exact" if exact else "float64", fast_kernels=False))
+        try:
+            with np.errstate(all="ignore"):
+                return self._ops.bind(equation.primitive, tuple(operands), equation.static)
+        except (LocatedError, ArithmeticError, ValueError):
+            return None
+
+
+def _static(shape: Shape) -> bool:
+    return all(isinstance(size, int) for size in shape)
+
+
+def _fill(rewrite: Rewrite, uniforms: Uniforms, equation: Equation, value: object) -> None:
+    """Let a `full` stand in the place of an equation whose result is `value` everywhere."""
+    type_ = rewrite.types[equation.outputs[0]]
+    number = value.item() if isinstance(value, np.generic) else value
+    static = {"shape": type_.shape, "value": number, "dtype": dtype_name(type_.dtype)}
+    (filled,) = rewrite.write(FULL, (), static, (type_,), equation)
+    uniforms.see(rewrite.equations[-1], (), rewrite.types)
+    rewrite.replace(equation.outputs, (filled,))

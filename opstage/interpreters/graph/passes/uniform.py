@@ -1,0 +1,204 @@
+"""Uniform values: which tensors hold one number everywhere, and which number that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ....ops.catalogue import activation, elementwise, logic
+from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
+from ....ops.catalogue.layout import (
+    BROADCAST_TO,
+    CONCAT,
+    FLATTEN,
+    PAD,
+    PERMUTE,
+    RESHAPE,
+    SLICE,
+    SQUEEZE,
+    STACK,
+    SWAP_ADJACENT_AT_DEPTH,
+    TRANSPOSE2D,
+    TRANSPOSE3D_FIRST_TO_LAST,
+    TRANSPOSE3D_LAST_TO_FIRST,
+    TRANSPOSE3D_LAST_TWO,
+    UNSQUEEZE,
+)
+from ....ops.catalogue.logic import DETACH, FULL, SELECT
+from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
+from ....ops.closed import Body, Constant, Equation
+from ....ops.dims import DimExpr, DimFloat, prod
+from ....ops.primitive import Primitive
+from ....ops.types import TensorType, as_dtype
+from ....options import Options
+from ...eager_cpu.interpreter import NumpyOps
+from ...eager_cpu.kernels.numbers import number
+
+ELEMENTWISE: frozenset[Primitive] = frozenset(
+    value
+    for module in (elementwise, activation, logic)
+    for value in vars(module).values()
+    if isinstance(value, Primitive) and value.operands
+)
+"""Ops each element of whose result is a function of the elements at its own place."""
+
+MOVES: frozenset[Primitive] = frozenset(
+    (
+        BROADCAST_TO,
+        RESHAPE,
+        FLATTEN,
+        SQUEEZE,
+        UNSQUEEZE,
+        PERMUTE,
+        TRANSPOSE2D,
+        TRANSPOSE3D_FIRST_TO_LAST,
+        TRANSPOSE3D_LAST_TO_FIRST,
+        TRANSPOSE3D_LAST_TWO,
+        SWAP_ADJACENT_AT_DEPTH,
+        SLICE,
+        DETACH,
+        REDUCE_MAX,
+        CONCAT,
+        STACK,
+    )
+)
+"""Ops whose result holds nothing but elements of its operands."""
+
+_LARGEST_CONSTANT = 1 << 16
+"""Elements of a constant that is looked through."""
+
+
+@final
+class Uniforms:
+    """What is known as equations go by in their order: the number that a tensor holds everywhere.
+
+    A number is a NumPy scalar of the tensor's dtype, and so has its bits; a Fraction where the dtype is exact.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, constants: Iterable[Constant] = ()):
+        self._values: dict[int, Any] = {}
+        for constant in constants:
+            self.see_constant(constant)
+
+    def get(self, slot: int) -> Any:
+        """The number; None for a tensor that does not hold one alone, or of which nobody knows."""
+        return self._values.get(slot)
+
+    def see_constant(self, constant: Constant) -> None:
+        """Note a constant."""
+        value = constant.value
+        if 0 < value.size <= _LARGEST_CONSTANT:
+            first = value.flat[0]
+            if value.size == 1 or value.tobytes() == first.tobytes() * value.size:
+                self._values[constant.slot] = first
+
+    def see(self, equation: Equation, inputs: Sequence[int], types: Sequence[TensorType]) -> Any:
+        """Note an equation that reads `inputs`, which were noted before it; the number of its only result, or None."""
+        rule = _RULES.get(equation.primitive)
+        if rule is None:
+            return None
+        known = [self._values.get(slot) for slot in inputs]
+        value = rule(known, equation, [types[slot] for slot in inputs])
+        if value is not None:
+            self._values[equation.outputs[0]] = value
+        return value
+
+
+def uniform_values(body: Body) -> Uniforms:
+    """What is known of every slot of a body."""
+    uniforms = Uniforms(body.constants)
+    for equation in body.equations:
+        uniforms.see(equation, equation.inputs, body.types)
+    return uniforms
+
+
+def same_bits(x: Any, y: Any) -> bool:
+    """Whether two numbers are the same, 0.0 and -0.0 told apart; nan is itself."""
+    if isinstance(x, np.generic) and isinstance(y, np.generic):
+        return x.dtype == y.dtype and x.tobytes() == y.tobytes()
+    return type(x) is type(y) and bool(x == y)
+
+
+_EXACT_INTEGERS = {4: 2**24, 8: 2**53}
+"""By the bytes of a float: up to here it holds every integer."""
+
+_Rule: TypeAlias = Callable[[list[Any], Equation, list[TensorType]], Any]
+"""(the numbers of the operands, the equation, the types of the operands) -> the number of the result."""
+
+
+@cache
+def _ops() -> NumpyOps:
+    """What computes with numbers: the bits that it gives to one element are those that it would give to all."""
+    return NumpyOps(Options(dtype="float64", fast_kernels=False))
+
+
+def _filled(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    value, dtype = equation.static["value"], as_dtype(equation.static["dtype"])
+    if isinstance(value, (DimExpr, DimFloat)):
+        return None
+    with np.errstate(all="ignore"):
+        return np.full((), number(value, dtype), dtype=dtype)[()]
+
+
+def _computed(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    if not all(isinstance(value, np.generic) for value in known):
+        return None
+    with np.errstate(all="ignore"):
+        return _ops().bind(equation.primitive, tuple([np.asarray(value) for value in known]), equation.static)[0][()]
+
+
+def _moved(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    first = known[0]
+    return first if first is not None and all(same_bits(first, value) for value in known[1:]) else None
+
+
+def _selected(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    mask, x, y = known
+    if mask is not None:
+        return x if mask else y
+    return x if x is not None and y is not None and same_bits(x, y) else None
+
+
+def _padded(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    (value,) = known
+    if value is None or isinstance(equation.static["value"], (DimExpr, DimFloat)):
+        return None
+    dtype = types[0].dtype
+    filling = np.full((), number(equation.static["value"], dtype), dtype=dtype)[()]
+    return value if same_bits(value, filling) else None
+
+
+def _gathered(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    return known[0] if equation.static["mode"] == "raise" else None
+
+
+def _summed(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    """n · v where that is exact in whatever order the terms are added: v an integer, and every partial sum one."""
+    (value,) = known
+    if not isinstance(value, np.generic) or not np.isfinite(value) or value != np.trunc(value):
+        return None
+    shape = types[0].shape
+    count = prod(shape[axis] for axis in equation.static.get("axes", range(len(shape))))
+    floats = value.dtype.kind == "f"
+    largest = _EXACT_INTEGERS[value.dtype.itemsize] if floats else 2**62
+    if not isinstance(count, int) or abs(int(value)) * count > largest or (floats and value == 0 and np.signbit(value)):
+        return None
+    return (value.dtype if floats else np.dtype(np.int64)).type(int(value) * count)
+
+
+_RULES: dict[Primitive, _Rule] = {
+    **dict.fromkeys(ELEMENTWISE, _computed),
+    **dict.fromkeys(MOVES, _moved),
+    FULL: _filled,
+    SELECT: _selected,
+    PAD: _padded,
+    REDUCE_SUM: _summed,
+    SUM: _summed,
+    GATHER_ROW: _gathered,
+    GATHER_SCALAR: _gathered,
+}
