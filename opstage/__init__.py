@@ -6,6 +6,7 @@ __version__ = "0.1.0"
 
 from . import init, models
 from .api import check, hvp, jvp, run, value_and_grad, vjp
+from .compilation import CompiledOut, CompiledScalar, compile, record
 from .ops import derived, transform
 from .ops.errors import (
     DtypeError,
@@ -29,6 +30,8 @@ from .training.trainer import ScalarTrainer, scalar_trainer
 
 __all__ = [
     "Aux",
+    "CompiledOut",
+    "CompiledScalar",
     "DtypeError",
     "Ops",
     "OpstageError",
@@ -47,12 +50,14 @@ __all__ = [
     "UsageError",
     "ValidationError",
     "check",
+    "compile",
     "derived",
     "hvp",
     "init",
     "jvp",
     "models",
     "optim",
+    "record",
     "run",
     "scalar_trainer",
     "transform",

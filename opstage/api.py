@@ -27,6 +27,7 @@ from .ops.trees import Structure, flatten, map_leaves, paths, unflatten
 from .options import Options
 
 Program = Callable[..., Any]
+BaseFunction = Callable[..., Any]
 
 
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
@@ -38,11 +39,7 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     key = ("run", program, train)
     program = with_train(program, train)
 
-    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
-        _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
-        return unflatten(structure, [node.value for node in outputs])
-
-    return execute(base, args, options, program, key)
+    return execute(value_base(program), args, options, program, key)
 
 
 def value_and_grad(
@@ -58,10 +55,7 @@ def value_and_grad(
         if not 0 <= position < len(args):
             raise UsageError(f"wrt={wrt} is out of range: the program got {len(args)} arguments")
 
-    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
-        return value_and_grad_over(ops, program, *trees, wrt=positions)
-
-    value, grads = execute(base, args, options, program, key)
+    value, grads = execute(gradient_base(program, positions), args, options, program, key)
     return value, grads[0] if isinstance(wrt, int) else grads
 
 
@@ -74,18 +68,14 @@ def vjp(
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
     key = ("vjp", program, train)
-    program = with_train(program, train)
+    base = vjp_base(with_train(program, train))
     args = map_leaves(snapshot, args)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        def base(ops: BaseInterpreter[Any], arguments: Any, seed: Any) -> Any:
-            _, pull = vjp_over(ops, program, *arguments)
-            return pull(seed)
-
         result: tuple[Any, ...] = execute(base, (args, cotangent), options, program, key)
         return result
 
-    return run(program, *args, options=options), pullback
+    return run(program, *args, options=options, train=train), pullback
 
 
 def jvp(
@@ -99,11 +89,7 @@ def jvp(
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
     key = ("jvp", program, train)
     program = with_train(program, train)
-
-    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
-        return jvp_over(ops, program, primals, moves)
-
-    result: tuple[Any, Any] = execute(base, (tuple(args), tuple(tangents)), options, program, key)
+    result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
 
 
@@ -118,14 +104,7 @@ def hvp(
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
     key = ("hvp", program, train)
     program = with_train(program, train)
-
-    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
-        def gradient(inner: Any, *trees: Any) -> Any:
-            return value_and_grad_over(inner, program, *trees, wrt=tuple(range(len(trees))))[1]
-
-        return jvp_over(ops, gradient, primals, moves)[1]
-
-    return execute(base, (tuple(args), tuple(tangents)), options, program, key)
+    return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
 
 def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
@@ -142,13 +121,65 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     except UsageError as error:
         return unusable("Spec", error, options)
 
+    value = value_base(program)
+
     def base(ops: Any, *refs: Any) -> Any:
-        arguments = unflatten(structure, list(refs))
-        _, _, outputs, shape = run_on_tape(ops, program, arguments, (False,) * len(arguments))
-        return unflatten(shape, [node.value for node in outputs])
+        return value(ops, *unflatten(structure, list(refs)))
 
     first = len(flatten(trees[0])[0]) if trees else 0
     return check_base_program(base, leaves, names, options, parameters=first)
+
+
+# Base programs, one for each question about a program --------------------------------------------------------------
+
+
+def value_base(program: Program) -> BaseFunction:
+    """(ops, *args) -> its value."""
+
+    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
+        _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
+        return unflatten(structure, [node.value for node in outputs])
+
+    return base
+
+
+def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
+    """(ops, *args) -> its value, a scalar, and a tuple of its gradients for the arguments at `positions`."""
+
+    def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
+        return value_and_grad_over(ops, program, *trees, wrt=positions)
+
+    return base
+
+
+def vjp_base(program: Program) -> BaseFunction:
+    """(ops, args, cotangent of its value) -> a tuple of the cotangents of args."""
+
+    def base(ops: BaseInterpreter[Any], arguments: Any, cotangent: Any) -> Any:
+        return vjp_over(ops, program, *arguments)[1](cotangent)
+
+    return base
+
+
+def jvp_base(program: Program) -> BaseFunction:
+    """(ops, args, tangents) -> its value, and the tangent of it."""
+
+    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
+        return jvp_over(ops, program, primals, moves)
+
+    return base
+
+
+def hvp_base(program: Program) -> BaseFunction:
+    """(ops, args, tangents) -> a tuple of the tangents of its gradients, forward over reverse."""
+
+    def gradient(inner: Any, *trees: Any) -> Any:
+        return value_and_grad_over(inner, program, *trees, wrt=tuple(range(len(trees))))[1]
+
+    def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
+        return jvp_over(ops, gradient, primals, moves)[1]
+
+    return base
 
 
 # How it is done -----------------------------------------------------------------------------------------------------

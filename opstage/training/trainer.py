@@ -18,7 +18,7 @@ from ..interpreters.anomaly import watched
 from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
-from ..interpreters.shape_check import Report
+from ..interpreters.shape_check import Contract, Report
 from ..ops.errors import UsageError, ValidationError
 from ..ops.program import Aux
 from ..ops.spec import Spec, as_specs
@@ -27,7 +27,6 @@ from ..ops.types import dtype_name
 from ..options import Options
 from . import optim
 from .commit import uninterrupted
-from .contract import Contract
 from .optim import Optimizer
 from .param import Param
 from .parameters import as_param, get_values, requires_grad_flags, set_values

@@ -16,6 +16,7 @@ HOUSE = (
     "cli",
     "experiment",
     "training",
+    "compilation",
     "api",
     "interpreters",
     "models",

@@ -1,22 +1,25 @@
-"""The shapes that a trainer was promised, held against every batch that comes."""
+"""The shapes that were promised, held against everything that comes: batches, arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..interpreters.shape_check import Assumption
-from ..ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
-from ..ops.errors import DtypeError, ShapeError
-from ..ops.spec import Spec, as_specs
-from ..ops.trees import align, flatten
-from ..ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
+from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
+from ...ops.errors import DtypeError, LocatedError, ShapeError
+from ...ops.spec import Spec, as_specs
+from ...ops.trees import align, flatten
+from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
+from .report import Assumption
 
 
 class Contract:
-    """Specs of a batch. A signature (shapes and dtypes) that passed once is known and costs one set lookup."""
+    """Specs of a batch. A signature (shapes and dtypes) that passed once is known and costs one set lookup.
 
-    def __init__(self, specs: tuple[Any, ...], names: list[str]):
+    `owner` and `given` are for errors: to whom what was promised.
+    """
+
+    def __init__(self, specs: tuple[Any, ...], names: list[str], owner: str = "the trainer", given: str = "batch"):
         self._trees = tuple(as_specs(tree) for tree in specs)
         self._specs, self._structure = flatten(self._trees)
         self._scope = DimScope()
@@ -24,6 +27,8 @@ class Contract:
         for spec in self._specs:
             spec.declare(self._scope)
         self.names = names
+        self._owner = owner
+        self._given = given
         self._conditions: list[Assumption] = []
         self._known: set[tuple[Any, ...]] = set()
 
@@ -45,8 +50,12 @@ class Contract:
         if not self._trees:
             unforeseen(batch)
         elif not any(isinstance(array, Spec) for array in arrays):
-            align(self._structure, batch, "the trainer's specs", "the batch")
-            self._check_specs(refs)
+            align(self._structure, batch, f"{self._owner}'s specs", f"the {self._given}")
+            try:
+                self._check_specs(refs)
+            except LocatedError as error:
+                error.op = self._given
+                raise
         self._known.add(signature)
 
     def _check_specs(self, refs: Sequence[Any]) -> None:
@@ -59,7 +68,7 @@ class Contract:
                 raise _misfit(name, shape, f"has rank {len(shape)} but {spec} has rank {len(type_.shape)}")
             if _kind(ref.dtype) != _kind(type_.dtype):
                 why = f"{name} is {dtype_name(ref.dtype)} but {spec} promised {_kind(type_.dtype)}"
-                raise DtypeError(why, op="batch")
+                raise DtypeError(why)
             axes += [_Axis(name, spec, shape, axis, dim) for axis, dim in enumerate(type_.shape)]
         unread = [axis for axis in axes if not axis.read(sizes, self._scope.names)]
         while any(axis.solve(sizes, self._scope.names) for axis in unread):
@@ -72,19 +81,19 @@ class Contract:
         at = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
         for name, size in sizes.items():
             if size == 0 and at_most(1, self._scope.dim(name)) is Verdict.proved:
-                raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]', op="batch")
+                raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]')
         for fact in self._scope.facts:
             if _holds(fact.holds, sizes) is False:
-                raise ShapeError(f"{fact}, which was declared, does not hold at {at}", op="batch")
+                raise ShapeError(f"{fact}, which was declared, does not hold at {at}")
         for assumption in self._conditions:
             if assumption.holds is None:
                 continue
             held = _holds(assumption.holds, sizes)
             if held is None:
-                reason = "cannot be told from the sizes of the batch: let each dim stand alone on an axis of some Spec"
-                raise ShapeError(f"{assumption} {reason}", op="batch")
+                reason = f"cannot be told from the sizes of the {self._given}"
+                raise ShapeError(f"{assumption} {reason}: let each dim stand alone on an axis of some Spec")
             if not held:
-                raise ShapeError(f"{assumption} does not hold at {at}", op="batch")
+                raise ShapeError(f"{assumption} does not hold at {at}")
 
 
 class _Axis(NamedTuple):
@@ -141,7 +150,7 @@ class _Axis(NamedTuple):
 
 
 def _misfit(name: str, shape: tuple[int, ...], why: str) -> ShapeError:
-    return ShapeError(f"{name} is {show_shape(shape)}: it {why}", op="batch")
+    return ShapeError(f"{name} is {show_shape(shape)}: it {why}")
 
 
 def _kind(dtype: DType) -> str:

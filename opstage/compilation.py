@@ -1,0 +1,162 @@
+"""`record` and `compile`: a program written down once, for arguments of which shapes and dtypes are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from .api import (
+    BaseFunction,
+    Program,
+    argument_paths,
+    execute_on_trees,
+    gradient_base,
+    hvp_base,
+    jvp_base,
+    owned,
+    put_all,
+    snapshot,
+    value_base,
+    vjp_base,
+    with_train,
+)
+from .interpreters.anomaly import watched
+from .interpreters.base_program import BaseProgram
+from .interpreters.graph.graph import Graph
+from .interpreters.graph.recorder import record as record_base
+from .interpreters.registry import make_interpreter
+from .interpreters.shape_check import Contract
+from .ops.dims import DimScope
+from .ops.errors import UsageError
+from .ops.spec import as_specs
+from .ops.trees import flatten, map_leaves, structure_paths, unflatten
+from .ops.types import as_dtype, is_float
+from .options import Options
+
+
+def record(program: Program, *specs: Any, options: Options | None = None, train: bool = False) -> Graph:
+    """The graph of `program(ops, *specs)`, nothing computed: typed equations to look at, to save, to export.
+
+    Specs are pytrees of `Spec`, arrays, and tuples of sizes; one name means one size in all of them, and stays a name
+    in the graph. Inputs are named by the program's own parameters, `params.w1`; outputs `output`, or `output.0` in a
+    tree. A program that draws has a last input `step`, the number of the training step. Of the options dtype and seed
+    matter. Raises what the program raises: a ShapeError at the line of an op, a ProgramError where the structure of
+    the program depends on values.
+    """
+    options = options if options is not None else Options()
+    program = with_train(program, train)
+    trees = tuple(as_specs(spec) for spec in specs)
+    leaves, structure = flatten(trees)
+    scope, dtype = DimScope(), as_dtype(options.dtype)
+    types = [spec.bind(scope, dtype) for spec in leaves]
+    for spec in leaves:
+        spec.declare(scope)
+    base = BaseProgram(value_base(program), structure)
+    graph = record_base(base, types, dtype, options.seed, argument_paths(program, trees))
+    assert base.result is not None
+    names = [f"output.{path}" if path else "output" for path in structure_paths(base.result)]
+    return Graph(graph.body, graph.input_names, names, dtype, options.seed)
+
+
+def compile(
+    program: Program, *specs: Any, options: Options | None = None, train: bool = False
+) -> CompiledScalar | CompiledOut:
+    """The compiled form of `program(ops, *specs)`: a `CompiledScalar` if it returns one float, else a `CompiledOut`.
+
+    Specs are those of `record`, and what the arguments of every call are held to. The program is recorded at once, so
+    what is wrong with it is raised here. Machine code is made when it is first asked for: once per question (forward,
+    backward, …) and signature, the shapes and dtypes of the arguments. Options are those of any run, but for
+    `backend`, which is "compiled".
+    """
+    options = (options if options is not None else Options()).replace(backend="compiled")
+    graph = record(program, *specs, options=options, train=train)
+    (kind, *more) = graph.output_types or (None,)
+    scalar = kind is not None and not more and not len(kind.shape) and is_float(kind.dtype)
+    made = CompiledScalar if scalar and graph.output_names == ("output",) else CompiledOut
+    return made(with_train(program, train), specs, graph, options)
+
+
+class _Compiled:
+    """What both forms share.
+
+    graph     the recorded program, symbolic where the Specs are
+    options   with which it runs
+    """
+
+    graph: Graph
+    options: Options
+
+    def __init__(self, program: Program, specs: tuple[Any, ...], graph: Graph, options: Options):
+        """See `compile`."""
+        self.graph = graph
+        self.options = options
+        self._program = program
+        self._interpreter = watched(make_interpreter(options), options)
+        self._contract = Contract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")
+
+    def forward(self, *args: Any) -> Any:
+        """The value, a pytree of arrays. Raises ShapeError or DtypeError for arguments outside the Specs."""
+        return self._ask("forward", value_base(self._program), args)
+
+    def backward_with_seed(self, seed: Any, *args: Any) -> tuple[Any, ...]:
+        """Jᵀ · seed at args: a tuple aligned with args, None at integers; the seed is shaped like the value."""
+        result: tuple[Any, ...] = self._ask("backward_with_seed", vjp_base(self._program), args, seed=seed)
+        return result
+
+    def vjp(self, *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+        """`(value, pullback)`; `pullback(seed)` is `backward_with_seed` at the arguments as they are now."""
+        args = map_leaves(snapshot, args)
+        return self.forward(*args), lambda seed: self.backward_with_seed(seed, *args)
+
+    def jvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        """`(value, J · tangents)`; tangents are shaped like args, None where zero and at integers."""
+        result: tuple[Any, Any] = self._ask("jvp", jvp_base(self._program), tuple(args), tangents=tuple(tangents))
+        return result
+
+    def _ask(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
+        """The answer, on the host, of `base(ops, *args)`, or of `base(ops, args, tree)` with a tree `beside` them."""
+        interpreter = self._interpreter
+        leaves, structure = flatten(args)
+        refs = put_all(interpreter, leaves, lambda: argument_paths(self._program, args))
+        self._contract.check(args, leaves, refs, _take_none)
+        trees: tuple[Any, ...] = unflatten(structure, refs)
+        for name, tree in beside.items():
+            more, within = flatten(tree)
+            found = put_all(interpreter, more, lambda: [f"{name}.{p}" if p else name for p in structure_paths(within)])
+            trees = (trees, unflatten(within, found))
+        outputs, result = execute_on_trees(interpreter, base, trees, self.options, key=question)
+        return unflatten(result, [owned(interpreter.get(ref)) for ref in outputs])
+
+
+@final
+class CompiledOut(_Compiled):
+    """A compiled program of any outputs, by `opstage.compile`."""
+
+
+@final
+class CompiledScalar(_Compiled):
+    """A compiled program whose value is one float, by `opstage.compile`: it has a gradient."""
+
+    def backward(self, *args: Any) -> tuple[Any, ...]:
+        """The gradients at args: a tuple aligned with args, None at integers."""
+        positions = tuple(range(len(args)))
+        gradients = gradient_base(self._program, positions)
+        result: tuple[Any, ...] = self._ask("backward", lambda ops, *trees: gradients(ops, *trees)[1], args)
+        return result
+
+    def hvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Hessian-vector product: a tuple shaped like args, None at integers."""
+        result: tuple[Any, ...] = self._ask("hvp", hvp_base(self._program), tuple(args), tangents=tuple(tangents))
+        return result
+
+
+def _trees(specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(as_specs(spec) for spec in specs)
+
+
+def _take_none(args: tuple[Any, ...]) -> None:
+    if args:
+        raise UsageError(f"this program was compiled without arguments, and got {len(args)}")
+
+
+__all__ = ["CompiledOut", "CompiledScalar", "compile", "record"]
