@@ -81,7 +81,7 @@ def registers(dtype: str) -> SimpleNamespace:
         return decorate
 
     def flags_of(builder: Any, mask: Any) -> Any:
-        return builder.bitcast(builder.trunc(mask, bits), flags)
+        return masked(builder, mask, lanes)
 
     def mask_of(builder: Any, chosen: Any) -> Any:
         return builder.zext(builder.bitcast(chosen, bits), _I64)
@@ -91,18 +91,13 @@ def registers(dtype: str) -> SimpleNamespace:
 
     def masked_load(builder: Any, at: Any, chosen: Any) -> Any:
         function = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
-        masked = _declared(builder, function, f"llvm.masked.load.{name}.p0")
-        return builder.call(masked, [pointer(builder, at), _I32(size), chosen, ir.Constant(vector, None)])
+        load = declared(builder, function, f"llvm.masked.load.{name}.p0")
+        return builder.call(load, [pointer(builder, at), _I32(size), chosen, ir.Constant(vector, None)])
 
     def masked_store(builder: Any, at: Any, value: Any, chosen: Any, of: Any, label: str, align: int) -> None:
         function = ir.FunctionType(ir.VoidType(), [of, of.as_pointer(), _I32, flags])
-        masked = _declared(builder, function, f"llvm.masked.store.{label}.p0")
-        builder.call(masked, [value, pointer(builder, at, of), _I32(align), chosen])
-
-    def splatted(builder: Any, number: Any, to: Any) -> Any:
-        first = builder.insert_element(ir.Constant(to, ir.Undefined), number, _I32(0))
-        zeros = ir.Constant(ir.VectorType(_I32, to.count), None)
-        return builder.shuffle_vector(first, ir.Constant(to, ir.Undefined), zeros)
+        store = declared(builder, function, f"llvm.masked.store.{label}.p0")
+        builder.call(store, [value, pointer(builder, at, of), _I32(align), chosen])
 
     def steps(builder: Any, first: Any, step: Any) -> Any:
         counted = ir.Constant(whole, list(range(lanes)))
@@ -148,7 +143,7 @@ def registers(dtype: str) -> SimpleNamespace:
     def load_apart(builder, at, step, mask):
         pointers = ir.VectorType(scalar.as_pointer(), lanes)
         function = ir.FunctionType(vector, [pointers, _I32, flags, vector])
-        gather = _declared(builder, function, f"llvm.masked.gather.{name}.v{lanes}p0")
+        gather = declared(builder, function, f"llvm.masked.gather.{name}.v{lanes}p0")
         places = builder.inttoptr(steps(builder, at, step), pointers)
         return builder.call(gather, [places, _I32(size), flags_of(builder, mask), ir.Constant(vector, None)])
 
@@ -159,7 +154,7 @@ def registers(dtype: str) -> SimpleNamespace:
     @intrinsic_of(real, kind)
     def total(builder, value):
         function = ir.FunctionType(scalar, [scalar, vector])
-        reduced = _declared(builder, function, f"llvm.vector.reduce.fadd.{name}")
+        reduced = declared(builder, function, f"llvm.vector.reduce.fadd.{name}")
         return builder.call(reduced, [ir.Constant(scalar, 0.0), value], fastmath=("reassoc",))
 
     @intrinsic_of(kind, kind, kind)
@@ -173,7 +168,7 @@ def registers(dtype: str) -> SimpleNamespace:
     @intrinsic_of(kind, kind, kind, kind)
     def fma(builder, left, right, addend):
         function = ir.FunctionType(vector, [vector] * 3)
-        return builder.call(_declared(builder, function, f"llvm.fma.{name}"), [left, right, addend])
+        return builder.call(declared(builder, function, f"llvm.fma.{name}"), [left, right, addend])
 
     @intrinsic_of(types.intp, kind, kind)
     def rises(builder, value, best):
@@ -200,12 +195,25 @@ def registers(dtype: str) -> SimpleNamespace:
 
     return SimpleNamespace(
         lanes=lanes, size=size, load=load, store=store, load_some=load_some, store_some=store_some,
-        load_pairs=load_pairs, load_all_pairs=load_all_pairs, load_apart=load_apart, splat=splat, total=total, add=add, divide=divide, fma=fma,
-        rises=rises, choose=choose, positions=positions, choose_positions=choose_positions,
-        store_some_positions=store_some_positions,
+        load_pairs=load_pairs, load_all_pairs=load_all_pairs, load_apart=load_apart, splat=splat, total=total,
+        add=add, divide=divide, fma=fma, rises=rises, choose=choose, positions=positions,
+        choose_positions=choose_positions, store_some_positions=store_some_positions,
     )  # fmt: skip
 
 
-def _declared(builder: Any, kind: Any, name: str) -> Any:
+def splatted(builder: Any, number: Any, vector: Any) -> Any:
+    """A vector with the number in every lane."""
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, vector.count), None)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def masked(builder: Any, mask: Any, lanes: int) -> Any:
+    """A mask as a vector of flags."""
+    return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))
+
+
+def declared(builder: Any, kind: Any, name: str) -> Any:
+    """An intrinsic function of LLVM."""
     module = builder.module
     return module.globals.get(name) or ir.Function(module, kind, name)

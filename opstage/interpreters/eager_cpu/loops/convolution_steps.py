@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from ...native import Step, find_blas, workers
 from .convolution import WORDS, convolution_kernel
+from .direct_convolution import ROWS, direct_kernel, has_registers
 
 Sizes = tuple[int, ...]
 Words = npt.NDArray[np.uint64]
 
-_COLUMN_BYTES = 384 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
+_COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
+_FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
 _ALIGNED = 64
 _RANK = 3
 
@@ -76,6 +78,43 @@ def supported(geometry: Geometry) -> bool:
 
 @lru_cache(1024)
 def conv_plan(geometry: Geometry) -> Plan:
+    return _direct_plan(geometry) if _is_direct(geometry) else _gemm_plan(geometry)
+
+
+@lru_cache(1024)
+def _is_direct(geometry: Geometry) -> bool:
+    """Whether there is a kernel without a matrix of windows, and most lanes of its vectors have a window."""
+    g = geometry
+    lanes = 64 // g.itemsize
+    return (
+        has_registers()
+        and (len(g.cells) < _RANK or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0))
+        and g.stride[-1] == 1
+        and math.prod(g.kernel) > 1
+        and g.counts[-1] >= 0.8 * lanes * -(-g.counts[-1] // lanes)
+        and g.channels_out // g.groups >= ROWS
+    )
+
+
+def _direct_plan(geometry: Geometry) -> Plan:
+    g = geometry
+    lanes = 64 // g.itemsize
+    all_lines = math.prod(g.counts[:-1])
+    step, cells, apart = (g.stride[-2], g.kernel[-2], g.dilation[-2]) if len(g.cells) > 1 else (1, 1, 1)
+    # A vector behind the last windows of a line reads on, into the next line or what stands behind the last.
+    pitch = g.cells[-1] + 2 * g.padding[-1]
+    row_bytes = g.channels_in // g.groups * pitch * g.itemsize
+    reached = (cells - 1) * apart + 1
+    lines = max(1, min(all_lines, (_COLUMN_BYTES // row_bytes - reached) // step + 1))
+    if g.images < workers():
+        lines = min(lines, -(-all_lines // workers()))
+    workspace = _up(((lines - 1) * step + reached) * row_bytes + lanes * g.itemsize)
+    panels = g.groups * -(-g.channels_out // g.groups // ROWS) * (g.depth + 1) * ROWS * g.itemsize
+    words = _words(geometry, workspace, pitch, 1, 1, 1, False, lines)
+    return Plan(workspace, panels, g.images * -(-all_lines // lines), words)
+
+
+def _gemm_plan(geometry: Geometry) -> Plan:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
@@ -114,7 +153,9 @@ def _blocks(geometry: Geometry) -> tuple[int, int]:
     line_bytes = max(1, geometry.depth * geometry.counts[-1] * geometry.itemsize)
     all_lines = max(1, math.prod(geometry.counts[:-1]))
     lines = max(1, min(all_lines, _COLUMN_BYTES // line_bytes))
-    images = max(1, min(-(-geometry.images // workers()), _COLUMN_BYTES // (line_bytes * all_lines)))
+    images = 1
+    if all_lines * geometry.counts[-1] < _FEW_WINDOWS:
+        images = max(1, min(-(-geometry.images // workers()), _COLUMN_BYTES // (line_bytes * all_lines)))
     if geometry.images < workers():
         lines = min(lines, -(-all_lines // workers()))
     return images, lines
@@ -178,14 +219,29 @@ def _words(
 
 
 def conv_steps(
-    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int = 0
+    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
 ) -> tuple[Step, ...]:
     """conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
 
-    `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`.
+    `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`, and `partial` has .partial in all.
     """
     plan = conv_plan(geometry)
+    if _is_direct(geometry):
+        return _direct_steps(geometry, x, kernel, bias, out, workspace, partial, turned=False)
     return (Step(_kernel("conv", geometry), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
+
+
+def _direct_steps(
+    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int, turned: bool
+) -> tuple[Step, ...]:
+    plan = conv_plan(geometry)
+    words = _placed(plan, x, kernel, out, bias, workspace, partial)
+    words[34] = turned
+    blocks = geometry.groups * -(-geometry.channels_out // geometry.groups // ROWS)
+    return (
+        Step(direct_kernel("lay_out", geometry.dtype), blocks, words),
+        Step(direct_kernel("direct", geometry.dtype), plan.tasks, words),
+    )
 
 
 def conv_kernel_grad_steps(
@@ -206,6 +262,8 @@ def conv_transpose_plan(geometry: Geometry) -> Plan:
     if turned is None:
         return col2im_plan(geometry)
     plan = conv_plan(turned)
+    if _is_direct(turned):
+        return plan
     return plan._replace(partial=geometry.channels_out * geometry.depth * geometry.itemsize)
 
 
@@ -217,11 +275,13 @@ def conv_transpose_steps(
     if turned is None:
         plan = col2im_plan(geometry)
         return (Step(_kernel("col2im", geometry), plan.tasks, _placed(plan, out, kernel, x, bias, workspace, 0)),)
+    if _is_direct(turned):
+        return _direct_steps(turned, x, kernel, bias, out, workspace, partial, turned=True)
     plan = col2im_plan(geometry)
     words = _placed(plan, 0, kernel, 0, 0, 0, partial)
     return (
         Step(_kernel("turn", geometry), geometry.channels_in, words),
-        *conv_steps(turned, x, partial, bias, out, workspace),
+        *conv_steps(turned, x, partial, bias, out, workspace, 0),
     )
 
 
