@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
+from ..atomic import WriteError, make_folder, write_file
 from ..ops.errors import UsageError
-from ..training.atomic import WriteError, make_folder, write_file
 
 CONFIG = "config.toml"
 ORIGINS = "origins.json"

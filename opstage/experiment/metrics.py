@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+from ..atomic import WriteError, write_file
 from ..ops.errors import UsageError
-from ..training.atomic import WriteError, write_file
 
 Line: TypeAlias = dict[str, Any]
 

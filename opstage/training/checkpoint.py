@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..atomic import DISK, Disk, make_folder, write_file
 from ..ops.errors import UsageError
-from .atomic import DISK, Disk, make_folder, write_file
 from .manifest import from_document, to_document
 from .optim import Optimizer
 from .snapshot import Snapshot, take_snapshot

@@ -24,6 +24,7 @@ HOUSE = (
     "init",
     "options",
     "config",
+    "atomic",
     "ops",
 )
 # Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from opstage import Aux, Spec, optim, scalar_trainer
+from opstage.atomic import DISK, Disk
 from opstage.data import Loader, Prefetch, from_arrays
 from opstage.ops.derived import dropout
 from opstage.training import checkpoint, schedule
-from opstage.training.atomic import DISK, Disk
 from opstage.training.fit import EpochResult, Position, fit
 from opstage.training.trainer import OptimizerState, ScalarTrainer
 

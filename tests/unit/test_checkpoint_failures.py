@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
+from opstage.atomic import Disk, WriteError, write_file
 from opstage.ops.errors import UsageError
-from opstage.training.atomic import Disk, WriteError, write_file
 from opstage.training.checkpoint import MANIFEST, Snapshot, load, save
 from opstage.training.saved import TrainerValues
 from tests.unit.same import run_bits

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from opstage.training.atomic import WriteError
+from opstage.atomic import WriteError
 from opstage.training.checkpoint import Snapshot, load
 from tests.unit import resume_program as program
 from tests.unit.same import run_bits

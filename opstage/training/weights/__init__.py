@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...atomic import write_file
 from ...ops.errors import UsageError
-from ..atomic import write_file
 from ..saved import TrainerValues
 from ..tensors import encode, read_tensors
 from ..trainer import ScalarTrainer

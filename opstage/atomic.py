@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from ..ops.errors import UsageError
+from .ops.errors import UsageError
 
 
 class Disk:
