@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from ...ops.closed import Body
@@ -38,6 +38,22 @@ class Graph:
     @property
     def output_types(self) -> tuple[TensorType, ...]:
         return self.body.output_types
+
+    def __str__(self) -> str:
+        """The graph as text, a line per equation, which `parse` reads back; see `opstage.interpreters.graph.text`."""
+        from .text import show_graph
+
+        return show_graph(self)
+
+    @staticmethod
+    def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
+        """The graph whose text this is; `large_constants(graph)` gives the arrays that a text only names.
+
+        Raises UsageError, with the line, for text that is no graph.
+        """
+        from .parser import parse
+
+        return parse(text, constants)
 
     def with_body(self, body: Body) -> Graph:
         """The same program in other equations."""

@@ -1,0 +1,312 @@
+"""How types, static parameters, regions and arrays are written in files and on screens, and read back exactly.
+
+Static parameters are written as Python writes them: 3, 0.1, True, "text", (1, 2). What Python has no sign for is:
+
+    1/3             a Fraction, also 2/1          B*T + 1         a size
+    real(1/(2*B))   an exact real in sizes        float("inf")    a float that is no number or not finite
+    body(0)         a closed body, by its position among those that stand with the text
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.closed import Body
+from ...ops.cursor import Region
+from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
+from ...ops.dims import polynomial as poly
+from ...ops.dims import terms as algebra
+from ...ops.dims.notation import parse_relations
+from ...ops.dims.relation import claim_of
+from ...ops.errors import OpstageError, UsageError
+from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, show_shape
+
+Array = npt.NDArray[Any]
+
+MARKS = ("backward", "opened")
+"""Words that stand beside a region, so that no region is written like one of them."""
+
+_INLINE = 16
+_PLAIN_SEGMENT = re.compile(r"[A-Za-z_][\w.\-]*", re.ASCII)
+_LARGEST_POWER = 16
+
+
+def quoted(text: str) -> str:
+    """A string in double quotes, # by its number: it begins what is said about an equation."""
+    return json.dumps(text, ensure_ascii=False).replace("#", "\\u0023")
+
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+
+def show_type(type_: TensorType) -> str:
+    """`(B, 3) float32`"""
+    return f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}"
+
+
+def read_type(text: str, scope: DimScope) -> TensorType:
+    """What `show_type` wrote, its sizes in `scope`. Raises UsageError."""
+    shape, _, dtype = text.rpartition(" ")
+    if not (shape.startswith("(") and shape.endswith(")")):
+        raise UsageError(f"{text!r} is no type; one is written like (B, 3) float32")
+    entries = [entry for entry in shape[1:-1].split(",") if entry.strip()]
+    return TensorType(tuple([scope.parse(entry) for entry in entries]), as_dtype(dtype))
+
+
+# Static parameters ----------------------------------------------------------------------------------------------------
+
+
+def show_static(value: Any, bodies: list[Body]) -> str:
+    """A static parameter; closed bodies are appended to `bodies` and written by their position there."""
+    if type(value) is float and not math.isfinite(value):
+        return f'float("{value}")'
+    if type(value) in (bool, int, float):
+        return repr(value)
+    if type(value) is str:
+        return quoted(value)
+    if type(value) is tuple:
+        entries = [show_static(entry, bodies) for entry in value]
+        return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+    if type(value) is Fraction:
+        return f"{value.numerator}/{value.denominator}"
+    if type(value) is DimExpr:
+        return str(value)
+    if isinstance(value, DimFloat):
+        return f"real({value})"
+    if type(value) is Body:
+        bodies.append(value)
+        return f"body({len(bodies) - 1})"
+    raise UsageError(f"{value!r} cannot be a static parameter of a recorded op: it is a {type(value).__name__}")
+
+
+def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dict[str, Any]:
+    """`name=value, name=value` as a mapping; `body` gives the closed bodies. Raises UsageError."""
+    if not text:
+        return {}
+    call = _tree(f"static({text})", text)
+    if not isinstance(call, ast.Call) or call.args:
+        raise UsageError(f"{text!r} is no list of static parameters, name=value, name=value")
+    values = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in values:
+            raise UsageError(f"{text!r}: every static parameter has a name, and each its own")
+        values[keyword.arg] = _read(keyword.value, scope, body)
+    return values
+
+
+def _tree(source: str, shown: str) -> ast.expr:
+    try:
+        return ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"cannot read {_short(shown)}: {type(error).__name__}") from None
+
+
+def _read(node: ast.expr, scope: DimScope, body: Callable[[int], Body]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if (
+            type(value) is not bool
+        ):
+            return -value
+        case ast.Tuple(elts=entries):
+            return tuple([_read(entry, scope, body) for entry in entries])
+        case ast.BinOp(left=above, op=ast.Div(), right=ast.Constant(value=int() as below)) if below:
+            numerator = _read(above, scope, body)
+            if type(numerator) is not int:
+                _unreadable(node)
+            return Fraction(numerator, below)
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=("inf" | "-inf" | "nan") as value)]):
+            return float(value)
+        case ast.Call(func=ast.Name(id="real"), args=[argument]):
+            return scope.intern_real(_terms(argument, scope))
+        case ast.Call(func=ast.Name(id="body"), args=[ast.Constant(value=int() as position)]):
+            return body(position)
+        case ast.Name() | ast.BinOp() | ast.UnaryOp():
+            return scope.parse(ast.unparse(node))
+        case _:
+            _unreadable(node)
+
+
+def _terms(node: ast.expr, scope: DimScope) -> algebra.Terms:
+    """The terms of an exact real as they are written, nothing cancelled, so that they are the same ones again."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if type(number) is not bool and math.isfinite(number):
+            return algebra.of_number(number)
+        case ast.Name(id=name):
+            return algebra.of_polynomial(scope.dim(name).polynomial)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return algebra.add({}, _terms(operand, scope), -1)
+        case ast.Call(func=ast.Name(id="sqrt"), args=[operand]):
+            return algebra.power(scope, _terms(operand, scope), 1)
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)) if power <= _LARGEST_POWER:
+            return algebra.power(scope, _terms(left, scope), 2 * power)
+        case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
+            return algebra.of_polynomial(_polynomial(scope.parse(ast.unparse(node))))
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as sign, right=right):
+            factor = 1 if isinstance(sign, ast.Add) else -1
+            return algebra.add(_terms(left, scope), _terms(right, scope), factor)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return algebra.multiply(_terms(left, scope), _terms(right, scope))
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            divisor = algebra.power(scope, _terms(right, scope), -2)
+            return algebra.multiply(_terms(left, scope), divisor)
+        case _:
+            _unreadable(node)
+
+
+def _unreadable(node: ast.expr) -> NoReturn:
+    raise UsageError(f"{_short(ast.unparse(node))} is no static parameter; see the notation of graphs")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+# Regions --------------------------------------------------------------------------------------------------------------
+
+
+def show_region(region: Region) -> str:
+    """`blocks.0/attention#1`: a slash between regions within each other, # before an occurrence; empty for the root."""
+    return "/".join(_segment(name) + (f"#{occurrence}" if occurrence else "") for name, occurrence in region.path)
+
+
+def _segment(name: str) -> str:
+    return name if _PLAIN_SEGMENT.fullmatch(name) and name not in MARKS else _escaped(name)
+
+
+def _escaped(name: str) -> str:
+    """In quotes and without blanks, # and /, of which each means something here."""
+    return re.sub("[ #/]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(name))
+
+
+def read_region(text: str) -> Region:
+    """What `show_region` wrote. Raises UsageError."""
+    path = []
+    for segment in text.split("/") if text else ():
+        name, _, occurrence = segment.partition("#")
+        if occurrence and not occurrence.isdecimal():
+            raise UsageError(f"{text!r} is no region: an occurrence is a number")
+        if name.startswith('"'):
+            try:
+                name = json.loads(name)
+            except ValueError:
+                raise UsageError(f"{text!r} is no region: its quotes do not close") from None
+        path.append((str(name), int(occurrence or 0)))
+    return Region(tuple(path))
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def digest(array: Array) -> str:
+    """What names an array by its content: SHA-256 of dtype, shape and bytes."""
+    head = f"{dtype_name(array.dtype)} {array.shape} ".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def show_array(array: Array) -> str | None:
+    """A small array as the list of its elements; None for one that has to stand elsewhere, named by its digest.
+
+    Exact ones, which no file of tensors holds, are always written out.
+    """
+    if array.dtype == EXACT:
+        return f"[{', '.join(f'{Fraction(v).numerator}/{Fraction(v).denominator}' for v in array.flat)}]"
+    if array.size > _INLINE or array.dtype.name not in ("float32", "float64", "int32", "int64", "bool"):
+        return None
+    text = f"[{', '.join(show_static(number, []) for number in array.ravel().tolist())}]"
+    # a NaN may carry bits that no text has
+    return text if read_array(text, array.shape, array.dtype).tobytes() == array.tobytes() else None
+
+
+def read_array(text: str, shape: tuple[int, ...], dtype: DType) -> Array:
+    """The array of `show_array`'s text. Raises UsageError."""
+    tree = _tree(text, text)
+    if not isinstance(tree, ast.List):
+        raise UsageError(f"{_short(text)} is no list of numbers")
+    numbers = [_read(entry, DimScope(), _no_body) for entry in tree.elts]
+    try:
+        if dtype == EXACT:
+            array = np.empty(len(numbers), object)
+            array[:] = [Fraction(number) for number in numbers]
+        else:
+            array = np.array(numbers, dtype)
+        array = array.reshape(shape)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{_short(text)} does not fill {show_shape(shape)} {dtype_name(dtype)}: {error}") from None
+    array.flags.writeable = False
+    return array
+
+
+def _no_body(position: int) -> Body:
+    raise UsageError(f"body({position}) stands where a number is expected")
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+
+
+class Sizes(NamedTuple):
+    """What is known of the named sizes of a graph: names, what was declared and what its recording had to assume."""
+
+    names: tuple[str, ...]
+    declared: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: Body) -> Sizes | None:
+        """Those of the scope in which the sizes of a body live; None where all are numbers."""
+        scope = next(_scopes(body), None)
+        if scope is None:
+            return None
+        declared = dict.fromkeys(fact.relation for fact in scope.facts)
+        return cls(scope.names, tuple(declared), tuple(dict.fromkeys(c.relation for c in scope.conditions)))
+
+    def scope(self) -> DimScope:
+        """A new scope that knows as much. Raises UsageError."""
+        scope = DimScope()
+        for name in self.names:
+            scope.dim(name)
+        try:
+            for relation in self.declared:
+                scope.declare(relation)
+            for relation in self.assumed:
+                for left, operator, right in parse_relations(relation, scope.dim):
+                    claim = claim_of(_polynomial(left), operator, _polynomial(right))
+                    scope.require(claim, "assumed when the program was recorded")
+        except UsageError:
+            raise
+        except OpstageError as error:
+            raise UsageError(str(error)) from None
+        return scope
+
+
+def _polynomial(size: Dim) -> poly.Polynomial:
+    return size.polynomial if isinstance(size, DimExpr) else poly.constant(size)
+
+
+def _scopes(body: Body) -> Iterator[DimScope]:
+    for type_ in body.types:
+        yield from (d.scope for d in type_.shape if isinstance(d, DimExpr))
+    for equation in body.equations:
+        for value in equation.static.values():
+            yield from _scopes_in(value)
+
+
+def _scopes_in(value: Any) -> Iterator[DimScope]:
+    if isinstance(value, (DimExpr, DimFloat)):
+        yield value.scope
+    elif isinstance(value, Body):
+        yield from _scopes(value)
+    elif isinstance(value, tuple):
+        for entry in value:
+            yield from _scopes_in(entry)

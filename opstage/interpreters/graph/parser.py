@@ -1,0 +1,255 @@
+"""Graphs read from their text (see `text`). Nothing in it is run: it names primitives, and they are looked up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ...ops.catalogue import primitives
+from ...ops.closed import Body, Constant, Equation
+from ...ops.cursor import Region
+from ...ops.dims import DimScope
+from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
+from ...ops.primitive import Primitive
+from ...ops.types import BOOL, TensorType, as_dtype
+from ..structural import SCAN
+from .checker import GraphError, check_graph
+from .graph import Graph
+from .notation import MARKS, Array, Sizes, digest, read_array, read_region, read_statics, read_type
+from .text import INDENT, VERSION, names_of
+
+_HEADER = re.compile(r"graph (\d+): (\w+), seed (-?\d+)")
+_NAME = r'"(?:[^"\\]|\\.)*"|\S+?'
+_FILE = re.compile(r'file (\S+) = (".*")')
+_INPUT = re.compile(rf"input (\d+)(?: ({_NAME}))?: (\(.+)")
+_CONSTANT = re.compile(r"const %(\d+): (.+) = (?:(\w+) )?(\[.*\]|sha256:[0-9a-f]{64})")
+_RESULT = re.compile(r"%(\d+): (\(.*?\) [a-z]\w*)(?:, (?=%)|$)")
+_CALL = re.compile(r"(\w+)\(((?:%[^\s,()]+(?:, |(?=\))))*)(.*)\)")
+_ORDINAL = re.compile(r"@\d+")
+_SOURCE = re.compile(r"(\S+):(\d+)")
+_OUTPUT = re.compile(rf"output (?:({_NAME}) = )?%(\S+)")
+_UNDEFINED = TensorType((), BOOL)
+"""The type of a number that no tensor has: an op that was left out of a graph leaves its numbers unused."""
+
+LARGEST_SLOT = 10_000_000
+"""Numbers are positions in a list, and a text that asks for a longer one is refused before it is made."""
+
+
+def parse(
+    text: str, constants: Mapping[str, Array] | None = None, *, more_primitives: Mapping[str, Primitive] | None = None
+) -> Graph:
+    """The graph whose text this is.
+
+    constants           the larger ones by digest, as `large_constants` gives them
+    more_primitives     those that are not Opstage's own, by name
+
+    Raises UsageError, with the number of the line, for text that is no graph, and for a graph that breaks the rules.
+    """
+    return _Parser(text, constants or {}, every_primitive(more_primitives)).graph()
+
+
+@final
+class _Parser:
+    """Goes over the lines once, from top to bottom."""
+
+    def __init__(self, text: str, constants: Mapping[str, Array], known: Mapping[str, Primitive]):
+        self.rows = [(number, row.rstrip()) for number, row in enumerate(text.split("\n"), 1) if row.strip()]
+        self.at = 0
+        self.constants = constants
+        self.known = known
+        self.files: dict[str, str] = {}
+        self.scope = DimScope()
+        self.regions: dict[str, Region] = {}
+
+    def graph(self) -> Graph:
+        try:
+            graph = self._graph()
+        except (OpstageError, ArithmeticError) as error:
+            number = self.rows[self.at - 1][0] if self.at else 1
+            raise UsageError(f"line {number} of the graph's text: {getattr(error, 'reason', error)}") from None
+        try:
+            return check_graph(graph)
+        except GraphError as error:
+            raise UsageError(f"the graph that the text describes is wrong: {error}") from None
+
+    def _graph(self) -> Graph:
+        header = _HEADER.fullmatch(next(self._rows("graph ", ""), ""))
+        if header is None:
+            raise UsageError(f"expected 'graph {VERSION}: DTYPE, seed N' first")
+        require_version(int(header[1]))
+        sizes = [[row.partition(" ")[2] for row in self._rows(word, "")] for word in ("size ", "where ", "assume ")]
+        self.scope = Sizes(*map(tuple, sizes)).scope()
+        for row in self._rows("file ", ""):
+            short, path = _match(_FILE, row, 'file NAME = "PATH"')
+            self.files[short] = _unquoted(path)
+        body, inputs, outputs = self._body("", named=True)
+        if self.at < len(self.rows):
+            self.at += 1
+            raise UsageError(f"{self.rows[self.at - 1][1].strip()!r} is out of place")
+        return Graph(body, inputs, outputs, as_dtype(header[2]), int(header[3]))
+
+    def _rows(self, word: str, indent: str) -> Iterator[str]:
+        """The lines from here on that begin with `word` at this depth."""
+        while self.at < len(self.rows) and self.rows[self.at][1].startswith(indent + word):
+            self.at += 1
+            yield self.rows[self.at - 1][1][len(indent) :]
+
+    def _body(self, indent: str, *, named: bool) -> tuple[Body, list[str], list[str]]:
+        """A body and, if it is `named`, the names of its inputs and outputs."""
+        types: dict[int, TensorType] = {}
+        inputs: list[int] = []
+        names: list[str] = []
+        for row in self._rows("input ", indent):
+            slot, name, type_ = _match(_INPUT, row, "input NUMBER NAME: TYPE")
+            inputs.append(_define(types, slot, read_type(type_, self.scope)))
+            names.append(_unquoted(name or ""))
+        slots = {name: slot for slot, name in names_of(inputs, names).items()} if named else {}
+        constants = [self._constant(row, types) for row in self._rows("const ", indent)]
+        lines: dict[int, SourceLine | None] = {}
+        equations = [self._equation(row, types, slots, lines, indent) for row in self._rows("%", indent)]
+        outputs: list[int] = []
+        results: list[str] = []
+        for row in self._rows("output ", indent):
+            name, ref = _match(_OUTPUT, row, "output NAME = %NUMBER")
+            outputs.append(_slot(ref, slots))
+            results.append(_unquoted(name or ""))
+        every = tuple([types.get(slot, _UNDEFINED) for slot in range(1 + max(types, default=-1))])
+        body = Body(tuple(inputs), tuple(constants), tuple(equations), tuple(outputs), every, lines)
+        return body, names, results
+
+    def _constant(self, row: str, types: dict[int, TensorType]) -> Constant:
+        slot, text, held, content = _match(_CONSTANT, row, "const %NUMBER: TYPE = [ELEMENTS] or sha256:DIGEST")
+        type_ = read_type(text, self.scope)
+        if content.startswith("["):
+            shape = tuple([size for size in type_.shape if isinstance(size, int)])
+            value = read_array(content, shape, as_dtype(held) if held else type_.dtype)
+        else:
+            value = held_constant(content.removeprefix("sha256:"), self.constants)
+        return Constant(_define(types, slot, type_), value, type_)
+
+    def _equation(
+        self,
+        row: str,
+        types: dict[int, TensorType],
+        slots: Mapping[str, int],
+        lines: dict[int, SourceLine | None],
+        indent: str,
+    ) -> Equation:
+        written, _, place = row.rpartition("  # ")
+        left, _, right = written.partition(" = ")
+        call = _CALL.fullmatch(right)
+        if call is None or _RESULT.sub("", left):
+            raise UsageError(f"{row.strip()!r} is no equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …")
+        operands = tuple([_slot(ref, slots) for ref in re.findall(r"%([^\s,()]+)", call[2])])
+        primitive = find_primitive(call[1], self.known)
+        bodies = self._static_bodies(indent + INDENT)
+        static = read_statics(call[3], self.scope, lambda position: _item(bodies, position))
+        results = tuple([_define(types, n, read_type(type_, self.scope)) for n, type_ in _RESULT.findall(left)])
+        ordinal, region, marks = self._place(place, lines)
+        return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, "backward" in marks)
+
+    def _static_bodies(self, indent: str) -> list[Body]:
+        return [self._body(indent + INDENT, named=False)[0] for _ in self._rows("body ", indent)]
+
+    def _place(self, text: str, lines: dict[int, SourceLine | None]) -> tuple[int, Region, list[str]]:
+        """(ordinal, region, marks) of `@12 model.py:42 blocks.0 backward`; the line is kept in `lines`."""
+        first, *words = text.split() or [""]
+        if not _ORDINAL.fullmatch(first):
+            raise UsageError(f"{text!r} is no place; after # comes @ and the ordinal of the op")
+        ordinal = int(first[1:])
+        source = _SOURCE.fullmatch(words[0]) if words and not words[0].startswith('"') else None
+        if source is not None:
+            words = words[1:]
+            if source[1] not in self.files:
+                raise UsageError(f"the file {source[1]} is none of those at the beginning")
+        lines[ordinal] = SourceLine(self.files[source[1]], int(source[2])) if source is not None else None
+        marks = [word for word in words if word in MARKS]
+        regions = [word for word in words if word not in MARKS]
+        if len(regions) > 1:
+            raise UsageError(f"{text!r} names two regions, {regions[0]} and {regions[1]}")
+        name = regions[0] if regions else ""
+        if name not in self.regions:
+            self.regions[name] = read_region(name)
+        return ordinal, self.regions[name], marks
+
+
+# Also for graphs that are read from files -----------------------------------------------------------------------------
+
+
+def require_version(version: int) -> None:
+    """Raises UsageError for a version of the format that this Opstage does not know."""
+    if version != VERSION:
+        raise UsageError(
+            f"the graph is written in version {version} of the format, and this Opstage reads version {VERSION}"
+            + ("; it takes a newer Opstage" if version > VERSION else "")
+        )
+
+
+def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
+    """Opstage's primitives and `more`, by name."""
+    return {**primitives(), SCAN.name: SCAN, **(more or {})}
+
+
+def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
+    """Raises UsageError where there is none of this name."""
+    if name not in known:
+        raise UsageError(
+            f"there is no op {name!r}{nearest(name, known)}; ops of other packages go into more_primitives"
+        )
+    return known[name]
+
+
+def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
+    """The constant of a digest, read-only. Raises UsageError where it is missing or is another one."""
+    if name not in constants:
+        raise UsageError(f"the constant {name[:12]}… is not among those given; large_constants(graph) gives them")
+    value = np.array(constants[name])
+    if digest(value) != name:
+        raise UsageError(f"the constant {name[:12]}… has other values than when the graph was written")
+    value.flags.writeable = False
+    return value
+
+
+# Small parts ----------------------------------------------------------------------------------------------------------
+
+
+def _match(pattern: re.Pattern[str], row: str, form: str) -> tuple[Any, ...]:
+    found = pattern.fullmatch(row)
+    if found is None:
+        raise UsageError(f"{row.strip()!r} has another form than {form}")
+    return found.groups()
+
+
+def _define(types: dict[int, TensorType], number: str, type_: TensorType) -> int:
+    slot = int(number)
+    if slot > LARGEST_SLOT:
+        raise UsageError(f"%{number} is beyond the largest number, {LARGEST_SLOT}")
+    types[slot] = type_
+    return slot
+
+
+def _slot(ref: str, slots: Mapping[str, int]) -> int:
+    if ref in slots:
+        return slots[ref]
+    if not ref.isdecimal():
+        raise UsageError(f"no input is called {ref}{nearest(ref, slots)}")
+    return int(ref)
+
+
+def _unquoted(text: str) -> str:
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        raise UsageError(f"the quotes of {text} do not close") from None
+
+
+def _item(bodies: Sequence[Body], position: int) -> Body:
+    if position >= len(bodies):
+        raise UsageError(f"body {position} does not follow its equation")
+    return bodies[position]
