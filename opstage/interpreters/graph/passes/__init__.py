@@ -9,6 +9,7 @@ from .common import common_subexpressions
 from .dead_code import dead_code
 from .expansion import expand
 from .folding import fold_constants
+from .identities import simplify
 from .uniform import uniform_values
 
-__all__ = ["common_subexpressions", "dead_code", "expand", "fold_constants", "uniform_values"]
+__all__ = ["common_subexpressions", "dead_code", "expand", "fold_constants", "simplify", "uniform_values"]

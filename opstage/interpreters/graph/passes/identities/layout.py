@@ -1,0 +1,191 @@
+"""Identities of layout: what is moved and moved back, cut where it was joined, or repeated once."""
+
+from __future__ import annotations
+
+from .....ops.catalogue.layout import (
+    BROADCAST_TO,
+    CONCAT,
+    FLATTEN,
+    PAD,
+    PERMUTE,
+    RESHAPE,
+    SLICE,
+    SQUEEZE,
+    SWAP_ADJACENT_AT_DEPTH,
+    TRANSPOSE2D,
+    TRANSPOSE3D_FIRST_TO_LAST,
+    TRANSPOSE3D_LAST_TO_FIRST,
+    TRANSPOSE3D_LAST_TWO,
+    UNSQUEEZE,
+)
+from .....ops.dims import Dim
+from .....ops.primitive import Primitive, Static
+from .....ops.types import TensorType
+from .surroundings import Inputs, Rule, Surroundings, is_one, same_shape, same_size
+
+# One name for a change of shape, and one for a change of order --------------------------------------------------------
+
+
+def _as_reshape(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    return around.bind(RESHAPE, *inputs, shape=out.shape)
+
+
+def _as_permute(*axes: int) -> Rule:
+    return lambda around, inputs, static, out: around.bind(PERMUTE, *inputs, axes=axes)
+
+
+def _swap(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    depth, rank = static["depth"], len(out.shape)
+    axes = (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+    return around.bind(PERMUTE, *inputs, axes=axes)
+
+
+def _reshape(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    (x,) = inputs
+    if same_shape(around.shape(x), out.shape):
+        return x
+    if before := around.made(x, RESHAPE):
+        return around.bind(RESHAPE, *before.inputs, shape=out.shape)
+    if any(type(size) is int and size == -1 for size in static["shape"]):
+        return around.bind(RESHAPE, x, shape=out.shape)
+    return None
+
+
+def _permute(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    (x,), axes = inputs, static["axes"]
+    shape = around.shape(x)
+    if list(axes) == list(range(len(shape))):
+        return x
+    if before := around.made(x, PERMUTE):
+        first = before.static["axes"]
+        return around.bind(PERMUTE, *before.inputs, axes=tuple([first[axis] for axis in axes]))
+    moved = [axis for axis in axes if not is_one(shape[axis])]
+    return around.bind(RESHAPE, x, shape=out.shape) if moved == sorted(moved) else None
+
+
+def _broadcast_to(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    (x,) = inputs
+    shape = around.shape(x)
+    added = len(out.shape) - len(shape)
+    if all(map(is_one, out.shape[:added])) and same_shape(shape, out.shape[added:]):
+        return around.bind(RESHAPE, x, shape=out.shape)
+    if before := around.made(x, BROADCAST_TO):
+        return around.bind(BROADCAST_TO, *before.inputs, shape=out.shape)
+    if before := around.made(x, RESHAPE):  # one that only puts axes of size 1 in front
+        (source,) = before.inputs
+        front = len(shape) - len(around.shape(source))
+        if front >= 0 and all(map(is_one, shape[:front])) and same_shape(around.shape(source), shape[front:]):
+            return around.bind(BROADCAST_TO, source, shape=out.shape)
+    return None
+
+
+# Joining and cutting --------------------------------------------------------------------------------------------------
+
+
+def _concat(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    axis: int = static["axis"]
+    parts: list[int] = []
+    for x in inputs:
+        inner = around.made(x, CONCAT)
+        parts.extend(inner.inputs if inner and inner.static["axis"] == axis else (x,))
+    filled = [x for x in parts if not same_size(around.shape(x)[axis], 0)] or parts[:1]
+    joined: list[int] = []
+    for x in filled:
+        together = _adjacent(around, joined[-1], x, axis) if joined else None
+        if together is None:
+            joined.append(x)
+        else:
+            joined[-1] = together
+    if len(joined) == 1:
+        return joined[0]
+    return around.bind(CONCAT, *joined, axis=axis) if tuple(joined) != inputs else None
+
+
+def _adjacent(around: Surroundings, x: int, y: int, axis: int) -> int | None:
+    """Two slices of one tensor, the second of which goes on where the first ends, as one slice."""
+    first, second = around.made(x, SLICE), around.made(y, SLICE)
+    if first is None or second is None or first.inputs != second.inputs:
+        return None
+    a, b = first.static, second.static
+    if not (a["axis"] == b["axis"] == axis and a["step"] == b["step"] == 1):
+        return None
+    if not same_size(a["start"] + a["length"], b["start"]):
+        return None
+    return around.bind(SLICE, *first.inputs, axis=axis, start=a["start"], length=a["length"] + b["length"], step=1)
+
+
+def _slice(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    (x,), axis, start, length, step = inputs, static["axis"], static["start"], static["length"], static["step"]
+    if step != 1 and is_one(length):
+        return around.bind(SLICE, x, axis=axis, start=start, length=length, step=1)
+    if step == 1 and same_size(start, 0) and same_size(length, around.shape(x)[axis]):
+        return x
+    before = around.made(x, SLICE)
+    if before and before.static["axis"] == axis:
+        outer = before.static
+        start, step = outer["start"] + start * outer["step"], step * outer["step"]
+        return around.bind(SLICE, *before.inputs, axis=axis, start=start, length=length, step=step)
+    if before := around.made(x, BROADCAST_TO):
+        (source,) = before.inputs
+        own = axis - len(out.shape) + len(around.shape(source))
+        if own < 0 or is_one(around.shape(source)[own]):
+            return around.bind(BROADCAST_TO, source, shape=out.shape)
+    if type(start) is int and type(length) is int and length > 0:
+        if joined := around.made(x, CONCAT):
+            return (
+                _part(around, joined.inputs, joined.static["axis"], static) if joined.static["axis"] == axis else None
+            )
+        if padded := around.made(x, PAD):
+            return _inside(around, padded.inputs[0], padded.static, static)
+    return None
+
+
+def _part(around: Surroundings, parts: Inputs, axis: int, static: Static) -> int | None:
+    """A slice that lies in one of the tensors that were joined."""
+    start, last = static["start"], static["start"] + (static["length"] - 1) * static["step"]
+    at = 0
+    for x in parts:
+        size = around.shape(x)[axis]
+        if type(size) is not int:
+            return None
+        if at <= start and last < at + size:
+            return around.bind(SLICE, x, **{**static, "start": start - at})
+        at += size
+    return None
+
+
+def _inside(around: Surroundings, x: int, padded: Static, static: Static) -> int | None:
+    """A slice that takes nothing of what was padded on its axis, the only one that was."""
+    axis: int = static["axis"]
+    size: Dim = around.shape(x)[axis]
+    others = [pair for i, pair in enumerate(padded["padding"]) if i != axis]
+    if any(padded["interior"]) or any(not same_size(amount, 0) for pair in others for amount in pair):
+        return None
+    before, start = padded["padding"][axis][0], static["start"]
+    last = start + (static["length"] - 1) * static["step"]
+    if type(before) is not int or type(size) is not int or not before <= start <= last < before + size:
+        return None
+    return around.bind(SLICE, x, **{**static, "start": start - before})
+
+
+def _pad(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
+    nothing = not any(static["interior"]) and all(same_size(a, 0) for pair in static["padding"] for a in pair)
+    return inputs[0] if nothing else None
+
+
+RULES: dict[Primitive, tuple[Rule, ...]] = {
+    FLATTEN: (_as_reshape,),
+    SQUEEZE: (_as_reshape,),
+    UNSQUEEZE: (_as_reshape,),
+    RESHAPE: (_reshape,),
+    TRANSPOSE2D: (_as_permute(1, 0),),
+    TRANSPOSE3D_FIRST_TO_LAST: (_as_permute(1, 2, 0),),
+    TRANSPOSE3D_LAST_TO_FIRST: (_as_permute(2, 0, 1),),
+    TRANSPOSE3D_LAST_TWO: (_as_permute(0, 2, 1),),
+    SWAP_ADJACENT_AT_DEPTH: (_swap,),
+    PERMUTE: (_permute,),
+    BROADCAST_TO: (_broadcast_to,),
+    CONCAT: (_concat,),
+    SLICE: (_slice,),
+    PAD: (_pad,),
+}
