@@ -19,9 +19,9 @@ from ..ops.errors import UsageError
 from ..ops.splitmix import require_seed, site_of, stream_key, uniform_bits
 from ..ops.trees import flatten, paths, unflatten
 from ..options import Options
+from ..tensors import read_tensors
 from ..training import checkpoint
 from ..training.saved import require_fit
-from ..training.tensors import read_tensors
 from .directory import CHECKPOINT
 from .settings import configure
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from ..atomic import DISK, Disk, make_folder, write_file
 from ..ops.errors import UsageError
+from ..tensors import decode, encode, read_bytes
 from .manifest import from_document, to_document
 from .optim import Optimizer
 from .snapshot import Snapshot, take_snapshot
-from .tensors import decode, encode, read_bytes
 from .trainer import OptimizerState, ScalarTrainer
 
 MANIFEST = "checkpoint.json"

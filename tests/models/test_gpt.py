@@ -18,8 +18,8 @@ from opstage.init import build
 from opstage.models import gpt, model
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
+from opstage.tensors import encode
 from opstage.training.recipes import recipe, text_windows
-from opstage.training.tensors import encode
 from opstage.training.trainer import check_trainer, scalar_trainer
 
 from .by_recipe import trained

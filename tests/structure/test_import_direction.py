@@ -24,6 +24,7 @@ HOUSE = (
     "init",
     "options",
     "config",
+    "tensors",
     "atomic",
     "ops",
 )

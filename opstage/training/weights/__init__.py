@@ -13,8 +13,8 @@ import numpy as np
 
 from ...atomic import write_file
 from ...ops.errors import UsageError
+from ...tensors import encode, read_tensors
 from ..saved import TrainerValues
-from ..tensors import encode, read_tensors
 from ..trainer import ScalarTrainer
 from .cells import pytorch_cells
 from .mapping import Array, Row, Source, WeightMap

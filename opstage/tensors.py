@@ -6,6 +6,7 @@ little-endian; the header, a JSON object of name -> dtype, shape and place; the 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from ..ops.errors import UsageError
+from .ops.errors import UsageError
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +70,19 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The tensors of a safetensors file by name, see `decode`."""
     data = read_bytes(Path(path))
     return decode(data, path)
+
+
+def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts by name that stand in the header of a file's bytes; raises as `decode` does."""
+    _check_header(data[:8], len(data), path)
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a safetensors file: its header is not JSON") from error
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not texts by name")
+    return metadata
 
 
 def read_bytes(path: Path) -> bytes:
