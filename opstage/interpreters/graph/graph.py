@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, final
 
 from ...ops.closed import Body
@@ -58,6 +59,19 @@ class Graph:
     def with_body(self, body: Body) -> Graph:
         """The same program in other equations."""
         return Graph(body, self.input_names, self.output_names, self.dtype, self.seed)
+
+    def to_onnx(self, path: str | PathLike[str], values: Mapping[str, Any] | None = None) -> None:
+        """Write the program as an ONNX model, whose inputs and outputs have the names they have here.
+
+        values   trees of arrays by argument, `{"params": params}`, or arrays by input, `{"params.w1": w1}`: these
+                 inputs become constants of the model
+
+        Symbolic sizes stay symbolic. Raises UnsupportedError at an op that ONNX cannot say, UsageError where a value
+        does not fit or the package onnx is missing, and then writes nothing.
+        """
+        from .onnx import write_model
+
+        write_model(self, path, values)
 
 
 def structure_of(body: Body) -> tuple[Any, ...]:

@@ -1,0 +1,5 @@
+"""A recorded program as an ONNX model. `RULES` says which op is written as which operators."""
+
+from .model import IR_VERSION, OPSET, RULES, model_of, write_model
+
+__all__ = ["IR_VERSION", "OPSET", "RULES", "model_of", "write_model"]

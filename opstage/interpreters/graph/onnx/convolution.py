@@ -1,0 +1,107 @@
+"""Convolution, its adjoint and its kernel gradient. A tensor without a batch gets one of size 1 on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....ops.catalogue import convolution
+from ....ops.dims import exact_div
+from ....ops.errors import UnsupportedError
+from ....ops.primitive import Primitive
+from ....ops.types import Shape, TensorType
+from .nodes import Value
+from .rules import Rule
+from .writer import Writer, is_empty
+
+Ints = tuple[int, ...]
+Operands = tuple[Value, ...]
+Results = tuple[TensorType, ...]
+
+
+def batched(writer: Writer, x: Value, rank: int) -> tuple[str, Shape]:
+    """x as (N, C, *S)."""
+    if len(x.shape) == rank + 2:
+        return x.name, x.shape
+    return writer.node("Unsqueeze", x, writer.ints(0)), (1, *x.shape)
+
+
+def unbatched(writer: Writer, name: str, x: Value, rank: int) -> str:
+    """A result for x as x came, with a batch or without."""
+    return name if len(x.shape) == rank + 2 else writer.node("Squeeze", name, writer.ints(0))
+
+
+def _window(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> dict[str, Any]:
+    return {"strides": stride, "pads": (*padding, *padding), "dilations": dilation, "group": groups}
+
+
+def _conv(writer: Writer, operands: Operands, results: Results, /, *, has_bias: bool, **window: Any) -> tuple[str, ...]:
+    kernel, *bias, x = operands
+    rank = len(kernel.shape) - 2
+    out = writer.node("Conv", batched(writer, x, rank)[0], kernel, *bias, **_window(**window))
+    return (unbatched(writer, out, x, rank),)
+
+
+def _conv_transpose(
+    writer: Writer, operands: Operands, results: Results, /, *, has_bias: bool, output_padding: Shape, **window: Any
+) -> tuple[str, ...]:
+    kernel, *bias, x = operands
+    rank = len(kernel.shape) - 2
+    if not all(isinstance(extra, int) for extra in output_padding):
+        raise UnsupportedError(
+            f"the output_padding {output_padding} of a transposed convolution is a number in ONNX, never an "
+            "expression in sizes; record the program with numbers for the spatial sizes"
+        )
+    name, shape = batched(writer, x, rank)
+    surplus = [extra // s for extra, s in zip(output_padding, window["stride"])]
+    if any(surplus):  # an output_padding of the stride or more is that of an x with zeros behind it
+        name = writer.node("Pad", name, writer.ints(*(0,) * (len(shape) + 2), *surplus))
+    rest = [extra % s for extra, s in zip(output_padding, window["stride"])]
+    out = writer.node("ConvTranspose", name, kernel, *bias, output_padding=rest, **_window(**window))
+    return (unbatched(writer, out, x, rank),)
+
+
+def _conv_kernel_grad(
+    writer: Writer,
+    operands: Operands,
+    results: Results,
+    /,
+    *,
+    kernel: Shape,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+) -> tuple[str, ...]:
+    """A convolution in which batch and channels change places, and stride and dilation.
+
+    x (N, G·c, *S) becomes (c, G·N, *S) and g (N, G·o, *O) becomes (G·o, N, *O), a kernel for each of the G groups; the
+    result (c, G·o, *K) is turned to (G·o, c, *K). Cells of x that no window reached give more than *kernel; they are
+    cut.
+    """
+    x, g = operands
+    if is_empty(g.type):
+        return (writer.filled(results[0].shape, 0.0, x.dtype),)
+    rank = len(kernel)
+    swap = (1, 0, *range(2, rank + 2))
+    x_name, (n, channels, *spatial) = batched(writer, x, rank)
+    g_name, _ = batched(writer, g, rank)
+    if groups > 1:
+        each = exact_div(channels, groups, "groups divide the channels")
+        split, merged = (n, groups, each, *spatial), (each, groups * n, *spatial)
+        x_name = writer.reshaped(x_name, (n, channels, *spatial), split)
+        x_name = writer.node("Transpose", x_name, perm=(2, 1, 0, *range(3, rank + 3)))
+        x_name = writer.reshaped(x_name, (each, groups, n, *spatial), merged)
+    else:
+        x_name = writer.node("Transpose", x_name, perm=swap)
+    g_name = writer.node("Transpose", g_name, perm=swap)
+    out = writer.node("Conv", x_name, g_name, **_window(dilation, padding, stride, groups))
+    out = writer.node("Transpose", out, perm=swap)
+    ends, axes = writer.dims(kernel), writer.ints(*range(2, rank + 2))
+    return (writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes),)
+
+
+RULES: dict[Primitive, Rule] = {
+    convolution.CONV: Rule(_conv),
+    convolution.CONV_TRANSPOSE: Rule(_conv_transpose),
+    convolution.CONV_KERNEL_GRAD: Rule(_conv_kernel_grad),
+}

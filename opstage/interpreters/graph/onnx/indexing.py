@@ -1,0 +1,63 @@
+"""Reading entries at indices, and adding to them.
+
+Mode "zero" works on x with one row of zeros behind the last one, to which every index out of range points.
+"""
+
+from __future__ import annotations
+
+from ....ops.catalogue import indexing
+from ....ops.primitive import Primitive
+from ....ops.types import INT64, TensorType
+from .nodes import Value
+from .rules import Rule
+from .writer import Writer
+
+_NOTE = 'with mode="raise" a runtime may take a negative index to count from the end'
+
+
+def _gather_rows(
+    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, mode: str
+) -> tuple[str, ...]:
+    x, index = operands
+    if mode == "raise":
+        return (writer.node("Gather", x, index, axis=0),)
+    return (writer.node("Gather", _with_spare_row(writer, x), _or_spare(writer, x, index), axis=0),)
+
+
+def _scatter_add_rows(
+    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, mode: str
+) -> tuple[str, ...]:
+    x, v, index = operands
+    name, rows = writer.converted(index, INT64) if index.dtype != INT64 else index.name, x.name
+    if mode == "zero":
+        rows, name = _with_spare_row(writer, x), _or_spare(writer, x, index)
+    places = writer.node("Unsqueeze", name, writer.ints(len(index.shape)))
+    out = writer.node("ScatterND", rows, places, v, reduction="add")
+    if mode == "zero":
+        out = writer.node("Slice", out, writer.ints(0), writer.dims([x.shape[0]]), writer.ints(0))
+    return (out,)
+
+
+def _with_spare_row(writer: Writer, x: Value) -> str:
+    rank = len(x.shape)
+    cells = [0] * (2 * rank)
+    cells[rank] = 1
+    return writer.node("Pad", x, writer.ints(*cells), writer.number(0, x.dtype))
+
+
+def _or_spare(writer: Writer, x: Value, index: Value) -> str:
+    """The index, or that of the spare row where it is out of range, as int64: x may be longer than int32 can say."""
+    wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
+    count = writer.number(x.shape[0], INT64)
+    inside = writer.node(
+        "And",
+        writer.node("LessOrEqual", writer.number(0, INT64), wide),
+        writer.node("Less", wide, count),
+    )
+    return writer.node("Where", inside, wide, count)
+
+
+RULES: dict[Primitive, Rule] = {
+    indexing.GATHER_ROWS: Rule(_gather_rows, _NOTE),
+    indexing.SCATTER_ADD_ROWS: Rule(_scatter_add_rows, _NOTE),
+}

@@ -1,0 +1,65 @@
+"""A loop that is one op, as ONNX's Scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....ops.closed import Loop
+from ....ops.dims import is_zero
+from ....ops.primitive import Primitive
+from ....ops.types import INT64, TensorType
+from ...structural import SCAN
+from .nodes import Subgraph, Value, prune
+from .rules import Rule
+from .writer import Writer
+
+
+def _scan(
+    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, **static: Any
+) -> tuple[str, ...]:
+    """The carries are its state, xs its inputs, the y's and the incoming carries its outputs.
+
+    What was captured is read from outside. A loop over no xs runs over the numbers of its turns. Run in reverse,
+    inputs are read from the last to the first, and outputs put in front of each other.
+    """
+    loop = Loop(**static)
+    split = loop.carries + loop.entries
+    if is_zero(loop.length):
+        empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in results[loop.carries :]]
+        return (*[ref.name for ref in operands[: loop.carries]], *empty)
+    inside = [Value(writer.unique("entry"), type_, writer) for type_ in loop.body.input_types[:split]]
+    subgraph = writer.subgraph(loop.body, (*inside, *operands[split:]))
+    xs = [ref.name for ref in operands[loop.carries : split]]
+    if not xs:
+        count = writer.number(loop.length, INT64)
+        xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
+        inside.append(Value(writer.unique("entry"), TensorType((), INT64), writer))
+    history = inside[: loop.carries] if loop.history else []
+    outputs = [_own(writer, subgraph, ref) for ref in (*subgraph.outputs, *history)]
+    subgraph.inputs, subgraph.outputs = inside, outputs
+    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
+    stacked = len(outputs) - loop.carries
+    directions: dict[str, Any] = {"scan_input_directions": (int(loop.reverse),) * len(xs)}
+    if stacked:
+        directions["scan_output_directions"] = (int(loop.reverse),) * stacked
+    return writer.nodes_outputs(
+        "Scan",
+        *operands[: loop.carries],
+        *xs,
+        count=len(outputs),
+        body=subgraph,
+        num_scan_inputs=len(xs),
+        **directions,
+    )
+
+
+def _own(writer: Writer, subgraph: Subgraph, ref: Value) -> Value:
+    """An output of a body is the result of a node in it, and no other output."""
+    outside, writer.nodes = writer.nodes, subgraph.nodes
+    try:
+        return Value(writer.node("Identity", ref), ref.type, writer)
+    finally:
+        writer.nodes = outside
+
+
+RULES: dict[Primitive, Rule] = {SCAN: Rule(_scan)}

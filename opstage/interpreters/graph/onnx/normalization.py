@@ -1,0 +1,66 @@
+"""Normalisations that ONNX has an operator for. Its eps is a float32, and so are its statistics: programs in float64,
+and forms that it does not have, are left to the decompositions.
+"""
+
+from __future__ import annotations
+
+from ....ops.catalogue import normalization
+from ....ops.primitive import Primitive
+from ....ops.types import FLOAT32, TensorType
+from .nodes import Value
+from .rules import Rule
+from .writer import Writer
+
+
+def _layer_norm(
+    writer: Writer,
+    operands: tuple[Value, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    has_gamma: bool,
+    has_beta: bool,
+    eps: float,
+) -> tuple[str, ...] | None:
+    x, *affine = operands
+    if x.dtype != FLOAT32:
+        return None
+    if not has_gamma:
+        affine = [_ones(writer, x, len(x.shape) - 1), *affine]
+    return writer.nodes_outputs("LayerNormalization", x, *affine, count=3, axis=-1, epsilon=float(eps))
+
+
+def _batch_norm_eval(
+    writer: Writer,
+    operands: tuple[Value, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    has_gamma: bool,
+    has_beta: bool,
+    channel_axis: int,
+    eps: float,
+) -> tuple[str, ...] | None:
+    x, *rest = operands
+    if x.dtype != FLOAT32 or channel_axis != 1:
+        return None
+    *affine, mean, variance = rest
+    gamma = affine[0] if has_gamma else _ones(writer, x, 1)
+    beta = affine[-1] if has_beta else _along(writer, x, 1, 0.0)
+    return (writer.node("BatchNormalization", x, gamma, beta, mean, variance, epsilon=float(eps)),)
+
+
+def _ones(writer: Writer, x: Value, axis: int) -> Value:
+    return _along(writer, x, axis, 1.0)
+
+
+def _along(writer: Writer, x: Value, axis: int, value: float) -> Value:
+    """One number along an axis of x."""
+    type_ = TensorType((x.shape[axis],), x.dtype)
+    return Value(writer.filled(type_.shape, value, x.dtype), type_, writer)
+
+
+RULES: dict[Primitive, Rule] = {
+    normalization.LAYER_NORM: Rule(_layer_norm),
+    normalization.BATCH_NORM_EVAL: Rule(_batch_norm_eval),
+}

@@ -1,0 +1,40 @@
+"""How one op is said in ONNX: a rule, by which the writer adds nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ....ops.primitive import Primitive
+from ....ops.types import TensorType
+from .nodes import Value
+
+if TYPE_CHECKING:
+    from .writer import Writer
+
+Says: TypeAlias = "Callable[..., tuple[str, ...] | None]"
+"""(writer, operands, types of outputs and residuals, **static) -> the names of outputs and residuals; None leaves the
+call to the op's decomposition, where ONNX's own operator means something else."""
+
+
+class Rule(NamedTuple):
+    """says    what adds the nodes; None for an op that ONNX cannot say
+    note    where ONNX leaves open what Opstage fixes; of an op that it cannot say, why not
+    """
+
+    says: Says | None
+    note: str = ""
+
+
+Rules: TypeAlias = Mapping[Primitive, Rule]
+
+
+def direct(op: str, *statics: str, note: str = "") -> Rule:
+    """One ONNX operator on the same operands; static parameters called `statics` are attributes of the same name."""
+
+    def says(
+        writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, **static: Any
+    ) -> tuple[str, ...]:
+        return (writer.node(op, *operands, **{name: static[name] for name in statics}),)
+
+    return Rule(says, note)

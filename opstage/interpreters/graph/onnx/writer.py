@@ -1,0 +1,236 @@
+"""The writer: an interpreter whose values are the named tensors of an ONNX model.
+
+A graph is run on it op by op. An op that has a rule adds the nodes that the rule says, any other composite is written
+by its decomposition, so there is nothing else to say of it. An error names the op and the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ....ops.closed import Body
+from ....ops.dims import Dim, DimExpr, DimFloat
+from ....ops.errors import ProgramError, SourceLine, UnsupportedError
+from ....ops.primitive import Primitive, Static
+from ....ops.types import DType, Shape, TensorType, as_dtype
+from ...eager_cpu.interpreter import as_array
+from ...interpreter import BaseInterpreter
+from ...tracer import constants, evaluate
+from .nodes import Node, Subgraph, Value
+from .rules import Rules
+from .sizes import Sizes
+
+
+@final
+class Writer(BaseInterpreter[Value]):
+    """Adds nodes.
+
+    initializers   constants by name
+    types          the type of every value that an op of the program gave, outside of loops
+    """
+
+    __slots__ = ("rules", "nodes", "initializers", "types", "sizes", "_root", "_names", "_known", "_lines", "_op")
+
+    def __init__(self, rules: Rules, dtype: DType, seed: int):
+        super().__init__(dtype, seed)
+        self.rules = rules
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, npt.NDArray[Any]] = {}
+        self.types: dict[str, TensorType] = {}
+        self.sizes = Sizes(self)
+        self._root = self.nodes
+        self._names: dict[str, int] = {}
+        self._known: dict[Any, str] = {}
+        self._lines: Mapping[int, SourceLine | None] = {}
+        self._op: Primitive | None = None
+
+    # Names ----------------------------------------------------------------------------------------------------------
+
+    def unique(self, name: str) -> str:
+        """`name`, with a number behind it where it is taken."""
+        taken = self._names.get(name)
+        self._names[name] = 0 if taken is None else taken + 1
+        return name if taken is None else self.unique(f"{name}_{taken + 1}")
+
+    def input(self, name: str, type: TensorType) -> Value:
+        """A new input of the model, whose sizes others may be computed from."""
+        value = Value(self.unique(name), type, self)
+        self.sizes.learn(value)
+        return value
+
+    # Nodes ----------------------------------------------------------------------------------------------------------
+
+    def node(self, op: str, *inputs: Value | str, at_root: bool = False, **attributes: Any) -> str:
+        """Add a node with one output; its name. With `at_root`, outside of every loop."""
+        return self.nodes_outputs(op, *inputs, count=1, at_root=at_root, **attributes)[0]
+
+    def nodes_outputs(
+        self, op: str, *inputs: Value | str, count: int, at_root: bool = False, **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node with `count` outputs; their names."""
+        region = self.cursor.region.name
+        name = self.unique(f"{region}/{op}" if region else op)
+        outputs = [name] if count == 1 else [self.unique(f"{name}:{i}") for i in range(count)]
+        names = [i if isinstance(i, str) else i.name for i in inputs]
+        (self._root if at_root else self.nodes).append(Node(op, names, outputs, attributes, name, self._origin()))
+        return tuple(outputs)
+
+    def _origin(self) -> str:
+        if self._op is None:
+            return ""
+        line = self._lines.get(self.cursor.ordinal)
+        return f"{self._op.name} at {line}" if line is not None else self._op.name
+
+    # Constants, sizes, numbers --------------------------------------------------------------------------------------
+
+    def constant(self, value: Any, dtype: DType | None = None) -> str:
+        """The name of a constant; equal small ones are one."""
+        array = np.asarray(value, dtype)
+        key = (array.dtype, array.shape, array.tobytes()) if array.size <= 64 else None
+        name = self._known.get(key) if key is not None else None
+        if name is None:
+            name = self.unique("constant")
+            self.initializers[name] = array
+            if key is not None:
+                self._known[key] = name
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A constant vector of int64."""
+        return self.constant(values, np.dtype(np.int64))
+
+    def dims(self, dims: Sequence[Dim]) -> str:
+        """A vector of int64 that holds sizes, computed from the inputs where they are symbolic."""
+        return self.sizes.vector(dims)
+
+    def number(self, value: Any, dtype: DType) -> str:
+        """A scalar of `dtype`, rounded once; computed from the inputs' sizes where it is an expression in them."""
+        if isinstance(value, (DimExpr, DimFloat)):
+            return self.sizes.scalar(value, dtype)
+        return self.constant(plain(value, dtype), dtype)
+
+    # What rules share -----------------------------------------------------------------------------------------------
+
+    def reshaped(self, x: Value | str, before: Shape, shape: Shape) -> str:
+        """x, of shape `before`, in another shape of as many elements."""
+        if same(before, shape):
+            return x if isinstance(x, str) else x.name
+        symbolic = [axis for axis, d in enumerate(shape) if not isinstance(d, int)]
+        copied = [axis for axis in symbolic if axis < len(before) and before[axis] is shape[axis]]
+        # ONNX infers one size (-1) and copies those that stay where they are (0).
+        open_axis = next((axis for axis in symbolic if axis not in copied), symbolic[0] if symbolic else None)
+        if set(symbolic) <= {*copied, open_axis}:
+            entries = [-1 if a == open_axis else 0 if a in copied else d for a, d in enumerate(shape)]
+            return self.node("Reshape", x, self.dims(entries))
+        return self.node("Reshape", x, self.dims(shape))
+
+    def expanded(self, x: Value | str, before: Shape, shape: Shape) -> str:
+        """x, of shape `before`, repeated to `shape` by NumPy's rules."""
+        if same(before, shape):
+            return x if isinstance(x, str) else x.name
+        added = len(shape) - len(before)
+        entries = [1 if a >= added and before[a - added] is d else d for a, d in enumerate(shape)]
+        return self.node("Expand", x, self.dims(entries))
+
+    def filled(self, shape: Shape, value: Any, dtype: DType) -> str:
+        """One number everywhere."""
+        if not shape or isinstance(value, (DimExpr, DimFloat)):
+            return self.expanded(self.number(value, dtype), (), shape)
+        entry = np.asarray([plain(value, dtype)], dtype)
+        return self.node("ConstantOfShape", self.dims(shape), value=entry)
+
+    def converted(self, x: Value | str, dtype: DType) -> str:
+        """x in another dtype."""
+        return self.node("Cast", x, to=dtype)
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    def write(self, body: Body, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        """The nodes of a body's ops, and its outputs."""
+        outside = self._lines
+        self._lines = body.lines
+        try:
+            return evaluate(self, body, inputs, constants(self, body))
+        finally:
+            self._lines = outside
+
+    def subgraph(self, body: Body, inputs: Sequence[Value]) -> Subgraph:
+        """The nodes of a body in a subgraph of their own; its inputs are left to the caller."""
+        outside, self.nodes = self.nodes, []
+        try:
+            outputs = self.write(body, inputs)
+            return Subgraph(self.nodes, (), outputs)
+        finally:
+            self.nodes = outside
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Value, ...], static: Static, /) -> tuple[Value, ...]:
+        outermost = self._op is None
+        if outermost:
+            self._op = primitive
+        try:
+            return self._bind(primitive, refs, static)
+        except UnsupportedError as error:
+            if outermost:  # the op that the user called, not the part of it that is at fault
+                error.place(primitive.name, self.cursor.region.name)
+            raise
+        finally:
+            if outermost:
+                self._op = None
+
+    def _bind(self, primitive: Primitive, refs: tuple[Value, ...], static: Static) -> tuple[Value, ...]:
+        types = primitive.infer(tuple([ref.type for ref in refs]), static, self.cursor.region.name)
+        rule = self.rules.get(primitive)
+        if rule is None or rule.says is None:
+            if rule is not None or primitive.decomposition is None:
+                why = rule.note if rule is not None else "no rule says it"
+                raise UnsupportedError(f"ONNX cannot say {primitive}: {why}; leave it out of the program")
+            return self.decompose(primitive, refs, static)
+        if all(map(is_empty, types)):
+            names: tuple[str, ...] | None = tuple([self.filled(t.shape, 0, t.dtype) for t in types])
+        else:
+            names = rule.says(self, refs, types, **static)
+        if names is None:
+            return self.decompose(primitive, refs, static)
+        if self.nodes is self._root:
+            self.types.update(zip(names, types))
+        return tuple([Value(name, type_, self) for name, type_ in zip(names, types)])
+
+    @override
+    def adopt(self, ref: Any, /) -> Value:
+        if type(ref) is Value and ref.ops is self:
+            return ref
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref of this model")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Value:
+        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+        return Value(self.constant(array), TensorType(array.shape, array.dtype), self)
+
+    @override
+    def put(self, value: Any, /) -> Value:
+        return self.const(value)
+
+    @override
+    def get(self, ref: Value, /) -> Any:
+        raise ProgramError("a model that is written has no values yet")
+
+
+def plain(value: Any, dtype: DType) -> int | float:
+    """A static number as NumPy rounds it to `dtype`; a Fraction is none that it knows."""
+    return int(value) if dtype.kind in "iub" else float(value)
+
+
+def is_empty(type: TensorType) -> bool:
+    """Whether a tensor has no element, so that it is a constant: runtimes differ in what they make of such operands."""
+    return any(isinstance(d, int) and d == 0 for d in type.shape)
+
+
+def same(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are written alike; sizes of one text are one object."""
+    return len(a) == len(b) and all(x is y or (type(x) is type(y) is int and x == y) for x, y in zip(a, b))
