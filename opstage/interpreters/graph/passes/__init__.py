@@ -2,7 +2,7 @@
 
 A pass returns the very body that it was given where it finds nothing to do. What it makes is to be run, not
 differentiated: derivatives were taken when the program was recorded. A pass sees one body; the bodies of loops in it
-are the business of `pipeline`.
+are the business of the pipeline.
 """
 
 from .common import common_subexpressions
@@ -10,6 +10,22 @@ from .dead_code import dead_code
 from .expansion import expand
 from .folding import fold_constants
 from .identities import simplify
-from .uniform import uniform_values
+from .layout import fold_transposes
+from .pipeline import Notes, Stage, optimise, standard, through_loops
+from .uniform import Uniforms, uniform_values
 
-__all__ = ["common_subexpressions", "dead_code", "expand", "fold_constants", "simplify", "uniform_values"]
+__all__ = [
+    "Notes",
+    "Stage",
+    "Uniforms",
+    "common_subexpressions",
+    "dead_code",
+    "expand",
+    "fold_constants",
+    "fold_transposes",
+    "optimise",
+    "simplify",
+    "standard",
+    "through_loops",
+    "uniform_values",
+]

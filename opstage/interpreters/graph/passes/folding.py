@@ -16,7 +16,7 @@ from ...eager_cpu.interpreter import Array, NumpyOps
 from ...structural import SCAN
 from .common import DRAWS
 from .rewrite import Rewrite
-from .uniform import Uniforms
+from .uniform import Uniforms, is_symbolic
 
 LARGEST = 1 << 16
 """Bytes of the largest result that is kept in the graph."""
@@ -87,7 +87,7 @@ class _Known:
 
     def results(self, equation: Equation, inputs: tuple[int, ...], largest: int) -> tuple[Array, ...] | None:
         """The results of an equation on known arrays; None if they are too large, or not known."""
-        if equation.primitive in _NEVER:
+        if equation.primitive in _NEVER or is_symbolic(equation.static):
             return None
         operands = []
         for slot in inputs:

@@ -31,7 +31,7 @@ from ....ops.catalogue.logic import DETACH, FULL, SELECT
 from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
 from ....ops.closed import Body, Constant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
-from ....ops.primitive import Primitive
+from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType, as_dtype
 from ....options import Options
 from ...eager_cpu.interpreter import NumpyOps
@@ -124,6 +124,18 @@ def same_bits(x: Any, y: Any) -> bool:
     return type(x) is type(y) and bool(x == y)
 
 
+_SYMBOLIC = (DimExpr, DimFloat)
+
+
+def is_symbolic(static: Static) -> bool:
+    """Whether a static parameter depends on sizes that are known only when the graph runs."""
+    return any(map(_depends_on_sizes, static.values()))
+
+
+def _depends_on_sizes(value: Any) -> bool:
+    return any(map(_depends_on_sizes, value)) if type(value) is tuple else isinstance(value, _SYMBOLIC)
+
+
 _EXACT_INTEGERS = {4: 2**24, 8: 2**53}
 """By the bytes of a float: up to here it holds every integer."""
 
@@ -139,14 +151,14 @@ def _ops() -> NumpyOps:
 
 def _filled(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
     value, dtype = equation.static["value"], as_dtype(equation.static["dtype"])
-    if isinstance(value, (DimExpr, DimFloat)):
+    if isinstance(value, _SYMBOLIC):
         return None
     with np.errstate(all="ignore"):
         return np.full((), number(value, dtype), dtype=dtype)[()]
 
 
 def _computed(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
-    if not all(isinstance(value, np.generic) for value in known):
+    if not all(isinstance(value, np.generic) for value in known) or is_symbolic(equation.static):
         return None
     with np.errstate(all="ignore"):
         return _ops().bind(equation.primitive, tuple([np.asarray(value) for value in known]), equation.static)[0][()]
@@ -166,7 +178,7 @@ def _selected(known: list[Any], equation: Equation, types: list[TensorType]) -> 
 
 def _padded(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
     (value,) = known
-    if value is None or isinstance(equation.static["value"], (DimExpr, DimFloat)):
+    if value is None or isinstance(equation.static["value"], _SYMBOLIC):
         return None
     dtype = types[0].dtype
     filling = np.full((), number(equation.static["value"], dtype), dtype=dtype)[()]
