@@ -95,6 +95,49 @@ def erf(real: Any) -> Function:
     return formula
 
 
+@inlined()
+def tanh(real: Any) -> Function:
+    """The hyperbolic tangent to 2 ulp: near 0 a rational function, beyond it 1 - 2/(e²ˣ + 1), which loses nothing there.
+
+    Moshier, Cephes (1989), tanhf and tanh.
+    """
+    if real is np.float32:
+        return _tanh(real, 0.625, _TANH32, None)
+    return _tanh(real, 0.625, _TANH64, _TANH64_BELOW)
+
+
+_TANH32 = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+_TANH64 = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
+_TANH64_BELOW = (1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
+
+
+def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float, ...] | None) -> Function:
+    f = real
+    one, two, zero, border = f(1), f(2), f(0), f(limit)
+    if below is None:
+        c0, c1, c2, c3, c4 = (f(c) for c in above)
+
+        def formula(x: Any) -> Any:
+            t = abs(x)
+            s = x * x
+            near = ((((c0 * s + c1) * s + c2) * s + c3) * s + c4) * s * x + x
+            far = one - two / (exp(t + t) + one)
+            return (-far if x < zero else far) if t > border else near
+
+        return formula
+    p0, p1, p2 = (f(c) for c in above)
+    q0, q1, q2 = (f(c) for c in below)
+
+    def formula64(x: Any) -> Any:
+        t = abs(x)
+        s = x * x
+        near = x + x * s * (((p0 * s + p1) * s + p2) / (((s + q0) * s + q1) * s + q2))
+        far = one - two / (exp(t + t) + one)
+        return (-far if x < zero else far) if t > border else near
+
+    return formula64
+
+
 @inlined(fastmath={"reassoc", "nsz"})
 def add(real: Any) -> Function:
     """total + term, for a sum whose terms may be added in any order: only so can several be added at once."""

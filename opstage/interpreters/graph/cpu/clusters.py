@@ -1,0 +1,236 @@
+"""Clusters: equations that one loop can do, so that what passes between them never goes to memory.
+
+A cluster runs over `size` elements. Where it has a reduction these are rows of `extent` elements: some of its values
+then are one per row, and the loop goes over a row as often as a reduction must be complete before its result is used.
+Sums over the rows, one per column, are added up on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import final
+
+from ....ops.closed import Equation
+from . import views
+from .formulas import elementwise
+from .legal import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, Legal
+from .views import View
+
+_MOST_EQUATIONS = 48
+_MOST_OPERANDS = 24
+
+
+class Level(Enum):
+    """How many of a value there are."""
+
+    ELEMENT = "one for each element"
+    ROW = "one for each row"
+    COLUMN = "one for each column, when the loop is over"
+
+
+@final
+class Unit:
+    """What is done at one time: a cluster, or a single equation that is none."""
+
+    __slots__ = ("equations", "number", "cluster", "readers")
+
+    def __init__(self, equation: Equation, number: int, cluster: Cluster | None = None):
+        self.equations = [equation]
+        self.number = number
+        self.cluster = cluster
+        self.readers: set[int] = set()  # the numbers of the units that read it
+
+
+@final
+class Cluster:
+    """A cluster in the making.
+
+    levels      of every value that is made here
+    operands    views of what is read from outside, each with its level; `cuts` are the borders of axes of them all
+    """
+
+    __slots__ = ("legal", "size", "extent", "levels", "operands", "cuts")
+
+    def __init__(self, legal: Legal, size: int):
+        self.legal = legal
+        self.size = size
+        self.extent: int | None = None
+        self.levels: dict[int, Level] = {}
+        self.operands: dict[tuple[View, Level], None] = {}
+        self.cuts: list[int] = [1, size] if size > 1 else [1]
+
+    @property
+    def rows(self) -> int:
+        return self.size // (self.extent or 1)
+
+    def admit(self, e: Equation) -> bool:
+        """Take in an equation if the loop can do it too; whether it could. A refusal changes nothing."""
+        before = self.extent, list(self.cuts), dict(self.operands)
+        level = self._level(e)
+        if level is None or len(self.levels) >= _MOST_EQUATIONS or len(self.operands) > _MOST_OPERANDS:
+            self.extent, self.cuts, self.operands = before
+            return False
+        self.levels[e.outputs[0]] = level
+        return True
+
+    def _level(self, e: Equation) -> Level | None:
+        legal = self.legal
+        if e.primitive in REDUCTIONS:
+            view = legal.views[e.inputs[0]]
+            if view.size != self.size or not self._set_extent(e.static["extent"]):
+                return None
+            if not self._read(e.inputs[0], Level.ELEMENT):
+                return None
+            return Level.COLUMN if e.primitive is COLUMN_SUM else Level.ROW
+        size = math.prod(legal.views[e.outputs[0]].shape)
+        for level, count in ((Level.ELEMENT, self.size), (Level.ROW, self.rows if self.extent else -1)):
+            if size == count:
+                before = list(self.cuts), dict(self.operands)
+                if all(self._read(slot, level) for slot in e.inputs):
+                    return level
+                self.cuts, self.operands = before
+        return None
+
+    def _set_extent(self, extent: int) -> bool:
+        if self.extent is not None:
+            return self.extent == extent
+        if extent <= 1 or not self._cut([extent]):
+            return False
+        self.extent = extent
+        return all(self._fits(view, level) for view, level in self.operands)
+
+    def _cut(self, at: Sequence[int]) -> bool:
+        cuts = views.chain(self.cuts, at)
+        if cuts is None:
+            return False
+        self.cuts = cuts
+        return True
+
+    def _read(self, slot: int, level: Level) -> bool:
+        """Whether a value can be read at this level; one from outside becomes an operand."""
+        legal = self.legal
+        if slot in legal.literals:
+            return True
+        view = legal.views[slot]
+        made = self.levels.get(view.root)
+        if made is not None:
+            if made is level:
+                return view.offset == 0 and view.contiguous and view.size == math.prod(legal.views[view.root].shape)
+            return made is Level.ROW and level is Level.ELEMENT and self._spreads_rows(view)
+        scale = (self.extent or 1) if level is Level.ROW else 1
+        axes = views.merged(view.shape, view.strides)
+        if not self._cut([c * scale for c in views.suffixes([n for n, _ in axes])]):
+            return False
+        self.operands[view, level] = None
+        return all(self._fits(*operand) for operand in self.operands)
+
+    def _spreads_rows(self, view: View) -> bool:
+        """Whether element i of the view is row i // extent."""
+        assert self.extent is not None
+        axes = views.merged(view.shape, view.strides)
+        expected = [(self.rows, 1), (self.extent, 0)] if self.rows > 1 else [(self.extent, 0)]
+        return view.offset == 0 and axes == expected
+
+    def _fits(self, view: View, level: Level) -> bool:
+        """Whether a row of an operand has one stride."""
+        if level is Level.ROW or self.extent is None:
+            return True
+        strides = self.strides(view, level)
+        if strides is None:
+            return False
+        inner = [c for c in self.cuts if c < self.extent]
+        sizes = [b // a for a, b in zip(inner, [*inner[1:], self.extent])]
+        return len(views.merged(tuple(reversed(sizes)), tuple(strides[len(strides) - len(inner) :]))) <= 1
+
+    def strides(self, view: View, level: Level) -> list[int] | None:
+        """The strides of an operand for the axes between the cuts, outermost first."""
+        scale = (self.extent or 1) if level is Level.ROW else 1
+        cuts = [c // scale for c in self.cuts if c >= scale]
+        return views.split(views.merged(view.shape, view.strides), cuts[:-1])
+
+
+def gather(legal: Legal) -> list[Unit]:
+    """The units of a graph, in an order in which they can be done."""
+    return _Gathering(legal).units()
+
+
+class _Gathering:
+    """One walk over the equations. Each joins the latest unit of its operands, or starts one.
+
+    Units are numbered as they start, and a unit reads from those of lower numbers alone: so their numbers are an order
+    to do them in, and no search for circles is needed. When an equation brings two clusters together, the earlier one
+    becomes a part of the later one, unless a unit between them reads it.
+    """
+
+    def __init__(self, legal: Legal):
+        self.legal = legal
+        self.maker: dict[int, Unit] = {}
+        self.found: list[Unit | None] = []
+
+    def units(self) -> list[Unit]:
+        for e in self.legal.equations:
+            unit = self._joined(e) or self._new(e)
+            for maker in self._makers(e):
+                if maker is not unit:
+                    maker.readers.add(unit.number)
+            self.maker.update(dict.fromkeys(e.outputs, unit))
+        return [unit for unit in self.found if unit is not None]
+
+    def _new(self, e: Equation) -> Unit:
+        cluster = None
+        if self._clusters(e):
+            of = e.inputs[0] if e.primitive in REDUCTIONS else e.outputs[0]
+            cluster = Cluster(self.legal, self.legal.views[of].size)
+            if not cluster.admit(e):
+                raise AssertionError(f"{e.primitive} fits no loop of its own")
+        unit = Unit(e, len(self.found), cluster)
+        self.found.append(unit)
+        return unit
+
+    def _clusters(self, e: Equation) -> bool:
+        if e.primitive in REDUCTIONS or e.primitive is INDEX_CHECK:
+            return True
+        types = [self.legal.types[slot] for slot in (*e.inputs, *e.outputs)]
+        return (
+            len(e.outputs) == 1
+            and elementwise(e.primitive, tuple(types[:-1]), types[-1])
+            and all(self.legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+        )
+
+    def _makers(self, e: Equation) -> list[Unit]:
+        roots = (self.legal.views[slot].root for slot in e.inputs if slot not in self.legal.literals)
+        made = {unit.number: unit for root in roots if (unit := self.maker.get(root)) is not None}
+        return [made[number] for number in sorted(made, reverse=True)]
+
+    def _joined(self, e: Equation) -> Unit | None:
+        if not self._clusters(e):
+            return None
+        makers = self._makers(e)
+        if not makers or makers[0].cluster is None:
+            return None
+        latest = makers[0]
+        for earlier in makers[1:]:
+            self._merge(earlier, latest)
+        assert latest.cluster is not None
+        if not latest.cluster.admit(e):
+            return None
+        latest.equations.append(e)
+        return latest
+
+    def _merge(self, earlier: Unit, later: Unit) -> None:
+        """Do `earlier` as a part of `later`, if one loop can do both and no unit between them waits for it."""
+        if earlier.cluster is None or later.cluster is None or earlier.cluster.size != later.cluster.size:
+            return
+        if any(number < later.number for number in earlier.readers):
+            return
+        cluster = Cluster(self.legal, later.cluster.size)
+        equations = earlier.equations + later.equations
+        if not all(cluster.admit(e) for e in equations):
+            return
+        later.equations, later.cluster = equations, cluster
+        later.readers |= earlier.readers - {later.number}
+        self.found[earlier.number] = None
+        for e in earlier.equations:
+            self.maker.update(dict.fromkeys(e.outputs, later))

@@ -1,0 +1,240 @@
+"""Ops of one element as text of generated kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
+from importlib import import_module
+from typing import Any, final
+
+import numpy as np
+
+from ....ops.primitive import Primitive, Static
+from ....ops.types import DType, TensorType, dtype_name
+from ...eager_cpu.kernels.numbers import number
+from ...eager_cpu.loops import functions
+from ...eager_cpu.loops.jit import register_formulas
+from ...scalar import activation
+
+Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
+
+
+@final
+class Constants:
+    """Names for the numbers of a kernel, which its text only refers to: `definitions` says what they are."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], str] = {}
+
+    def __call__(self, value: Any, dtype: DType) -> str:
+        """The name of `value`, rounded once to `dtype`."""
+        kind = dtype_name(dtype)
+        if kind == "bool":
+            return "True" if value else "False"
+        exact = number(value if not isinstance(value, np.generic) else value.item(), dtype)
+        rounded = np.dtype(dtype).type(exact)
+        text = float(rounded).hex() if dtype.kind == "f" else str(int(rounded))
+        return self._names.setdefault((kind, text), f"k{len(self._names)}")
+
+    @property
+    def definitions(self) -> list[str]:
+        """`k0 = float32(float.fromhex('0x1p+0'))` and so on."""
+        return [
+            f"{name} = {kind}({f'float.fromhex({text!r})' if kind.startswith('float') else text})"
+            for (kind, text), name in self._names.items()
+        ]
+
+
+def _plain(template: str) -> Emit:
+    """`{0}`, `{1}` are the operands; integers are brought back to their own width."""
+
+    def emit(
+        constants: Constants, out: TensorType, ins: tuple[TensorType, ...], args: tuple[str, ...], static: Static
+    ) -> str:
+        text = f"({template.format(*args, zero=_Lazy(constants, ins, 0), one=_Lazy(constants, ins, 1))})"
+        return f"{dtype_name(out.dtype)}{text}" if out.dtype.kind == "i" else text
+
+    return emit
+
+
+class _Lazy(str):
+    """A constant that is named only if the template asks for it."""
+
+    def __new__(cls, constants: Constants, ins: tuple[TensorType, ...], value: int) -> _Lazy:
+        made = super().__new__(cls, "")
+        made.__dict__.update(constants=constants, dtype=ins[0].dtype, value=value)
+        return made
+
+    def __format__(self, spec: str) -> str:
+        return str(self.__dict__["constants"](self.__dict__["value"], self.__dict__["dtype"]))
+
+
+def _scale(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+    text = f"({args[0]} * {constants(static['c'], out.dtype)})"
+    return f"{dtype_name(out.dtype)}{text}" if out.dtype.kind == "i" else text
+
+
+def _pow(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+    (x,) = args
+    exponent = Fraction(number(static["exponent"], out.dtype))
+    simple = {Fraction(2): f"({x} * {x})", Fraction(1, 2): f"sqrt({x})"}
+    if exponent in simple:
+        return simple[exponent]
+    if exponent == -1:
+        return f"({constants(1, out.dtype)} / {x})"
+    if exponent == Fraction(-1, 2):
+        return f"({constants(1, out.dtype)} / sqrt({x}))"
+    return f"({x} ** {constants(static['exponent'], out.dtype)})"
+
+
+def _clamp(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+    (x,) = args
+    lo, hi = constants(static["lo"], out.dtype), constants(static["hi"], out.dtype)
+    return f"({lo} if {x} < {lo} else ({hi} if {x} > {hi} else {x}))"
+
+
+def _safe_log(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+    (x,) = args
+    eps = constants(static["eps"], out.dtype)
+    return f"log({eps} if {x} < {eps} else {x})"
+
+
+def _cast(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+    (x,), before, after = args, ins[0].dtype, out.dtype
+    if before == after:
+        return x
+    if after.kind == "b":
+        return f"({x} != {constants(0, before)})"
+    if before.kind == "b":
+        return f"({constants(1, after)} if {x} else {constants(0, after)})"
+    return f"{dtype_name(after)}({x})"
+
+
+def _call(name: str) -> Emit:
+    """A formula of `opstage.interpreters.scalar`; `*` stands for the form of the GELU."""
+
+    def emit(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
+        function = name.replace("*", "tanh" if static.get("approximate") == "tanh" else "erf")
+        return f"{function}_{dtype_name(out.dtype)}({', '.join(args)})"
+
+    return emit
+
+
+FORMULAS: Mapping[str, Emit] = {
+    "add": _plain("{0} + {1}"),
+    "sub": _plain("{0} - {1}"),
+    "mul": _plain("{0} * {1}"),
+    "div": _plain("{0} / {1}"),
+    # a nan wins, whichever side it is on
+    "maximum": _plain("{0} if ({0} > {1} or {0} != {0}) else {1}"),
+    "minimum": _plain("{0} if ({0} < {1} or {0} != {0}) else {1}"),
+    "neg": _plain("-{0}"),
+    "abs": _plain("abs({0})"),
+    "scale": _scale,
+    "sqrt": _plain("sqrt({0})"),
+    "exp": _plain("exp({0})"),
+    "log": _plain("log({0})"),
+    "inv": _plain("{one} / {0}"),
+    "sin": _plain("sin({0})"),
+    "cos": _plain("cos({0})"),
+    "tanh": _plain("tanh({0})"),
+    "erf": _plain("erf({0})"),
+    "sigmoid": _call("sigmoid"),
+    "softplus": _plain("({0} if {0} > {zero} else {zero}) + log1p(exp(-abs({0})))"),
+    "pow": _pow,
+    "clamp": _clamp,
+    "safe_log": _safe_log,
+    "relu": _plain("{zero} if {0} <= {zero} else {0}"),
+    "relu_grad": _plain("{zero} if {0} <= {zero} else {1}"),
+    "tanh_grad": _call("tanh_grad"),
+    "sigmoid_grad": _call("sigmoid_grad"),
+    "silu": _call("silu"),
+    "silu_grad": _call("silu_grad"),
+    "gelu": _call("gelu_*"),
+    "gelu_grad": _call("gelu_*_grad"),
+    "less": _plain("{0} < {1}"),
+    "less_equal": _plain("{0} <= {1}"),
+    "equal": _plain("{0} == {1}"),
+    "logical_and": _plain("{0} and {1}"),
+    "logical_not": _plain("not {0}"),
+    "select": lambda constants, out, ins, args, static: f"({args[1]} if {args[0]} else {args[2]})",
+    "cast": _cast,
+    "detach": lambda constants, out, ins, args, static: args[0],
+    "contiguous": lambda constants, out, ins, args, static: args[0],
+}
+"""By the name of the primitive. The functions that the texts call are those of `namespace`."""
+
+
+def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
+    """Whether generated kernels have a formula for this op, on these dtypes."""
+    return primitive.name in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))
+
+
+@cache
+def namespace() -> dict[str, Any]:
+    """What the text of a kernel may refer to."""
+    numba = import_module("numba")
+    register_formulas()
+    exp, erf = functions.exp, functions.erf
+
+    def inlined(formula: Any) -> Any:
+        return numba.njit(forceinline=True, error_model="numpy")(formula)
+
+    names: dict[str, Any] = {
+        "float32": np.float32,
+        "float64": np.float64,
+        "int32": np.int32,
+        "int64": np.int64,
+        "exp": exp,
+        "erf": erf,
+        "tanh": functions.tanh,
+        "add": functions.add,
+        "log": np.log,
+        "log1p": np.log1p,
+        "sqrt": math.sqrt,
+        "sin": np.sin,
+        "cos": np.cos,
+    }
+    names["uint8"] = np.uint8
+    for real in (np.float32, np.float64):
+        ordered, unordered, least = _order(real)
+        names[f"least_{real.__name__}"] = least
+        names[f"nan_{real.__name__}"] = real(np.nan)
+        formulas = {
+            "ordered": ordered,
+            "unordered": unordered,
+            "sigmoid": activation.sigmoid(real, exp),
+            "sigmoid_grad": activation.sigmoid_grad(real),
+            "tanh_grad": activation.tanh_grad(real),
+            "silu": activation.silu(real, exp),
+            "silu_grad": activation.silu_grad(real, exp),
+            "gelu_tanh": activation.gelu_tanh(real, exp),
+            "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
+            "gelu_erf": activation.gelu_erf(real, erf),
+            "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
+        }
+        names.update({f"{name}_{real.__name__}": inlined(formula) for name, formula in formulas.items()})
+    return names
+
+
+def _order(real: Any) -> tuple[Any, Any, Any]:
+    """Integers of the order of floats, because a maximum of floats that minds nan is not a vector instruction.
+
+    The way there, the way back, and the least of them.
+    """
+    integer = np.int32 if real is np.float32 else np.int64
+    info = np.iinfo(integer)
+    sign, rest = integer(info.bits - 1), integer(info.max)
+
+    def ordered(x: Any) -> Any:
+        b = real(x).view(integer)
+        return integer(b ^ integer(integer(b >> sign) & rest))
+
+    def unordered(b: Any) -> Any:
+        return integer(b ^ integer(integer(b >> sign) & rest)).view(real)
+
+    return ordered, unordered, integer(info.min)

@@ -1,0 +1,361 @@
+"""A graph's equations in the forms that the compiled executor has loops for.
+
+Layout ops become views, reductions run over trailing or leading axes, operands of products have a unit stride, and a
+concatenation is a block of memory whose parts are written where they belong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.closed import Body, Equation
+from ....ops.primitive import Primitive
+from ....ops.types import TensorType
+from . import views
+from .formulas import elementwise
+from .views import View, whole
+
+Array = npt.NDArray[Any]
+
+
+def _internal(name: str, doc: str) -> Primitive:
+    def shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
+        raise AssertionError(f"{name} is made by the planner, which knows its type")
+
+    return Primitive(name, doc, operands=("*xs",), shape=shape, differentiable=False)
+
+
+CONTIGUOUS = _internal("contiguous", "A copy in row-major order.")
+ROW_SUM = _internal("row_sum", "Sums over the last `extent` elements, the trailing axes.")
+ROW_MAX = _internal("row_max", "Maxima over the last `extent` elements, the trailing axes; nan if there is one.")
+COLUMN_SUM = _internal("column_sum", "Sums over the leading axes; `extent` elements remain.")
+ASSEMBLE = _internal("assemble", "Memory whose parts other equations have written.")
+INDEX_CHECK = _internal("index_check", "x where 0 <= index < `size`; elsewhere an index is out of range.")
+
+REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
+_LONG = 1 << 14
+"""A sum of more elements than this is one of sums, that several workers can do."""
+
+
+class Part(NamedTuple):
+    """Where a slot lies within the memory of another one."""
+
+    whole: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+@final
+class Legal:
+    """The equations in legal form.
+
+    views       of every slot that is read; its root is an input, a constant or an output of an equation
+    literals    slots that hold one number everywhere
+    constants   the arrays of slots that are known
+    parts       slots that have no memory of their own
+    """
+
+    def __init__(self, body: Body):
+        self.body = body
+        self.types: list[TensorType] = list(body.types)
+        self.equations: list[Equation] = []
+        self.views: dict[int, View] = {}
+        self.literals: dict[int, Any] = {}
+        self.constants: dict[int, Array] = {}
+        self.parts: dict[int, Part] = {}
+        self._materialised: dict[int, int] = {}
+        self._maker: dict[int, Equation] = {}
+        self._read: set[int] = set()  # roots that an equation or a view reads
+        for slot in body.inputs:
+            self._own(slot)
+        for constant in body.constants:
+            self._constant(constant.slot, constant.value)
+        for equation in body.equations:
+            self._equation(equation)
+        self.outputs = [self._output(slot) for slot in body.outputs]
+
+    # Slots ----------------------------------------------------------------------------------------------------------
+
+    def _shape(self, slot: int) -> tuple[int, ...]:
+        shape: Any = self.types[slot].shape
+        return tuple(shape)
+
+    def _own(self, slot: int) -> int:
+        self.views[slot] = whole(slot, self._shape(slot))
+        return slot
+
+    def _fresh(self, shape: Sequence[int], like: TensorType) -> int:
+        self.types.append(TensorType(tuple(shape), like.dtype))
+        return self._own(len(self.types) - 1)
+
+    def _seen(self, view: View, like: TensorType) -> int:
+        """A slot for a view."""
+        self.types.append(TensorType(view.shape, like.dtype))
+        self.views[len(self.types) - 1] = view
+        return len(self.types) - 1
+
+    def _constant(self, slot: int, value: Array) -> None:
+        self._own(slot)
+        self.constants[slot] = value
+        if value.size == 1 and value.dtype.kind in "fib":
+            self.literals[slot] = value.reshape(()).item()
+
+    def _emit(self, primitive: Primitive, inputs: Sequence[int], out: int, of: Equation, **static: Any) -> int:
+        self._append(
+            of._replace(primitive=primitive, static=static, inputs=tuple(inputs), outputs=(out,), opened=False)
+        )
+        return out
+
+    def _append(self, e: Equation) -> None:
+        self.equations.append(e)
+        self._maker.update(dict.fromkeys(e.outputs, e))
+        self._read.update([self.views[slot].root for slot in e.inputs])
+
+    def contiguous(self, slot: int, of: Equation, *, offset_free: bool = False) -> int:
+        """A slot of the same value with packed strides."""
+        view = self.views[slot]
+        if slot not in self.literals and view.contiguous and (not offset_free or view.offset == 0):
+            return slot
+        copy = self._materialised.get(slot)
+        if copy is None:
+            copy = self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), of)
+            self._materialised[slot] = copy
+        return copy
+
+    def _output(self, slot: int) -> int:
+        if slot in self.literals or not self.body.equations:
+            return slot
+        view = self.views[slot]
+        root_size = math.prod(self._shape(view.root))
+        if view.contiguous and view.size == root_size and view.root not in self.parts:
+            return slot
+        return self.contiguous(slot, self.body.equations[-1]) if not view.contiguous else self._copied(slot)
+
+    def _copied(self, slot: int) -> int:
+        of = self.body.equations[-1]
+        return self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), of)
+
+    # Equations ------------------------------------------------------------------------------------------------------
+
+    def _equation(self, e: Equation) -> None:
+        ins = [self.types[slot] for slot in e.inputs]
+        outs = [self.types[slot] for slot in e.outputs]
+        sizes = [math.prod(self._shape(slot)) for slot in (*e.inputs, *e.outputs)]
+        name = e.primitive.name
+        if 0 in sizes or any(t.dtype.kind == "O" for t in (*ins, *outs)):
+            self._host(e)
+        elif name == "full":
+            self._own(e.outputs[0])
+            self.literals[e.outputs[0]] = e.static["value"]
+        elif name == "iota":
+            self._iota(e)
+        elif name in _LAYOUT and self._layout(e):
+            pass
+        elif name == "concat":
+            self._concat(e)
+        elif name in ("reduce_sum", "reduce_max") and self._reduce(e):
+            pass
+        elif name in ("matmul", "bmm") and ins[0].dtype.kind == "f":
+            self._product(e)
+        elif name == "gather_vec" and e.inputs[0] in self.literals and e.static["mode"] == "raise":
+            # cross_entropy weighs its classes by ones, to have the labels looked at
+            self._own(e.outputs[0])
+            self._emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self._shape(e.inputs[0])[0])
+        elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
+            self._own(e.outputs[0])
+            self._append(e)
+        else:
+            self._host(e)
+
+    def _host(self, e: Equation) -> None:
+        for slot in e.outputs:
+            self._own(slot)
+        self._append(e)
+
+    def _iota(self, e: Equation) -> None:
+        (out,), axis = e.outputs, e.static["axis"]
+        shape, dtype = self._shape(out), self.types[out].dtype
+        if not shape:
+            self.literals[out] = 0
+            self._own(out)
+            return
+        counted = np.arange(shape[axis], dtype=dtype)
+        slot = self._fresh(counted.shape, self.types[out])
+        self.constants[slot] = counted
+        strides = tuple(int(a == axis) if n > 1 else 0 for a, n in enumerate(shape))
+        self.views[out] = View(slot, 0, shape, strides)
+
+    def _layout(self, e: Equation) -> bool:
+        (x, *_), (out,), static = e.inputs, e.outputs, e.static
+        shape, view = self._shape(out), self.views[x]
+        if x in self.literals:
+            self.literals[out] = self.literals[x]
+            self._own(out)
+            return True
+        name = e.primitive.name
+        found: View | None
+        if name == "broadcast_to":
+            found = views.broadcast(view, shape)
+        elif name == "permute":
+            found = views.permute(view, static["axes"])
+        elif name == "slice":
+            found = views.cut(view, static["axis"], static["start"], static["length"], static["step"])
+        elif name in ("gather_row", "gather_scalar"):
+            if not 0 <= static["index"] < view.shape[0]:
+                return False
+            found = views.without(view, 0, static["index"])
+        elif name == "detach":
+            found = view
+        else:
+            found = views.reshape(view, shape)
+            if found is None:
+                found = views.reshape(self.views[self.contiguous(x, e)], shape)
+        assert found is not None
+        self.views[out] = found
+        self._read.add(found.root)
+        return True
+
+    def _concat(self, e: Equation) -> None:
+        (out,), axis = e.outputs, e.static["axis"]
+        self._own(out)
+        strides, start, parts = views.packed(self._shape(out)), 0, []
+        used: set[int] = set()
+        for slot in e.inputs:
+            length = self._shape(slot)[axis]
+            view = self.views[slot]
+            produced = view.root == slot and slot not in self.parts and slot not in used and self._writable(slot)
+            part = (
+                slot
+                if produced
+                else self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), e)
+            )
+            used.add(part)
+            offset = start * strides[axis]
+            self.parts[part] = Part(out, offset, strides)
+            self.views[part] = View(part, 0, self._shape(part), strides)
+            parts.append(part)
+            start += length
+        self._emit(ASSEMBLE, parts, out, e)
+
+    def _writable(self, slot: int) -> bool:
+        """Whether the equation that makes `slot` can write it with any strides, and nobody has read it yet."""
+        maker = self._maker.get(slot)
+        return (
+            maker is not None
+            and elementwise(maker.primitive, (), self.types[slot])
+            and slot not in self._read
+            and slot not in self.body.outputs
+        )
+
+    def _reduce(self, e: Equation) -> bool:
+        (x,), (out,) = e.inputs, e.outputs
+        if x in self.literals:
+            x = self.contiguous(x, e)
+        kind, dtype = e.primitive.name, self.types[out].dtype
+        if dtype.kind != "f":
+            return False  # integers are added in int64, on the host
+        view = self.views[x]
+        axes = [a for a in e.static["axes"] if view.shape[a] > 1]
+        if not axes:
+            kept_all = views.reshape(view, self._shape(out))  # only axes of size 1 go
+            assert kept_all is not None
+            self.views[out] = kept_all
+            return True
+        rank = len(view.shape)
+        trailing = rank
+        while trailing - 1 in axes or (trailing > 0 and view.shape[trailing - 1] == 1):
+            trailing -= 1
+        kept = [a for a in range(rank) if a not in axes]
+        if trailing < rank and any(a >= trailing for a in axes):
+            inner = range(trailing, rank)
+            x = self._trailing(x, kind, math.prod(view.shape[a] for a in inner), view.shape[:trailing], e)
+            view = self.views[x]
+            axes = [a for a in axes if a < trailing]
+            kept = [a for a in kept if a < trailing]
+        if axes:
+            leading = kind == "reduce_sum" and all(
+                a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes
+            )
+            if leading:
+                extent = math.prod(view.shape[a] for a in kept)
+                total = self._fresh((extent,), self.types[x])
+                x = self._emit(COLUMN_SUM, (x,), total, e, extent=extent)
+            else:
+                moved = self._seen(views.permute(view, (*kept, *axes)), self.types[x])
+                extent = math.prod(view.shape[a] for a in axes)
+                if len(views.merged(self.views[moved].shape[len(kept) :], self.views[moved].strides[len(kept) :])) > 1:
+                    moved = self.contiguous(moved, e)
+                x = self._trailing(moved, kind, extent, tuple(view.shape[a] for a in kept), e)
+        result = views.reshape(self.views[x], self._shape(out))
+        assert result is not None
+        self.views[out] = result
+        return True
+
+    def _trailing(self, x: int, kind: str, extent: int, rows: tuple[int, ...], e: Equation) -> int:
+        """x (*rows, …) reduced over its last `extent` elements."""
+        primitive = ROW_SUM if kind == "reduce_sum" else ROW_MAX
+        count = math.prod(rows)
+        if count == 1 and extent > _LONG:
+            part = max(d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0)
+            cut = views.reshape(self.views[x], (part, extent // part)) if part >= 8 else None
+            if cut is not None:
+                partial = self._fresh((part,), self.types[x])
+                x = self._emit(primitive, (self._seen(cut, self.types[x]),), partial, e, extent=extent // part)
+                extent = part
+        total = self._fresh((count,), self.types[x])
+        self._emit(primitive, (x,), total, e, extent=extent)
+        return self._seen(whole(total, rows)._replace(shape=rows), self.types[x])
+
+    def _product(self, e: Equation) -> None:
+        a, b = (self._matrix(slot, e) for slot in e.inputs)
+        if batch_axes(self.views[a], self.views[b]) is None:
+            a, b = self.contiguous(a, e), self.contiguous(b, e)
+        (out,) = e.outputs
+        self._own(out)
+        self._append(e._replace(inputs=(a, b)))
+
+    def _matrix(self, slot: int, e: Equation) -> int:
+        if slot in self.literals or leading_dimension(self.views[slot]) is None:
+            return self.contiguous(slot, e)
+        return slot
+
+
+_LAYOUT = frozenset({"broadcast_to", "reshape", "permute", "slice", "gather_row", "gather_scalar", "detach"})
+
+
+# Matrices ------------------------------------------------------------------------------------------------------------
+
+
+class Leading(NamedTuple):
+    """How a BLAS sees a matrix: stored transposed or not, and the stride between its stored rows."""
+
+    transposed: bool
+    dimension: int
+
+
+def leading_dimension(view: View) -> Leading | None:
+    """Of the matrices along the last two axes; None if neither axis has a unit stride."""
+    (m, k), (sm, sk) = view.shape[-2:], view.strides[-2:]
+    if (sk == 1 or k == 1) and (m == 1 or sm >= k):
+        return Leading(False, sm if m > 1 else k)
+    if (sm == 1 or m == 1) and (k == 1 or sk >= m):
+        return Leading(True, sk if k > 1 else m)
+    return None
+
+
+def batch_axes(a: View, b: View) -> list[tuple[int, int, int]] | None:
+    """(size, stride in a, stride in b) of at most two axes over which products are taken; None if there are more."""
+    axes: list[tuple[int, int, int]] = []
+    for n, s, t in zip(a.shape[:-2], a.strides[:-2], b.strides[:-2]):
+        if n == 1:
+            continue
+        if axes and axes[-1][1] == s * n and axes[-1][2] == t * n:
+            axes[-1] = (axes[-1][0] * n, s, t)
+        else:
+            axes.append((n, s, t))
+    return axes if len(axes) <= 2 else None

@@ -1,0 +1,137 @@
+"""A graph made ready to run: which loops, in which order, on which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.closed import Body, Equation
+from ....ops.types import dtype_name
+from ...native.pool import workers
+from .arena import Item, arrange
+from .clusters import Level, Unit, gather
+from .legal import ASSEMBLE, Legal
+from .products import product_loop
+from .source import Address, Loop, Room, Word, cluster_loop, total_loop
+
+Array = npt.NDArray[Any]
+
+_FEW = 1 << 13
+"""Elements; a loop over fewer is not divided among the workers."""
+
+
+class NativeStep(NamedTuple):
+    """A loop in machine code."""
+
+    loop: Loop
+    parallel: bool
+    unit: int
+
+
+class HostStep(NamedTuple):
+    """An op that eager_cpu computes, on views of the program's memory."""
+
+    equation: Equation
+    unit: int
+
+
+@final
+class Plan:
+    """What is done, and where everything lies.
+
+    offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
+    outputs     roots that are results, each a buffer of its own
+    """
+
+    def __init__(self, body: Body):
+        self.legal = legal = Legal(body)
+        self.units = gather(legal)
+        self.results = dict.fromkeys(
+            legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views
+        )
+        made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
+        self.results = {root: None for root in self.results if root in made}
+        read = self._read_by()
+        self.steps: list[NativeStep | HostStep] = []
+        items: list[Item] = []
+        for number, unit in enumerate(self.units):
+            loops = self._lower(unit, number, read)
+            for loop in loops:
+                rooms = {word.key: word for word in loop.words if isinstance(word, Room)}
+                items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
+        for slot, first in made.items():
+            if slot in self.results or slot in legal.parts:
+                continue
+            readers = read.get(slot, set())
+            if self._kept_in_registers(slot, self.units[first], readers, first):
+                continue
+            nbytes: Any = legal.types[slot].nbytes
+            start = min([first, *[made[p] for p, part in legal.parts.items() if part.whole == slot]])
+            items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
+        seen: dict[Hashable, Item] = {item.key: item for item in items}
+        self.offsets, self.arena_bytes = arrange(list(seen.values()))
+
+    def _read_by(self) -> dict[int, set[int]]:
+        """The numbers of the units that read each root; a whole is read by whoever reads a part of it."""
+        legal = self.legal
+        read: dict[int, set[int]] = {}
+        for number, unit in enumerate(self.units):
+            for e in unit.equations:
+                for slot in e.inputs:
+                    if slot not in legal.literals:
+                        root = legal.views[slot].root
+                        read.setdefault(root, set()).add(number)
+                        part = legal.parts.get(root)
+                        if part is not None:
+                            read.setdefault(part.whole, set()).add(number)
+        return read
+
+    def _kept_in_registers(self, slot: int, unit: Unit, readers: set[int], number: int) -> bool:
+        if unit.cluster is None:
+            return False
+        if unit.cluster.levels[slot] is Level.COLUMN:
+            return False
+        return not readers - {number}
+
+    def _lower(self, unit: Unit, number: int, read: dict[int, set[int]]) -> list[Loop]:
+        legal = self.legal
+        if unit.cluster is None:
+            (e,) = unit.equations
+            if e.primitive is ASSEMBLE:
+                return []
+            loop = product_loop(legal, e, workers()) if _is_product(legal, e) else None
+            if loop is None:
+                self.steps.append(HostStep(e, number))
+                return []
+            self.steps.append(NativeStep(loop, loop.tasks > 1, number))
+            return [loop]
+        stored = {
+            slot
+            for slot in unit.cluster.levels
+            if slot in self.results or slot in legal.parts or read.get(slot, set()) - {number}
+        }
+        loop = cluster_loop(unit.cluster, unit.equations, stored)
+        parallel = unit.cluster.size >= _FEW and loop.tasks > 1
+        self.steps.append(NativeStep(loop, parallel, number))
+        loops = [loop]
+        for room, slot in loop.totals:
+            dtype = dtype_name(legal.types[slot].dtype)
+            count = int(np.prod(legal.views[slot].shape))
+            total = total_loop(room, slot, count, workers() if parallel else 1, dtype)
+            self.steps.append(NativeStep(total, False, number))
+            loops.append(total)
+        return loops
+
+
+def _is_product(legal: Legal, e: Equation) -> bool:
+    return (
+        e.primitive.name in ("matmul", "bmm")
+        and legal.types[e.outputs[0]].dtype.kind == "f"
+        and all(legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+    )
+
+
+__all__ = ["Address", "HostStep", "NativeStep", "Plan", "Word"]

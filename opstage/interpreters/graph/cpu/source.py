@@ -1,0 +1,399 @@
+"""The text of a cluster's kernel.
+
+It depends on the ops, the dtypes and which strides are 0 or 1, not on sizes: these are arguments. So clusters that look
+alike, in the layers of a model or for another batch, share one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, final
+
+from ....ops.closed import Equation
+from ....ops.types import dtype_name
+from ...native import access
+from ...native.compiler import Kernel, compile_kernel
+from . import views
+from .clusters import Cluster, Level
+from .formulas import FORMULAS, Constants, namespace
+from .legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
+from .views import View
+
+
+class Address(NamedTuple):
+    """A word of a kernel's arguments: where a slot's memory is, `offset` bytes on."""
+
+    slot: int
+    offset: int
+
+
+class Room(NamedTuple):
+    """A word: where memory of `nbytes` for each worker is; `key` tells the rooms of a kernel apart."""
+
+    key: str
+    nbytes: int
+
+
+class ErrorFlag(NamedTuple):
+    """A word: where an index out of range is noted."""
+
+
+Word = int | Address | Room | ErrorFlag
+
+
+class Loop(NamedTuple):
+    """A kernel and what it is called with.
+
+    totals      (room, slot) of the sums over rows, which each worker has in a room of its own
+    """
+
+    kernel: Kernel
+    tasks: int
+    words: tuple[Word, ...]
+    totals: tuple[tuple[Room, int], ...]
+
+
+def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> Loop:
+    """The kernel of a cluster that leaves the values of `stored` in memory."""
+    return _Writer(cluster, equations, stored).loop()
+
+
+class _Operand(NamedTuple):
+    name: str
+    dtype: str
+    level: Level
+    scope: str
+    view: View
+    written: bool
+
+
+@final
+class _Writer:
+    def __init__(self, cluster: Cluster, equations: list[Equation], stored: Collection[int]):
+        self.cluster = cluster
+        self.legal: Legal = cluster.legal
+        self.equations = equations
+        self.extent = cluster.extent
+        self.constants = Constants()
+        self.words: list[Word] = []
+        self.scopes = 0
+        self.names: dict[str, Any] = {}
+        self.rooms: list[tuple[Room, int]] = []
+        self.reads = {
+            (view, level): _Operand(
+                f"x{i}", dtype_name(self.legal.types[view.root].dtype), level, access.READ, view, False
+            )
+            for i, (view, level) in enumerate(cluster.operands)
+        }
+        self.writes = {
+            slot: _Operand(
+                f"y{i}",
+                dtype_name(self.legal.types[slot].dtype),
+                cluster.levels[slot],
+                self._scope(),
+                self._target(slot),
+                True,
+            )
+            for i, slot in enumerate(s for s in cluster.levels if s in stored and cluster.levels[s] is not Level.COLUMN)
+        }
+
+    def _scope(self) -> str:
+        self.scopes += 1
+        return access.written(self.scopes - 1)
+
+    def _target(self, slot: int) -> View:
+        part = self.legal.parts.get(slot)
+        view = self.legal.views[slot]
+        return view if part is None else View(part.whole, part.offset, view.shape, part.strides)
+
+    def word(self, value: Word) -> str:
+        self.words.append(value)
+        return f"w[{len(self.words) - 1}]"
+
+    # Axes -----------------------------------------------------------------------------------------------------------
+
+    def _axes(self) -> tuple[list[int], dict[str, list[int]]]:
+        """Sizes of the fewest axes, outermost first, and every operand's strides along them; the last is the inner."""
+        cluster = self.cluster
+        operands = [*self.reads.values(), *self.writes.values()]
+        for operand in self.writes.values():
+            scale = (self.extent or 1) if operand.level is Level.ROW else 1
+            cuts = [
+                c * scale
+                for c in views.suffixes([n for n, _ in views.merged(operand.view.shape, operand.view.strides)])
+            ]
+            every = views.chain(cluster.cuts, cuts)
+            assert every is not None, "a part of a concatenation is packed along its own axes"
+            cluster.cuts = every
+        cuts = cluster.cuts
+        sizes = [b // a for a, b in pairwise(cuts)][::-1]
+        inner_count = sum(1 for c in cuts[:-1] if self.extent is not None and c < self.extent)
+        table: dict[str, list[int]] = {}
+        for operand in operands:
+            strides = cluster.strides(operand.view, operand.level)
+            assert strides is not None
+            if operand.level is Level.ROW:
+                strides = strides + [0] * inner_count
+            table[operand.name] = strides
+        border = len(sizes) - inner_count
+        outer, inner = self._merge(sizes, table, 0, border), self._merge(sizes, table, border, len(sizes))
+        if self.extent is None:  # the last axis is the inner one
+            outer, inner = outer[:-1], outer[-1:]
+        assert len(inner) <= 1
+        chosen = outer + (inner or [(1, dict.fromkeys(table, 0))])
+        return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}
+
+    @staticmethod
+    def _merge(
+        sizes: list[int], table: Mapping[str, list[int]], start: int, stop: int
+    ) -> list[tuple[int, dict[str, int]]]:
+        axes: list[tuple[int, dict[str, int]]] = []
+        for i in range(start, stop):
+            n, strides = sizes[i], {name: s[i] for name, s in table.items()}
+            if axes and all(axes[-1][1][name] == s * n for name, s in strides.items()):
+                axes[-1] = (axes[-1][0] * n, strides)
+            else:
+                axes.append((n, strides))
+        return axes
+
+    # Text -----------------------------------------------------------------------------------------------------------
+
+    def loop(self) -> Loop:
+        sizes, table = self._axes()
+        *outer, inner = sizes
+        flat = not outer and self.extent is None
+        head: list[str] = []
+        if not flat:
+            head.append(f"n = {self.word(inner)}")
+        body: list[str] = []
+        places: list[str] = []
+        for i in range(len(outer) - 1, 0, -1):
+            size = self.word(outer[i])
+            body += [f"i{i} = rest % {size}", f"rest = rest // {size}"]
+        if len(outer) > 1:
+            body.insert(0, "rest = row")
+            body.append("i0 = rest")
+            places = [f"i{i}" for i in range(len(outer))]
+        elif outer:
+            places = ["row"]
+        self.inner: dict[str, str] = {}
+        for operand in [*self.reads.values(), *self.writes.values()]:
+            nbytes = self.legal.types[operand.view.root].dtype.itemsize
+            *along, step = table[operand.name]
+            terms = [self.word(Address(operand.view.root, operand.view.offset * nbytes))]
+            terms += [f"{place} * {self.word(s * nbytes)}" for place, s in zip(places, along) if s]
+            if flat and step:
+                terms.append(f"lo * {nbytes}" if step == 1 else f"lo * {self.word(step * nbytes)}")
+            base = f"{operand.name}_at = {' + '.join(terms)}"
+            (body if len(terms) > 1 and not flat else head).append(base)
+            self.inner[operand.name] = "0" if step == 0 else "j" if step == 1 else f"j * {self.word(step)}"
+        body += self._stages("hi - lo" if flat else "n", head)
+        words = f"w = int64s(arguments, {len(self.words)})"
+        if flat:
+            lines = ["def kernel(lo, hi, worker, arguments):", *_in(1, [words, *head, *body])]
+        else:
+            lines = [
+                "def kernel(lo, hi, worker, arguments):",
+                *_in(1, [words, *head, "for row in range(lo, hi):"]),
+                *_in(2, body),
+            ]
+        kernel = self._compiled("\n".join(lines))
+        tasks = inner if flat else self.cluster.size // inner
+        return Loop(kernel, tasks, tuple(self.words), tuple(self.rooms))
+
+    def _compiled(self, text: str) -> Kernel:
+        preamble = "\n".join(self.constants.definitions)
+        names = self.names
+
+        def function() -> Any:
+            from ...native.memory import int64s
+
+            space = {**namespace(), "int64s": int64s}
+            for name, (kind, dtype, scope) in names.items():
+                space[name] = (access.load if kind == "load" else access.store)(dtype, scope)
+            exec(preamble, space)
+            exec(compile(text, "<kernel>", "exec"), space)
+            return space["kernel"]
+
+        name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
+        return compile_kernel(name[:60], f"{preamble}\n{text}\n{sorted(names.items())}", function)
+
+    def _access(self, kind: str, dtype: str, scope: str) -> str:
+        name = f"{kind}_{dtype}_{scope.replace(' ', '_')}"
+        self.names[name] = (kind, dtype, scope)
+        return name
+
+    def _load(self, operand: _Operand, index: str) -> str:
+        text = f"{self._access('load', operand.dtype, operand.scope)}({operand.name}_at, {index})"
+        return f"({text} != 0)" if operand.dtype == "bool" else text
+
+    def _store(self, operand: _Operand, index: str, value: str) -> str:
+        value = f"uint8(1 if {value} else 0)" if operand.dtype == "bool" else value
+        return f"{self._access('store', operand.dtype, operand.scope)}({operand.name}_at, {index}, {value})"
+
+    def _stages(self, count: str, head: list[str]) -> list[str]:
+        """The passes over a row."""
+        levels, stage = self._staged()
+        before: list[list[str]] = [[] for _ in range(levels)]
+        inside: list[list[str]] = [[] for _ in range(levels)]
+        loaded: list[set[str]] = [set() for _ in range(levels)]
+        kept: dict[int, _Operand] = {}
+        made_at: dict[int, int] = {}
+
+        for operand in self.reads.values():
+            if operand.level is Level.ROW or self.inner[operand.name] == "0":
+                before[0].append(f"{operand.name} = {self._load(operand, '0')}")
+
+        def value(slot: int, level: Level, at: int) -> str:
+            legal = self.legal
+            if slot in legal.literals:
+                return self.constants(legal.literals[slot], legal.types[slot].dtype)
+            view = legal.views[slot]
+            made = self.cluster.levels.get(view.root)
+            if made is Level.ROW:
+                return f"v{view.root}"
+            if made is Level.ELEMENT:
+                if made_at[view.root] != at and f"v{view.root}" not in loaded[at]:
+                    loaded[at].add(f"v{view.root}")
+                    inside[at].append(
+                        f"v{view.root} = {self._again(view.root, made_at[view.root], kept, inside, head)}"
+                    )
+                return f"v{view.root}"
+            operand = self.reads[view, level]
+            if operand.level is Level.ELEMENT and self.inner[operand.name] != "0" and operand.name not in loaded[at]:
+                loaded[at].add(operand.name)
+                inside[at].append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
+            return operand.name
+
+        for e in self.equations:
+            (out,) = e.outputs
+            level, at = self.cluster.levels[out], stage[out]
+            type_ = self.legal.types[out]
+            if e.primitive is COLUMN_SUM:
+                self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at], head)
+            elif e.primitive in (ROW_SUM, ROW_MAX):
+                self._row(e, value(e.inputs[0], Level.ELEMENT, at - 1), before, inside, at)
+            else:
+                lines = inside[at] if level is Level.ELEMENT else before[at]
+                args = tuple(value(slot, level, at) for slot in e.inputs)
+                if e.primitive is INDEX_CHECK:
+                    lines += self._check(args[0], e.static["size"])
+                    text = args[1]
+                else:
+                    ins = tuple(self.legal.types[slot] for slot in e.inputs)
+                    text = FORMULAS[e.primitive.name](self.constants, type_, ins, args, e.static)
+                lines.append(f"v{out} = {text}")
+            if level is Level.ELEMENT:
+                made_at[out] = at
+                loaded[at].add(f"v{out}")
+            if out in self.writes:
+                operand = self.writes[out]
+                if level is Level.ELEMENT:
+                    inside[at].append(self._store(operand, self.inner[operand.name], f"v{out}"))
+                else:
+                    before[at].append(self._store(operand, "0", f"v{out}"))
+        lines = []
+        for first, each in zip(before, inside):
+            lines += first
+            if each:
+                lines += [f"for j in range({count}):", *_in(1, each)]
+        return lines
+
+    def _staged(self) -> tuple[int, dict[int, int]]:
+        """How many passes there are, and in which each value is made (a row's, before the pass of that number)."""
+        levels = self.cluster.levels
+        stage: dict[int, int] = {}
+        for e in self.equations:
+            roots = [self.legal.views[s].root for s in e.inputs if s not in self.legal.literals]
+            at = max([stage[r] for r in roots if r in levels], default=0)
+            stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
+        return max(stage.values(), default=0) + 1, stage
+
+    def _again(self, slot: int, made: int, kept: dict[int, _Operand], inside: list[list[str]], head: list[str]) -> str:
+        """A value of an earlier pass: from where it was stored, or from a row of the worker's own."""
+        stored = self.writes.get(slot)
+        if stored is not None and self.inner[stored.name] == "j":
+            return self._load(stored, "j")
+        operand = kept.get(slot)
+        if operand is None:
+            dtype = self.legal.types[slot].dtype
+            assert self.extent is not None
+            nbytes = -(-self.extent * dtype.itemsize // 64) * 64
+            operand = _Operand(
+                f"t{slot}", dtype_name(dtype), Level.ELEMENT, self._scope(), self.legal.views[slot], True
+            )
+            kept[slot] = operand
+            head.append(f"t{slot}_at = {self.word(Room(f't{slot}', nbytes))} + worker * {self.word(nbytes)}")
+            inside[made].append(self._store(operand, "j", f"v{slot}"))
+        return self._load(operand, "j")
+
+    def _column(self, e: Equation, value: str, lines: list[str], head: list[str]) -> None:
+        """A sum over rows, in a row of the worker's own."""
+        (out,) = e.outputs
+        dtype = self.legal.types[out].dtype
+        assert self.extent is not None
+        nbytes = -(-self.extent * dtype.itemsize // 64) * 64
+        room = Room(f"c{out}", nbytes)
+        operand = _Operand(f"c{out}", dtype_name(dtype), Level.COLUMN, self._scope(), self.legal.views[out], True)
+        zero = self.constants(0, dtype)
+        head += [
+            f"c{out}_at = {self.word(room)} + worker * {self.word(nbytes)}",
+            "for j in range(n):",
+            *_in(1, [self._store(operand, "j", zero)]),
+        ]
+        lines.append(self._store(operand, "j", f"({self._load(operand, 'j')} + {value})"))
+        self.rooms.append((room, out))
+
+    def _row(self, e: Equation, value: str, before: list[list[str]], inside: list[list[str]], at: int) -> None:
+        (out,) = e.outputs
+        dtype = self.legal.types[out].dtype
+        if e.primitive is ROW_SUM:
+            before[at - 1].append(f"v{out} = {self.constants(0, dtype)}")
+            inside[at - 1].append(f"v{out} = add(v{out}, {value})")
+            return
+        kind = dtype_name(dtype)
+        before[at - 1] += [f"m{out} = least_{kind}", f"b{out} = int64(0)"]
+        inside[at - 1] += [
+            f"o{out} = ordered_{kind}({value})",
+            f"m{out} = o{out} if o{out} > m{out} else m{out}",
+            f"b{out} = b{out} | int64({value} != {value})",
+        ]
+        before[at].append(f"v{out} = unordered_{kind}(m{out}) if b{out} == 0 else nan_{kind}")
+
+    def _check(self, index: str, size: int) -> list[str]:
+        store = self._access("store", "int64", self._scope())
+        return [
+            f"if {index} < 0 or {index} >= {self.word(size)}:",
+            *_in(1, [f"{store}({self.word(ErrorFlag())}, 0, 1)"]),
+        ]
+
+
+def _in(depth: int, lines: list[str]) -> list[str]:
+    return ["    " * depth + line for line in lines]
+
+
+# Sums that each worker has a part of ---------------------------------------------------------------------------------
+
+
+def total_loop(room: Room, slot: int, count: int, parts: int, dtype: str) -> Loop:
+    """Adds up the workers' sums over rows, in the order of the workers."""
+    read, written = access.READ, access.written(0)
+    text = """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 4)
+    for j in range(lo, hi):
+        total = load(w[0], j)
+        for part in range(1, w[2]):
+            total = total + load(w[0] + part * w[3], j)
+        store(w[1], j, total)
+"""
+
+    def function() -> Any:
+        from ...native.memory import int64s
+
+        space = {"int64s": int64s, "load": access.load(dtype, read), "store": access.store(dtype, written)}
+        exec(compile(text, "<kernel>", "exec"), space)
+        return space["kernel"]
+
+    kernel = compile_kernel("total", f"{text}{dtype}", function)
+    return Loop(kernel, count, (room, Address(slot, 0), parts, room.nbytes), ())

@@ -1,0 +1,132 @@
+"""Views: tensors as strides over another one's elements, so that layout ops move nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+Sizes = tuple[int, ...]
+Axes = list[tuple[int, int]]
+"""(size, stride) of each axis, outermost first."""
+
+
+class View(NamedTuple):
+    """Element i of the tensor is element offset + Σ i·strides of `root`, a slot that has memory of its own."""
+
+    root: int
+    offset: int
+    shape: Sizes
+    strides: Sizes
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements follow one another in row-major order."""
+        return all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, packed(self.shape)))
+
+
+def packed(shape: Sizes) -> Sizes:
+    """The strides of a row-major tensor."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def whole(slot: int, shape: Sizes) -> View:
+    return View(slot, 0, shape, packed(shape))
+
+
+def broadcast(view: View, shape: Sizes) -> View:
+    added = len(shape) - len(view.shape)
+    strides = [0] * added + [0 if n == 1 else s for n, s in zip(view.shape, view.strides)]
+    return view._replace(shape=shape, strides=tuple(strides))
+
+
+def permute(view: View, axes: Sizes) -> View:
+    return view._replace(shape=tuple([view.shape[a] for a in axes]), strides=tuple([view.strides[a] for a in axes]))
+
+
+def cut(view: View, axis: int, start: int, length: int, step: int = 1) -> View:
+    """A slice along one axis."""
+    shape, strides = list(view.shape), list(view.strides)
+    offset = view.offset + start * strides[axis]
+    shape[axis] = length
+    strides[axis] *= step
+    return View(view.root, offset, tuple(shape), tuple(strides))
+
+
+def without(view: View, axis: int, index: int) -> View:
+    """One entry along an axis."""
+    taken = cut(view, axis, index, 1)
+    return taken._replace(
+        shape=taken.shape[:axis] + taken.shape[axis + 1 :], strides=taken.strides[:axis] + taken.strides[axis + 1 :]
+    )
+
+
+def reshape(view: View, shape: Sizes) -> View | None:
+    """The same elements in row-major order in another shape; None if strides cannot say it."""
+    if view.size == 0:
+        return view._replace(shape=shape, strides=packed(shape))
+    strides = split(merged(view.shape, view.strides), suffixes(shape)[:-1])
+    if strides is None:
+        return None
+    kept = iter(strides)
+    return view._replace(shape=shape, strides=tuple([next(kept) if n > 1 else 0 for n in shape]))
+
+
+# Axes that are merged and split --------------------------------------------------------------------------------------
+
+
+def merged(shape: Sizes, *strides: Sizes) -> Axes:
+    """The axes of a view in as few as possible, none of size 1."""
+    (steps,) = strides
+    axes: Axes = []
+    for n, s in zip(shape, steps):
+        if n == 1:
+            continue
+        if axes and axes[-1][1] == s * n:
+            axes[-1] = (axes[-1][0] * n, s)
+        else:
+            axes.append((n, s))
+    return axes
+
+
+def suffixes(sizes: Sequence[int]) -> list[int]:
+    """Where axes begin, counted in elements from the end, innermost (1) first, their product last; 1s left out."""
+    cuts, total = [1], 1
+    for n in reversed(sizes):
+        if n > 1:
+            total *= n
+            cuts.append(total)
+    return cuts
+
+
+def split(axes: Axes, cuts: Sequence[int]) -> list[int] | None:
+    """The strides of `axes` cut at every one of `cuts` (innermost first), outermost first; None if they do not fit."""
+    found: list[int] = []
+    inner = 1  # elements inside the axis
+    at = 0
+    for n, s in reversed(axes):
+        outer = inner * n
+        if at >= len(cuts) or cuts[at] != inner:
+            return None
+        while at < len(cuts) and cuts[at] < outer:
+            if cuts[at] % inner:
+                return None
+            found.append(s * (cuts[at] // inner))
+            at += 1
+        inner = outer
+    return None if at != len(cuts) else found[::-1]
+
+
+def chain(*cuts: Sequence[int]) -> list[int] | None:
+    """All cuts together, if each divides the next."""
+    every = sorted({c for each in cuts for c in each})
+    return every if all(b % a == 0 for a, b in pairwise(every)) else None
