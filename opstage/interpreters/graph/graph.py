@@ -56,6 +56,19 @@ class Graph:
 
         return parse(text, constants)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the graph to a file, whole or not at all; `load` reads it. Raises UsageError."""
+        from .storage import save_graph
+
+        save_graph(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Graph:
+        """The graph of a file that `save` wrote. Nothing in the file is run; raises UsageError for any other file."""
+        from .storage import load_graph
+
+        return load_graph(path)
+
     def with_body(self, body: Body) -> Graph:
         """The same program in other equations."""
         return Graph(body, self.input_names, self.output_names, self.dtype, self.seed)
