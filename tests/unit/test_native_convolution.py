@@ -137,7 +137,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for plan in ("conv_plan", "conv_kernel_grad_plan", "col2im_plan"):
+    for plan in ("_is_direct", "conv_plan", "conv_kernel_grad_plan", "col2im_plan"):
         getattr(convolution_steps, plan).cache_clear()
 
 
@@ -148,24 +148,40 @@ def test_is_the_definition(
     case: Case, dtype: str, budget: int | None, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if budget is not None:
-        monkeypatch.setattr(convolution_steps, "_COLUMN_BYTES", budget)
+        for room in ("_COLUMN_BYTES", "_GRAD_BYTES"):
+            monkeypatch.setattr(convolution_steps, room, budget)
     plans_anew()
+    try:
+        require_definition(case, dtype)
+    finally:
+        plans_anew()
+
+
+def require_definition(case: Case, dtype: str) -> None:
     kernel, bias, other, x, g = operands(case, dtype)
     y, dkernel, dx = definition(case, kernel, x, g)
     near: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-4} if dtype == "float32" else {"rtol": 1e-11, "atol": 1e-11}
     rank = len(case.kernel)
+    out = convolution.fast_conv(kernel, x, has_bias=False, **case.window)
+    assert out.dtype == x.dtype
+    np.testing.assert_allclose(out, y, **near)
+    out = convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
+    np.testing.assert_allclose(out, y + column(bias, rank), **near)
+    out = convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
+    np.testing.assert_allclose(out, dkernel, **near)
+    back = {"output_padding": case.unreached, **case.window}
+    np.testing.assert_allclose(convolution.fast_conv_transpose(kernel, g, has_bias=False, **back), dx, **near)
+    out = convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
+    np.testing.assert_allclose(out, dx + column(other, rank), **near)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_products_of_matrices_give_the_same(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a processor runs that has not the registers for tiles."""
+    monkeypatch.setattr(convolution_steps, "has_registers", lambda: False)
+    plans_anew()
     try:
-        out = convolution.fast_conv(kernel, x, has_bias=False, **case.window)
-        assert out.dtype == x.dtype
-        np.testing.assert_allclose(out, y, **near)
-        out = convolution.fast_conv(kernel, bias, x, has_bias=True, **case.window)
-        np.testing.assert_allclose(out, y + column(bias, rank), **near)
-        out = convolution.fast_conv_kernel_grad(x, g, kernel=case.kernel, **case.window)
-        np.testing.assert_allclose(out, dkernel, **near)
-        back = {"output_padding": case.unreached, **case.window}
-        np.testing.assert_allclose(convolution.fast_conv_transpose(kernel, g, has_bias=False, **back), dx, **near)
-        out = convolution.fast_conv_transpose(kernel, other, g, has_bias=True, **back)
-        np.testing.assert_allclose(out, dx + column(other, rank), **near)
+        require_definition(case, "float32")
     finally:
         plans_anew()
 

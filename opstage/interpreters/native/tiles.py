@@ -101,3 +101,75 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
         return types.void(tile, places, types.intp, places, types.intp), generate_finish
 
     return SimpleNamespace(start=start, step=step, finish=finish)
+
+
+@cache
+def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
+    """The functions for tiles of rows x columns sums of products of vectors with vectors.
+
+    empty()                            a tile of zeros
+    correlate(tile, left, right, m)    adds the product of each of the `rows` vectors that stand one after another
+                                       at left, and each of those at `columns` addresses, at lanes of m
+    totals(tile, to)                   writes the sum over the lanes of each, row by row
+    """
+    size = 4 if dtype == "float32" else 8
+    lanes = BYTES // size
+    scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    vector = ir.VectorType(scalar, lanes)
+    flags = ir.VectorType(ir.IntType(1), lanes)
+    name = f"v{lanes}f{size * 8}"
+    tile = types.UniTuple(Vector(dtype, lanes), rows * columns)
+    array = ir.ArrayType(vector, rows * columns)
+
+    def build_empty(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return ir.Constant(array, None)
+
+    def build_correlate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        sums, left, right, mask = values
+        fma = declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}")
+        kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
+        load = declared(builder, kind, f"llvm.masked.load.{name}.p0")
+        chosen = masked(builder, mask, lanes)
+
+        def loaded(i: int) -> Any:
+            at = builder.inttoptr(builder.extract_value(right, i), vector.as_pointer())
+            return builder.call(load, [at, _I32(size), chosen, ir.Constant(vector, None)])
+
+        cells = [loaded(i) for i in range(columns)]
+        value = ir.Constant(array, ir.Undefined)
+        for row in range(rows):
+            at = builder.inttoptr(builder.add(left, _I64(row * BYTES)), vector.as_pointer())
+            factor = builder.load(at, align=size)
+            for i, cell in enumerate(cells):
+                place = row * columns + i
+                value = builder.insert_value(
+                    value, builder.call(fma, [factor, cell, builder.extract_value(sums, place)]), place
+                )
+        return value
+
+    def build_totals(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        sums, to = values
+        kind = ir.FunctionType(scalar, [scalar, vector])
+        reduced = declared(builder, kind, f"llvm.vector.reduce.fadd.{name}")
+        for i in range(rows * columns):
+            total = builder.call(
+                reduced, [ir.Constant(scalar, 0.0), builder.extract_value(sums, i)], fastmath=("reassoc",)
+            )
+            builder.store(total, builder.inttoptr(builder.add(to, _I64(i * size)), scalar.as_pointer()))
+        return context.get_dummy_value()
+
+    places = types.UniTuple(types.intp, columns)
+
+    @intrinsic
+    def empty(typing):
+        return tile(), build_empty
+
+    @intrinsic
+    def correlate(typing, sums, left, right, mask):
+        return tile(tile, types.intp, places, types.intp), build_correlate
+
+    @intrinsic
+    def totals(typing, sums, to):
+        return types.void(tile, types.intp), build_totals
+
+    return SimpleNamespace(empty=empty, correlate=correlate, totals=totals)

@@ -12,14 +12,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...native import Step, find_blas, workers
+from ...native import Kernel, Step, find_blas, workers
 from .convolution import WORDS, convolution_kernel
 from .direct_convolution import ROWS, direct_kernel, has_registers
+from .direct_kernel_grad import ROWS as GRAD_ROWS
+from .direct_kernel_grad import SCRATCH, direct_grad_kernel
 
 Sizes = tuple[int, ...]
 Words = npt.NDArray[np.uint64]
 
 _COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
+_GRAD_BYTES = 800 << 10  # of what the direct kernel's gradient reads again and again; more images, fewer last sums
 _FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
 _ALIGNED = 64
 _RANK = 3
@@ -124,6 +127,32 @@ def _gemm_plan(geometry: Geometry) -> Plan:
 
 @lru_cache(1024)
 def conv_kernel_grad_plan(geometry: Geometry) -> Plan:
+    return _direct_grad_plan(geometry) if _is_direct(geometry) else _gemm_grad_plan(geometry)
+
+
+def _direct_grad_plan(geometry: Geometry) -> Plan:
+    g = geometry
+    all_lines = math.prod(g.counts[:-1])
+    step, cells, apart = (g.stride[-2], g.kernel[-2], g.dilation[-2]) if len(g.cells) > 1 else (1, 1, 1)
+    reached, pitch = (cells - 1) * apart + 1, g.cells[-1] + 2 * g.padding[-1]
+    row_bytes = g.channels_in // g.groups * pitch * g.itemsize
+    laid_bytes = _up(g.counts[-1] * g.itemsize) * GRAD_ROWS * -(-g.channels_out // g.groups // GRAD_ROWS)
+    line_bytes = step * row_bytes + laid_bytes
+    lines = max(1, min(all_lines, (_GRAD_BYTES - reached * row_bytes) // line_bytes))
+    if g.images < workers():
+        lines = min(lines, -(-all_lines // workers()))
+    blocks = g.images * -(-all_lines // lines)
+    parts = max(1, min(workers(), blocks))
+    # Blocks that are taken together, as many for each time.
+    most = max(1, _GRAD_BYTES // (line_bytes * lines + reached * row_bytes))
+    per_part = max(1, -(-blocks // parts))
+    together = -(-per_part // -(-per_part // most))
+    workspace = _up(SCRATCH + together * (((lines - 1) * step + reached) * row_bytes + lines * laid_bytes))
+    words = _words(g, workspace, pitch, together, 1, parts, False, lines)
+    return Plan(workspace, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
+
+
+def _gemm_grad_plan(geometry: Geometry) -> Plan:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
@@ -250,7 +279,11 @@ def conv_kernel_grad_steps(
     """conv_kernel_grad(x, cotangent) at `out`."""
     plan = conv_kernel_grad_plan(geometry)
     words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-    main = Step(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
+    if _is_direct(geometry):
+        kernel = direct_grad_kernel(geometry.dtype)
+    else:
+        kernel = _kernel("conv_kernel_grad", geometry)
+    main = Step(kernel, plan.tasks, words)
     if plan.tasks == 1:
         return (main,)
     return main, Step(_kernel("combine", geometry), geometry.channels_out, words)
@@ -298,7 +331,7 @@ def _turned(geometry: Geometry) -> Geometry | None:
     )
 
 
-def _kernel(name: str, geometry: Geometry):  # type: ignore[no-untyped-def]
+def _kernel(name: str, geometry: Geometry) -> Kernel:
     kernel = convolution_kernel(name, geometry.dtype)
     assert kernel is not None
     return kernel

@@ -47,6 +47,29 @@ def _native(name: str) -> Any:
     return import_module(f"opstage.interpreters.native.{name}")
 
 
+def lines_copier(dtype: str) -> Any:
+    """`copy(to, plane, first, rows, height, width, before, pitch)`: lines of a plane within their padding.
+
+    A copied line has `pitch` cells, `before` of them zeros; lines that the plane has not are zeros.
+    """
+    v = _native("vectors").vectors(dtype)
+    lanes, size, between, move, clear_row = v.lanes, v.size, v.between, v.move, v.clear_row
+
+    @import_module("numba").njit
+    def copy(to, plane, first, rows, height, width, before, pitch):
+        for y in range(first, first + rows):
+            if y >= 0 and y < height:
+                source = plane + (y * width - before) * size
+                for j in range(0, pitch, lanes):
+                    cells = between(before - j, before + width - j)
+                    move(to + j * size, source + j * size, cells, between(0, pitch - j))
+            else:
+                clear_row(to, pitch)
+            to += pitch * size
+
+    return copy
+
+
 def _lay_out(dtype: str) -> Any:
     """For each block of output channels its biases, and then for each cell of the kernel a number for each of them."""
     v, words, word_count, block = _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, ROWS
@@ -86,7 +109,7 @@ def _direct(dtype: str) -> Any:
     )  # fmt: skip
     t = _native("tiles").tiles(dtype, ROWS, VECTORS)
     start, step, finish = t.start, t.step, t.finish
-    lanes, size, between, move, clear_row = v.lanes, v.size, v.between, v.move, v.clear_row
+    lanes, size, between, copy_lines = v.lanes, v.size, v.between, lines_copier(dtype)
 
     @import_module("numba").njit
     def at_place(place, places, in_line, line_cells, counted):
@@ -113,15 +136,8 @@ def _direct(dtype: str) -> Any:
                 to = lines_at
                 for c in range(channels_in):
                     plane = x + ((n * groups + group) * channels_in + c) * height * width * size
-                    for y in range(l0 * step_y - w[29], l0 * step_y - w[29] + rows):
-                        if y >= 0 and y < height:
-                            source = plane + (y * width - before_x) * size
-                            for j in range(0, pitch, lanes):
-                                cells = between(before_x - j, before_x + width - j)
-                                move(to + j * size, source + j * size, cells, between(0, pitch - j))
-                        else:
-                            clear_row(to, pitch)
-                        to += pitch * size
+                    copy_lines(to, plane, l0 * step_y - w[29], rows, height, width, before_x, pitch)
+                    to += rows * pitch * size
                 image = w[3] + ((n * groups + group) * channels_out * rows_counted + l0) * counted * size
                 places = (l1 - l0) * abreast_in_line
                 for place in range(0, places, abreast):
