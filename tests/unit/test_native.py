@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.native import Kernel, Schedule, Step, call, compile_kernel, compiler, folder
+from opstage.interpreters.native import (
+    Kernel,
+    Schedule,
+    Step,
+    call,
+    compile_kernel,
+    compiler,
+    find_blas,
+    folder,
+    multiply,
+    one_thread,
+)
 from opstage.interpreters.native.gemm import gemm_arguments, gemm_kernel
 
 rng = np.random.default_rng(0)
@@ -36,6 +48,33 @@ def test_products_are_those_of_numpy(
     )  # fmt: skip
     call(kernel, tasks, words)
     np.testing.assert_allclose(c, a @ b, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("order_x", ["C", "F", "strided"])
+@pytest.mark.parametrize("order_y", ["C", "F", "strided"])
+def test_a_large_product_is_that_of_numpy_however_its_operands_lie(dtype: str, order_x: str, order_y: str) -> None:
+    def lying(x: Any, order: str) -> Any:
+        return np.repeat(x, 2, axis=1)[:, ::2] if order == "strided" else np.array(x, order=order)  # type: ignore[call-overload]
+
+    x, y = rng.normal(size=(101, 120)).astype(dtype), rng.normal(size=(120, 103)).astype(dtype)
+    x.flags.writeable = False
+    out = multiply(lying(x, order_x), lying(y, order_y))
+    assert out.dtype == dtype
+    np.testing.assert_allclose(out, x @ y, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-4)
+    np.testing.assert_array_equal(out, multiply(lying(x, order_x), lying(y, order_y)))
+
+
+def test_openblas_has_one_thread_until_the_last_that_asked_for_it_is_done() -> None:
+    blas = find_blas()
+    assert blas is not None
+    threads = ctypes.CFUNCTYPE(ctypes.c_int)(blas.get_threads)
+    before = threads()
+    with one_thread:
+        with one_thread:
+            assert threads() == 1
+        assert threads() == 1
+    assert threads() == before
 
 
 def counting() -> Any:

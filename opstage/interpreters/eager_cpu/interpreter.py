@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any, TypeAlias, final
 
@@ -16,6 +17,7 @@ from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..interpreter import BaseInterpreter
+from ..native import one_thread
 from .kernels import kernel_table
 from .memory import keep_freed_memory
 
@@ -29,7 +31,7 @@ _INFERRED_LIMIT = 1 << 16
 class NumpyOps(BaseInterpreter[Array]):
     """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
 
-    __slots__ = ("_kernels",)
+    __slots__ = ("_kernels", "_fast")
 
     def __init__(self, options: Options, kernels: Mapping[Primitive, Callable[..., Any]] | None = None):
         """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
@@ -43,6 +45,7 @@ class NumpyOps(BaseInterpreter[Array]):
             )
         super().__init__(as_dtype(options.dtype), options.seed)
         keep_freed_memory()
+        self._fast = options.fast_kernels
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
 
     # The host's side ------------------------------------------------------------------------------------------------
@@ -63,7 +66,8 @@ class NumpyOps(BaseInterpreter[Array]):
     def execute_each(
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
-        with np.errstate(all="ignore"):  # log 0 is -inf and sqrt -1 is nan, without a warning
+        # log 0 is -inf and sqrt -1 is nan, without a warning; fast kernels divide products among their own threads
+        with np.errstate(all="ignore"), one_thread if self._fast else nullcontext():
             return super().execute_each(program, refs, step)
 
     # The seam -------------------------------------------------------------------------------------------------------

@@ -9,8 +9,20 @@ threads of its own beside it was measured 3 to 100 times slower. So while a sche
 a product of matrices is divided among the workers here.
 """
 
-from .blas import Blas, find_blas
+from .blas import Blas, find_blas, one_thread
 from .compiler import Kernel, compile_kernel
 from .pool import Schedule, Step, call, workers
+from .product import multiply
 
-__all__ = ["Blas", "Kernel", "Schedule", "Step", "call", "compile_kernel", "find_blas", "workers"]
+__all__ = [
+    "Blas",
+    "Kernel",
+    "Schedule",
+    "Step",
+    "call",
+    "compile_kernel",
+    "find_blas",
+    "multiply",
+    "one_thread",
+    "workers",
+]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import threading
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -54,6 +56,53 @@ def find_blas() -> Blas | None:
             )
             return Blas(sgemm, dgemm, set_threads, get_threads, wide)
     return None
+
+
+@final
+class OneThread:
+    """`with one_thread:` OpenBLAS uses the calling thread alone: its own and the pool's would wait for each other.
+
+    The number is one for the process: of several that overlap, the first sets it and the last one puts it back.
+    """
+
+    __slots__ = ("_lock", "_inside", "_before")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = 1
+
+    def __enter__(self) -> None:
+        switches = _switches()
+        if switches is not None:
+            with self._lock:
+                if not self._inside:
+                    self._before = switches[0]()
+                    switches[1](1)
+                self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        switches = _switches()
+        if switches is not None:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    switches[1](self._before)
+
+
+one_thread = OneThread()
+
+
+@cache
+def _switches() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Functions that tell and set the number of threads."""
+    blas = find_blas()
+    if blas is None:
+        return None
+    return (
+        ctypes.CFUNCTYPE(ctypes.c_int)(blas.get_threads),
+        ctypes.CFUNCTYPE(None, ctypes.c_int)(blas.set_threads),
+    )
 
 
 def _libraries() -> list[ctypes.CDLL]:

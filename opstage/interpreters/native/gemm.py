@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel
 
-_WORDS = 14
+WORDS = 14
 
 
 @cache
@@ -60,14 +60,14 @@ def gemm_arguments(
         ],
         np.uint64,
     )  # fmt: skip
-    assert len(words) == _WORDS
+    assert len(words) == WORDS
     return batch * parts, words
 
 
 def _factory(dtype: str, wide: bool) -> Any:
     numba = import_module("numba")
     memory = import_module("opstage.interpreters.native.memory")
-    words, word_count = memory.int64s, _WORDS
+    words, word_count = memory.int64s, WORDS
     real = getattr(numba.types, dtype)
     gemm = memory.gemm_by_address(real, wide)
     size = 4 if dtype == "float32" else 8

@@ -40,7 +40,7 @@ class Schedule:
 
     def run(self) -> None:
         """Do all steps. Python's lock is released meanwhile."""
-        _drive()(self._functions, self._counts, self._arguments, workers(), *_thread_switches())
+        _drive()(self._functions, self._counts, self._arguments, workers(), *thread_switches())
 
 
 def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
@@ -56,7 +56,7 @@ def workers() -> int:
 
 
 @cache
-def _thread_switches() -> tuple[int, int]:
+def thread_switches() -> tuple[int, int]:
     """The addresses by which OpenBLAS is told to use one thread while a schedule runs, and as many as before after."""
     blas = find_blas()
     return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
@@ -69,7 +69,7 @@ _lock = threading.Lock()
 def _drive() -> Any:
     with _lock:
         numba = import_module("numba")
-        _choose_layer(numba)
+        choose_layer(numba)
         memory = import_module("opstage.interpreters.native.memory")
         call_kernel, call_number, ask_number = memory.call_kernel, memory.call_number, memory.ask_number
         prange = numba.prange
@@ -94,7 +94,7 @@ def _drive() -> Any:
         return kept(lambda keep: numba.njit(signature, parallel=True, nogil=True, cache=keep)(drive))
 
 
-def _choose_layer(numba: Any) -> None:
+def choose_layer(numba: Any) -> None:
     """OpenMP where there is one: it starts a step in 1 µs, numba's own work queue in 80."""
     if numba.config.THREADING_LAYER != "default":
         return  # the user's choice

@@ -1,9 +1,11 @@
-"""NumPy kernels: products of matrices."""
+"""Kernels: products of matrices."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,16 @@ import numpy.typing as npt
 
 from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ....ops.primitive import Primitive
+from ...native import multiply
 
 Array = npt.NDArray[Any]
 
 
-def linear(weight: Array, *rest: Array, has_bias: bool) -> Array:
+def linear(weight: Array, *rest: Array, has_bias: bool, product: Callable[[Array, Array], Array] = np.matmul) -> Array:
     """One product for all leading axes of x, and the bias added in place."""
     x = rest[-1]
-    rows = x if x.ndim == 2 else x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
-    out: Array = np.matmul(rows, weight.T)
+    rows = x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    out = product(rows, weight.T)
     if has_bias:
         out += rest[0]
     return out if x.ndim == 2 else out.reshape(*x.shape[:-1], weight.shape[0])
@@ -29,6 +32,12 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     MATMUL: np.matmul,
     BMM: np.matmul,
     LINEAR: linear,
+}
+
+
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    MATMUL: multiply,
+    LINEAR: partial(linear, product=multiply),
 }
 
 
