@@ -73,6 +73,18 @@ def norm_statistics(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[A
     return rng.standard_normal(shape), rng.uniform(0.5, 2.0, shape)
 
 
+def products() -> list[Case]:
+    """Small ones, which NumPy computes, and large ones, which the pool does; rows fewer than workers, and empty."""
+    sizes = [(0, 3, 4), (3, 0, 4), (5, 3, 4), (1, 1200, 1100), (1300, 1, 1000), (130, 150, 70), (3, 700, 701)]
+    loose: Any = {"float32": (1e-4, 1e-3), "float64": (1e-12, 1e-11)}  # sums of a thousand products
+    cases = [Case("matmul", f"{m} {n} {k}", normal((m, k), (k, n)), {}, **loose) for m, n, k in sizes]
+    for lead, n, k in [((70,), 150, 130), ((3, 70), 130, 150), ((), 1100, 1200), ((2, 0), 4, 5)]:
+        operands = [(n, k), (n,), (*lead, k)]
+        cases.append(Case("linear", f"{lead} {n} {k} bias", normal(*operands), {"has_bias": True}, **loose))
+        cases.append(Case("linear", f"{lead} {n} {k}", normal(operands[0], operands[2]), {"has_bias": False}, **loose))
+    return cases
+
+
 def row_norms() -> list[Case]:
     cases = []
     for shape in [(7,), (1, 1), (0, 6), (130, 64), (3, 5, 77)]:
@@ -375,6 +387,7 @@ CASES = [
     *elementwise("silu", 1),
     *elementwise("gelu", 1, approximate="tanh"),
     *elementwise("gelu", 1, approximate="none"),
+    *elementwise("relu", 1),
     *elementwise("relu_grad", 2),
     *elementwise("tanh_grad", 2),
     *elementwise("sigmoid_grad", 2),
@@ -385,6 +398,7 @@ CASES = [
     *along_rows("log_softmax", 1),
     *along_rows("softmax_grad", 2),
     *along_rows("log_softmax_grad", 2),
+    *products(),
     *row_norms(),
     *plane_norms(),
     *cross_entropies(),

@@ -46,6 +46,16 @@ def tanh_grad(real: Real) -> Function:
     return formula
 
 
+def relu(real: Real) -> Function:
+    """x where x > 0, else 0; nan where x is nan."""
+    zero = real(0)
+
+    def formula(x: Any) -> Any:
+        return zero if x <= zero else x
+
+    return formula
+
+
 def relu_grad(real: Real) -> Function:
     """g where y > 0, else 0; g where y is nan."""
     zero = real(0)

@@ -71,6 +71,7 @@ def fast_gelu_grad(x: Array, g: Array, approximate: str) -> Array:
 
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    RELU: loops.relu,
     RELU_GRAD: loops.relu_grad,
     TANH_GRAD: loops.tanh_grad,
     SIGMOID_GRAD: loops.sigmoid_grad,

@@ -11,6 +11,7 @@ from .jit import Array, Elementwise, Function, inlined, loop
 sigmoid = Elementwise(activation.sigmoid, exp)
 sigmoid_grad = Elementwise(activation.sigmoid_grad, operands=2)
 tanh_grad = Elementwise(activation.tanh_grad, operands=2)
+relu = Elementwise(activation.relu)
 relu_grad = Elementwise(activation.relu_grad, operands=2)
 silu = Elementwise(activation.silu, exp)
 silu_grad = Elementwise(activation.silu_grad, exp, operands=2)
