@@ -26,6 +26,7 @@ def common_subexpressions(body: Body) -> Body:
     rewrite = Rewrite(body)
     _merge_constants(rewrite)
     known: dict[Hashable, tuple[int, ...]] = {}
+    keys: dict[int, Hashable] = {}  # of static parameters, which equations share that were written by one rule
     for equation in body.equations:
         primitive, static, _, outputs = equation[:4]
         inputs = rewrite.inputs(equation)
@@ -35,8 +36,13 @@ def common_subexpressions(body: Body) -> Body:
         operands = inputs
         if primitive in COMMUTATIVE and inputs[1] < inputs[0]:
             operands = inputs[::-1]
-        key = (primitive, operands, static_key(static)) if static else (primitive, operands)
-        earlier = known.setdefault(key, outputs)
+        if static:
+            bits = keys.get(id(static))
+            if bits is None:
+                bits = keys[id(static)] = static_key(static)
+            earlier = known.setdefault((primitive, operands, bits), outputs)
+        else:
+            earlier = known.setdefault((primitive, operands), outputs)
         if earlier is outputs:
             rewrite.keep(equation, inputs)
         else:

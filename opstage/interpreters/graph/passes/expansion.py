@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
-from ....ops.closed import Body, Equation
+from ....ops.closed import Body, Trace
 from ....ops.errors import ProgramError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
@@ -32,31 +32,33 @@ def expand(body: Body, keep: Keep = keep_none) -> Body:
     The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops.
     """
     rewrite = Rewrite(body)
-    expander: _Expander | None = None
     types = rewrite.types
+    written: dict[Hashable, Body] = {}  # a decomposition is run once for operands of the same types
     for equation in body.equations:
-        primitive = equation.primitive
+        primitive, static = equation.primitive, equation.static
         inputs = rewrite.inputs(equation)
-        if _stays(keep, primitive, inputs, equation.static, types):
+        if primitive.decomposition is None:
             rewrite.keep(equation, inputs)
             continue
-        if expander is None:
-            expander = _Expander(rewrite, keep)
-        rewrite.replace(equation.outputs, expander.expanded(equation, inputs))
+        operands = tuple([types[slot] for slot in inputs])
+        if _stays(keep, primitive, operands, static):
+            rewrite.keep(equation, inputs)
+            continue
+        key = (primitive, operands, static_key(static))
+        parts = written.get(key)
+        if parts is None:
+            parts = written[key] = _Expander(keep).parts(primitive, operands, static)
+        rewrite.replace(equation.outputs, rewrite.inline(parts, inputs, equation))
     return rewrite.close()
 
 
-def _stays(keep: Keep, primitive: Primitive, inputs: tuple[int, ...], static: Static, types: list[TensorType]) -> bool:
-    return (
-        primitive.decomposition is None
-        or primitive is SCAN
-        or keep(primitive, tuple([types[slot] for slot in inputs]), static)
-    )
+def _stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> bool:
+    return primitive.decomposition is None or primitive is SCAN or keep(primitive, operands, static)
 
 
 @final
 class _Operand:
-    """What a decomposition computes with: a slot of the new body."""
+    """What a decomposition computes with."""
 
     __slots__ = ("slot", "type")
 
@@ -75,38 +77,29 @@ class _Operand:
 
 @final
 class _Expander(BaseInterpreter[_Operand]):
-    """Writes into a rewrite what a decomposition does, in the place of one equation after the other."""
+    """Writes down what a decomposition does."""
 
-    __slots__ = ("rewrite", "keep", "place", "_inferred")
+    __slots__ = ("trace", "keep")
 
-    def __init__(self, rewrite: Rewrite, keep: Keep):
+    def __init__(self, keep: Keep):
         super().__init__(FLOAT64, 0)  # decompositions take dtypes and seeds from their operands and statics
-        self.rewrite = rewrite
+        self.trace = Trace()
         self.keep = keep
-        self.place: Equation | None = None
-        self._inferred: dict[Hashable, tuple[TensorType, ...]] = {}
 
-    def expanded(self, equation: Equation, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        """The slots of outputs and residuals of `equation`, written out."""
-        self.place = equation
-        cursor, types = self.cursor, self.rewrite.types
-        cursor.region, cursor.ordinal = equation.region, equation.ordinal
-        refs = tuple([_Operand(slot, types[slot]) for slot in inputs])
-        return tuple([ref.slot for ref in self.decompose(equation.primitive, refs, equation.static)])
+    def parts(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
+        """A composite as a body of its own, from operands to outputs and residuals."""
+        refs = tuple([_Operand(self.trace.slot(type_), type_) for type_ in operands])
+        results = self.decompose(primitive, refs, static)
+        return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[_Operand, ...], static: Static, /) -> tuple[_Operand, ...]:
-        assert self.place is not None
-        inputs = tuple([ref.slot for ref in refs])
-        if not _stays(self.keep, primitive, inputs, static, self.rewrite.types):
-            return self.decompose(primitive, refs, static)
         operands = tuple([ref.type for ref in refs])
-        key = (primitive, operands, static_key(static))
-        results = self._inferred.get(key)
-        if results is None:
-            results = self._inferred[key] = primitive.infer(operands, static, self.place.region.name)
-        slots = self.rewrite.write(primitive, inputs, static, results, self.place)
-        return tuple([_Operand(slot, type_) for slot, type_ in zip(slots, results)])
+        if not _stays(self.keep, primitive, operands, static):
+            return self.decompose(primitive, refs, static)
+        types = primitive.infer(operands, static)
+        slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
+        return tuple([_Operand(slot, type_) for slot, type_ in zip(slots, types)])
 
     @override
     def adopt(self, ref: Any, /) -> _Operand:
@@ -118,7 +111,7 @@ class _Expander(BaseInterpreter[_Operand]):
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Operand:
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
         type_ = TensorType(array.shape, array.dtype)
-        return _Operand(self.rewrite.constant(array, type_), type_)
+        return _Operand(self.trace.constant(array, type_), type_)
 
     @override
     def put(self, value: Any, /) -> _Operand:

@@ -87,14 +87,14 @@ class _Known:
 
     def results(self, equation: Equation, inputs: tuple[int, ...], largest: int) -> tuple[Array, ...] | None:
         """The results of an equation on known arrays; None if they are too large, or not known."""
-        if equation.primitive in _NEVER or is_symbolic(equation.static):
-            return None
         operands = []
         for slot in inputs:
             array = self.get(slot)
             if array is None:
                 return None
             operands.append(array)
+        if equation.primitive in _NEVER or is_symbolic(equation.static):
+            return None
         limit = largest if equation.primitive not in _COMPACT else None
         if not all(
             _static(type_.shape) and (limit is None or int(type_.nbytes) <= limit)

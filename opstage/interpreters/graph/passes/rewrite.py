@@ -71,6 +71,19 @@ class Rewrite:
         )
         return outputs
 
+    def inline(self, body: Body, inputs: tuple[int, ...], place: Equation) -> tuple[int, ...]:
+        """The outputs of `body` on these inputs, its equations written out in the place of one."""
+        slots = dict(zip(body.inputs, inputs))
+        for constant in body.constants:
+            slots[constant.slot] = self.constant(constant.value, constant.type)
+        for equation in body.equations:
+            operands = tuple([slots[slot] for slot in equation.inputs])
+            results = [body.types[slot] for slot in equation.outputs]
+            slots.update(
+                zip(equation.outputs, self.write(equation.primitive, operands, equation.static, results, place))
+            )
+        return tuple([slots[slot] for slot in body.outputs])
+
     def constant(self, value: Any, type: TensorType) -> int:
         """The slot of a new constant; `value` is kept as it is, and must not change."""
         self.changed = True

@@ -99,10 +99,16 @@ class Uniforms:
 
     def see(self, equation: Equation, inputs: Sequence[int], types: Sequence[TensorType]) -> Any:
         """Note an equation that reads `inputs`, which were noted before it; the number of its only result, or None."""
-        rule = _RULES.get(equation.primitive)
+        primitive = equation.primitive
+        rule = _RULES.get(primitive)
         if rule is None:
             return None
-        known = [self._values.get(slot) for slot in inputs]
+        known = []
+        for slot in inputs:
+            number = self._values.get(slot)
+            if number is None and primitive is not SELECT:
+                return None
+            known.append(number)
         value = rule(known, equation, [types[slot] for slot in inputs])
         if value is not None:
             self._values[equation.outputs[0]] = value
@@ -140,7 +146,10 @@ _EXACT_INTEGERS = {4: 2**24, 8: 2**53}
 """By the bytes of a float: up to here it holds every integer."""
 
 _Rule: TypeAlias = Callable[[list[Any], Equation, list[TensorType]], Any]
-"""(the numbers of the operands, the equation, the types of the operands) -> the number of the result."""
+"""(the numbers of the operands, the equation, the types of the operands) -> the number of the result.
+
+Every number is known, but for those of a `select`.
+"""
 
 
 @cache
@@ -166,7 +175,7 @@ def _computed(known: list[Any], equation: Equation, types: list[TensorType]) -> 
 
 def _moved(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
     first = known[0]
-    return first if first is not None and all(same_bits(first, value) for value in known[1:]) else None
+    return first if all(same_bits(first, value) for value in known[1:]) else None
 
 
 def _selected(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
@@ -178,7 +187,7 @@ def _selected(known: list[Any], equation: Equation, types: list[TensorType]) -> 
 
 def _padded(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
     (value,) = known
-    if value is None or isinstance(equation.static["value"], _SYMBOLIC):
+    if isinstance(equation.static["value"], _SYMBOLIC):
         return None
     dtype = types[0].dtype
     filling = np.full((), number(equation.static["value"], dtype), dtype=dtype)[()]
