@@ -80,6 +80,7 @@ class _Writer:
         self.scopes = 0
         self.names: dict[str, Any] = {}
         self.rooms: list[tuple[Room, int]] = []
+        self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
             (view, level): _Operand(
                 f"x{i}", dtype_name(self.legal.types[view.root].dtype), level, access.READ, view, False
@@ -252,14 +253,14 @@ class _Writer:
             view = legal.views[slot]
             made = self.cluster.levels.get(view.root)
             if made is Level.ROW:
-                return f"v{view.root}"
+                return f"v{self.local[view.root]}"
             if made is Level.ELEMENT:
-                if made_at[view.root] != at and f"v{view.root}" not in loaded[at]:
-                    loaded[at].add(f"v{view.root}")
+                if made_at[view.root] != at and f"v{self.local[view.root]}" not in loaded[at]:
+                    loaded[at].add(f"v{self.local[view.root]}")
                     inside[at].append(
-                        f"v{view.root} = {self._again(view.root, made_at[view.root], kept, inside, head)}"
+                        f"v{self.local[view.root]} = {self._again(view.root, made_at[view.root], kept, inside, head)}"
                     )
-                return f"v{view.root}"
+                return f"v{self.local[view.root]}"
             operand = self.reads[view, level]
             if operand.level is Level.ELEMENT and self.inner[operand.name] != "0" and operand.name not in loaded[at]:
                 loaded[at].add(operand.name)
@@ -268,6 +269,7 @@ class _Writer:
 
         for e in self.equations:
             (out,) = e.outputs
+            name = self.local[out]
             level, at = self.cluster.levels[out], stage[out]
             type_ = self.legal.types[out]
             if e.primitive is COLUMN_SUM:
@@ -283,16 +285,16 @@ class _Writer:
                 else:
                     ins = tuple(self.legal.types[slot] for slot in e.inputs)
                     text = FORMULAS[e.primitive.name](self.constants, type_, ins, args, e.static)
-                lines.append(f"v{out} = {text}")
+                lines.append(f"v{name} = {text}")
             if level is Level.ELEMENT:
                 made_at[out] = at
-                loaded[at].add(f"v{out}")
+                loaded[at].add(f"v{name}")
             if out in self.writes:
                 operand = self.writes[out]
                 if level is Level.ELEMENT:
-                    inside[at].append(self._store(operand, self.inner[operand.name], f"v{out}"))
+                    inside[at].append(self._store(operand, self.inner[operand.name], f"v{name}"))
                 else:
-                    before[at].append(self._store(operand, "0", f"v{out}"))
+                    before[at].append(self._store(operand, "0", f"v{name}"))
         lines = []
         for first, each in zip(before, inside):
             lines += first
@@ -315,30 +317,31 @@ class _Writer:
         stored = self.writes.get(slot)
         if stored is not None and self.inner[stored.name] == "j":
             return self._load(stored, "j")
-        operand = kept.get(slot)
+        operand, name = kept.get(slot), self.local[slot]
         if operand is None:
             dtype = self.legal.types[slot].dtype
             assert self.extent is not None
             nbytes = -(-self.extent * dtype.itemsize // 64) * 64
             operand = _Operand(
-                f"t{slot}", dtype_name(dtype), Level.ELEMENT, self._scope(), self.legal.views[slot], True
+                f"t{name}", dtype_name(dtype), Level.ELEMENT, self._scope(), self.legal.views[slot], True
             )
             kept[slot] = operand
-            head.append(f"t{slot}_at = {self.word(Room(f't{slot}', nbytes))} + worker * {self.word(nbytes)}")
-            inside[made].append(self._store(operand, "j", f"v{slot}"))
+            head.append(f"t{name}_at = {self.word(Room(f't{name}', nbytes))} + worker * {self.word(nbytes)}")
+            inside[made].append(self._store(operand, "j", f"v{name}"))
         return self._load(operand, "j")
 
     def _column(self, e: Equation, value: str, lines: list[str], head: list[str]) -> None:
         """A sum over rows, in a row of the worker's own."""
         (out,) = e.outputs
+        name = self.local[out]
         dtype = self.legal.types[out].dtype
         assert self.extent is not None
         nbytes = -(-self.extent * dtype.itemsize // 64) * 64
-        room = Room(f"c{out}", nbytes)
-        operand = _Operand(f"c{out}", dtype_name(dtype), Level.COLUMN, self._scope(), self.legal.views[out], True)
+        room = Room(f"c{name}", nbytes)
+        operand = _Operand(f"c{name}", dtype_name(dtype), Level.COLUMN, self._scope(), self.legal.views[out], True)
         zero = self.constants(0, dtype)
         head += [
-            f"c{out}_at = {self.word(room)} + worker * {self.word(nbytes)}",
+            f"c{name}_at = {self.word(room)} + worker * {self.word(nbytes)}",
             "for j in range(n):",
             *_in(1, [self._store(operand, "j", zero)]),
         ]
@@ -347,19 +350,20 @@ class _Writer:
 
     def _row(self, e: Equation, value: str, before: list[list[str]], inside: list[list[str]], at: int) -> None:
         (out,) = e.outputs
+        name = self.local[out]
         dtype = self.legal.types[out].dtype
         if e.primitive is ROW_SUM:
-            before[at - 1].append(f"v{out} = {self.constants(0, dtype)}")
-            inside[at - 1].append(f"v{out} = add(v{out}, {value})")
+            before[at - 1].append(f"v{name} = {self.constants(0, dtype)}")
+            inside[at - 1].append(f"v{name} = add(v{name}, {value})")
             return
         kind = dtype_name(dtype)
-        before[at - 1] += [f"m{out} = least_{kind}", f"b{out} = int64(0)"]
+        before[at - 1] += [f"m{name} = least_{kind}", f"b{name} = int64(0)"]
         inside[at - 1] += [
-            f"o{out} = ordered_{kind}({value})",
-            f"m{out} = o{out} if o{out} > m{out} else m{out}",
-            f"b{out} = b{out} | int64({value} != {value})",
+            f"o{name} = ordered_{kind}({value})",
+            f"m{name} = o{name} if o{name} > m{name} else m{name}",
+            f"b{name} = b{name} | int64({value} != {value})",
         ]
-        before[at].append(f"v{out} = unordered_{kind}(m{out}) if b{out} == 0 else nan_{kind}")
+        before[at].append(f"v{name} = unordered_{kind}(m{name}) if b{name} == 0 else nan_{kind}")
 
     def _check(self, index: str, size: int) -> list[str]:
         store = self._access("store", "int64", self._scope())
