@@ -47,7 +47,7 @@ class AnomalyWatch(Transparent[R]):
         cursor = self.cursor
         bad = np.asarray(self.inner.get(outs[finite.index(False)]))
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(bad))[0])
-        phase = "the backward pass of the op" if cursor.quiet else "the op"
+        phase = "the backward pass of the op" if cursor.quiet or cursor.backward else "the op"
         self.found_at = cursor.ordinal if cursor.quiet else None
         error = AnomalyError(
             f"{primitive} gave {bad[where]} at index {where} from finite operands, "

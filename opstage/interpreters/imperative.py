@@ -1,9 +1,11 @@
-"""A base interpreter for code that is not a program: ops come one by one, whenever a user's own code calls them."""
+"""What a session stands on: a base interpreter for code that is not a program, whose ops come one by one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from typing_extensions import override
@@ -11,14 +13,61 @@ from typing_extensions import override
 from ..ops.errors import SourceLine, UsageError, user_frame
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
 from ..ops.types import DType
-from .anomaly import AnomalyError
+from ..options import Options
+from .anomaly import AnomalyError, watched
 from .interpreter import BaseInterpreter
+from .registry import make_interpreter
 from .transparent import Transparent
+
+Moment: TypeAlias = "Mapping[int, Any]"
+"""The numbers that may change between two evaluations, as they were at one time."""
+
+
+class Imperative(Transparent[R]):
+    """Takes ops whenever a user's own code calls them, and gives what `execute` gives to a program.
+
+    Its refs live as long as a tape. What outlives one, parameters and moments, are values of the `store`.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def store(self) -> BaseInterpreter[Any]:
+        """The interpreter of the values that outlive a tape."""
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """Start anew, as a program does: from a fresh cursor, at training step `step`."""
+
+    def admit(self, what: str) -> None:
+        """Raise a ProgramError if `what` cannot come in from outside any more."""
+        return
+
+    def failed(self) -> None:
+        """Forget what an op did before it failed."""
+        return
+
+    @abstractmethod
+    def lift(self, value: Any) -> R:
+        """A value of the store as a ref."""
+
+    @abstractmethod
+    def live(self, read: Callable[[], Any]) -> R:
+        """A ref to an array that may be another one when it is next asked for."""
+
+    def moment(self) -> Moment:
+        """What is live, as it is now."""
+        return {}
+
+    @abstractmethod
+    def fetch(self, refs: Sequence[R], moment: Moment | None = None) -> Sequence[Any]:
+        """Refs as values of the store, as of a moment, or now."""
 
 
 @final
-class Imperative(Transparent[R]):
-    """Stands between `inner` and a user who calls ops one by one, and gives what `execute` gives to a program.
+class Immediate(Imperative[R]):
+    """Each op at once, on `inner`.
 
     NumPy's warnings stay inside. Arrays become constants by copy, since the user may write to them before they are
     read again, in a backward pass, say. With `lines`, the user's line is remembered for every op: there is no program
@@ -34,11 +83,28 @@ class Imperative(Transparent[R]):
         self._quietly = copy_context().run
         self._quietly(np.seterr, all="ignore")
 
+    @property
+    @override
+    def store(self) -> BaseInterpreter[R]:
+        return self
+
+    @override
     def begin(self, step: int) -> None:
-        """Start anew, as a program does: from a fresh cursor, at training step `step`."""
         if self._lines is not None:
             self._lines = {}
         self.execute(lambda ops: (), (), step)
+
+    @override
+    def lift(self, value: R) -> R:
+        return value
+
+    @override
+    def live(self, read: Callable[[], Any]) -> R:
+        return self.put(read())
+
+    @override
+    def fetch(self, refs: Sequence[R], moment: Moment | None = None) -> Sequence[R]:
+        return refs
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> R:
@@ -72,6 +138,16 @@ class Imperative(Transparent[R]):
             if error.source is None:
                 error.source = self._lines[ordinal]
             raise
+
+
+def make_imperative(options: Options) -> Imperative[Any]:
+    """What `options` ask for: ops computed at once or, with backend "compiled", recorded until a value is asked for."""
+    base = watched(make_interpreter(options), options)
+    if options.backend == "compiled":
+        from .graph.deferred import Deferred
+
+        return Deferred(base, options)
+    return Immediate(base, lines=options.detect_anomaly and base.executes)
 
 
 def own_array(value: Any) -> np.ndarray[Any, Any]:

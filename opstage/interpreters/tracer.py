@@ -141,10 +141,10 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
     for constant, value in zip(body.constants, held):
         values[constant.slot] = value
     bind, cursor, expands = ops.bind, ops.cursor, ops.differentiates
-    region, ordinal = cursor.region, cursor.ordinal
+    region, ordinal, outside = cursor.region, cursor.ordinal, cursor.backward
     try:
-        for primitive, static, slots, results, within, number, opened, _ in body.equations:
-            cursor.region, cursor.ordinal = within, number
+        for primitive, static, slots, results, within, number, opened, backward in body.equations:
+            cursor.region, cursor.ordinal, cursor.backward = within, number, backward or outside
             refs = tuple([values[slot] for slot in slots])
             outs = ops.decompose(primitive, refs, static) if opened and expands else bind(primitive, refs, static)
             for slot, value in zip(results, outs):
@@ -153,5 +153,5 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
         error.relocate(body.lines.get(cursor.ordinal), cursor.region.name)
         raise
     finally:
-        cursor.region, cursor.ordinal = region, ordinal
+        cursor.region, cursor.ordinal, cursor.backward = region, ordinal, outside
     return tuple([values[slot] for slot in body.outputs])

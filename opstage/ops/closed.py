@@ -109,6 +109,22 @@ class Body:
         """The same body with other inputs; those left out must not be read."""
         return self.replace(inputs=inputs)
 
+    def renumbered(self) -> Body:
+        """The same body, its slots numbered in the order of inputs, constants and results, without unused numbers."""
+        order = [*self.inputs, *[c.slot for c in self.constants], *[slot for e in self.equations for slot in e.outputs]]
+        number = {slot: i for i, slot in enumerate(order)}
+        inputs, outputs = ([number[slot] for slot in slots] for slots in (self.inputs, self.outputs))
+        return self.replace(
+            inputs=inputs,
+            constants=[c._replace(slot=number[c.slot]) for c in self.constants],
+            equations=[
+                e._replace(inputs=tuple([number[s] for s in e.inputs]), outputs=tuple([number[s] for s in e.outputs]))
+                for e in self.equations
+            ],
+            outputs=outputs,
+            types=[self.types[slot] for slot in order],
+        )
+
     def reach(self, moving: Sequence[bool]) -> tuple[bool, ...]:
         """Which outputs may move when the inputs that are `moving` do: along floats, through differentiable ops."""
         reached = {slot for slot, moves in zip(self.inputs, moving) if moves}

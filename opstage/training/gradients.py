@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from ..api import owned
-from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.errors import DtypeError, ProgramError
@@ -20,20 +20,22 @@ class Gradients:
     """The gradient of a result for refs and parameters: `gradients[ref]`.
 
     dense    that of every ref of the tape; else that of leaves and parameters alone
+    moment   of the backward pass: numbers that were set later do not count
     """
 
-    __slots__ = ("dense", "_tape", "_base", "_found", "_used")
+    __slots__ = ("dense", "moment", "_tape", "_base", "_found", "_used")
 
     def __init__(
         self,
         tape: Tape[Any],
-        base: BaseInterpreter[Any],
+        base: Imperative[Any],
         found: dict[Record[Any], list[Any]],
         used: Mapping[Param, Node[Any]],
         *,
         dense: bool,
     ):
         self.dense = dense
+        self.moment = base.moment()
         self._tape = tape
         self._base = base
         self._found = found
@@ -45,7 +47,8 @@ class Gradients:
         Raises ProgramError for an intermediate ref after a sparse pass, for a ref of another session and for a
         parameter that was not used; DtypeError for integers and booleans, which have no gradient.
         """
-        return owned(self._base.get(self.cotangent(self._node(of))))
+        (value,) = self._base.fetch([self.cotangent(self._node(of))], self.moment)
+        return owned(self._base.store.get(value))
 
     def cotangent(self, node: Node[Any]) -> Any:
         """The gradient as a value of the base interpreter."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Tape
 from ..ops.errors import ProgramError, ShapeError, UsageError
 from ..ops.types import INT64, DType
@@ -21,7 +21,7 @@ _LARGEST = 2**63 - 1
 
 
 class Nats:
-    """A handle of natural numbers; ops that come after `put` read the new ones, ops that came before keep the old."""
+    """A handle of natural numbers; ops that come after `put` read the new ones, ops that were computed keep the old."""
 
     __slots__ = ("ops", "_numbers", "_staged")
 
@@ -53,10 +53,10 @@ class Nats:
             )
         self._numbers, self._staged = numbers, None
 
-    def staged(self, interpreter: BaseInterpreter[Any]) -> Any:
-        """The numbers as a value of the interpreter, put there once until they change."""
+    def staged(self, base: Imperative[Any]) -> Any:
+        """The numbers as a ref of what the session stands on, put there once until they change."""
         if self._staged is None:
-            self._staged = interpreter.put(self._numbers)
+            self._staged = base.live(lambda: self._numbers)
         return self._staged
 
 

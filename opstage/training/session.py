@@ -1,4 +1,4 @@
-"""`Session`: ops called one by one, each computed at once, on a tape that a backward pass can go through at any time.
+"""`Session`: ops called one by one, on a tape that a backward pass can go through at any time.
 
 A training loop reads like this:
 
@@ -21,11 +21,9 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from ..api import owned
-from ..interpreters.anomaly import AnomalyWatch
-from ..interpreters.imperative import Imperative, own_array
+from ..interpreters.imperative import Imperative, make_imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
-from ..interpreters.registry import make_interpreter
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
@@ -61,12 +59,24 @@ class _State(NamedTuple):
     slots: tuple[Any, ...]
 
 
+class _Updated(NamedTuple):
+    """What a step makes of one parameter: its new value and slots, as refs of the base interpreter."""
+
+    param: Param
+    t: int
+    refs: tuple[Any, ...]
+
+
 @final
 class Session(Interpreter[Ref]):
     """An interpreter for code that is not a program. Every op of `Ops` is a method, and refs have the infix operators.
 
     The tape begins empty and is emptied by `reset_tape`, the boundary between training steps: refs, natural numbers and
     gradients end there, parameters and their moments live on. A call that fails leaves the session as it was.
+
+    An eager session computes each op at once. With `Options(backend="compiled")` a session records: `get_value`,
+    `grad`, `jvp_leaf`, `jvp_all` and the step methods compute what they need from the leaves, by a graph that is
+    compiled once; and all leaves (`use`, `input`, `leaf`, `nat`, `nat_vec`) come before the first op.
     """
 
     __slots__ = ("options", "_base", "_tape", "_leaves", "_used", "_gradients", "_states", "_resets")
@@ -74,9 +84,8 @@ class Session(Interpreter[Ref]):
     def __init__(self, options: Options | None = None):
         """Raises UsageError for a backend and device that are not there."""
         self.options = options if options is not None else Options()
-        base = make_interpreter(self.options)
-        watched = self.options.detect_anomaly and base.executes
-        self._base: Imperative[Any] = Imperative(AnomalyWatch(base) if watched else base, lines=watched)
+        base: Imperative[Any] = make_imperative(self.options)
+        self._base = base
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
         self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
         self._resets = 0
@@ -122,7 +131,8 @@ class Session(Interpreter[Ref]):
             raise ProgramError(f"use takes a Param but got a {type(param).__name__}; make one with session.param(…)")
         use = self._used.get(param)
         if use is None:
-            value = param.mirror(self._base)
+            self._base.admit(f"use of {param}")
+            value = self._base.lift(param.mirror(self._base.store))
             use = _Use(self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version)
             self._used[param] = use
             if use.node.record is not None:
@@ -155,8 +165,10 @@ class Session(Interpreter[Ref]):
         return owned(self._base.get(node.value))
 
     def _put(self, value: Any, what: str) -> Any:
+        base = self._base
+        base.admit(what)
         try:
-            return self._base.put(value if isinstance(value, Spec) else own_array(value))
+            return base.lift(base.store.put(value if isinstance(value, Spec) else own_array(value)))
         except OpstageError as error:
             raise type(error)(f"{what}: {error}") from None
 
@@ -171,10 +183,12 @@ class Session(Interpreter[Ref]):
 
     def nat(self, value: int) -> NatRef:
         """A natural number that ops read as an index or label: an integer scalar without gradient."""
+        self._base.admit("nat")
         return NatRef(self._tape, natural("nat", value))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """A vector of natural numbers that ops read as indices or labels."""
+        self._base.admit("nat_vec")
         return NatVecRef(self._tape, naturals("nat_vec", values))
 
     def get_nat(self, ref: NatRef) -> int:
@@ -186,11 +200,11 @@ class Session(Interpreter[Ref]):
         return self._nats(ref, NatVecRef, "get_nat_vec").numbers
 
     def set_nat(self, ref: NatRef, value: int) -> None:
-        """Replace the number, for the ops that come after."""
+        """Replace the number, for the ops that come after; in a recorded session for every later evaluation."""
         self._nats(ref, NatRef, "set_nat").put(natural("set_nat", value))
 
     def set_nat_vec(self, ref: NatVecRef, values: Sequence[int]) -> None:
-        """Replace the numbers, for the ops that come after. Raises ShapeError when there are more or fewer of them."""
+        """Replace the numbers, as `set_nat` does. Raises ShapeError when there are more or fewer of them."""
         self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
 
     def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
@@ -232,6 +246,7 @@ class Session(Interpreter[Ref]):
             )
         except BaseException:
             self._undraw(static)
+            self._base.failed()
             raise
 
     def _undraw(self, static: Static) -> None:
@@ -308,7 +323,7 @@ class Session(Interpreter[Ref]):
         if array.dtype.kind not in "fO":
             raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)
         _require_shape(op, what, tuple(array.shape), tuple(node.shape))
-        return self._base.const(array, dtype=node.dtype)
+        return self._base.lift(self._base.store.const(array, dtype=node.dtype))
 
     def _last_gradients(self, op: str) -> Gradients:
         if self._gradients is None:
@@ -340,31 +355,34 @@ class Session(Interpreter[Ref]):
     def _step_all(self, op: str, optimizer: Optimizer) -> None:
         gradients = self._last_gradients(op)
         states = self._states[optimizer.name]
+        base, store = self._base, self._base.store
 
-        def stepped(ops: Interpreter[Any], param: Param, node: Ref) -> tuple[Any, _State]:
-            p, g = param.mirror(self._base), gradients.cotangent(node)
+        def stepped(ops: Interpreter[Any], param: Param, node: Ref) -> _Updated:
+            p, g = base.lift(param.mirror(store)), gradients.cotangent(node)
             state = states.get(param)
             if state is None:
-                slots = optimizer.slots(param.shape, param.dtype, str(param))
-                state = _State(0, tuple([ops.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in slots]))
-            t = state.t + 1
-            scalars = {name: ops.const(value, dtype=p.dtype) for name, value in optimizer.scalars(t).items()}
-            value, new = optimizer.update(ops, p, g, state.slots, scalars)
-            return value, _State(t, new)
+                declared = optimizer.slots(param.shape, param.dtype, str(param))
+                state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
+            t, slots = state.t + 1, tuple([base.lift(slot) for slot in state.slots])
+            scalars = {name: store.const(value, dtype=p.dtype) for name, value in optimizer.scalars(t).items()}
+            value, new = optimizer.update(ops, p, g, slots, {name: base.lift(s) for name, s in scalars.items()})
+            return _Updated(param, t, (value, *new))
 
-        def update(ops: Interpreter[Any]) -> list[tuple[Param, Any, _State]]:
+        def update(ops: Interpreter[Any]) -> list[_Updated]:
             trained = [
                 (param, use.node) for param, use in self._used.items() if use.node.record and param.requires_grad
             ]
-            return [(param, *stepped(ops, param, node)) for param, node in trained]
+            return [stepped(ops, param, node) for param, node in trained]
 
-        updated = self._base.region("update", update)
-        if not self._base.executes:
+        updated = base.region("update", update)
+        if not base.executes:
             return
+        values = iter(base.fetch([ref for each in updated for ref in each.refs], gradients.moment))
+        fetched = [(each, *[next(values) for _ in each.refs]) for each in updated]
         with uninterrupted():
-            for param, value, state in updated:
-                param.commit(value, self._base)
-                states[param] = state
+            for each, value, *slots in fetched:
+                each.param.commit(value, store)
+                states[each.param] = _State(each.t, tuple(slots))
 
 
 def _require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -18,10 +18,11 @@ FLOAT64 = Options(dtype="float64")
 EXACT = (1e-12, 1e-12)
 
 
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
-def test_session(sample: Sample) -> None:
+def test_session(sample: Sample, backend: str) -> None:
     args = inputs(sample)
-    session = Session(FLOAT64)
+    session = Session(FLOAT64.replace(backend=backend))
     refs = optree.tree_map(lambda a: session.leaf(a) if is_float(a) else session.input(a), args)
     outs = leaves(sample.apply(session, *refs))
     expected = opstage.run(program_of(sample), *args, options=FLOAT64)

@@ -15,7 +15,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.ops.protocol import Ops
-from opstage.training.session import Session
+from tests.unit.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")
 RNG = np.random.default_rng(20240607)
@@ -51,15 +51,15 @@ def numpy_network(w: Any, b: Any, x: Any) -> float:
 # Values and gradients -------------------------------------------------------------------------------------------------
 
 
-def test_every_op_is_a_method() -> None:
-    session = Session()
+def test_every_op_is_a_method(new_session: NewSession) -> None:
+    session = new_session()
     for name in vars(Ops):
         if not name.startswith("_"):
             assert hasattr(session, name), name
 
 
-def test_values_and_gradients_agree_with_numpy() -> None:
-    session = Session(FLOAT64)
+def test_values_and_gradients_agree_with_numpy(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     w, b = session.param(W, name="w"), session.param(B, name="b")
     x = session.leaf(X)
     loss = network(session, session.use(w), session.use(b), x)
@@ -71,8 +71,8 @@ def test_values_and_gradients_agree_with_numpy() -> None:
         np.testing.assert_array_equal(session.grad(of), gradients[of])
 
 
-def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum() -> None:
-    session = Session(FLOAT64)
+def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     w = session.param([2.0, 3.0])
     assert session.use(w) is session.use(w)
     session.backward(session.sum(session.use(w) * session.use(w) + session.use(w)))
@@ -80,8 +80,8 @@ def test_a_parameter_used_twice_is_one_leaf_whose_gradient_is_the_sum() -> None:
     np.testing.assert_array_equal(session.grad(session.use(w)), [5.0, 7.0])
 
 
-def test_dense_keeps_the_gradient_of_every_ref() -> None:
-    session = Session(FLOAT64)
+def test_dense_keeps_the_gradient_of_every_ref(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     x, aside = session.leaf([1.0, 2.0]), session.leaf([5.0])
     constant, frozen = session.input([3.0, 4.0]), session.use(session.param([1.0, 1.0], requires_grad=False))
     square = x * x
@@ -98,8 +98,8 @@ def test_dense_keeps_the_gradient_of_every_ref() -> None:
     np.testing.assert_array_equal(session.grad(loss), 0.0)
 
 
-def test_sparse_keeps_leaves_and_parameters_alone() -> None:
-    session = Session(FLOAT64)
+def test_sparse_keeps_leaves_and_parameters_alone(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     w, x = session.param([2.0, 3.0]), session.leaf([1.0, 2.0])
     product = x * session.use(w)
     loss = session.sum(product)
@@ -115,8 +115,8 @@ def test_sparse_keeps_leaves_and_parameters_alone() -> None:
     np.testing.assert_array_equal(session.grad(w), [1.0, 2.0])  # the failed pass changed nothing
 
 
-def test_infix_computes_on_the_tape_without_numpy_s_warnings() -> None:
-    session = Session(FLOAT64)
+def test_infix_computes_on_the_tape_without_numpy_s_warnings(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     x = session.leaf([0.0, -1.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -127,19 +127,19 @@ def test_infix_computes_on_the_tape_without_numpy_s_warnings() -> None:
         session.adam_step_all(0.1)
 
 
-def test_detach_stops_gradients() -> None:
-    session = Session(FLOAT64)
+def test_detach_stops_gradients(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     x = session.leaf([3.0])
     session.backward(session.sum(session.detach(x) * x))
     np.testing.assert_array_equal(session.grad(x), [3.0])
 
 
-def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own() -> None:
-    session = Session(FLOAT64)
+def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     factor, start = np.array([2.0, 3.0]), np.array([1.0, 1.0])
     given = [factor, start]
-    x, c = session.leaf(start), session.const(factor)
-    product = x * c * factor * session.input(factor)
+    x, given_too, c = session.leaf(start), session.input(factor), session.const(factor)
+    product = x * c * factor * given_too
     for array in given:
         array[:] = np.nan
     value = session.get_value(product)
@@ -151,8 +151,8 @@ def test_what_goes_in_is_copied_and_what_comes_out_is_the_caller_s_own() -> None
     np.testing.assert_array_equal(gradients[x], [8.0, 27.0])
 
 
-def test_regions_and_derivatives_inside_nest_on_the_session() -> None:
-    session = Session(FLOAT64)
+def test_regions_and_derivatives_inside_nest_on_the_session(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     x, at = session.leaf([1.0, 2.0, 3.0]), session.nat(1)
 
     def cube(ops: Any, y: Any) -> Any:
@@ -165,8 +165,8 @@ def test_regions_and_derivatives_inside_nest_on_the_session() -> None:
     np.testing.assert_allclose(session.grad(x), [0.0, 288.0, 0.0])
 
 
-def test_exact_sessions_compute_with_fractions() -> None:
-    session = Session(Options(dtype="exact"))
+def test_exact_sessions_compute_with_fractions(new_session: NewSession) -> None:
+    session = new_session(dtype="exact")
     w = session.param([Fraction(1, 3), Fraction(1, 2)])
     loss = session.sum(session.use(w) * session.use(w))
     assert session.get_value(loss).item() == Fraction(13, 36)
@@ -175,11 +175,11 @@ def test_exact_sessions_compute_with_fractions() -> None:
     assert list(w.value) == [0, 0]
 
 
-def test_chains_deeper_than_python_s_stack() -> None:
+def test_chains_deeper_than_python_s_stack(new_session: NewSession) -> None:
     depth = 20_000
     assert depth > 10 * sys.getrecursionlimit()
     for dense in (True, False):
-        session = Session()
+        session = new_session()
         x, p = session.leaf([1.0]), session.use(session.param([1.0]))
         out = x
         for _ in range(depth // 2):
@@ -197,8 +197,8 @@ def test_chains_deeper_than_python_s_stack() -> None:
 # Forward derivatives --------------------------------------------------------------------------------------------------
 
 
-def test_jvp_agrees_with_forward_mode_and_with_differences() -> None:
-    session = Session(FLOAT64)
+def test_jvp_agrees_with_forward_mode_and_with_differences(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     w, b, x = session.leaf(W), session.leaf(B), session.leaf(X)
     moves = [RNG.standard_normal(a.shape) for a in (W, B, X)]
     ref = network(session, w, b, x)
@@ -215,9 +215,9 @@ def test_jvp_agrees_with_forward_mode_and_with_differences() -> None:
     session.backward(ref)  # the tape is as it was
 
 
-def test_jvp_of_tensors_of_parameters_and_without_a_path() -> None:
-    session = Session(FLOAT64)
-    w, x, aside = session.param(W), session.leaf(X), session.leaf([1.0])
+def test_jvp_of_tensors_of_parameters_and_without_a_path(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
+    w, x, aside, constant = session.param(W), session.leaf(X), session.leaf([1.0]), session.input(X)
 
     def program(ops: Any, w: Any, x: Any) -> Any:
         first, second = ops.split(ops.layer_norm(x @ ops.transpose2d(w), None, None), sizes=(1, 3), axis=1)
@@ -230,17 +230,17 @@ def test_jvp_of_tensors_of_parameters_and_without_a_path() -> None:
     np.testing.assert_array_equal(session.jvp_leaf(ref, aside, [1.0]), np.zeros(5))
     np.testing.assert_array_equal(session.jvp_all(ref, {}), np.zeros(5))
     np.testing.assert_array_equal(session.jvp_leaf(x, x, X), X)
-    np.testing.assert_array_equal(session.jvp_leaf(session.input(X), x, X), np.zeros_like(X))
+    np.testing.assert_array_equal(session.jvp_leaf(constant, x, X), np.zeros_like(X))
 
 
-def test_jvp_needs_a_leaf_and_a_whole_tape() -> None:
-    session = Session(FLOAT64)
-    x = session.leaf([1.0, 2.0])
+def test_jvp_needs_a_leaf_and_a_whole_tape(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
+    x, constant = session.leaf([1.0, 2.0]), session.input([1.0])
     square = x * x
     with pytest.raises(opstage.ProgramError, match="is the result of an op"):
         session.jvp_leaf(square, square, [1.0, 1.0])
     with pytest.raises(opstage.ProgramError, match="is a constant"):
-        session.jvp_leaf(square, session.input([1.0]), [1.0])
+        session.jvp_leaf(square, constant, [1.0])
     with pytest.raises(opstage.ShapeError, match=r"tangent is \(3,\) where \(2,\) is expected"):
         session.jvp_leaf(square, x, np.ones(3))
     session.backward(square, seed=[1.0, 1.0], dense=False)

@@ -11,11 +11,12 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.training.session import Session
+from tests.unit.conftest import NewSession
 
 
-def test_refs_of_two_sessions_do_not_mix() -> None:
-    session, other = Session(), Session()
-    x, y = session.leaf([1.0]), other.leaf([1.0])
+def test_refs_of_two_sessions_do_not_mix(new_session: NewSession) -> None:
+    session, other = new_session(), new_session()
+    x, y, number = session.leaf([1.0]), other.leaf([1.0]), other.nat(1)
     for mix in (lambda: session.add(x, y), lambda: session.relu(y), lambda: session.concat([x, y], axis=0)):
         with pytest.raises(opstage.ProgramError, match="a ref of another session"):
             mix()
@@ -26,15 +27,15 @@ def test_refs_of_two_sessions_do_not_mix() -> None:
         with pytest.raises(opstage.ProgramError, match="another session"):
             use(y)
     with pytest.raises(opstage.ProgramError, match="natural numbers of another session"):
-        session.get_nat(other.nat(1))
+        session.get_nat(number)
     session.backward(session.sum(x))
     with pytest.raises(opstage.ProgramError, match="another session"):
         session.grad(y)
 
 
 @pytest.mark.parametrize("raw", [np.ones(1), 1.0, [1.0], None])
-def test_raw_values_are_no_refs(raw: Any) -> None:
-    session = Session()
+def test_raw_values_are_no_refs(new_session: NewSession, raw: Any) -> None:
+    session = new_session()
     x = session.leaf([1.0])
     with pytest.raises(opstage.ProgramError, match=f"an op got a {type(raw).__name__} where it needs a ref"):
         session.add(x, raw)
@@ -42,8 +43,8 @@ def test_raw_values_are_no_refs(raw: Any) -> None:
         session.backward(raw)
 
 
-def test_a_parameter_must_be_used_first() -> None:
-    session = Session()
+def test_a_parameter_must_be_used_first(new_session: NewSession) -> None:
+    session = new_session()
     w = session.param([1.0], name="w")
     with pytest.raises(opstage.ProgramError, match=r"an op got parameter w itself; session.use\(param\)"):
         session.relu(w)  # type: ignore[arg-type]
@@ -54,8 +55,8 @@ def test_a_parameter_must_be_used_first() -> None:
         session.grad(w)
 
 
-def test_reset_ends_the_tape_and_clears_the_side_tables() -> None:
-    session = Session()
+def test_reset_ends_the_tape_and_clears_the_side_tables(new_session: NewSession) -> None:
+    session = new_session()
     w = session.param([1.0], name="w")
     x, nat, vector = session.leaf([1.0]), session.nat(0), session.nat_vec([0])
     gradients = session.backward(session.sum(x * session.use(w)))
@@ -86,8 +87,8 @@ def test_reset_ends_the_tape_and_clears_the_side_tables() -> None:
     np.testing.assert_array_equal(w.value, [1.0])
 
 
-def test_get_value_checks_the_shape() -> None:
-    session = Session()
+def test_get_value_checks_the_shape(new_session: NewSession) -> None:
+    session = new_session()
     x = session.leaf(np.zeros((5, 3)))
     assert session.get_value(x, shape=(5, 3)).shape == (5, 3)
     with pytest.raises(opstage.ShapeError, match=r"the ref is \(5, 3\) where \(3, 5\) is expected"):
@@ -96,8 +97,8 @@ def test_get_value_checks_the_shape() -> None:
         session.get_value(x, shape=(15,))
 
 
-def test_backward_checks_its_seed() -> None:
-    session = Session()
+def test_backward_checks_its_seed(new_session: NewSession) -> None:
+    session = new_session()
     x = session.leaf([1.0, 2.0])
     with pytest.raises(opstage.ShapeError, match="give a cotangent as seed="):
         session.backward(x)
@@ -111,8 +112,8 @@ def test_backward_checks_its_seed() -> None:
         session.grad(x)
 
 
-def test_inputs_say_what_is_wrong_and_who_they_are() -> None:
-    session = Session()
+def test_inputs_say_what_is_wrong_and_who_they_are(new_session: NewSession) -> None:
+    session = new_session()
     with pytest.raises(opstage.UsageError, match="input labels: a tensor must hold numbers"):
         session.input(["a"], name="labels")
     with pytest.raises(opstage.UsageError, match="input: not an array"):
@@ -124,15 +125,15 @@ def test_inputs_say_what_is_wrong_and_who_they_are() -> None:
     with pytest.raises(opstage.DtypeError, match="leaf is bool"):
         session.leaf([True])
     assert session.input([1, 2]).dtype == np.int64
-    x = session.input([1.0], requires_grad=True)
+    x, integers = session.input([1.0], requires_grad=True), session.input([1])
     session.backward(session.sum(x))
     np.testing.assert_array_equal(session.grad(x), [1.0])
     with pytest.raises(opstage.DtypeError, match="integers and booleans have no gradient"):
-        session.grad(session.input([1]))
+        session.grad(integers)
 
 
-def test_an_error_names_the_user_s_line() -> None:
-    session = Session()
+def test_an_error_names_the_user_s_line(new_session: NewSession) -> None:
+    session = new_session()
     with pytest.raises(opstage.ShapeError, match=r"add at .*test_session_refusals\.py:\d+: x is \(1,\) but"):
         session.add(session.leaf([1.0]), session.leaf([1.0, 2.0]))
 

@@ -15,6 +15,7 @@ from opstage.ops.protocol import R
 from opstage.training.optim import Sgd
 from opstage.training.param import Param
 from opstage.training.session import Session
+from tests.unit.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")
 START, OTHER = np.array([1.0, -2.0, 3.0]), np.array([0.5, 0.5, 0.5])
@@ -23,13 +24,13 @@ START, OTHER = np.array([1.0, -2.0, 3.0]), np.array([0.5, 0.5, 0.5])
 def quartic(session: Session, *params: Param) -> Any:
     """Σ p⁴/4 over the parameters, whose gradient is p³."""
     total = session.const(0.0)
-    for param in params:
-        total = total + session.sum(session.pow(session.use(param), exponent=4)) * 0.25
+    for ref in [session.use(param) for param in params]:
+        total = total + session.sum(session.pow(ref, exponent=4)) * 0.25
     return total
 
 
-def test_sgd_moves_against_the_gradient() -> None:
-    session = Session(FLOAT64)
+def test_sgd_moves_against_the_gradient(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     p, q = session.param(START), session.param(OTHER)
     session.backward(quartic(session, p, q))
     session.sgd_step_all(0.1)
@@ -38,8 +39,8 @@ def test_sgd_moves_against_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("decay", [None, 0.1])
-def test_adam_counts_t_per_parameter_across_resets(decay: float | None) -> None:
-    session = Session(FLOAT64)
+def test_adam_counts_t_per_parameter_across_resets(new_session: NewSession, decay: float | None) -> None:
+    session = new_session(dtype="float64")
     lr, beta1, beta2, eps = 0.05, 0.8, 0.95, 1e-7
     early, late = session.param(START, name="early"), session.param(OTHER, name="late")
     expected = {early: [START, 0 * START, 0 * START, 0], late: [OTHER, 0 * OTHER, 0 * OTHER, 0]}
@@ -62,8 +63,8 @@ def test_adam_counts_t_per_parameter_across_resets(decay: float | None) -> None:
         np.testing.assert_allclose(param.value, theta, rtol=1e-12)
 
 
-def test_defaults_are_those_of_pytorch() -> None:
-    session = Session(FLOAT64)
+def test_defaults_are_those_of_pytorch(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     p, q = session.param([2.0]), session.param([2.0])
     session.backward(quartic(session, p))
     session.adam_step_all(0.1)
@@ -74,8 +75,8 @@ def test_defaults_are_those_of_pytorch() -> None:
     np.testing.assert_allclose(q.value, 2 * (1 - 0.1 * 0.01) - 0.1, rtol=1e-8)
 
 
-def test_the_gradient_is_that_of_the_last_pass_and_zero_without_a_path() -> None:
-    session = Session(FLOAT64)
+def test_the_gradient_is_that_of_the_last_pass_and_zero_without_a_path(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     p, aside = session.param(START), session.param(OTHER)
     session.use(aside)
     loss = quartic(session, p)
@@ -88,13 +89,13 @@ def test_the_gradient_is_that_of_the_last_pass_and_zero_without_a_path() -> None
     np.testing.assert_allclose(p.value, START - 0.4 * START**3, rtol=1e-14)
 
 
-def test_frozen_integer_and_unused_parameters_are_never_touched() -> None:
-    session = Session(Options(dtype="float64", requires_grad_by_default=False))
+def test_frozen_integer_and_unused_parameters_are_never_touched(new_session: NewSession) -> None:
+    session = new_session(dtype="float64", requires_grad_by_default=False)
     trained = session.param(START, requires_grad=True)
     frozen, table, unused = session.param(OTHER), session.param([1, 2]), session.param(OTHER, requires_grad=True)
     later = session.param(OTHER, requires_grad=True)
-    picked = session.gather_vec(session.use(trained), session.use(table))
-    loss = quartic(session, trained, frozen, later) + session.sum(picked)
+    positions = session.use(table)
+    loss = quartic(session, trained, frozen, later) + session.sum(session.gather_vec(session.use(trained), positions))
     session.backward(loss)
     later.requires_grad = False
     for step in (session.sgd_step_all, session.adam_step_all, session.adamw_step_all):
@@ -105,8 +106,8 @@ def test_frozen_integer_and_unused_parameters_are_never_touched() -> None:
     np.testing.assert_array_equal(session.grad(frozen), 0 * OTHER)
 
 
-def test_a_new_value_needs_a_new_tape() -> None:
-    session = Session()
+def test_a_new_value_needs_a_new_tape(new_session: NewSession) -> None:
+    session = new_session()
     p = session.param(START, name="p")
     session.backward(quartic(session, p))
     session.sgd_step_all(0.1)
@@ -120,8 +121,8 @@ def test_a_new_value_needs_a_new_tape() -> None:
 
 
 @pytest.mark.parametrize("lr", [-0.1, float("nan"), float("inf"), "0.1", None, True])
-def test_a_bad_learning_rate_changes_nothing(lr: Any) -> None:
-    session = Session()
+def test_a_bad_learning_rate_changes_nothing(new_session: NewSession, lr: Any) -> None:
+    session = new_session()
     p = session.param(START)
     session.backward(quartic(session, p))
     for step in (session.sgd_step_all, session.adam_step_all, session.adamw_step_all):
@@ -130,8 +131,8 @@ def test_a_bad_learning_rate_changes_nothing(lr: Any) -> None:
     assert p.version == 0
 
 
-def test_other_bad_numbers_change_nothing_either() -> None:
-    session = Session()
+def test_other_bad_numbers_change_nothing_either(new_session: NewSession) -> None:
+    session = new_session()
     p = session.param(START)
     session.backward(quartic(session, p))
     for wrong in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-8}, {"eps": float("nan")}):
@@ -142,16 +143,18 @@ def test_other_bad_numbers_change_nothing_either() -> None:
     assert p.version == 0
 
 
-def test_a_step_before_backward_is_refused() -> None:
-    session = Session()
+def test_a_step_before_backward_is_refused(new_session: NewSession) -> None:
+    session = new_session()
     session.use(session.param(START))
     for name in ("sgd_step_all", "adam_step_all", "adamw_step_all"):
         with pytest.raises(opstage.ProgramError, match=f"{name} needs gradients, but there was no backward pass"):
             getattr(session, name)(0.1)
 
 
-def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(FLOAT64)
+def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(
+    new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = new_session(dtype="float64")
     params = [session.param(START), session.param(OTHER)]
     session.backward(quartic(session, *params))
     update, calls = Sgd.update, []
@@ -171,8 +174,8 @@ def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(monkey
     np.testing.assert_allclose(params[1].value, OTHER - 0.1 * OTHER**3)
 
 
-def test_an_interrupt_waits_until_all_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(FLOAT64)
+def test_an_interrupt_waits_until_all_are_changed(new_session: NewSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = new_session(dtype="float64")
     params = [session.param(START), session.param(OTHER)]
     session.backward(quartic(session, *params))
     commit = Param.commit
@@ -190,11 +193,12 @@ def test_an_interrupt_waits_until_all_are_changed(monkeypatch: pytest.MonkeyPatc
     assert [p.version for p in params] == [2, 2]
 
 
-def test_an_anomaly_in_the_backward_pass_or_update_changes_no_parameter() -> None:
-    session = Session(Options(detect_anomaly=True))
+def test_an_anomaly_in_the_backward_pass_or_update_changes_no_parameter(new_session: NewSession) -> None:
+    session = new_session(detect_anomaly=True)
     p = session.param([0.0])
     with pytest.raises(opstage.OpstageError, match="the backward pass of the op"):
         session.backward(session.sum(session.sqrt(session.use(p))))
+        session.sgd_step_all(0.1)
     session.reset_tape()
     session.backward(session.sum(session.use(p)), seed=3e38)
     with pytest.raises(opstage.OpstageError, match="update"):
@@ -202,8 +206,8 @@ def test_an_anomaly_in_the_backward_pass_or_update_changes_no_parameter() -> Non
     np.testing.assert_array_equal(p.value, [0.0])
 
 
-def test_moments_end_with_their_parameter() -> None:
-    session = Session()
+def test_moments_end_with_their_parameter(new_session: NewSession) -> None:
+    session = new_session()
     p = session.param(START)
     session.backward(quartic(session, p))
     session.adam_step_all(0.1)
@@ -215,16 +219,16 @@ def test_moments_end_with_their_parameter() -> None:
     assert len(states) == 0
 
 
-def test_a_session_trains() -> None:
-    session = Session(FLOAT64)
+def test_a_session_trains(new_session: NewSession) -> None:
+    session = new_session(dtype="float64")
     rng = np.random.default_rng(7)
     x = rng.standard_normal((64, 3))
     y = x @ [[1.0], [-2.0], [0.5]] + 3.0
     w, b = session.param(np.zeros((1, 3))), session.param(np.zeros(1))
     losses = []
     for _ in range(300):
-        out = session.linear(session.use(w), session.use(b), session.input(x))
-        loss = session.mse_loss(out, session.input(y))
+        inputs, target = session.input(x), session.input(y)
+        loss = session.mse_loss(session.linear(session.use(w), session.use(b), inputs), target)
         losses.append(float(session.get_value(loss)))
         session.backward(loss, dense=False)
         session.adam_step_all(0.05)

@@ -1,0 +1,163 @@
+"""`Deferred`: ops that come one by one are recorded, and computed when somebody asks for a value."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.closed import Body
+from ...ops.errors import ProgramError
+from ...ops.primitive import Primitive, Static
+from ...ops.types import DType, TensorType
+from ...options import Options
+from ..eager_cpu.interpreter import Array
+from ..imperative import Imperative, Moment, own_array
+from ..interpreter import BaseInterpreter
+from .executor import Executor
+from .graph import Graph
+from .passes.keys import body_key
+from .recorder import Recorder, Variable
+from .replay import replay
+
+_log = logging.getLogger(__name__)
+
+_EXECUTORS_KEPT = 64
+
+
+@final
+class Deferred(Imperative[Variable]):
+    """One graph grows with every op; a value is computed from its leaves by the part of it that the value depends on.
+
+    Each such part is compiled once: a training loop that records the same ops in every step compiles in the first.
+    Scalar constants belong to the graph; all other numbers, arrays given as constants among them, are its inputs.
+    """
+
+    __slots__ = ("options", "_at", "_at_step", "_executors", "_held", "_known", "_live", "_recorder", "_store")
+
+    def __init__(self, store: BaseInterpreter[Array], options: Options):
+        """`store` is the compiled interpreter of `options`."""
+        self._recorder = Recorder(store.dtype, store.seed)
+        super().__init__(self._recorder)
+        self.options = options
+        self._store = store
+        self._executors: OrderedDict[Hashable, Executor] = OrderedDict()
+        self.begin(0)
+
+    @property
+    @override
+    def store(self) -> BaseInterpreter[Array]:
+        return self._store
+
+    @override
+    def begin(self, step: int) -> None:
+        self.inner = self._recorder = Recorder(self.dtype, self.seed)
+        self.cursor = self._recorder.cursor
+        self._at_step = step
+        self._held: dict[int, Array] = {}  # inputs by slot
+        self._live: dict[int, Callable[[], Array]] = {}  # inputs that change
+        self._known: dict[int, Array] = {}  # what was computed, by slot, when the live inputs were as in _at
+        self._at: Moment = {}
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
+        return self._recorder.bind(primitive, refs, static)
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
+        array = own_array(value)
+        if array.ndim:
+            return self.lift(self._store.const(array, dtype=dtype))
+        return self._recorder.const(array, dtype=dtype)
+
+    @override
+    def put(self, value: Any, /) -> Variable:
+        return self.lift(self._store.put(value))
+
+    @override
+    def get(self, ref: Variable, /) -> Any:
+        return self._store.get(self.fetch([ref])[0])
+
+    # What a session asks --------------------------------------------------------------------------------------------
+
+    @override
+    def admit(self, what: str) -> None:
+        equations = self._recorder.trace.equations
+        if equations and equations[-1].ordinal:  # 0: the seed of a backward pass before there was an op
+            raise ProgramError(
+                f"{what} comes after the first op: a session with backend 'compiled' records a graph, and its leaves "
+                "(use, input, leaf, nat, nat_vec) all come before its ops; make it earlier, or begin anew with "
+                "reset_tape()"
+            )
+
+    @override
+    def failed(self) -> None:
+        equations, cursor = self._recorder.trace.equations, self.cursor
+        while equations and equations[-1].ordinal == cursor.ordinal and not cursor.quiet:
+            equations.pop()
+
+    @override
+    def lift(self, value: Array) -> Variable:
+        variable = self._recorder.input(TensorType(value.shape, value.dtype))
+        self._held[variable.slot] = value
+        return variable
+
+    @override
+    def live(self, read: Callable[[], Array]) -> Variable:
+        value = read()
+        variable = self._recorder.input(TensorType(value.shape, value.dtype))
+        self._live[variable.slot] = read
+        return variable
+
+    @override
+    def moment(self) -> Moment:
+        return {slot: read() for slot, read in self._live.items()}
+
+    @override
+    def fetch(self, refs: Sequence[Variable], moment: Moment | None = None) -> Sequence[Array]:
+        now = {**self.moment(), **(moment or {})}
+        if any(now[slot] is not value for slot, value in self._at.items()):
+            self._known = {}
+        self._at = now
+        inputs = {**self._held, **now}
+        wanted = list(dict.fromkeys(r.slot for r in refs if r.slot not in inputs and r.slot not in self._known))
+        if wanted:
+            self._known.update(zip(wanted, self._evaluate(wanted, inputs)))
+        return [inputs[r.slot] if r.slot in inputs else self._known[r.slot] for r in refs]
+
+    # How it is done -------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, wanted: Sequence[int], inputs: dict[int, Array]) -> tuple[Array, ...]:
+        recorder, trace = self._recorder, self._recorder.trace
+        body = trace.close((), wanted, recorder.lines, prune=True)
+        read = body.read()
+        taken = [slot for slot in inputs if slot in read]
+        step = recorder.step_input
+        body = body.taking(taken if step is None or step.slot not in read else [*taken, step.slot]).renumbered()
+        values = [inputs[slot] for slot in taken]
+        if self.options.detect_anomaly:  # op by op, each watched
+            with np.errstate(all="ignore"):
+                return replay(self._store, self._graph(body), values, self._at_step)
+        return self._executor(body).run(values, self._at_step)
+
+    def _executor(self, body: Body) -> Executor:
+        key = body_key(body)
+        executor = self._executors.get(key)
+        if executor is None:
+            _log.debug("compiling for %s", ", ".join(map(str, body.input_types)))
+            executor = self._executors[key] = Executor(self._graph(body), self.options)
+            while len(self._executors) > _EXECUTORS_KEPT:
+                self._executors.popitem(last=False)
+        self._executors.move_to_end(key)
+        return executor
+
+    def _graph(self, body: Body) -> Graph:
+        inputs = [f"input {i}" for i in range(len(body.inputs))]
+        outputs = [f"output {i}" for i in range(len(body.outputs))]
+        return Graph(body, inputs, outputs, self.dtype, self.seed)
