@@ -51,7 +51,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code also where it does not pay."""
-    monkeypatch.setattr(pooling, "_WORTH_A_CALL", 0)
+    monkeypatch.setattr(pooling, "_WORTH_A_CALL", dict.fromkeys(pooling._WORTH_A_CALL, 0))
 
 
 def windows(case: Case) -> list[tuple[Sizes, list[Sizes]]]:

@@ -189,11 +189,12 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 # In machine code ------------------------------------------------------------------------------------------------------
 
-_WORTH_A_CALL = 1 << 10  # cells from which on the pool of threads is faster than NumPy
+# Cells from which on the pool of threads is faster than NumPy.
+_WORTH_A_CALL = {"max_pool": 1 << 8, "max_pool_scatter": 1 << 14, "max_pool_gather": 1 << 14, "avg_pool": 1 << 12}
 
 
-def _worth(x: Array, rank: int, cells: int) -> bool:
-    return cells >= _WORTH_A_CALL and native.supported(x.dtype.name, rank)
+def _worth(name: str, x: Array, rank: int, cells: int) -> bool:
+    return cells >= _WORTH_A_CALL[name] and native.supported(x.dtype.name, rank)
 
 
 def _do(
@@ -222,7 +223,7 @@ def _do(
 
 def fast_max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Array, Array]:
     rank = len(kernel)
-    if not _worth(x, rank, x.size):
+    if not _worth("max_pool", x, rank, x.size):
         return max_pool(x, kernel, stride, padding)
     x, cells = packed(x), x.shape[-rank:]
     counts = _counts(cells, kernel, stride, padding)
@@ -235,7 +236,7 @@ def fast_max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tup
 def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(shape)
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
-    if _worth(g, rank, out.size):
+    if _worth("max_pool_scatter", g, rank, out.size):
         g, index = packed(g), packed(index.astype(np.int64, copy=False))
         if _do("max_pool_scatter", g, out, index, shape, g.shape[-rank:], kernel, stride, padding):
             return out
@@ -244,7 +245,7 @@ def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, kernel: Sizes, s
 
 def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(kernel)
-    if _worth(x, rank, x.size):
+    if _worth("max_pool_gather", x, rank, x.size):
         x, index = packed(x), packed(index.astype(np.int64, copy=False))
         out = np.empty(index.shape, x.dtype)
         if _do("max_pool_gather", x, out, index, x.shape[-rank:], index.shape[-rank:], kernel, stride, padding):
@@ -254,7 +255,7 @@ def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, stride: Sizes, p
 
 def fast_avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Array:
     rank = len(kernel)
-    if not _worth(x, rank, x.size):
+    if not _worth("avg_pool", x, rank, x.size):
         return avg_pool(x, kernel, stride, padding, count_include_pad)
     x, cells = packed(x), x.shape[-rank:]
     counts = _counts(cells, kernel, stride, padding)
@@ -268,7 +269,7 @@ def fast_avg_pool_grad(
 ) -> Array:
     rank = len(kernel)
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
-    if not _worth(g, rank, out.size):
+    if not _worth("avg_pool", g, rank, out.size):
         return avg_pool_grad(g, shape, kernel, stride, padding, count_include_pad)
     g = packed(g)
     _do("avg_pool_grad", g, out, None, shape, g.shape[-rank:], kernel, stride, padding, count_include_pad)
