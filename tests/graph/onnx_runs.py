@@ -1,8 +1,8 @@
-"""Programs recorded with symbolic sizes, written as ONNX, checked by onnx and run by onnxruntime."""
+"""Recorded programs as ONNX models: checked by onnx, run by onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,38 +10,20 @@ import onnx
 import onnx.checker
 import onnxruntime
 
-from opstage.api import argument_paths
-from opstage.interpreters.derivatives import run_on_tape
-from opstage.interpreters.graph.graph import Graph
+from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.onnx import model_of
-from opstage.interpreters.graph.recorder import record
-from opstage.ops.dims import DimScope
-from opstage.ops.spec import as_specs
-from opstage.ops.trees import flatten, unflatten
-from opstage.ops.types import as_dtype
-
-onnxruntime.set_default_logger_severity(4)
+from opstage.ops.trees import flatten
 
 
-def recorded(program: Callable[..., Any], *trees: Any, dtype: str = "float32", seed: int = 0) -> Graph:
-    """The graph of `program(ops, *trees)`; leaves are arrays, or Specs whose names stay symbolic."""
-    specs = tuple(as_specs(tree) for tree in trees)
-    leaves, structure = flatten(specs)
-    scope, float_ = DimScope(), as_dtype(dtype)
-    types = [leaf.bind(scope, float_) for leaf in leaves]
-    for leaf in leaves:
-        leaf.declare(scope)
-
-    def base(ops: Any, *refs: Any) -> tuple[Any, ...]:
-        arguments = unflatten(structure, list(refs))
-        _, _, outputs, _ = run_on_tape(ops, program, arguments, (False,) * len(arguments))
-        return tuple(node.value for node in outputs)
-
-    return record(base, types, float_, seed, argument_paths(program, specs))
+def checked(graph: Graph, values: Mapping[str, Any] | None = None) -> onnx.ModelProto:
+    """The model of a graph, against which onnx's checker has nothing to say."""
+    model: onnx.ModelProto = model_of(graph, values)
+    onnx.checker.check_model(model, full_check=True)
+    return model
 
 
-def session_of(model: Any, *, optimized: bool = False) -> onnxruntime.InferenceSession:
-    """The model as onnxruntime runs it on one core; its fusions round factors of float64 to float32."""
+def session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntime.InferenceSession:
+    """The model as onnxruntime runs it on one core: as it is written, for some fusions round float64 to float32."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
@@ -50,20 +32,25 @@ def session_of(model: Any, *, optimized: bool = False) -> onnxruntime.InferenceS
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def checked(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
-    """The model of a graph, once onnx's checker has nothing to say against it."""
-    model = model_of(graph, values)
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def run_model(session: onnxruntime.InferenceSession, graph: Graph, *trees: Any) -> list[Any]:
-    """What the model gives for the leaves of the arguments, as far as they are inputs of it."""
-    wanted = {input.name for input in session.get_inputs()}
+def run_session(session: onnxruntime.InferenceSession, graph: Graph, *trees: Any) -> list[np.ndarray]:
+    """The outputs for the leaves of the program's arguments, as far as they are inputs of the model."""
+    wanted = {taken.name for taken in session.get_inputs()}
     feeds = {}
     for name, type_, leaf in zip(graph.input_names, graph.input_types, flatten(trees)[0]):
-        array = np.asarray(leaf)
         if name in wanted:
-            feeds[name] = array.astype(type_.dtype) if array.dtype.kind == "f" else array
-    results: list[Any] = session.run(list(graph.output_names), feeds)
+            feeds[name] = np.asarray(leaf, type_.dtype)
+    if "step" in wanted:
+        feeds["step"] = np.asarray(0, np.int64)
+    results: list[np.ndarray] = session.run(None, feeds)
     return results
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    """The operators of a model, those in the bodies of loops among them."""
+    found: set[str] = set()
+    graphs = [model.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            found.add(node.op_type)
+            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return found

@@ -16,7 +16,7 @@ from ....ops.dims import DimExpr
 from ....ops.errors import UnsupportedError, UsageError, nearest
 from ....ops.primitive import Primitive
 from ....ops.trees import flatten, paths
-from ....ops.types import DType, TensorType, dtype_name, show_shape
+from ....ops.types import EXACT, DType, TensorType, show_shape
 from ..graph import Graph
 from . import convolution, elementwise, indexing, layout, linalg, loops, normalization, pooling, random, reduction
 from .nodes import Node, Subgraph, Value, prune
@@ -53,12 +53,16 @@ RULES: dict[Primitive, Rule] = {
 def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     """The onnx.ModelProto of a graph. See `Graph.to_onnx`."""
     onnx = _package()
+    if graph.dtype == EXACT:
+        raise UnsupportedError("ONNX has no element type for dtype exact; record the program in float64")
     given = _arrays(graph, values or {})
     writer = Writer(RULES, graph.dtype, graph.seed)
     names = list(graph.input_names)
     inputs = [writer.input(name, type_) for name, type_ in zip(names, graph.input_types)]
     results = writer.write(graph.body, inputs)
-    outputs = [Value(writer.unique(name), result.type, writer) for name, result in zip(graph.output_names, results)]
+    # An output that is called as an input is, a parameter after its update, gets another name: ONNX has one for each.
+    free = [f"{name}.new" if name in names else name for name in graph.output_names]
+    outputs = [Value(writer.unique(name), result.type, writer) for name, result in zip(free, results)]
     for output, result in zip(outputs, results):
         writer.nodes.append(Node("Identity", [result.name], [output.name], {}, output.name))
     nodes = prune(writer.nodes, {output.name for output in outputs})
@@ -180,6 +184,4 @@ class _Build:
         return self.onnx.helper.make_tensor_value_info(name, self.element(type_.dtype), shape)
 
     def element(self, dtype: DType) -> int:
-        if dtype.kind == "O":
-            raise UnsupportedError(f"ONNX has no element type for dtype {dtype_name(dtype)}; record in float64")
         return int(self.onnx.helper.np_dtype_to_tensor_dtype(dtype))

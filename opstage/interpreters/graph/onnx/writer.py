@@ -152,12 +152,12 @@ class Writer(BaseInterpreter[Value]):
 
     def write(self, body: Body, inputs: Sequence[Value]) -> tuple[Value, ...]:
         """The nodes of a body's ops, and its outputs."""
-        outside = self._lines
-        self._lines = body.lines
+        outside = self._lines, self._op
+        self._lines, self._op = body.lines, None
         try:
             return evaluate(self, body, inputs, constants(self, body))
         finally:
-            self._lines = outside
+            self._lines, self._op = outside
 
     def subgraph(self, body: Body, inputs: Sequence[Value]) -> Subgraph:
         """The nodes of a body in a subgraph of their own; its inputs are left to the caller."""

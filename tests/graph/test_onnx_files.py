@@ -1,0 +1,158 @@
+"""The file that is written, the names in it, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import opstage
+from opstage import Options, Spec
+from opstage.interpreters.graph.onnx import IR_VERSION, OPSET, RULES, model, model_of
+from opstage.interpreters.structural import SCAN
+from opstage.ops.catalogue import primitives
+from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
+from tests.graph.onnx_runs import checked, run_session, session_of
+
+
+def affine(ops: Any, params: Any, x: Any) -> Any:
+    return {"y": ops.region("layer", lambda ops: ops.linear(params["w"], params["b"], x)), "x": x}
+
+
+PARAMS = {"w": np.eye(3), "b": np.ones(3)}
+AFFINE = opstage.record(affine, PARAMS, Spec("B 3"))
+
+
+def test_a_file(tmp_path: Path) -> None:
+    AFFINE.to_onnx(tmp_path / "affine.onnx")
+    written = onnx.load(tmp_path / "affine.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "affine.onnx"]
+    assert (written.opset_import[0].version, written.ir_version) == (OPSET, IR_VERSION)
+    assert written.producer_name == "opstage" and written.producer_version == opstage.__version__
+    assert [given.name for given in written.graph.input] == ["params.b", "params.w", "x"]
+    assert [made.name for made in written.graph.output] == ["output.x", "output.y"]
+
+
+def test_nodes_say_where_they_come_from() -> None:
+    (gemm,) = (node for node in checked(AFFINE).graph.node if node.op_type == "Gemm")
+    assert gemm.name == "layer/Gemm"
+    assert gemm.doc_string.startswith("linear at tests/graph/test_onnx_files.py:")
+
+
+def test_the_same_program_gives_the_same_bytes() -> None:
+    assert model_of(AFFINE).SerializeToString() == model_of(AFFINE).SerializeToString()
+
+
+def test_outputs_that_are_inputs_constants_or_twice_the_same() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        y = ops.exp(x)
+        return x, y, y, ops.const([1.0, 2.0]), ops.detach(x)
+
+    graph = opstage.record(program, Spec("B"))
+    x = np.array([0.0, 1.0, 2.0], np.float32)
+    actual = run_session(session_of(checked(graph)), graph, x)
+    for a, e in zip(actual, (x, np.exp(x), np.exp(x), [1.0, 2.0], x)):
+        np.testing.assert_allclose(a, e, rtol=1e-6)
+
+
+def test_what_nobody_reads_is_left_out() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.max_pool(x, kernel=(2,))
+
+    nodes = checked(opstage.record(program, Spec("N C L", where=["L >= 2"]))).graph.node
+    assert [(node.op_type, len(node.output)) for node in nodes] == [("MaxPool", 1), ("Identity", 1)]
+
+
+def test_an_op_that_onnx_cannot_say(tmp_path: Path) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.add(x, ops.region("noise", lambda ops: ops.rand_normal(shape=x.shape)))
+
+    graph = opstage.record(program, Spec("B 3"))
+    path = tmp_path / "noise.onnx"
+    path.write_bytes(b"before")
+    with pytest.raises(UnsupportedError) as caught:
+        graph.to_onnx(path)
+    line = program.__code__.co_firstlineno + 1
+    place = f"rand_normal at tests/graph/test_onnx_files.py:{line} (noise): ONNX cannot say rand_normal: "
+    assert str(caught.value).startswith(place)
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_an_op_that_onnx_cannot_say_in_a_loop() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        def turn(ops: Any, total: Any, entry: Any) -> Any:
+            return ops.add(total, ops.mul(entry, ops.rand_uniform(shape=(3,)))), None
+
+        return ops.scan(turn, ops.full(shape=(3,), value=0.0), x)[0]
+
+    graph = opstage.record(program, Spec("T 3"))
+    line = program.__code__.co_firstlineno + 2
+    with pytest.raises(UnsupportedError, match=rf"^rand_uniform at tests/graph/test_onnx_files\.py:{line}: "):
+        model_of(graph)
+
+
+def test_a_size_that_no_input_has() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.full(shape=(x.shape[0] // x.shape[1],), value=1.0)
+
+    with pytest.raises(
+        UnsupportedError, match="the size A cannot be computed in the model: no axis of an input has it"
+    ):
+        model_of(opstage.record(program, Spec("A*B B")))
+
+
+def test_fractions_have_no_element_type() -> None:
+    graph = opstage.record(affine, PARAMS, Spec("B 3"), options=Options(dtype="exact"))
+    with pytest.raises(
+        UnsupportedError, match="ONNX has no element type for dtype exact; record the program in float64"
+    ):
+        model_of(graph)
+
+
+MISFITS: list[tuple[Any, str]] = [
+    ({"param": PARAMS}, "no input is called 'param.b' (did you mean 'params.b'?); there are params.b, params.w, x"),
+    ({"params": {"w": np.eye(2)}}, "given for params.w is (2, 2) float32 but the input is (3, 3) float32"),
+    ({"params.b": np.array([1, 2, 3])}, "given for params.b is (3,) int64 but the input is (3,) float32"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MISFITS)
+def test_values_that_do_not_fit(values: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        AFFINE.to_onnx(tmp_path / "affine.onnx", values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_one_file_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "_LARGEST", 40)
+    with pytest.raises(UsageError, match=r"larger than 2 GiB.*leave parameters out of `values`"):
+        model_of(AFFINE, {"params": PARAMS})
+    model_of(AFFINE)
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(model, "import_module", missing)
+    with pytest.raises(
+        UsageError, match=r"needs the package onnx, which is not installed: pip install 'opstage\[onnx\]'"
+    ):
+        AFFINE.to_onnx(tmp_path / "affine.onnx")
+
+
+def test_errors_of_ops_stay_errors_of_ops() -> None:
+    """A shape that is wrong is found when the program is recorded, before any export."""
+    with pytest.raises(ShapeError):
+        opstage.record(affine, PARAMS, Spec("B 4"))
+
+
+def test_every_core_op_has_a_rule() -> None:
+    """All other ops are said by their decompositions."""
+    assert [name for name, primitive in primitives().items() if primitive.core and primitive not in RULES] == []
+    assert set(RULES) <= {*primitives().values(), SCAN}
