@@ -76,6 +76,7 @@ class ScalarTrainer:
         self.steps_taken = 0
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
+        self._loss_when = {train: with_train(loss, train) for train in (False, True)}
         self._clip = clip
         self._has_state = state is not None
         self._interpreter = _interpreter(options)
@@ -294,7 +295,7 @@ class ScalarTrainer:
 
     def _program(self, train: bool) -> LossProgram:
         trained = tuple(param.requires_grad for param in self._params)
-        return LossProgram(with_train(self._loss, train), self._structure, trained, self._has_state)
+        return LossProgram(self._loss_when[train], self._structure, trained, self._has_state)
 
     def _values(self) -> list[Any]:
         return [param.mirror(self._interpreter) for param in self._params]
