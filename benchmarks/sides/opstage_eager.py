@@ -104,9 +104,8 @@ def _gpt(w: Gpt) -> tuple[Any, Any]:
     def block(ops: Any, p: Any, x: Any) -> Any:
         n, t, _ = x.shape
         h = ops.linear(p["qkv"]["w"], p["qkv"]["b"], ops.layer_norm(x, p["n1"]["g"], p["n1"]["b"]))
-        heads = ops.permute(ops.reshape(h, shape=(n, t, 3, w.heads, d // w.heads)), axes=(2, 0, 3, 1, 4))
-        q, k, v = (ops.gather_row(ops.reshape(heads, shape=(3, -1)), index=i) for i in range(3))
-        q, k, v = (ops.reshape(r, shape=(n, w.heads, t, d // w.heads)) for r in (q, k, v))
+        thirds = (ops.slice(h, axis=2, start=i * d, length=d) for i in range(3))
+        q, k, v = (ops.permute(ops.reshape(x, shape=(n, t, w.heads, d // w.heads)), axes=(0, 2, 1, 3)) for x in thirds)
         a = ops.scaled_dot_product_attention(q, k, v, causal=True)
         a = ops.reshape(ops.permute(a, axes=(0, 2, 1, 3)), shape=(n, t, d))
         x = ops.add(x, ops.linear(p["out"]["w"], p["out"]["b"], a))
