@@ -71,7 +71,13 @@ class Record(Generic[R]):
     def inputs(self) -> tuple[TensorType, ...]:
         """The types of all operands present."""
         constants = iter(_types(self.constants))
-        return tuple([next(constants) if p is None else p.outputs[slot] for p, slot in zip(self.parents, self.slots)])
+        return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(self.parents, self.slots)])
+
+    def output(self, slot: int) -> TensorType:
+        """The type of one output or residual."""
+        if not slot:
+            return TensorType(self.shape, self.dtype)
+        return TensorType(self.further[2 * slot - 2], self.further[2 * slot - 1])
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
