@@ -37,6 +37,22 @@ COLUMN_SUM = _internal("column_sum", "Sums over the leading axes; `extent` eleme
 ASSEMBLE = _internal("assemble", "Memory whose parts other equations have written.")
 INDEX_CHECK = _internal("index_check", "x where 0 <= index < `size`; elsewhere an index is out of range.")
 
+BY_HAND = frozenset(
+    (
+        "conv",
+        "conv_transpose",
+        "conv_kernel_grad",
+        "max_pool",
+        "max_pool_scatter",
+        "max_pool_gather",
+        "avg_pool",
+        "avg_pool_grad",
+        "gather_rows",
+        "scatter_add_rows",
+    )
+)
+"""Ops of `library`, whose operands are contiguous."""
+
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 _LONG = 1 << 14
 """A sum of more elements than this is one of sums, that several workers can do."""
@@ -162,15 +178,47 @@ class Legal:
             pass
         elif name in ("matmul", "bmm") and ins[0].dtype.kind == "f":
             self._product(e)
-        elif name == "gather_vec" and e.inputs[0] in self.literals and e.static["mode"] == "raise":
+        elif (
+            name in ("gather_rows", "gather_vec")
+            and len(ins[0].shape) == 1
+            and e.inputs[0] in self.literals
+            and e.static["mode"] == "raise"
+        ):
             # cross_entropy weighs its classes by ones, to have the labels looked at
             self._own(e.outputs[0])
             self._emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self._shape(e.inputs[0])[0])
         elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
             self._own(e.outputs[0])
             self._append(e)
+        elif name in BY_HAND:
+            inputs = tuple([self.contiguous(slot, e) for slot in e.inputs])
+            for slot in e.outputs:
+                self._own(slot)
+            self._append(e._replace(inputs=inputs))
+        elif name == "pad" and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
+            self._pad(e)
         else:
             self._host(e)
+
+    def _pad(self, e: Equation) -> None:
+        """Padding, one axis after the other, as a concatenation."""
+        (x,), (out,), static = e.inputs, e.outputs, e.static
+        like = self.types[x]
+        widths = [(a, n) for a, n in enumerate(static["padding"]) if n != (0, 0)]
+        for i, (axis, (before, after)) in enumerate(widths):
+            shape = self._shape(x)
+            pieces = []
+            for n in (before, after):
+                piece = self._fresh((*shape[:axis], n, *shape[axis + 1 :]), like)
+                self.literals[piece] = static["value"]
+                pieces.append(piece)
+            joined = [s for s in (pieces[0], x, pieces[1]) if 0 not in self._shape(s)]
+            total = shape[axis] + before + after
+            made = out if i == len(widths) - 1 else self._fresh((*shape[:axis], total, *shape[axis + 1 :]), like)
+            self._concat(e._replace(inputs=tuple(joined), outputs=(made,), static={"axis": axis}))
+            x = made
+        if not widths:
+            self.views[out] = self.views[x]
 
     def _host(self, e: Equation) -> None:
         for slot in e.outputs:

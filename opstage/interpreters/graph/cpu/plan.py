@@ -14,6 +14,7 @@ from ...native.pool import workers
 from .arena import Item, arrange
 from .clusters import Level, Unit, gather
 from .legal import ASSEMBLE, Legal
+from .library import library_loops
 from .products import product_loop
 from .source import Address, Loop, Room, Word, cluster_loop, total_loop
 
@@ -102,12 +103,15 @@ class Plan:
             (e,) = unit.equations
             if e.primitive is ASSEMBLE:
                 return []
-            loop = product_loop(legal, e, workers()) if _is_product(legal, e) else None
-            if loop is None:
+            by_hand = library_loops(legal, e, workers())
+            if by_hand is None and _is_product(legal, e):
+                product = product_loop(legal, e, workers())
+                by_hand = None if product is None else [(product, product.tasks > 1)]
+            if by_hand is None:
                 self.steps.append(HostStep(e, number))
                 return []
-            self.steps.append(NativeStep(loop, loop.tasks > 1, number))
-            return [loop]
+            self.steps += [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
+            return [loop for loop, _ in by_hand]
         stored = {
             slot
             for slot in unit.cluster.levels

@@ -1,0 +1,229 @@
+"""Ops whose loops are written by hand: convolutions, pools, rows gathered and added up.
+
+Convolutions and pools are eager_cpu's own, which say their steps for given addresses; here the addresses are marks,
+put in place of what will be known when the memory is arranged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from ....ops.closed import Equation
+from ....ops.types import dtype_name
+from ...eager_cpu.loops import convolution_steps, pooling
+from ...eager_cpu.loops.convolution_steps import Geometry
+from ...native import Step, access
+from ...native.compiler import Kernel, compile_kernel
+from .legal import BY_HAND, Legal
+from .source import Address, ErrorFlag, Loop, Room, Word
+
+_MARK = 0xFFFF << 48
+"""No address, size or number begins with these bits."""
+
+
+def library_loops(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    """The loops of an op, each with whether the workers divide it; None if there are none for it."""
+    lower = _LIBRARY.get(e.primitive.name)
+    if lower is None or any(legal.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
+        return None
+    return lower(legal, e, workers)
+
+
+class _Marks:
+    """Marks for words, and steps with the words back in place."""
+
+    def __init__(self) -> None:
+        self._words: list[Word] = []
+
+    def __call__(self, word: Word) -> int:
+        self._words.append(word)
+        return _MARK | len(self._words)
+
+    def loops(self, steps: tuple[Step, ...]) -> list[tuple[Loop, bool]]:
+        return [
+            (Loop(s.kernel, s.tasks, tuple([self._word(int(w)) for w in s.arguments]), ()), s.parallel) for s in steps
+        ]
+
+    def _word(self, value: int) -> Word:
+        if value >> 48 == 0xFFFF and 0 < value - _MARK <= len(self._words):
+            return self._words[value - _MARK - 1]
+        return value if value < 1 << 63 else value - (1 << 64)
+
+
+def _at(legal: Legal, slot: int) -> Address:
+    view = legal.views[slot]
+    return Address(view.root, view.offset * legal.types[slot].dtype.itemsize)
+
+
+def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return shape if len(shape) == rank + 2 else (1, *shape)
+
+
+def _rooms(plan: convolution_steps.Plan, workers: int, mark: _Marks) -> tuple[int, int]:
+    return mark(Room("workspace", max(64, plan.workspace))), mark(Room("partial", -(-max(64, plan.partial) // workers)))
+
+
+def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
+    kernel_shape = legal.views[kernel].shape
+    rank = len(kernel_shape) - 2
+    adjoint = e.primitive.name == "conv_transpose"
+    given, made = (_batched(legal.views[slot].shape, rank) for slot in (x, out))
+    inside, outside = (made, given) if adjoint else (given, made)
+    geometry = Geometry(
+        dtype_name(legal.types[x].dtype), given[0], inside[1], outside[1], static["groups"], inside[2:],
+        kernel_shape[2:], outside[2:], static["stride"], static["padding"], static["dilation"],
+    )  # fmt: skip
+    if not convolution_steps.supported(geometry):
+        return None
+    mark = _Marks()
+    plan = convolution_steps.conv_transpose_plan(geometry) if adjoint else convolution_steps.conv_plan(geometry)
+    steps = convolution_steps.conv_transpose_steps if adjoint else convolution_steps.conv_steps
+    bias_at = mark(_at(legal, bias[0])) if bias else 0
+    at = mark(_at(legal, x)), mark(_at(legal, kernel)), bias_at, mark(Address(out, 0))
+    return mark.loops(steps(geometry, *at, *_rooms(plan, workers, mark)))
+
+
+def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    (x, g), (out,), static = e.inputs, e.outputs, e.static
+    rank = len(static["kernel"])
+    given, pulled = (_batched(legal.views[slot].shape, rank) for slot in (x, g))
+    geometry = Geometry(
+        dtype_name(legal.types[x].dtype), given[0], given[1], pulled[1], static["groups"], given[2:],
+        static["kernel"], pulled[2:], static["stride"], static["padding"], static["dilation"],
+    )  # fmt: skip
+    if not convolution_steps.supported(geometry):
+        return None
+    mark = _Marks()
+    plan = convolution_steps.conv_kernel_grad_plan(geometry)
+    at = mark(_at(legal, x)), mark(_at(legal, g)), mark(Address(out, 0))
+    return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_rooms(plan, workers, mark)))
+
+
+def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    name, static, kernel = e.primitive.name, e.static, e.static["kernel"]
+    x, *index = e.inputs
+    if name == "max_pool":
+        index = list(e.outputs[1:])
+    out, rank = e.outputs[0], len(kernel)
+    dtype = dtype_name(legal.types[x].dtype)
+    if not pooling.supported(dtype, rank) or any(legal.types[slot].dtype.itemsize != 8 for slot in index):
+        return None
+    before, after = legal.views[x].shape, legal.views[out].shape
+    cells, counts = (after, before) if name in ("max_pool_scatter", "avg_pool_grad") else (before, after)
+    mark = _Marks()
+    step = pooling.pool_step(
+        name, dtype, math.prod(before[:-rank]), mark(_at(legal, x)), mark(Address(out, 0)),
+        mark(_at(legal, index[0])) if index else 0, mark(ErrorFlag()), cells[-rank:], kernel, counts[-rank:],
+        static["stride"], static["padding"], static.get("count_include_pad", True),
+    )  # fmt: skip
+    return mark.loops((step,))
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def _gather(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    (x, index), (out,) = e.inputs, e.outputs
+    if legal.types[x].dtype.kind == "b":
+        return None
+    shape, count = legal.views[x].shape, legal.views[index].size
+    kernel = _rows_kernel("gather", dtype_name(legal.types[x].dtype), dtype_name(legal.types[index].dtype))
+    words: tuple[Word, ...] = (
+        _at(legal, x), _at(legal, index), Address(out, 0), shape[0], math.prod(shape[1:]),
+        int(e.static["mode"] == "raise"), ErrorFlag(),
+    )  # fmt: skip
+    return [(Loop(kernel, count, words, ()), legal.views[out].size > 1 << 13)]
+
+
+def _scatter(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    (x, v, index), (out,) = e.inputs, e.outputs
+    shape, count = legal.views[x].shape, legal.views[index].size
+    kernel = _rows_kernel("scatter", dtype_name(legal.types[x].dtype), dtype_name(legal.types[index].dtype))
+    columns = math.prod(shape[1:])
+    words: tuple[Word, ...] = (
+        _at(legal, x), _at(legal, v), _at(legal, index), Address(out, 0), shape[0], columns, count,
+        int(e.static["mode"] == "raise"), ErrorFlag(),
+    )  # fmt: skip
+    return [(Loop(kernel, columns, words, ()), legal.views[v].size > 1 << 13 and columns > 32)]
+
+
+@cache
+def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
+    text = _TEXTS[name]
+
+    def function() -> Any:
+        space = {
+            "int64s": import_module("opstage.interpreters.native.memory").int64s,
+            "load": access.load(dtype),
+            "load_index": access.load(index_dtype),
+            "load_out": access.load(dtype, access.written(0)),
+            "store": access.store(dtype, access.written(0)),
+            "flag": access.store("int64", access.written(1)),
+            "zero": dtype_zero(dtype),
+            "size": 8 if dtype.endswith("64") else 4,
+        }
+        exec(compile(text, "<kernel>", "exec"), space)
+        return space["kernel"]
+
+    return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
+
+
+def dtype_zero(dtype: str) -> Any:
+    return getattr(import_module("numpy"), dtype)(0)
+
+
+_TEXTS = {
+    "gather": """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 7)
+    n = w[4]
+    for task in range(lo, hi):
+        row = load_index(w[1], task)
+        to = w[2] + task * n * size
+        if 0 <= row < w[3]:
+            source = w[0] + row * n * size
+            for j in range(n):
+                store(to, j, load(source, j))
+        else:
+            if w[5]:
+                flag(w[6], 0, 1)
+            for j in range(n):
+                store(to, j, zero)
+""",
+    # Workers divide the columns, so each adds up its own in the order of the indices.
+    "scatter": """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 9)
+    n = w[5]
+    for row in range(w[4]):
+        for j in range(lo, hi):
+            store(w[3] + row * n * size, j, load(w[0] + row * n * size, j))
+    for k in range(w[6]):
+        row = load_index(w[2], k)
+        if 0 <= row < w[4]:
+            to = w[3] + row * n * size
+            source = w[1] + k * n * size
+            for j in range(lo, hi):
+                store(to, j, load_out(to, j) + load(source, j))
+        elif w[7]:
+            flag(w[8], 0, 1)
+""",
+}
+
+_Lower = Callable[[Legal, Equation, int], "list[tuple[Loop, bool]] | None"]
+_LIBRARY: Mapping[str, _Lower] = {
+    "conv": _conv,
+    "conv_transpose": _conv,
+    "conv_kernel_grad": _conv_kernel_grad,
+    "max_pool": _pool,
+    "max_pool_scatter": _pool,
+    "max_pool_gather": _pool,
+    "avg_pool": _pool,
+    "avg_pool_grad": _pool,
+    "gather_rows": _gather,
+    "scatter_add_rows": _scatter,
+}
+assert frozenset(_LIBRARY) == BY_HAND
