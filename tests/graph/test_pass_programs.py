@@ -1,0 +1,96 @@
+"""Random programs through every pass: the graph that it leaves computes what the recorded one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.passes import (
+    common_subexpressions,
+    dead_code,
+    expand,
+    fold_constants,
+    fold_transposes,
+    optimise,
+    simplify,
+    standard,
+    through_loops,
+)
+from opstage.ops.catalogue.reduction import REDUCE_MEAN, REDUCE_SUM, SUM
+from opstage.ops.closed import Body
+from tests.graph.passes_common import assert_same
+from tests.graph.random_programs import graphs, random_graph
+
+BITWISE: list[Callable[[Body], Body]] = [dead_code, common_subexpressions, fold_constants]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def some_kernels(primitive: Any, types: Any, static: Any) -> bool:
+    """An executor that has kernels for some composites, chosen so that every program has both."""
+    return len(primitive.name) % 2 == 0
+
+
+def holds(graph: Graph, inputs: list[Any]) -> None:
+    """Passes that only leave out ops change no bit; the others stay within the accuracy of kernels."""
+    tolerance = TOLERANCE[graph.dtype.name]
+    for run in BITWISE:
+        assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs)
+    for run in (simplify, expand, lambda body: expand(body, some_kernels), fold_transposes):
+        assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs, tolerance)
+    for stages in (standard(), standard(some_kernels), standard(exact=False)):
+        after, _ = optimise(graph, stages, checked=True)
+        assert_same(graph, after, inputs, tolerance)
+
+
+def sums_one_element(body: Body) -> bool:
+    """Whether it sums over axes of size 1: there -0.0 may become 0.0, and whether it does is nobody's promise."""
+    sums = [e for e in body.equations if e.primitive in (SUM, REDUCE_SUM, REDUCE_MEAN)]
+    return any(body.types[e.inputs[0]].size == body.types[e.outputs[0]].size for e in sums)
+
+
+def keeps_every_bit(seed: int) -> None:
+    """Whatever is exact is so for infinities, nan and zeros of either sign."""
+    graph, inputs = random_graph(seed, wild=True)
+    with np.errstate(all="ignore"):
+        for run in BITWISE if sums_one_element(graph.body) else (*BITWISE, simplify):
+            assert_same(graph, graph.with_body(run(graph.body)), inputs)
+
+
+@settings(max_examples=40)
+@given(graphs())
+def test_passes_keep_what_a_program_computes(drawn: tuple[Graph, list[Any]]) -> None:
+    holds(*drawn)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_passes_keep_what_larger_programs_compute(first: int) -> None:
+    for seed in range(first, first + 20):
+        holds(*random_graph(seed, size=25))
+
+
+def test_exact_passes_keep_infinities_and_nan() -> None:
+    for seed in range(60):
+        keeps_every_bit(seed)
+
+
+def test_the_random_programs_are_of_every_family() -> None:
+    found = {e.primitive.name for seed in range(150) for e in random_graph(seed, size=20)[0].body.equations}
+    families = {
+        *("matmul", "bmm", "linear", "conv", "conv_kernel_grad", "max_pool", "softmax", "layer_norm", "cross_entropy"),
+        *("gather_rows", "scatter_add_rows", "select", "cast", "iota", "full", "rand_normal", "bernoulli_mask", "scan"),
+        *("adam_update", "adamw_update", "scaled_dot_product_attention", "batch_norm", "concat", "pad", "argmax"),
+    }
+    assert families <= found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 3000, 250))
+def test_many_more_programs(first: int) -> None:
+    for seed in range(first, first + 250):
+        holds(*random_graph(seed, size=5 + seed % 25))
+        keeps_every_bit(seed)
