@@ -59,5 +59,7 @@ def _or_spare(writer: Writer, x: Value, index: Value) -> str:
 
 RULES: dict[Primitive, Rule] = {
     indexing.GATHER_ROWS: Rule(_gather_rows, _NOTE),
+    indexing.GATHER_VEC: Rule(_gather_rows, _NOTE),
     indexing.SCATTER_ADD_ROWS: Rule(_scatter_add_rows, _NOTE),
+    indexing.SCATTER_ADD_VEC: Rule(_scatter_add_rows, _NOTE),
 }

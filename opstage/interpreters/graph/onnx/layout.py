@@ -33,6 +33,19 @@ def _unsqueeze(writer: Writer, operands: Operands, results: Results, /, *, axis:
     return (writer.node("Unsqueeze", *operands, writer.ints(axis)),)
 
 
+def _transpose(*axes: int) -> Rule:
+    def says(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
+        return (writer.node("Transpose", *operands, perm=axes),)
+
+    return Rule(says)
+
+
+def _swap_adjacent(writer: Writer, operands: Operands, results: Results, /, *, depth: int) -> tuple[str, ...]:
+    rank = len(operands[0].shape)
+    axes = (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+    return (writer.node("Transpose", *operands, perm=axes),)
+
+
 def _permute(writer: Writer, operands: Operands, results: Results, /, *, axes: tuple[int, ...]) -> tuple[str, ...]:
     (x,) = operands
     return (x.name if axes == tuple(range(len(axes))) else writer.node("Transpose", x, perm=axes),)
@@ -95,9 +108,15 @@ def _spread(
 RULES: dict[Primitive, Rule] = {
     layout.BROADCAST_TO: Rule(_broadcast_to),
     layout.RESHAPE: Rule(_reshape),
+    layout.FLATTEN: Rule(_reshape),
     layout.SQUEEZE: Rule(_squeeze),
     layout.UNSQUEEZE: Rule(_unsqueeze),
     layout.PERMUTE: Rule(_permute),
+    layout.TRANSPOSE2D: _transpose(1, 0),
+    layout.TRANSPOSE3D_FIRST_TO_LAST: _transpose(1, 2, 0),
+    layout.TRANSPOSE3D_LAST_TO_FIRST: _transpose(2, 0, 1),
+    layout.TRANSPOSE3D_LAST_TWO: _transpose(0, 2, 1),
+    layout.SWAP_ADJACENT_AT_DEPTH: Rule(_swap_adjacent),
     layout.CONCAT: Rule(_concat),
     layout.SLICE: Rule(_slice),
     layout.PAD: Rule(_pad),

@@ -31,6 +31,10 @@ def _reduce(op: str) -> Says:
     return says
 
 
+def _sum(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...] | None:
+    return _reduce("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
+
+
 def _argmax(
     writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, axis: int, keepdims: bool
 ) -> tuple[str, ...]:
@@ -38,6 +42,7 @@ def _argmax(
 
 
 RULES: dict[Primitive, Rule] = {
+    reduction.SUM: Rule(_sum),
     reduction.REDUCE_SUM: Rule(_reduce("ReduceSum")),
     reduction.REDUCE_MEAN: Rule(_reduce("ReduceMean")),
     reduction.REDUCE_MAX: Rule(_reduce("ReduceMax"), "of nan ONNX says nothing"),

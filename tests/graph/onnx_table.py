@@ -1,0 +1,58 @@
+"""What each op is in ONNX, from the models of the samples; `python -m tests.graph.onnx_table` writes it into the guide."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import opstage
+from opstage import Options
+from opstage.interpreters.graph.onnx import RULES, model_of
+from opstage.interpreters.graph.onnx.writer import is_empty
+from opstage.ops.primitive import Primitive
+from tests.conformance.harness import inputs, program_of
+from tests.graph.onnx_runs import operators
+from tests.samples import SAMPLES
+from tests.structure.test_completeness import OP_METHODS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "onnx.md"
+HEAD = "| op | in ONNX | note |\n|---|---|---|\n"
+
+
+@cache
+def table() -> str:
+    """A row for each method of Ops."""
+    return HEAD + "".join(f"{_row(method)}\n" for method in sorted(OP_METHODS))
+
+
+def _row(method: str) -> str:
+    primitives: set[Primitive] = set()
+    written: set[str] = set()
+    for sample in SAMPLES:
+        if sample.op == method:
+            options = Options(dtype="float32")
+            graph = opstage.record(program_of(sample), *inputs(sample, "float32"), options=options)
+            called = {equation.primitive for equation in graph.body.equations}
+            if any(p in RULES and RULES[p].says is None for p in called):
+                return f"| `{method}` | no | {RULES[called.pop()].note} |"
+            primitives |= called
+            if any(is_empty(type_) for type_ in graph.output_types):
+                continue  # a constant, whatever the op
+            written |= operators(model_of(graph)) - {"Identity"}
+    names = ", ".join(f"`{name}`" for name in sorted(written)) or "nothing: its operand"
+    notes = sorted({RULES[p].note for p in primitives if p in RULES and RULES[p].note})
+    if not primitives <= RULES.keys():
+        names = f"its parts: {names}"
+    return f"| `{method}` | {names} |{' ' if notes else ''}{'; '.join(notes)} |"
+
+
+def page() -> str:
+    """The page with the table as it should be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEAD)
+    lines = rest.splitlines(keepends=True)
+    after = "".join(lines[next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines)) :])
+    return before + table() + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
