@@ -1,4 +1,4 @@
-"""What each op is in ONNX, from the models of the samples; `python -m tests.graph.onnx_table` writes it into the guide."""
+"""What each op is in ONNX, by the models of the samples; `python -m tests.graph.onnx_table` writes it in the guide."""
 
 from __future__ import annotations
 
