@@ -26,14 +26,15 @@ def run_on_tape(
 ) -> tuple[Tape[Any], list[list[Node[Any]]], list[Node[Any]], Any]:
     """Run f on a tape over `ops`: the tape, the nodes of each argument, the output nodes and their structure.
 
-    Arguments are pytrees of refs of `ops`; those `wanted` become leaves.
+    Arguments are pytrees of refs of `ops`, or of interpreters beneath it; those `wanted` become leaves.
     """
     tape = Tape(ops)
     nodes: list[list[Node[Any]]] = []
     arguments = []
     for tree, want in zip(trees, wanted):
         leaves, structure = flatten(tree)
-        refs = [tape.leaf(leaf) if want else tape.wrap(leaf) for leaf in leaves]
+        as_node = tape.leaf if want else tape.wrap
+        refs = [as_node(ops.adopt(leaf)) for leaf in leaves]
         nodes.append(refs)
         arguments.append(unflatten(structure, refs))
     outputs, structure = flatten(f(tape, *arguments))
@@ -48,7 +49,6 @@ def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any,
     `pullback(cotangent)`, a cotangent shaped like the value, gives a tuple aligned with the arguments, shaped like
     each, None at integers. It stays callable, any number of times.
     """
-    trees = tuple(_adopted(ops, tree) for tree in trees)
     tape, nodes, outputs, structure = run_on_tape(ops, f, trees, (True,) * len(trees))
     flat = [node for refs in nodes for node in refs]
 
@@ -94,7 +94,6 @@ def value_and_grad(
     keep: bool = False,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Value of a scalar program and its gradients for the arguments `wrt`; with `has_aux` f returns (scalar, aux)."""
-    trees = tuple(_adopted(ops, tree) for tree in trees)
     tape, nodes, outputs, structure = run_on_tape(ops, f, trees, tuple(i in wrt for i in range(len(trees))))
     if not outputs or (len(outputs) != 1 and not has_aux):
         raise ProgramError(
