@@ -69,6 +69,24 @@ class Graph:
 
         return load_graph(path)
 
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz: a node per op, a cluster per region, a colour per part of a step."""
+        from .dot import to_dot
+
+        return to_dot(self)
+
+    def to_svg(self) -> str:
+        """A drawing of the graph, its regions folded: forward, backward and update side by side."""
+        from .drawing import to_svg
+
+        return to_svg(self)
+
+    def to_html(self, title: str = "graph") -> str:
+        """One page that needs nothing else: the drawing, and every op with shape, bytes and source line, to search."""
+        from .page import to_html
+
+        return to_html(self, title)
+
     def with_body(self, body: Body) -> Graph:
         """The same program in other equations."""
         return Graph(body, self.input_names, self.output_names, self.dtype, self.seed)

@@ -1,0 +1,305 @@
+"""A graph drawn as SVG: forward down the left, backward up beside what it belongs to, the update to the right of both.
+
+Regions and folds are boxes, not opened; an edge is the largest tensor that goes from one box to the other. Parameters
+are not drawn: a box says how many numbers it reads of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import groupby
+from typing import NamedTuple, final
+
+from ...ops.dims import Dim
+from ...ops.types import TensorType
+from .graph import Graph
+from .outline import (
+    PARTS,
+    UPDATE,
+    Fold,
+    Group,
+    Item,
+    Node,
+    Outline,
+    folded,
+    show_bytes,
+    show_count,
+    total_cost,
+)
+
+WIDTH, HEIGHT = 252, 62
+ROW, COLUMN = 104, 372
+MARGIN = 60
+DECK = 8
+MOST_BOXES = 32
+
+_STYLE = """
+.sheet { fill: #fff; } text { font: 12px system-ui, sans-serif; fill: #1d2733; }
+.box { stroke-width: 1.2; } .title { font-weight: 600; font-size: 13px; } .small { font-size: 11px; fill: #54606e; }
+.forward .box { fill: #e3effa; stroke: #5b8db8; } .backward .box { fill: #fbe6e2; stroke: #c0705f; }
+.update .box { fill: #e2f4e4; stroke: #5a9c66; } .io .box { fill: #f4f4f4; stroke: #9aa4ae; }
+.edge { fill: none; stroke-width: 1.4; } .edge.forward { stroke: #5b8db8; } .edge.backward { stroke: #c0705f; }
+.edge.update { stroke: #5a9c66; opacity: .55; } .edge.saved { stroke: #9aa4ae; stroke-dasharray: 4 3; stroke-width: 1; }
+.label { font-size: 10.5px; fill: #54606e; paint-order: stroke; stroke: #fff; stroke-width: 3px; }
+.heading { font-weight: 600; font-size: 15px; }
+"""
+
+
+class Box(NamedTuple):
+    """What is drawn in one place: title, further lines, and the part it belongs to (`io` for inputs and outputs)."""
+
+    title: str
+    lines: tuple[str, ...]
+    part: str
+    column: int
+    row: int
+    anchor: str = ""
+    deck: bool = False
+    """Whether it stands for several of one form."""
+
+    @property
+    def x(self) -> int:
+        return MARGIN + self.column * COLUMN
+
+    @property
+    def y(self) -> int:
+        return MARGIN + self.row * ROW
+
+    @property
+    def height(self) -> int:
+        return HEIGHT if self.part != "io" else 30 + 15 * len(self.lines)
+
+    @property
+    def bottom(self) -> int:
+        return self.y + self.height + (DECK if self.deck else 0)
+
+    @property
+    def middle(self) -> int:
+        return self.y + self.height // 2
+
+
+def to_svg(graph: Graph, anchors: Callable[[Item], str] = lambda item: "") -> str:
+    """The drawing; `anchors` names, for each box, what a click on it leads to."""
+    return _Drawing(graph, anchors).svg()
+
+
+@final
+class _Drawing:
+    def __init__(self, graph: Graph, anchors: Callable[[Item], str]):
+        self.graph = graph
+        self.anchors = anchors
+        self.outline = Outline(graph)
+        items = {part: few(self.outline.parts[part].members, part) for part in PARTS}
+        self.boxes: list[Box] = []
+        self.maker: dict[int, int] = {}
+        self.shown_outputs: list[tuple[int, int]] = []
+        self.inputs = self._read_arguments()
+        rows = _rows(items)
+        for part, column in zip(PARTS, range(len(PARTS))):
+            for item, row in zip(items[part], rows[part]):
+                self._add(item, part, column, row + (1 if self.inputs else 0))
+        self._add_inputs()
+        self._add_loss()
+
+    def _add(self, item: Item, part: str, column: int, row: int) -> None:
+        nodes = list(item.nodes())
+        for node in nodes:
+            self.maker |= dict.fromkeys(node.equation.outputs, len(self.boxes))
+        cost = total_cost(iter(nodes))
+        moves = isinstance(cost.flops, int) and cost.flops == 0
+        work = f"{show_count(cost.flops)} flops"
+        if moves:
+            work = (
+                f"{show_bytes(cost.bytes)} read and written"
+                if isinstance(cost.bytes, int) and cost.bytes
+                else "no bytes move"
+            )
+        lines = [_described(item, len(nodes)), work]
+        numbers = self._parameters(nodes)
+        if numbers and part == "forward":
+            lines[0] += f", {show_count(numbers)} parameters"
+        title = item.op if isinstance(item, Node) else item.name
+        deck = isinstance(item, Fold) and (isinstance(item.members[0], Group) or part == UPDATE)
+        self.boxes.append(Box(title, tuple(lines), part, column, row, self.anchors(item), deck))
+
+    def _parameters(self, nodes: Sequence[Node]) -> Dim:
+        read = {slot for node in nodes for slot in node.equation.inputs}
+        total: Dim = 0
+        for slot, name in zip(self.graph.body.inputs, self.graph.input_names):
+            if slot in read and name.startswith("params."):
+                total = total + self.graph.body.types[slot].size
+        return total
+
+    def _read_arguments(self) -> list[tuple[int, str]]:
+        """The inputs that a program gets anew every time: not its parameters, state, moments and rates."""
+        forward = {slot for node in self.outline.parts["forward"].nodes() for slot in node.equation.inputs}
+        given = zip(self.graph.body.inputs, self.graph.input_names)
+        return [(s, n) for s, n in given if s in forward and n.split(".")[0] not in ("params", "state", "step")]
+
+    def _add_inputs(self) -> None:
+        shown = self.inputs[:1] if len(self.inputs) > 3 else self.inputs
+        if not shown:
+            return
+        for slot, _ in self.inputs:
+            self.maker[slot] = len(self.boxes)
+        names = ", ".join(name for _, name in self.inputs)
+        types = tuple(f"{name} {self.graph.body.types[slot]}" for slot, name in shown)
+        self.boxes.append(Box(names if len(names) < 30 else f"{len(self.inputs)} inputs", types[:2], "io", 0, 0))
+
+    def _add_loss(self) -> None:
+        slot, name = self.graph.body.outputs[0], self.graph.output_names[0]
+        bottom = 1 + max((box.row for box in self.boxes), default=0)
+        if slot in self.maker:
+            self.shown_outputs.append((len(self.boxes), slot))
+            self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
+
+    def _edges(self) -> dict[tuple[int, int], TensorType]:
+        """For every two boxes the largest tensor that goes from one to the other."""
+        found: dict[tuple[int, int], TensorType] = {}
+        reads = [(self.maker[e.outputs[0]], slot) for e in self.graph.body.equations for slot in e.inputs if e.outputs]
+        reads += self.shown_outputs
+        for box, slot in reads:
+            source = self.maker.get(slot)
+            if source is None or source == box:
+                continue
+            type_ = self.graph.body.types[slot]
+            known = found.get((source, box))
+            if known is None or len(type_.shape) > len(known.shape):
+                found[source, box] = type_
+        return found
+
+    def svg(self) -> str:
+        width = 2 * MARGIN + WIDTH + COLUMN * max((box.column for box in self.boxes), default=0)
+        height = MARGIN + ROW * (1 + max((box.row for box in self.boxes), default=0)) - (ROW - HEIGHT) + MARGIN // 2
+        drawn = [_edge(self.boxes[a], self.boxes[b], type_) for (a, b), type_ in self._edges().items()]
+        labels = [label for _, label in drawn if label]
+        heads = [
+            f'<text class="heading" x="{MARGIN + column * COLUMN}" y="{MARGIN // 2}">{part}</text>'
+            for column, part in enumerate(PARTS)
+            if any(box.part == part for box in self.boxes)
+        ]
+        markers = "".join(
+            f'<marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            f'orient="auto-start-reverse"><path d="M0,0 8,4 0,8z" fill="{colour}"/></marker>'
+            for name, colour in (
+                ("forward", "#5b8db8"),
+                ("backward", "#c0705f"),
+                ("update", "#5a9c66"),
+                ("saved", "#9aa4ae"),
+            )
+        )
+        parts = [edge for edge, _ in drawn] + [_box(box) for box in self.boxes] + labels + heads
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" role="img">\n<style>{_STYLE}</style>\n<defs>{markers}</defs>\n'
+            f'<rect class="sheet" width="{width}" height="{height}" rx="6"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        )
+
+
+def few(members: Sequence[Node | Group], part: str) -> list[Item]:
+    """The members as not too many boxes: folded; then ops outside of regions by op of the program, by line, in one."""
+    items = folded(members)
+    for key in (_served, _line, _loose) if part == "backward" else (_line, _loose):
+        if len(items) > MOST_BOXES or key is _served:
+            merged: list[Item] = []
+            for where, run in groupby(items, key=key):
+                together = list(run)
+                nodes = tuple(node for item in together for node in item.nodes())
+                ops = ", ".join(dict.fromkeys(node.op for node in nodes))
+                merged += together if not where or len(together) == 1 else [Fold(ops, nodes)]
+            items = merged
+    return items
+
+
+def _served(item: Item) -> str:
+    return str(next(item.nodes()).equation.ordinal) if isinstance(item, Node) else ""
+
+
+def _line(item: Item) -> str:
+    return "" if _is_region(item) else str(next(item.nodes()).source)
+
+
+def _loose(item: Item) -> str:
+    return "" if _is_region(item) else "ops"
+
+
+def _is_region(item: Item) -> bool:
+    return isinstance(item, Group) or (isinstance(item, Fold) and isinstance(item.members[0], Group))
+
+
+def _described(item: Item, count: int) -> str:
+    if isinstance(item, Node):
+        return str(item.outputs[0]) if item.outputs else ""
+    if isinstance(item, Fold) and _is_region(item):
+        return f"{len(item.members)} × {_ops(count // len(item.members))}"
+    return _ops(count)
+
+
+def _ops(count: int) -> str:
+    return f"{count} ops" if count > 1 else "1 op"
+
+
+def _rows(items: dict[str, list[Item]]) -> dict[str, list[int]]:
+    """Where boxes stand: backward ones beside the forward ones whose cotangents they carry, as far as order allows."""
+    forward = [{node.equation.ordinal for node in item.nodes()} for item in items["forward"]]
+    backward: list[int] = []
+    free = max(len(forward), 1)
+    for item in items["backward"]:
+        ordinals = {node.equation.ordinal for node in item.nodes()}
+        beside = [row for row, those in enumerate(forward[: max(free, 0)]) if not ordinals.isdisjoint(those)]
+        free = max(beside) if beside else free - 1
+        backward.append(free)
+    shift = max(0, -min(backward, default=0))
+    middle = (len(forward) + shift - len(items[UPDATE])) // 2
+    return {
+        "forward": [row + shift for row in range(len(forward))],
+        "backward": [row + shift for row in backward],
+        UPDATE: [max(0, middle) + row for row in range(len(items[UPDATE]))],
+    }
+
+
+def _box(box: Box) -> str:
+    deck = "".join(
+        f'<rect class="box" x="{box.x + by}" y="{box.y + by}" width="{WIDTH}" height="{box.height}" rx="7"/>'
+        for by in ((DECK, DECK // 2) if box.deck else ())
+    )
+    texts = [f'<text class="title" x="{box.x + 12}" y="{box.y + 19}">{escape(_cut(box.title, 34))}</text>']
+    texts += [
+        f'<text class="small" x="{box.x + 12}" y="{box.y + 36 + 15 * i}">{escape(_cut(line, 44))}</text>'
+        for i, line in enumerate(box.lines)
+    ]
+    tip = f"<title>{escape(' · '.join((box.title, *box.lines)))}</title>"
+    drawn = (
+        f'<rect class="box" x="{box.x}" y="{box.y}" width="{WIDTH}" height="{box.height}" rx="7"/>{"".join(texts)}{tip}'
+    )
+    linked = f'<a href="#{box.anchor}">{drawn}</a>' if box.anchor else drawn
+    return f'<g class="{box.part}">{deck}{linked}</g>'
+
+
+def _edge(a: Box, b: Box, type_: TensorType) -> tuple[str, str]:
+    """The curve from box to box, and its label."""
+    kind = "saved" if (a.column, b.column) == (0, 1) else (b.part if b.part != "io" else "forward")
+    title = f"<title>{escape(f'{a.title} → {b.title}: {type_}')}</title>"
+    label = ""
+    if a.column != b.column:
+        x, y = (a.x + WIDTH, a.middle) if a.column < b.column else (a.x, a.middle)
+        to_x, to_y = (b.x, b.middle) if a.column < b.column else (b.x + WIDTH, b.middle)
+        bend = (to_x - x) // 2
+        curve = f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x},{to_y}"
+    elif abs(a.row - b.row) == 1:
+        x = a.x + WIDTH // 2
+        y, to_y = (a.bottom, b.y - 2) if a.row < b.row else (a.y, b.bottom + 2)
+        curve = f"M{x},{y} L{x},{to_y}"
+        label = f'<text class="label" x="{x + 8}" y="{(y + to_y) // 2 + 4}">{escape(str(type_))}</text>'
+    else:
+        side = -1 if a.column == 0 else 1
+        x = a.x if side < 0 else a.x + WIDTH
+        y, to_y = a.middle, b.middle
+        out = x + side * min(MARGIN - 8, 14 + 5 * abs(a.row - b.row))
+        curve = f"M{x},{y} C{out},{y} {out},{to_y} {x},{to_y}"
+    return f'<path class="edge {kind}" d="{curve}" marker-end="url(#tip-{kind})">{title}</path>', label
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

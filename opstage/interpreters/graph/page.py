@@ -1,0 +1,223 @@
+"""A graph as one HTML page that needs nothing else: a drawing, then every op, in regions that open and close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import final
+
+from ...ops.closed import Body
+from ...ops.types import TensorType, dtype_name, show_shape
+from .drawing import to_svg
+from .graph import Graph
+from .outline import (
+    PARTS,
+    Fold,
+    Group,
+    Item,
+    Node,
+    Outline,
+    body_nodes,
+    folded,
+    show_bytes,
+    show_count,
+    total_cost,
+)
+from .page_files import SCRIPT, STYLE
+from .text import names_of, static_bodies
+
+
+def to_html(graph: Graph, title: str) -> str:
+    """The page. `title` says whose graph it is."""
+    return _Page(graph, title).html()
+
+
+@final
+class _Page:
+    def __init__(self, graph: Graph, title: str):
+        self.graph = graph
+        self.title = title
+        self.outline = Outline(graph)
+        self.names = names_of(graph.body.inputs, graph.input_names)
+        self.inputs = set(graph.body.inputs)
+        self.anchors: dict[int, str] = {}
+
+    def html(self) -> str:
+        parts = [self._part(part) for part in PARTS if self.outline.parts[part].members]
+        body = "\n".join(
+            [
+                f"<header><h1>{escape(self.title)}</h1>{self._totals()}</header>",
+                '<details id="drawing" open><summary>Drawing</summary>',
+                f'<div class="wide">{self._drawing()}</div></details>',
+                self._controls(),
+                _COLUMNS,
+                self._inputs(),
+                *parts,
+                self._outputs(),
+            ]
+        )
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f"<title>{escape(self.title)}</title>\n"
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+            f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+        )
+
+    # Above the ops ----------------------------------------------------------------------------------------------------
+
+    def _totals(self) -> str:
+        parts = [(part, list(self.outline.parts[part].nodes())) for part in PARTS]
+        rows = [_row(part, f"<i></i>{part}", nodes) for part, nodes in parts if nodes]
+        rows.append(_row("", "together", [node for _, nodes in parts for node in nodes]))
+        parameters = self.outline.parameters
+        has_none = isinstance(parameters, int) and parameters == 0
+        return (
+            ("" if has_none else f'<p id="parameters">{escape(show_count(parameters))} parameters</p>')
+            + '<table id="totals"><thead><tr><th></th><th>ops</th><th>flops</th><th>bytes read and written</th></tr>'
+            f"</thead><tbody>{''.join(rows)}</tbody></table>"
+        )
+
+    def _drawing(self) -> str:
+        def anchor(item: Item) -> str:
+            first = next(item.nodes()).equation.outputs[:1]
+            return f"n{first[0]}" if first else ""
+
+        return to_svg(self.graph, anchor)
+
+    def _controls(self) -> str:
+        boxes = "".join(
+            f'<label class="{part}"><input type="checkbox" data-part="{part}" checked><i></i>{part}</label>'
+            for part in PARTS
+            if self.outline.parts[part].members
+        )
+        return (
+            f'<nav>{boxes}<input type="search" id="search" placeholder="Search: op, shape, region, file…" '
+            'aria-label="Search"><span id="found" role="status"></span>'
+            '<button type="button" id="open">Open all</button><button type="button" id="close">Close all</button></nav>'
+        )
+
+    def _inputs(self) -> str:
+        body = self.graph.body
+        rows = [self._given(slot, name, body, "") for slot, name in zip(body.inputs, self.graph.input_names)]
+        return _end("inputs", rows + self._constants(body, ""))
+
+    def _outputs(self) -> str:
+        named = zip(self.graph.body.outputs, self.graph.output_names)
+        rows = [_plain("", name, self._ref(slot, ""), self.graph.body.types[slot]) for slot, name in named]
+        return _end("outputs", rows)
+
+    def _given(self, slot: int, name: str, body: Body, prefix: str) -> str:
+        return _plain(f"n{prefix}{slot}", name, "", body.types[slot], f"%{slot}")
+
+    def _constants(self, body: Body, prefix: str) -> list[str]:
+        return [self._given(constant.slot, "constant", body, prefix) for constant in body.constants]
+
+    # The ops ----------------------------------------------------------------------------------------------------------
+
+    def _part(self, part: str) -> str:
+        group = self.outline.parts[part]
+        return (
+            f'<details class="part {part}" id="{part}" open><summary><i></i><b>{part}</b> {_said(group)}</summary>'
+            f"{self._items(group.members)}</details>"
+        )
+
+    def _items(self, members: Sequence[Node | Group], prefix: str = "") -> str:
+        return "".join(self._item(item, prefix) for item in folded(members))
+
+    def _item(self, item: Item, prefix: str) -> str:
+        if isinstance(item, Node):
+            return self._node(item, prefix)
+        if isinstance(item, Group):
+            path = f' title="{escape(item.path)}"' if item.path != item.name else ""
+            return (
+                f'<details class="group" data-path="{escape(item.path)}"><summary{path}><b>{escape(item.name)}</b> '
+                f"{_said(item)}</summary>{self._items(item.members, prefix)}</details>"
+            )
+        first = item.members[0]
+        said = f'<span class="muted">each</span> {_said(first)}' if isinstance(first, Group) else _said(item)
+        inner = "".join(self._item(member, prefix) for member in item.members)
+        return (
+            f'<details class="fold"><summary><b>{escape(item.name)}</b> '
+            f'<span class="times">{len(item.members)} alike</span> {said}</summary>{inner}</details>'
+        )
+
+    def _node(self, node: Node, prefix: str) -> str:
+        equation = node.equation
+        slots = equation.outputs
+        marks = "".join(f'<a id="n{prefix}{slot}"></a>' for slot in slots)
+        operands = ", ".join(self._ref(slot, prefix) for slot in equation.inputs)
+        line = '<span class="line"></span>'
+        if node.source is not None:
+            file, number = node.source
+            line = f'<span class="line" title="{escape(file)}:{number}">{escape(Path(file).name)}:{number}</span>'
+        flops = show_count(node.cost.flops)
+        statics = f'<small title="{escape(node.statics)}">{escape(node.statics)}</small>' if equation.static else ""
+        row = (
+            f'<div class="n">{marks}<span class="id">{"<br>".join(f"%{slot}" for slot in slots)}</span>'
+            f'<span class="op">{escape(node.op)}{statics}</span><span class="from">{operands}</span>'
+            f'{_typed(node.outputs)}<span class="flops">{escape(flops)}</span>{line}</div>'
+        )
+        for number, body in enumerate(static_bodies(equation)):
+            row += self._body(body, f"{prefix}{slots[0]}b{number}-")
+        return row
+
+    def _body(self, body: Body, prefix: str) -> str:
+        rows = [self._given(slot, "input", body, prefix) for slot in body.inputs] + self._constants(body, prefix)
+        rows += [self._node(node, prefix) for node in body_nodes(body)]
+        said = f'<span class="muted">{len(body.equations)} ops per iteration</span>'
+        return f'<details class="group"><summary><b>body</b> {said}</summary>{"".join(rows)}</details>'
+
+    def _ref(self, slot: int, prefix: str) -> str:
+        name = self.names.get(slot) if not prefix else None
+        return f'<a href="#n{prefix}{slot}">{escape(name or f"%{slot}")}</a>'
+
+
+_COLUMNS = (
+    '<div class="n head"><span class="id"></span><span>op</span><span>of</span><span>shape</span><span>dtype</span>'
+    "<span>bytes</span><span>flops</span><span>line</span></div>"
+)
+
+
+def _typed(types: Iterable[TensorType]) -> str:
+    """Three columns: shapes, dtypes, bytes."""
+    every = list(types)
+    columns = (
+        [escape(show_shape(type_.shape)) for type_ in every],
+        [escape(dtype_name(type_.dtype)) for type_ in every],
+        [escape(show_bytes(type_.nbytes)) for type_ in every],
+    )
+    names = ("shape", "dtype", "bytes")
+    return "".join(f'<span class="{name}">{"<br>".join(cells)}</span>' for name, cells in zip(names, columns))
+
+
+def _plain(mark: str, name: str, of: str, type_: TensorType, number: str = "") -> str:
+    """The row of what is not computed."""
+    identity = f' id="{mark}"' if mark else ""
+    return (
+        f'<div class="n"{identity}><span class="id">{number}</span><span class="op">{escape(name)}</span>'
+        f'<span class="from">{of}</span>{_typed([type_])}<span></span><span></span></div>'
+    )
+
+
+def _end(kind: str, rows: Sequence[str]) -> str:
+    return (
+        f'<details class="part io" id="{kind}"><summary><b>{kind}</b> <span class="muted">{len(rows)}</span></summary>'
+        f"{''.join(rows)}</details>"
+    )
+
+
+def _row(part: str, name: str, nodes: Sequence[Node]) -> str:
+    cost = total_cost(iter(nodes))
+    return (
+        f'<tr class="{part}"><th>{name}</th><td>{len(nodes):,}</td><td>{escape(show_count(cost.flops))}</td>'
+        f"<td>{escape(show_bytes(cost.bytes))}</td></tr>"
+    )
+
+
+def _said(item: Group | Fold) -> str:
+    nodes = list(item.nodes())
+    cost = total_cost(iter(nodes))
+    ops = f"{len(nodes):,} op{'s' if len(nodes) > 1 else ''}"
+    said = f"{ops} · {show_count(cost.flops)} flops · {show_bytes(cost.bytes)}"
+    return f'<span class="muted">{escape(said)}</span>'
