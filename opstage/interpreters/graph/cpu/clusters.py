@@ -49,9 +49,10 @@ class Cluster:
 
     levels      of every value that is made here
     operands    views of what is read from outside, each with its level; `cuts` are the borders of axes of them all
+    targets     views of the parts of concatenations that are written, likewise
     """
 
-    __slots__ = ("legal", "size", "extent", "levels", "operands", "cuts")
+    __slots__ = ("legal", "size", "extent", "levels", "operands", "targets", "cuts")
 
     def __init__(self, legal: Legal, size: int):
         self.legal = legal
@@ -59,6 +60,7 @@ class Cluster:
         self.extent: int | None = None
         self.levels: dict[int, Level] = {}
         self.operands: dict[tuple[View, Level], None] = {}
+        self.targets: dict[tuple[View, Level], None] = {}
         self.cuts: list[int] = [1, size] if size > 1 else [1]
 
     @property
@@ -67,10 +69,11 @@ class Cluster:
 
     def admit(self, e: Equation) -> bool:
         """Take in an equation if the loop can do it too; whether it could. A refusal changes nothing."""
-        before = self.extent, list(self.cuts), dict(self.operands)
+        before = self.extent, list(self.cuts), dict(self.operands), dict(self.targets)
         level = self._level(e)
-        if level is None or len(self.levels) >= _MOST_EQUATIONS or len(self.operands) > _MOST_OPERANDS:
-            self.extent, self.cuts, self.operands = before
+        full = len(self.levels) >= _MOST_EQUATIONS or len(self.operands) > _MOST_OPERANDS
+        if level is None or full or not self._writes(e.outputs[0], level):
+            self.extent, self.cuts, self.operands, self.targets = before
             return False
         self.levels[e.outputs[0]] = level
         return True
@@ -99,7 +102,27 @@ class Cluster:
         if extent <= 1 or not self._cut([extent]):
             return False
         self.extent = extent
-        return all(self._fits(view, level) for view, level in self.operands)
+        return self._all_fit()
+
+    def _all_fit(self) -> bool:
+        return all(self._fits(*operand) for operand in (*self.operands, *self.targets))
+
+    def _writes(self, slot: int, level: Level) -> bool:
+        """Whether the place of a value in memory suits the loop."""
+        part = self.legal.parts.get(slot)
+        if part is None:
+            return True
+        target = View(part.whole, part.offset, self.legal.views[slot].shape, part.strides)
+        return self._borders(target, level) and self._add(self.targets, target, level)
+
+    def _borders(self, view: View, level: Level) -> bool:
+        scale = (self.extent or 1) if level is Level.ROW else 1
+        axes = views.merged(view.shape, view.strides)
+        return self._cut([c * scale for c in views.suffixes([n for n, _ in axes])])
+
+    def _add(self, to: dict[tuple[View, Level], None], view: View, level: Level) -> bool:
+        to[view, level] = None
+        return self._all_fit()
 
     def _cut(self, at: Sequence[int]) -> bool:
         cuts = views.chain(self.cuts, at)
@@ -119,12 +142,7 @@ class Cluster:
             if made is level:
                 return view.offset == 0 and view.contiguous and view.size == math.prod(legal.views[view.root].shape)
             return made is Level.ROW and level is Level.ELEMENT and self._spreads_rows(view)
-        scale = (self.extent or 1) if level is Level.ROW else 1
-        axes = views.merged(view.shape, view.strides)
-        if not self._cut([c * scale for c in views.suffixes([n for n, _ in axes])]):
-            return False
-        self.operands[view, level] = None
-        return all(self._fits(*operand) for operand in self.operands)
+        return self._borders(view, level) and self._add(self.operands, view, level)
 
     def _spreads_rows(self, view: View) -> bool:
         """Whether element i of the view is row i // extent."""

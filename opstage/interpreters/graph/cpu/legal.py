@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -332,20 +333,33 @@ class Legal:
             if leading:
                 extent = math.prod(view.shape[a] for a in kept)
                 total = self._fresh((extent,), self.types[x])
+                x = self._rows_of_one_stride(x, extent, e)
                 x = self._emit(COLUMN_SUM, (x,), total, e, extent=extent)
             else:
                 moved = self._seen(views.permute(view, (*kept, *axes)), self.types[x])
                 extent = math.prod(view.shape[a] for a in axes)
-                if len(views.merged(self.views[moved].shape[len(kept) :], self.views[moved].strides[len(kept) :])) > 1:
-                    moved = self.contiguous(moved, e)
                 x = self._trailing(moved, kind, extent, tuple(view.shape[a] for a in kept), e)
         result = views.reshape(self.views[x], self._shape(out))
         assert result is not None
         self.views[out] = result
         return True
 
+    def _rows_of_one_stride(self, x: int, extent: int, e: Equation) -> int:
+        """x, or a copy, such that each run of `extent` elements is one axis of one stride."""
+        view = self.views[x]
+        axes = views.merged(view.shape, view.strides)
+        cuts = views.chain(views.suffixes([n for n, _ in axes]), [1, extent])
+        if cuts is not None:
+            strides = views.split(axes, cuts[:-1]) or []
+            inner = [c for c in cuts if c < extent]
+            sizes = tuple(b // a for a, b in pairwise([*inner, extent]))[::-1]
+            if len(views.merged(sizes, tuple(strides[len(strides) - len(inner) :]))) <= 1:
+                return x
+        return self.contiguous(x, e)
+
     def _trailing(self, x: int, kind: str, extent: int, rows: tuple[int, ...], e: Equation) -> int:
         """x (*rows, …) reduced over its last `extent` elements."""
+        x = self._rows_of_one_stride(x, extent, e)
         primitive = ROW_SUM if kind == "reduce_sum" else ROW_MAX
         count = math.prod(rows)
         if count == 1 and extent > _LONG:
