@@ -156,3 +156,13 @@ def test_every_core_op_has_a_rule() -> None:
     """All other ops are said by their decompositions."""
     assert [name for name, primitive in primitives().items() if primitive.core and primitive not in RULES] == []
     assert set(RULES) <= {*primitives().values(), SCAN}
+
+
+def test_operators_repeat_their_operands_themselves() -> None:
+    """No number is written out in the size of what it meets, and no row is repeated before it is added."""
+
+    def program(ops: Any, x: Any, row: Any) -> Any:
+        return ops.relu_grad(x, ops.add(x, ops.broadcast_to(row, shape=x.shape)))
+
+    graph = opstage.record(program, Spec("B 3"), Spec("3"))
+    assert [node.op_type for node in checked(graph).graph.node] == ["Add", "LessOrEqual", "Where", "Identity"]

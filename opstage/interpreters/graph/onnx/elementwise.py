@@ -9,7 +9,7 @@ from ....ops.catalogue import activation, elementwise, logic
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, INT64, Shape, TensorType, as_dtype
 from .nodes import Value
-from .rules import Rule, direct
+from .rules import Rule, broadcasting, direct
 from .writer import Writer
 
 Operands = tuple[Value, ...]
@@ -75,12 +75,12 @@ def _iota(
 
 
 RULES: dict[Primitive, Rule] = {
-    elementwise.ADD: direct("Add"),
-    elementwise.SUB: direct("Sub"),
-    elementwise.MUL: direct("Mul"),
-    elementwise.DIV: direct("Div"),
-    elementwise.MAXIMUM: direct("Max", note=_NAN),
-    elementwise.MINIMUM: direct("Min", note=_NAN),
+    elementwise.ADD: broadcasting("Add"),
+    elementwise.SUB: broadcasting("Sub"),
+    elementwise.MUL: broadcasting("Mul"),
+    elementwise.DIV: broadcasting("Div"),
+    elementwise.MAXIMUM: broadcasting("Max", note=_NAN),
+    elementwise.MINIMUM: broadcasting("Min", note=_NAN),
     elementwise.NEG: direct("Neg"),
     elementwise.SCALE: Rule(_scale),
     elementwise.ABS: direct("Abs"),
@@ -100,12 +100,12 @@ RULES: dict[Primitive, Rule] = {
     activation.RELU: direct("Relu", note=_NAN),
     activation.SILU: Rule(_silu),
     activation.GELU: Rule(_gelu),
-    logic.LESS: direct("Less"),
-    logic.LESS_EQUAL: direct("LessOrEqual"),
-    logic.EQUAL: direct("Equal"),
-    logic.LOGICAL_AND: direct("And"),
+    logic.LESS: broadcasting("Less"),
+    logic.LESS_EQUAL: broadcasting("LessOrEqual"),
+    logic.EQUAL: broadcasting("Equal"),
+    logic.LOGICAL_AND: broadcasting("And"),
     logic.LOGICAL_NOT: direct("Not"),
-    logic.SELECT: direct("Where"),
+    logic.SELECT: broadcasting("Where"),
     logic.CAST: Rule(_cast),
     logic.DETACH: Rule(_detach),
     logic.FULL: Rule(_full),

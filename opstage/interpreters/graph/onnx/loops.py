@@ -42,7 +42,7 @@ def _scan(
     directions: dict[str, Any] = {"scan_input_directions": (int(loop.reverse),) * len(xs)}
     if stacked:
         directions["scan_output_directions"] = (int(loop.reverse),) * stacked
-    return writer.nodes_outputs(
+    return writer.outputs_of(
         "Scan",
         *operands[: loop.carries],
         *xs,

@@ -27,7 +27,7 @@ def _layer_norm(
         return None
     if not has_gamma:
         affine = [_ones(writer, x, len(x.shape) - 1), *affine]
-    return writer.nodes_outputs("LayerNormalization", x, *affine, count=3, axis=-1, epsilon=float(eps))
+    return writer.outputs_of("LayerNormalization", x, *affine, count=3, axis=-1, epsilon=float(eps))
 
 
 def _batch_norm_eval(

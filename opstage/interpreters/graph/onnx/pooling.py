@@ -33,7 +33,7 @@ def _max_pool(
     (x,) = operands
     rank = len(kernel)
     name, shape = batched(writer, x, rank)
-    out, place = writer.nodes_outputs("MaxPool", name, count=2, **_window(kernel, stride, padding))
+    out, place = writer.outputs_of("MaxPool", name, count=2, **_window(kernel, stride, padding))
     plane = writer.number(prod(shape[2:]), results[1].dtype)
     index = writer.node("Mod", place, plane)
     return unbatched(writer, out, x, rank), unbatched(writer, index, x, rank)

@@ -29,6 +29,15 @@ class Rule(NamedTuple):
 Rules: TypeAlias = Mapping[Primitive, Rule]
 
 
+def broadcasting(op: str, *, note: str = "") -> Rule:
+    """One ONNX operator on operands of one shape, of which it can repeat those that are smaller."""
+
+    def says(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
+        return (writer.broadcasting(op, *operands),)
+
+    return Rule(says, note)
+
+
 def direct(op: str, *statics: str, note: str = "") -> Rule:
     """One ONNX operator on the same operands; static parameters called `statics` are attributes of the same name."""
 

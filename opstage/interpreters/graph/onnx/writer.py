@@ -34,7 +34,19 @@ class Writer(BaseInterpreter[Value]):
     types          the type of every value that an op of the program gave, outside of loops
     """
 
-    __slots__ = ("rules", "nodes", "initializers", "types", "sizes", "_root", "_names", "_known", "_lines", "_op")
+    __slots__ = (
+        "rules",
+        "nodes",
+        "initializers",
+        "types",
+        "sizes",
+        "_root",
+        "_names",
+        "_known",
+        "_narrow",
+        "_lines",
+        "_op",
+    )
 
     def __init__(self, rules: Rules, dtype: DType, seed: int):
         super().__init__(dtype, seed)
@@ -46,6 +58,7 @@ class Writer(BaseInterpreter[Value]):
         self._root = self.nodes
         self._names: dict[str, int] = {}
         self._known: dict[Any, str] = {}
+        self._narrow: dict[str, str] = {}  # of a value that was repeated, the one that it repeats
         self._lines: Mapping[int, SourceLine | None] = {}
         self._op: Primitive | None = None
 
@@ -67,9 +80,9 @@ class Writer(BaseInterpreter[Value]):
 
     def node(self, op: str, *inputs: Value | str, at_root: bool = False, **attributes: Any) -> str:
         """Add a node with one output; its name. With `at_root`, outside of every loop."""
-        return self.nodes_outputs(op, *inputs, count=1, at_root=at_root, **attributes)[0]
+        return self.outputs_of(op, *inputs, count=1, at_root=at_root, **attributes)[0]
 
-    def nodes_outputs(
+    def outputs_of(
         self, op: str, *inputs: Value | str, count: int, at_root: bool = False, **attributes: Any
     ) -> tuple[str, ...]:
         """Add a node with `count` outputs; their names."""
@@ -135,14 +148,24 @@ class Writer(BaseInterpreter[Value]):
             return x if isinstance(x, str) else x.name
         added = len(shape) - len(before)
         entries = [1 if a >= added and before[a - added] is d else d for a, d in enumerate(shape)]
-        return self.node("Expand", x, self.dims(entries))
+        wide, narrow = self.node("Expand", x, self.dims(entries)), x if isinstance(x, str) else x.name
+        self._narrow[wide] = self._narrow.get(narrow, narrow)
+        return wide
 
     def filled(self, shape: Shape, value: Any, dtype: DType) -> str:
         """One number everywhere."""
         if not shape or isinstance(value, (DimExpr, DimFloat)):
             return self.expanded(self.number(value, dtype), (), shape)
         entry = np.asarray([plain(value, dtype)], dtype)
-        return self.node("ConstantOfShape", self.dims(shape), value=entry)
+        wide = self.node("ConstantOfShape", self.dims(shape), value=entry)
+        self._narrow[wide] = self.number(value, dtype)
+        return wide
+
+    def broadcasting(self, op: str, *operands: Value) -> str:
+        """An operator that repeats its operands itself: one of them must have the shape of the result, no other."""
+        names = [operand.name for operand in operands]
+        wide = next((name for name in names if name not in self._narrow), names[0])
+        return self.node(op, *[name if name == wide else self._narrow.get(name, name) for name in names])
 
     def converted(self, x: Value | str, dtype: DType) -> str:
         """x in another dtype."""
@@ -199,7 +222,7 @@ class Writer(BaseInterpreter[Value]):
             return self.decompose(primitive, refs, static)
         if self.nodes is self._root:
             self.types.update(zip(names, types))
-        return tuple([Value(name, type_, self) for name, type_ in zip(names, types)])
+        return tuple([Value(name, type_, self) for name, type_ in zip(names, types, strict=True)])
 
     @override
     def adopt(self, ref: Any, /) -> Value:

@@ -1,0 +1,50 @@
+"""Random programs, their gradients and the updates made of them, as ONNX models beside the graph run op by op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+from opstage import Options
+from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.registry import make_interpreter
+from opstage.ops.errors import UnsupportedError
+from opstage.ops.types import dtype_name
+from tests.graph.onnx_runs import checked, run_session, session_of
+from tests.graph.random_programs import random_graph
+
+UNSAID = {"rand_uniform", "rand_normal", "bernoulli_mask"}
+TOLERANCE = {"float64": 1e-9, "float32": 2e-3}
+
+
+def agrees(seed: int) -> bool:
+    """Whether the model could be run: not if the program draws or convolves in float64. Fails where it differs."""
+    graph, values = random_graph(seed)
+    draws = not UNSAID.isdisjoint(equation.primitive.name for equation in graph.body.equations)
+    try:
+        model = checked(graph)
+        assert not draws
+        session = session_of(model)
+    except UnsupportedError as error:
+        assert draws, error
+        return False
+    except NoKernel:
+        return False
+    dtype = dtype_name(graph.dtype)
+    ops = make_interpreter(Options(dtype=dtype, fast_kernels=False))
+    expected = [ops.get(ref) for ref in replay(ops, graph, [ops.put(value) for value in values])]
+    for name, a, e in zip(graph.output_names, run_session(session, graph, values), expected):
+        assert a.dtype == e.dtype
+        scale = 1e-3 + np.abs(e).max(initial=0)
+        np.testing.assert_allclose(a, e, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, err_msg=f"{seed} {name}")
+    return True
+
+
+def test_random_programs() -> None:
+    assert sum(agrees(seed) for seed in range(60)) > 20
+
+
+@pytest.mark.slow
+def test_many_random_programs() -> None:
+    assert sum(agrees(seed) for seed in range(60, 2060)) > 1000
