@@ -175,8 +175,8 @@ class PlainBuilder(Builder):
         return tuple(self.source.sample(range(n), n))
 
 
-def _grown(builder: Builder, makers: dict[str, Maker], size: int) -> tuple[Node, ...]:
-    """The nodes of a program of `size` ops, a third of them what passes look for."""
+def _grown(builder: Builder, makers: dict[str, Maker], size: int, general_of_six: int = 4) -> tuple[Node, ...]:
+    """The nodes of a program of `size` ops: so many of six of any family, the others what passes look for."""
     general = [name for name in makers if name in MAKERS]
     special = [name for name in makers if name not in MAKERS]
     for _ in range(builder.integer(1, 3)):
@@ -184,7 +184,7 @@ def _grown(builder: Builder, makers: dict[str, Maker], size: int) -> tuple[Node,
     tries = 0
     while sum(1 for node in builder.nodes if node.op) < size and tries < 4 * size:
         tries += 1
-        name = builder.choice(*(special if builder.integer(0, 2) == 0 else general))
+        name = builder.choice(*(general if builder.integer(1, 6) <= general_of_six else special))
         makers[name].make(builder, name)
     return tuple(builder.nodes)
 
@@ -257,10 +257,11 @@ def random_graph(seed: int, size: int = 12, *, wild: bool = False) -> tuple[Grap
     """A recorded program of about `size` ops, and inputs for it; the step, where it reads one, is not among them.
 
     A third computes in float32. Half have their gradients as outputs too, and some the parameters that an optimizer
-    makes of those. A `wild` program is a plain one in which infinities and nan come up.
+    makes of those. A `wild` program is a plain one, mostly of what passes look for, with infinities and nan in it.
     """
     source = random.Random(seed)
-    nodes = _grown(PlainBuilder(source), WITH_WILD if wild else EVERY, size)
+    builder = PlainBuilder(source)
+    nodes = _grown(builder, WITH_WILD, size, 1) if wild else _grown(builder, EVERY, size)
     program = RandomProgram(nodes, source.randrange(2**31), WITH_WILD)
     dtype = source.choice(("float64", "float64", "float32"))
     derivative = source.random() < 0.5 and not wild

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -21,12 +20,16 @@ from opstage.interpreters.graph.passes import (
     standard,
     through_loops,
 )
-from opstage.ops.catalogue.reduction import REDUCE_MEAN, REDUCE_SUM, SUM
+from opstage.interpreters.graph.passes.uniform import ELEMENTWISE, MOVES
+from opstage.ops.catalogue.indexing import GATHER_ROW
+from opstage.ops.catalogue.layout import PAD
+from opstage.ops.catalogue.logic import FULL, IOTA
 from opstage.ops.closed import Body
 from tests.graph.passes_common import assert_same
 from tests.graph.random_programs import graphs, random_graph
 
-BITWISE: list[Callable[[Body], Body]] = [dead_code, common_subexpressions, fold_constants]
+BITWISE: tuple[Callable[[Body], Body], ...] = (dead_code, common_subexpressions)
+EXACT: tuple[Callable[[Body], Body], ...] = (fold_constants, simplify)
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
@@ -36,29 +39,32 @@ def some_kernels(primitive: Any, types: Any, static: Any) -> bool:
 
 
 def holds(graph: Graph, inputs: list[Any]) -> None:
-    """Passes that only leave out ops change no bit; the others stay within the accuracy of kernels."""
+    """Passes that only leave out ops change no bit; the others stay within the accuracy of kernels.
+
+    What they change of arithmetic is exact, but elements may lie in another order, and so NumPy's sums run in another.
+    """
     tolerance = TOLERANCE[graph.dtype.name]
     for run in BITWISE:
         assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs)
-    for run in (simplify, expand, lambda body: expand(body, some_kernels), fold_transposes):
+    for run in (*EXACT, expand, lambda body: expand(body, some_kernels), fold_transposes):
         assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs, tolerance)
     for stages in (standard(), standard(some_kernels), standard(exact=False)):
         after, _ = optimise(graph, stages, checked=True)
         assert_same(graph, after, inputs, tolerance)
 
 
-def sums_one_element(body: Body) -> bool:
-    """Whether it sums over axes of size 1: there -0.0 may become 0.0, and whether it does is nobody's promise."""
-    sums = [e for e in body.equations if e.primitive in (SUM, REDUCE_SUM, REDUCE_MEAN)]
-    return any(body.types[e.inputs[0]].size == body.types[e.outputs[0]].size for e in sums)
+def adds_nothing_up(body: Body) -> bool:
+    """Whether no element of it depends on an order of terms."""
+    return all(e.primitive in ELEMENTWISE | MOVES | {FULL, IOTA, PAD, GATHER_ROW} for e in body.equations)
 
 
-def keeps_every_bit(seed: int) -> None:
-    """Whatever is exact is so for infinities, nan and zeros of either sign."""
-    graph, inputs = random_graph(seed, wild=True)
-    with np.errstate(all="ignore"):
-        for run in BITWISE if sums_one_element(graph.body) else (*BITWISE, simplify):
-            assert_same(graph, graph.with_body(run(graph.body)), inputs)
+def keeps_every_bit(seed: int) -> bool:
+    """Infinities, nan and zeros of either sign are kept; whether the program was one that tells of every pass."""
+    graph, inputs = random_graph(seed, size=8, wild=True)
+    telling = adds_nothing_up(graph.body)
+    for run in (*BITWISE, *EXACT) if telling else BITWISE:
+        assert_same(graph, graph.with_body(run(graph.body)), inputs)
+    return telling
 
 
 @settings(max_examples=40)
@@ -74,8 +80,7 @@ def test_passes_keep_what_larger_programs_compute(first: int) -> None:
 
 
 def test_exact_passes_keep_infinities_and_nan() -> None:
-    for seed in range(60):
-        keeps_every_bit(seed)
+    assert sum(keeps_every_bit(seed) for seed in range(150)) > 40
 
 
 def test_the_random_programs_are_of_every_family() -> None:

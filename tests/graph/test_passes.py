@@ -10,6 +10,7 @@ import pytest
 
 from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.graph.checker import GraphError
+from opstage.interpreters.graph.parser import parse
 from opstage.interpreters.graph.passes import (
     Stage,
     common_subexpressions,
@@ -301,6 +302,11 @@ def test_linear_is_a_product_with_its_weight_transposed(shape: tuple[int, ...]) 
     assert "linear" not in names(after) and names(after).count("product") == 2
     rng = np.random.default_rng(0)
     assert_same(graph, after, [rng.standard_normal(t.shape).astype(np.float32) for t in graph.input_types], 1e-6)
+
+
+def test_a_graph_with_products_is_read_from_its_text() -> None:
+    graph = optimise(graph_of(lambda ops, w, x: ops.linear(w, None, x), (4, 3), (2, 3)))[0]
+    assert names(parse(str(graph))) == names(graph) == ["product"]
 
 
 def test_product_speaks_of_its_operands() -> None:

@@ -20,6 +20,7 @@ from ..structural import SCAN
 from .checker import GraphError, check_graph
 from .graph import Graph
 from .notation import MARKS, Array, Sizes, digest, read_array, read_region, read_statics, read_type
+from .primitives import GRAPH_PRIMITIVES
 from .text import INDENT, VERSION, names_of
 
 _HEADER = re.compile(r"graph (\d+): (\w+), seed (-?\d+)")
@@ -191,7 +192,7 @@ def require_version(version: int) -> None:
 
 def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
     """Opstage's primitives and `more`, by name."""
-    return {**primitives(), SCAN.name: SCAN, **(more or {})}
+    return {**primitives(), **GRAPH_PRIMITIVES, SCAN.name: SCAN, **(more or {})}
 
 
 def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
