@@ -10,6 +10,7 @@ from .. import __version__
 from ..ops.errors import OpstageError
 from .check import check
 from .generate import generate
+from .graph import graph
 from .info import info
 from .termination import Terminated
 from .train import train
@@ -21,7 +22,7 @@ TERMINATED = 143
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    commands=[train, generate, check, info, import_command, export_command],
+    commands=[train, generate, check, graph, info, import_command, export_command],
 )
 @click.version_option(__version__, prog_name="opstage")
 def cli() -> None:
