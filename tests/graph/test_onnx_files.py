@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.interpreters.graph.onnx import IR_VERSION, OPSET, RULES, model, model_of
+from opstage.interpreters.graph.onnx import IR_VERSION, OPSET, RULES, messages, model, model_of
 from opstage.interpreters.structural import SCAN
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
@@ -128,6 +128,16 @@ def test_values_that_do_not_fit(values: Any, message: str, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_values_whose_sizes_disagree() -> None:
+    graph = opstage.record(lambda ops, x, y: ops.add(x, y), Spec("B"), Spec("B"))
+    first, second = graph.input_names
+    with pytest.raises(UsageError, match=f"the size B is 2 in the value given for {first} but 3 in that for {second}"):
+        model_of(graph, {first: np.zeros(2), second: np.zeros(3)})
+    x = np.array([1.0, 2.0], np.float32)
+    (actual,) = run_session(session_of(checked(graph, {first: x})), graph, x, x)
+    np.testing.assert_array_equal(actual, [2.0, 4.0])
+
+
 def test_a_model_that_one_file_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "_LARGEST", 40)
     with pytest.raises(UsageError, match=r"larger than 2 GiB.*leave parameters out of `values`"):
@@ -139,7 +149,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(model, "import_module", missing)
+    monkeypatch.setattr(messages, "import_module", missing)
     with pytest.raises(
         UsageError, match=r"needs the package onnx, which is not installed: pip install 'opstage\[onnx\]'"
     ):

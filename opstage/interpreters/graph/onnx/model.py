@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ....atomic import write_file
-from ....ops.dims import DimExpr
-from ....ops.errors import UnsupportedError, UsageError, nearest
-from ....ops.primitive import Primitive
-from ....ops.trees import flatten, paths
-from ....ops.types import EXACT, DType, TensorType, show_shape
+from ....ops.errors import UnsupportedError, UsageError
+from ....ops.types import EXACT
 from ..graph import Graph
-from . import convolution, elementwise, indexing, layout, linalg, loops, normalization, pooling, random, reduction
-from .nodes import Node, Subgraph, Value, prune
-from .rules import Rule
+from .messages import Messages, package
+from .nodes import Node, Value, prune
+from .table import RULES
+from .values import arrays
 from .writer import Writer
 
 OPSET = 20
@@ -31,38 +26,20 @@ IR_VERSION = 9
 
 _LARGEST = 2**31 - 1
 
-RULES: dict[Primitive, Rule] = {
-    primitive: rule
-    for family in (
-        elementwise,
-        reduction,
-        layout,
-        indexing,
-        linalg,
-        convolution,
-        pooling,
-        normalization,
-        random,
-        loops,
-    )
-    for primitive, rule in family.RULES.items()
-}
-"""What is said by a rule; all else is said by its decomposition."""
-
 
 def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     """The onnx.ModelProto of a graph. See `Graph.to_onnx`."""
-    onnx = _package()
+    onnx = package()
     if graph.dtype == EXACT:
         raise UnsupportedError("ONNX has no element type for dtype exact; record the program in float64")
-    given = _arrays(graph, values or {})
+    given = arrays(graph, values or {})
     writer = Writer(RULES, graph.dtype, graph.seed)
     names = list(graph.input_names)
     inputs = [writer.input(name, type_) for name, type_ in zip(names, graph.input_types)]
-    results = writer.write(graph.body, inputs)
     # An output that is called as an input is, a parameter after its update, gets another name: ONNX has one for each.
-    free = [f"{name}.new" if name in names else name for name in graph.output_names]
-    outputs = [Value(writer.unique(name), result.type, writer) for name, result in zip(free, results)]
+    free = [writer.unique(f"{name}.new" if name in names else name) for name in graph.output_names]
+    results = writer.write(graph.body, inputs)
+    outputs = [Value(name, result.type, writer) for name, result in zip(free, results)]
     for output, result in zip(outputs, results):
         writer.nodes.append(Node("Identity", [result.name], [output.name], {}, output.name))
     nodes = prune(writer.nodes, {output.name for output in outputs})
@@ -75,8 +52,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
             "and they are inputs of the model"
         )
     written = {output for node in nodes for output in node.outputs}
-    build = _Build(onnx)
-    proto = build.graph(
+    proto = Messages(onnx).graph(
         "program",
         nodes,
         [value for value in inputs if value.name not in given_names],
@@ -99,89 +75,5 @@ def write_model(graph: Graph, path: str | PathLike[str], values: Mapping[str, An
     write_file(Path(path), [model_of(graph, values).SerializeToString()])
 
 
-def _package() -> Any:
-    try:
-        import_module("onnx.helper")
-        return import_module("onnx")
-    except ModuleNotFoundError:
-        raise UsageError(
-            "writing ONNX needs the package onnx, which is not installed: pip install 'opstage[onnx]'"
-        ) from None
-
-
 def _version() -> str:
     return str(import_module("opstage").__version__)
-
-
-def _arrays(graph: Graph, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """The values given for inputs, by the names of those inputs, each of its input's type."""
-    types = dict(zip(graph.input_names, graph.input_types))
-    found: dict[str, npt.NDArray[Any]] = {}
-    for argument, tree in values.items():
-        for path, leaf in zip(paths(tree), flatten(tree)[0]):
-            name = f"{argument}.{path}" if path else argument
-            if name not in types:
-                raise UsageError(f"no input is called {name!r}{nearest(name, types)}; there are {', '.join(types)}")
-            found[name] = _array(name, leaf, types[name])
-    return found
-
-
-def _array(name: str, leaf: Any, type_: TensorType) -> npt.NDArray[Any]:
-    array = np.asarray(leaf)
-    if type_.dtype.kind == "f" and array.dtype.kind == "f":
-        array = array.astype(type_.dtype, copy=False)
-    fits = len(array.shape) == len(type_.shape) and all(
-        isinstance(d, DimExpr) or n == d for n, d in zip(array.shape, type_.shape)
-    )
-    if array.dtype != type_.dtype or not fits:
-        raise UsageError(
-            f"the value given for {name} is {show_shape(array.shape)} {array.dtype} but the input is {type_}"
-        )
-    return array
-
-
-class _Build:
-    """Plain values as ONNX's messages."""
-
-    def __init__(self, onnx: Any):
-        self.onnx = onnx
-
-    def graph(
-        self,
-        name: str,
-        nodes: Sequence[Node],
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
-        initializers: Mapping[str, npt.NDArray[Any]],
-        types: Mapping[str, TensorType],
-    ) -> Any:
-        return self.onnx.helper.make_graph(
-            [self.node(node) for node in nodes],
-            name,
-            [self.tensor(value.name, value.type) for value in inputs],
-            [self.tensor(value.name, value.type) for value in outputs],
-            [self.onnx.numpy_helper.from_array(array, name) for name, array in initializers.items()],
-            value_info=[self.tensor(n, type_) for n, type_ in types.items()],
-        )
-
-    def node(self, node: Node) -> Any:
-        attributes = {name: self.attribute(node, value) for name, value in node.attributes.items()}
-        return self.onnx.helper.make_node(
-            node.op, node.inputs, node.outputs, name=node.name, doc_string=node.doc or None, **attributes
-        )
-
-    def attribute(self, node: Node, value: Any) -> Any:
-        if isinstance(value, Subgraph):
-            return self.graph(f"{node.name}/body", value.nodes, value.inputs, value.outputs, {}, {})
-        if isinstance(value, np.dtype):
-            return self.element(value)
-        if isinstance(value, np.ndarray):
-            return self.onnx.numpy_helper.from_array(value)
-        return list(value) if isinstance(value, tuple) else value
-
-    def tensor(self, name: str, type_: TensorType) -> Any:
-        shape = [str(d) if isinstance(d, DimExpr) else d for d in type_.shape]
-        return self.onnx.helper.make_tensor_value_info(name, self.element(type_.dtype), shape)
-
-    def element(self, dtype: DType) -> int:
-        return int(self.onnx.helper.np_dtype_to_tensor_dtype(dtype))
