@@ -283,5 +283,19 @@ def test_identities_of_real_numbers_are_applied_when_asked(program: Program, lef
     assert_same(graph, after, [np.random.default_rng(0).standard_normal((3, 4)) + 3], 1e-14)
 
 
+def test_a_long_chain_of_joins_is_opened_up_to_a_number_of_parts() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        joined = x
+        for _ in range(200):
+            joined = ops.concat([joined, ops.exp(x)])
+        return joined
+
+    graph = graph_of(program, (1,))
+    after = passed(lambda body: dead_code(simplify(body)), graph)
+    joins = [e for e in after.body.equations if e.primitive.name == "concat"]
+    assert len(joins) == 4 and max(len(e.inputs) for e in joins) <= 66
+    assert_same(graph, after, [np.ones(1, np.float32)])
+
+
 def test_identities_of_real_numbers_come_after_the_exact_ones() -> None:
     assert all(INEXACT[primitive][: len(rules)] == rules for primitive, rules in EXACT.items())

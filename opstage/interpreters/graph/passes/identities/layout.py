@@ -82,12 +82,17 @@ def _broadcast_to(around: Surroundings, inputs: Inputs, static: Static, out: Ten
 # Joining and cutting --------------------------------------------------------------------------------------------------
 
 
+_MOST_PARTS = 64
+"""A joined tensor of more parts stays a part itself: a chain of joins is to take linear time."""
+
+
 def _concat(around: Surroundings, inputs: Inputs, static: Static, out: TensorType) -> int | None:
     axis: int = static["axis"]
     parts: list[int] = []
     for x in inputs:
         inner = around.made(x, CONCAT)
-        parts.extend(inner.inputs if inner and inner.static["axis"] == axis else (x,))
+        opens = inner is not None and inner.static["axis"] == axis and len(inner.inputs) <= _MOST_PARTS
+        parts.extend(inner.inputs if inner is not None and opens else (x,))
     filled = [x for x in parts if not same_size(around.shape(x)[axis], 0)] or parts[:1]
     joined: list[int] = []
     for x in filled:
