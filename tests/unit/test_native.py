@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,3 +153,21 @@ def test_a_full_disk_is_no_obstacle(empty_folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(compiler.os, "replace", fail)
     assert run_counting(compile_kernel("counting", "full disk", counting)) == EXPECTED
     assert not list(empty_folder.rglob("*.o*"))
+
+
+def test_another_process_runs_what_was_kept(tmp_path: Path) -> None:
+    """Code that calls the C library, in a process in which nothing is compiled."""
+    program = (
+        "import logging, numpy as np, opstage\n"
+        "logging.basicConfig(level=logging.DEBUG, format='%(message)s')\n"
+        "logging.getLogger('numba').setLevel(logging.WARNING)\n"
+        "x = np.linspace(0.5, 2, 7, dtype=np.float32)\n"
+        "y = opstage.run(lambda ops, x: ops.exp(ops.log(x)), x, options=opstage.Options(backend='compiled'))\n"
+        "np.testing.assert_allclose(y, x, rtol=1e-5)\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert ["compiling kernel" in run.stderr for run in said] == [True, False]

@@ -58,6 +58,19 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kern
     return kernel
 
 
+# In place of numba's, which knows of Python and its exceptions: a kernel raises none.
+_ENTRY_POINT = """
+target triple = "{triple}"
+declare i32 @"{native}"(ptr, ptr, i64, i64, i64, i64)
+define void @"{entry}"(i64 %lo, i64 %hi, i64 %worker, i64 %arguments) {{
+  %returned = alloca ptr
+  %raised = alloca ptr
+  %status = call i32 @"{native}"(ptr %returned, ptr %raised, i64 %lo, i64 %hi, i64 %worker, i64 %arguments)
+  ret void
+}}
+"""
+
+
 @cache
 def _environment() -> tuple[str, ...]:
     llvm = import_module("llvmlite.binding")
@@ -78,7 +91,15 @@ def _compile(function: Callable[..., Any], entry: str) -> bytes:
     llvm = _llvm()
     compiled = numba.cfunc("void(intp, intp, intp, uintp)", error_model="numpy", boundscheck=False)(function)
     module = llvm.parse_assembly(compiled.inspect_llvm())
-    module.get_function(compiled._wrapper_name).name = entry
+    native = compiled.native_name.removeprefix("cfunc.")
+    module.link_in(llvm.parse_assembly(_ENTRY_POINT.format(triple=module.triple, entry=entry, native=native)))
+    for function_ in module.functions:
+        if not function_.is_declaration and function_.name != entry:
+            function_.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.add_strip_dead_prototype_pass()
+    passes.run(module, llvm.create_pass_builder(_target_machine(), llvm.create_pipeline_tuning_options()))
     code: bytes = _target_machine().emit_object(module)
     return code
 
@@ -98,16 +119,24 @@ def _target_machine() -> Any:
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
         opt=3,
-        reloc="default",
+        reloc=_relocation(),
         codemodel="jitdefault",
         jit=True,
     )
 
 
+def _relocation() -> str:
+    """Absolute addresses on x86: code, constants and the C library may lie further apart than 2 GB."""
+    triple: str = _llvm().get_process_triple()
+    return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"
+
+
 def _load(code: bytes, entry: str) -> int:
     llvm = _llvm()
     # A machine of its own: an engine takes it over.
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(codemodel="jitdefault", jit=True)
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        reloc=_relocation(), codemodel="jitdefault", jit=True
+    )
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
