@@ -6,14 +6,24 @@ from ....ops.catalogue import linalg
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .nodes import Value
-from .rules import Rule, direct
-from .writer import Writer
+from .rules import Rule
+from .writer import Writer, is_empty
+
+
+def _product(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
+    if is_empty(operands[0].type):  # sums of no terms
+        return (writer.filled(results[0].shape, 0.0, results[0].dtype),)
+    return (writer.node("MatMul", *operands),)
 
 
 def _linear(
     writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
 ) -> tuple[str, ...]:
     weight, *bias, x = operands
+    if is_empty(x.type):  # of no features: the bias alone
+        if bias:
+            return (writer.expanded(bias[0], bias[0].shape, results[0].shape),)
+        return (writer.filled(results[0].shape, 0.0, x.dtype),)
     if len(x.shape) == 2:
         return (writer.node("Gemm", x, weight, *bias, transB=1),)
     out = writer.node("MatMul", x, writer.node("Transpose", weight, perm=(1, 0)))
@@ -21,7 +31,7 @@ def _linear(
 
 
 RULES: dict[Primitive, Rule] = {
-    linalg.MATMUL: direct("MatMul"),
-    linalg.BMM: direct("MatMul"),
+    linalg.MATMUL: Rule(_product),
+    linalg.BMM: Rule(_product),
     linalg.LINEAR: Rule(_linear),
 }
