@@ -62,7 +62,7 @@ def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--seed", type=int, metavar="N", help="Seeds initial values, shuffling and random ops."),
         click.option("--dtype", metavar="NAME", help="float32 or float64."),
         click.option("--device", metavar="NAME", help="cpu or cuda."),
-        click.option("--backend", metavar="NAME", help="eager, shape_check, or any registered interpreter."),
+        click.option("--backend", metavar="NAME", help="eager, compiled, shape_check, or any registered interpreter."),
     ):
         command = decorate(command)
     return command

@@ -57,6 +57,16 @@ def test_the_same_seed_gives_the_same_run(opstage: Command) -> None:
     assert last("3") == last("3") != last("4")
 
 
+def test_the_compiled_backend_trains_as_the_eager_one_does(opstage: Command) -> None:
+    told = []
+    for backend in ("eager", "compiled"):
+        code, out, err = opstage("train", "mlp", *TINY, "--dtype", "float64", "--backend", backend)
+        assert (code, err) == (0, "")
+        assert f"backend {backend} on cpu, float64" in out
+        told.append(out.splitlines()[-1].split(" after ")[0])
+    assert told[0] == told[1]
+
+
 def test_train_on_a_file(opstage: Command, tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **digits())
     code, out, _ = opstage("train", "mlp", *TINY, "--data", "mine.npz", "--batch-size", "16", "--dtype", "float64")
