@@ -1,4 +1,4 @@
-"""Every op on the imperative session: its value, and its forward derivative from the tape, are those of a program."""
+"""Every op on the session, eager and recorded: its value, and its forward derivative, are those of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT64 = Options(dtype="float64")
 EXACT = (1e-12, 1e-12)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
 def test_session(sample: Sample, backend: str) -> None:
     args = inputs(sample)

@@ -7,10 +7,13 @@ import logging
 import os
 import resource
 import signal
+import subprocess
 import sys
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -131,6 +134,26 @@ def test_draws_are_the_same_bits_in_every_step(compilations: Callable[[], int]) 
         bits = uniform_bits(stream_key(11, step, site_of((("block", 0),), 0)), 5)
         np.testing.assert_array_equal(mask, bits < 0.5)
     assert compilations() == 1
+
+
+def test_an_anomaly_names_its_op_and_changes_nothing() -> None:
+    def loss(ops: Any, p: Any, x: Any) -> Any:
+        root = ops.sqrt(p * x)
+        return ops.sum(root)
+
+    trainer = opstage.scalar_trainer(loss, np.ones(2), options=Options(backend="compiled", detect_anomaly=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x, message in (
+            ([1.0, -1.0], r"sqrt gave nan at index \(1,\)"),
+            ([1.0, 0.0], "the backward pass of the op"),
+        ):
+            with pytest.raises(opstage.OpstageError, match=message) as caught:
+                trainer.step(0.1, np.array(x))
+            source = getattr(caught.value, "source", None)
+            assert source is not None
+            assert source.text.strip() == "root = ops.sqrt(p * x)"
+            np.testing.assert_array_equal(trainer.get_params(), np.ones(2))
 
 
 def test_exact_programs_are_replayed_in_fractions() -> None:
@@ -333,3 +356,54 @@ def test_an_interrupt_leaves_parameters_whole_and_the_trainer_fit_for_use(warm: 
             trainer.step(0.1, *batch)
         assert whole(trainer, before, after)
     assert ends == {False, True}
+
+
+COLD = """
+import signal, sys
+import numpy as np
+import opstage
+from opstage import Options
+
+def regression(ops, params, x):
+    return ops.sum(ops.tanh(x @ params["w"]) * ops.exp(params["b"]))
+
+class InterruptAt:
+    def __init__(self, n):
+        self.calls, self.n = 0, n
+    def __call__(self, frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.endswith(("numba/core/compiler_machinery.py", "dispatcher.py")):
+            self.calls += 1
+            if self.calls == self.n:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = {"w": np.ones((3, 4)), "b": np.zeros((5, 4))}
+options, x = Options(dtype="float64"), np.full((5, 3), 0.1)
+eager = opstage.scalar_trainer(regression, start, options=options)
+compiled = opstage.scalar_trainer(regression, start, options=options.replace(backend="compiled"))
+sys.setprofile(InterruptAt(int(sys.argv[1])))
+try:
+    compiled.step(0.1, x)
+    print("done")
+except KeyboardInterrupt:
+    print("interrupted")
+    assert compiled.steps_taken == 0
+    assert all((compiled.get_params()[name] == start[name]).all() for name in start)
+    compiled.step(0.1, x)
+sys.setprofile(None)
+eager.step(0.1, x)
+for name in start:
+    np.testing.assert_allclose(compiled.get_params()[name], eager.get_params()[name], rtol=1e-12)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [1, 20, 60, 150, 400])
+def test_an_interrupt_while_machine_code_is_made_leaves_the_process_fit_for_use(call: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(opstage.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", COLD, str(call)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "interrupted\n"

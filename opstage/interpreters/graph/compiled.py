@@ -84,6 +84,13 @@ class CompiledOps(BaseInterpreter[Array]):
         return self._eager.bind(primitive, refs, static)
 
     @override
+    def execute_each(
+        self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
+    ) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):  # as on the eager interpreter
+            return super().execute_each(program, refs, step)
+
+    @override
     def execute(
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:

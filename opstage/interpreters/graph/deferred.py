@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
 
-import numpy as np
 from typing_extensions import override
 
 from ...ops.closed import Body
@@ -142,8 +141,7 @@ class Deferred(Imperative[Variable]):
         body = body.taking(taken if step is None or step.slot not in read else [*taken, step.slot]).renumbered()
         values = [inputs[slot] for slot in taken]
         if self.options.detect_anomaly:  # op by op, each watched
-            with np.errstate(all="ignore"):
-                return replay(self._store, self._graph(body), values, self._at_step)
+            return replay(self._store, self._graph(body), values, self._at_step)
         return self._executor(body).run(values, self._at_step)
 
     def _executor(self, body: Body) -> Executor:
