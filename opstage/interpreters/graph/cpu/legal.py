@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.closed import Body, Equation
+from ....ops.cursor import Region
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from . import views
@@ -54,6 +55,8 @@ BY_HAND = frozenset(
 )
 """Ops of `library`, whose operands are contiguous."""
 
+_NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
+
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 _LONG = 1 << 14
 """A sum of more elements than this is one of sums, that several workers can do."""
@@ -77,7 +80,7 @@ class Legal:
     parts       slots that have no memory of their own
     """
 
-    def __init__(self, body: Body):
+    def __init__(self, body: Body, *, own_outputs: bool = False):
         self.body = body
         self.types: list[TensorType] = list(body.types)
         self.equations: list[Equation] = []
@@ -94,7 +97,7 @@ class Legal:
             self._constant(constant.slot, constant.value)
         for equation in body.equations:
             self._equation(equation)
-        self.outputs = [self._output(slot) for slot in body.outputs]
+        self.outputs = self._own_outputs() if own_outputs else [self._output(slot) for slot in body.outputs]
 
     # Slots ----------------------------------------------------------------------------------------------------------
 
@@ -145,16 +148,23 @@ class Legal:
         return copy
 
     def _output(self, slot: int) -> int:
-        if slot in self.literals or not self.body.equations:
+        if slot in self.literals:
             return slot
         view = self.views[slot]
         root_size = math.prod(self._shape(view.root))
         if view.contiguous and view.size == root_size and view.root not in self.parts:
             return slot
-        return self.contiguous(slot, self.body.equations[-1]) if not view.contiguous else self._copied(slot)
+        return self._copied(slot)
+
+    def _own_outputs(self) -> list[int]:
+        outputs: list[int] = []
+        for slot in self.body.outputs:
+            made = slot in self._maker and slot not in self.parts and slot not in self.literals
+            outputs.append(slot if made and slot not in outputs else self._copied(slot))
+        return outputs
 
     def _copied(self, slot: int) -> int:
-        of = self.body.equations[-1]
+        of = self.body.equations[-1] if self.body.equations else _NOWHERE
         return self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), of)
 
     # Equations ------------------------------------------------------------------------------------------------------
@@ -191,7 +201,7 @@ class Legal:
         elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
             self._own(e.outputs[0])
             self._append(e)
-        elif name in BY_HAND:
+        elif name in BY_HAND or name == "scan":
             inputs = tuple([self.contiguous(slot, e) for slot in e.inputs])
             for slot in e.outputs:
                 self._own(slot)

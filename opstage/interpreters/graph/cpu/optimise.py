@@ -10,6 +10,7 @@ from ..passes.dead_code import dead_code
 from ..passes.expansion import expand
 from ..passes.folding import fold_constants
 from ..passes.identities import simplify
+from ..passes.pipeline import through_loops
 from .formulas import FORMULAS
 
 _WHOLE = frozenset({"max_pool", "max_pool_scatter", "max_pool_gather", "avg_pool", "avg_pool_grad", "conv_kernel_grad"})
@@ -17,7 +18,11 @@ _WHOLE = frozenset({"max_pool", "max_pool_scatter", "max_pool_gather", "avg_pool
 
 
 def optimise(body: Body) -> Body:
-    """The same program in fewer and simpler ops."""
+    """The same program in fewer and simpler ops, in the bodies of its loops too."""
+    return through_loops(body, _once)
+
+
+def _once(body: Body) -> Body:
     body = expand(body, _stays)
     return dead_code(common_subexpressions(simplify(fold_constants(body))))
 

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.closed import Body, Equation
+from ....ops.closed import Loop as Turns
 from ....ops.types import dtype_name
 from ...native.pool import workers
+from ...structural import SCAN
 from .arena import Item, arrange
 from .clusters import Level, Unit, gather
 from .legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
-from .source import Address, Loop, Room, Word, cluster_loop, total_loop
+from .source import Loop, Room, cluster_loop, total_loop
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +41,14 @@ class HostStep(NamedTuple):
     unit: int
 
 
+class LoopStep(NamedTuple):
+    """A scan: a plan of its body, gone through once per turn."""
+
+    equation: Equation
+    plan: Plan
+    unit: int
+
+
 @final
 class Plan:
     """What is done, and where everything lies.
@@ -47,8 +57,9 @@ class Plan:
     outputs     roots that are results, each a buffer of its own
     """
 
-    def __init__(self, body: Body):
-        self.legal = legal = Legal(body)
+    def __init__(self, body: Body, *, own_outputs: bool = False):
+        """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another."""
+        self.legal = legal = Legal(body, own_outputs=own_outputs)
         self.units = gather(legal)
         self.results = dict.fromkeys(
             legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views
@@ -56,13 +67,15 @@ class Plan:
         made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
         self.results = {root: None for root in self.results if root in made}
         read = self._read_by()
-        self.steps: list[NativeStep | HostStep] = []
+        self.steps: list[NativeStep | HostStep | LoopStep] = []
         items: list[Item] = []
         for number, unit in enumerate(self.units):
             loops = self._lower(unit, number, read)
             for loop in loops:
                 rooms = {word.key: word for word in loop.words if isinstance(word, Room)}
                 items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
+            if self.steps and isinstance(self.steps[-1], LoopStep) and self.steps[-1].unit == number:
+                items += _rooms_of_a_loop(self.steps[-1])
         for slot, first in made.items():
             if slot in self.results or slot in legal.parts:
                 continue
@@ -107,6 +120,9 @@ class Plan:
             if by_hand is None and _is_product(legal, e):
                 product = product_loop(legal, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
+            if by_hand is None and e.primitive is SCAN and _turns(legal, e):
+                self.steps.append(LoopStep(e, Plan(e.static["body"], own_outputs=True), number))
+                return []
             if by_hand is None:
                 self.steps.append(HostStep(e, number))
                 return []
@@ -130,6 +146,26 @@ class Plan:
         return loops
 
 
+def _turns(legal: Legal, e: Equation) -> bool:
+    """Whether the turns of a scan can be done by a plan: there are some, and no tensor is empty or of fractions."""
+    slots = (*e.inputs, *e.outputs)
+    body: Body = e.static["body"]
+    whole = all(legal.views[slot].size > 0 for slot in slots)
+    return whole and int(e.static["length"]) > 0 and all(t.dtype.kind != "O" for t in body.types)
+
+
+def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
+    """The memory of the body's plan, and two places for each carry if no history of it is kept."""
+    loop = Turns(**step.equation.static)
+    number = step.unit
+    items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
+    if not loop.history:
+        for carry, type_ in enumerate(loop.body.input_types[: loop.carries]):
+            nbytes: Any = type_.nbytes
+            items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
+    return items
+
+
 def _is_product(legal: Legal, e: Equation) -> bool:
     return (
         e.primitive.name in ("matmul", "bmm")
@@ -138,4 +174,4 @@ def _is_product(legal: Legal, e: Equation) -> bool:
     )
 
 
-__all__ = ["Address", "HostStep", "NativeStep", "Plan", "Word"]
+__all__ = ["HostStep", "LoopStep", "NativeStep", "Plan"]

@@ -1,0 +1,245 @@
+"""A plan on memory: every argument of every loop an address, and what is left to put in when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.closed import Loop as Turns
+from ....ops.errors import LocatedError, SourceLine
+from ...eager_cpu.interpreter import NumpyOps
+from ...native.pool import Schedule, Step
+from .plan import HostStep, LoopStep, NativeStep, Plan
+from .source import Address, ErrorFlag, Room
+from .views import View
+
+Array = npt.NDArray[Any]
+Addresses = npt.NDArray[np.int64]
+
+
+@final
+class Linked:
+    """A plan whose inputs and results move: they are said by each call, everything else stands in the arena.
+
+    moving      the slots that move: inputs in their order, then the plan's results
+    error       a word that is not 0 when a loop has met an index out of range
+    """
+
+    __slots__ = (
+        "plan",
+        "moving",
+        "error",
+        "_arena",
+        "_eager",
+        "_lines",
+        "_constants",
+        "_words",
+        "_patches",
+        "_sources",
+        "_offsets",
+        "_segments",
+        "_inner",
+    )
+
+    def __init__(
+        self,
+        plan: Plan,
+        arena: Array,
+        error: Array,
+        eager: NumpyOps,
+        lines: Mapping[int, SourceLine | None],
+    ):
+        self.plan = plan
+        self.error = error
+        self._arena = arena
+        self._eager = eager
+        self._lines = lines
+        self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.legal.constants.items()}
+        self.moving = {slot: i for i, slot in enumerate([*plan.legal.body.inputs, *plan.results])}
+        self._inner: dict[int, Linked] = {}
+        self._link()
+
+    # Addresses ------------------------------------------------------------------------------------------------------
+
+    def _link(self) -> None:
+        words: list[int] = []
+        patches: list[tuple[int, int, int]] = []
+        starts: list[int] = []
+        plan = self.plan
+        for step in plan.steps:
+            starts.append(len(words))
+            if isinstance(step, LoopStep):
+                offset = plan.offsets[step.unit, "loop"]
+                room = self._arena[offset : offset + max(1, step.plan.arena_bytes)]
+                self._inner[step.unit] = Linked(step.plan, room, self.error, self._eager, step.plan.legal.body.lines)
+            if not isinstance(step, NativeStep):
+                continue
+            for word in step.loop.words:
+                if isinstance(word, Address):
+                    slot, offset = self._placed(word)
+                    if slot in self.moving:
+                        patches.append((len(words), self.moving[slot], offset))
+                        words.append(0)
+                    else:
+                        words.append(self._fixed_address(slot) + offset)
+                elif isinstance(word, Room):
+                    words.append(int(self._arena.ctypes.data) + plan.offsets[step.unit, word.key])
+                elif isinstance(word, ErrorFlag):
+                    words.append(self.error.ctypes.data)
+                else:
+                    words.append(word)
+        self._words = np.array(words, np.int64)
+        table = np.array(patches, np.int64).reshape(-1, 3)
+        self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
+        self._segments: list[Schedule | HostStep | LoopStep] = []
+        native: list[Step] = []
+        arguments = self._words.view(np.uint64)
+        for start, step in zip(starts, plan.steps):
+            if isinstance(step, NativeStep):
+                mine = arguments[start : start + len(step.loop.words)]
+                native.append(Step(step.loop.kernel, step.loop.tasks, mine, step.parallel))
+                continue
+            if native:
+                self._segments.append(Schedule(native))
+                native = []
+            self._segments.append(step)
+        if native:
+            self._segments.append(Schedule(native))
+
+    def _placed(self, word: Address) -> tuple[int, int]:
+        """A slot that has memory of its own, and the bytes from there on."""
+        legal = self.plan.legal
+        slot, offset = word
+        part = legal.parts.get(slot)
+        while part is not None:
+            slot, offset = part.whole, offset + part.offset * legal.types[slot].dtype.itemsize
+            part = legal.parts.get(slot)
+        return slot, offset
+
+    def _fixed_address(self, slot: int) -> int:
+        constant = self._constants.get(slot)
+        if constant is not None:
+            return constant.ctypes.data
+        return int(self._arena.ctypes.data) + self.plan.offsets[slot]
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    def run(self, moving: Sequence[Array]) -> None:
+        """Do everything, with these packed arrays as inputs and results."""
+        if len(self._patches):
+            self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
+        for segment in self._segments:
+            if isinstance(segment, Schedule):
+                segment.run()
+            elif isinstance(segment, HostStep):
+                self._host(segment, moving)
+            else:
+                self._turns(segment, moving)
+
+    def _put(self, addresses: Addresses) -> None:
+        self._words[self._patches] = addresses[self._sources] + self._offsets
+
+    @property
+    def _native(self) -> bool:
+        return all(isinstance(segment, Schedule) for segment in self._segments)
+
+    def value(self, slot: int, moving: Sequence[Array]) -> Array:
+        """What a slot holds, seen where it stands."""
+        legal = self.plan.legal
+        type_ = legal.types[slot]
+        shape: Any = type_.shape
+        if slot in legal.literals:
+            return np.full(shape, legal.literals[slot], type_.dtype)
+        view = legal.views[slot]
+        if not view.size:
+            return np.empty(view.shape, type_.dtype)
+        part = legal.parts.get(view.root)
+        if part is not None:
+            view = View(part.whole, part.offset, view.shape, part.strides)
+        memory = self._memory(view.root, moving)
+        size = memory.itemsize
+        return np.ndarray(view.shape, memory.dtype, memory, view.offset * size, tuple([s * size for s in view.strides]))
+
+    def _memory(self, slot: int, moving: Sequence[Array]) -> Array:
+        """The elements of a root as a vector."""
+        at = self.moving.get(slot)
+        if at is not None:
+            return moving[at].reshape(-1)
+        constant = self._constants.get(slot)
+        if constant is not None:
+            return constant.reshape(-1)
+        type_ = self.plan.legal.types[slot]
+        nbytes: Any = type_.nbytes
+        return self._arena[self.plan.offsets[slot] :][:nbytes].view(type_.dtype)
+
+    def _host(self, step: HostStep, moving: Sequence[Array]) -> None:
+        e = step.equation
+        operands = tuple([self.value(slot, moving) for slot in e.inputs])
+
+        def program(ops: NumpyOps, *refs: Array) -> tuple[Array, ...]:
+            ops.cursor.region, ops.cursor.ordinal, ops.cursor.quiet = e.region, e.ordinal, True
+            return ops.bind(e.primitive, refs, e.static)
+
+        try:
+            results = self._eager.execute_each(program, operands)
+        except LocatedError as error:
+            error.relocate(self._lines.get(e.ordinal), e.region.name)
+            raise
+        for slot, result in zip(e.outputs, results):
+            if result.size and (slot in self.plan.results or slot in self.plan.offsets):
+                np.copyto(self.value(slot, moving), result)
+
+    # Loops ----------------------------------------------------------------------------------------------------------
+
+    def _turns(self, step: LoopStep, moving: Sequence[Array]) -> None:
+        """One turn after the other. What comes in and goes out of a turn moves along the stacked tensors."""
+        e, inner = step.equation, self._inner[step.unit]
+        loop = Turns(**e.static)
+        length, carries = int(loop.length), loop.carries
+        operands = [self.value(slot, moving) for slot in e.inputs]
+        results = [self.value(slot, moving) for slot in e.outputs]
+        finals, stacked = results[:carries], results[carries : len(loop.body.outputs)]
+        history = results[len(loop.body.outputs) :]
+        order = range(length)[::-1] if loop.reverse else range(length)
+        reads: list[list[Array]] = []  # by input of the body, then by turn
+        writes: list[list[Array]] = []
+        for c in range(carries):
+            if history:
+                coming = [history[c][i] for i in order]
+                np.copyto(coming[0], operands[c])
+            else:
+                rooms = self._rooms(step, c, operands[c])
+                coming = [operands[c], *[rooms[k % 2] for k in range(1, length)]]
+            reads.append(coming)
+            writes.append([*coming[1:], finals[c]])
+        for x in operands[carries : carries + loop.entries]:
+            reads.append([x[i] for i in order])
+        for x in operands[carries + loop.entries :]:
+            reads.append([x] * length)
+        for y in stacked:
+            writes.append([y[i] for i in order])
+        if not inner._native:
+            for turn in zip(*reads, *writes):
+                inner.run(turn)
+            return
+        table = np.array([[x.__array_interface__["data"][0] for x in each] for each in (*reads, *writes)], np.int64).T
+        for addresses in table:
+            inner._put(addresses)
+            for segment in inner._segments:
+                segment.run()  # type: ignore[union-attr]
+
+    def _rooms(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
+        """Two places of a carry, between which it goes to and fro."""
+        first, second = (
+            self._arena[self.plan.offsets[step.unit, f"carry {carry} {i}"] :][: like.nbytes].view(like.dtype)
+            for i in range(2)
+        )
+        return first.reshape(like.shape), second.reshape(like.shape)
+
+
+def packed(x: Array) -> Array:
+    """x as loops read it: row-major and aligned, a copy if need be."""
+    return x if x.flags.c_contiguous and x.flags.aligned else np.array(x, order="C")
