@@ -1,4 +1,4 @@
-"""Training on the compiled backend: the eager one's numbers, few compilations, constant memory, whole parameters."""
+"""Training on the compiled backend: the eager one's numbers, few compilations, constant memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import gc
 import logging
 import os
 import resource
-import signal
-import subprocess
-import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,11 +17,14 @@ import pytest
 
 import opstage
 from opstage import Aux, Options, Spec
+from opstage.interpreters.graph.replay import replay
+from opstage.interpreters.registry import make_interpreter
 from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
 from opstage.models.zoo import MODELS
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.trees import flatten, map_leaves
 from opstage.training import schedule
+from tests.graph.regression import regression, sample, start
 from tests.models.common import batch_of, built
 
 SMALL: dict[str, Any] = {
@@ -117,6 +115,50 @@ def test_two_runs_of_training_stay_together(name: str, dtype: Any, tolerance: fl
         np.testing.assert_allclose(compiled, eager, rtol=100 * tolerance, atol=tolerance)
     eager, compiled = (trainer.forward(*batches(name)[0]) for trainer in trainers)
     np.testing.assert_allclose(compiled, eager, rtol=tolerance)
+
+
+def test_two_runs_on_the_compiled_backend_have_equal_bits() -> None:
+    found = []
+    for _ in range(2):
+        trainer = trainer_of("mlp", Options(backend="compiled", seed=3))
+        for batch in batches("mlp"):
+            trainer.adam_step(1e-2, 0.9, 0.999, 1e-8, *batch)
+        found.append(flatten(trainer.get_params())[0])
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def parts(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A model, and its first arguments: parameters and, if it has one, state."""
+    made = MODELS[name].make(SMALL[name])
+    return made, (built(made.init),) if made.state is None else (built(made.init), built(made.state))
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_models_are_recorded_for_every_batch_size_and_their_graphs_mean_what_they_do(name: str) -> None:
+    made, first = parts(name)
+    graph = opstage.record(made.loss, *first, *made.batch, train=True)
+    batch = [type_ for type_ in map(str, graph.input_types) if type_.startswith("(B")]
+    assert len(batch) == len(made.batch)
+    args = (*first, *batches(name)[0])
+    graph = opstage.record(made.loss, *args, train=True)
+    eager = make_interpreter(Options())
+    found = replay(eager, graph, [eager.put(leaf) for leaf in flatten(args)[0]])
+    expected = flatten(opstage.run(made.loss, *args, train=True))[0]
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize(("name", "dtype", "tolerance"), models(("float64", 1e-12)))
+def test_models_compile_for_any_batch_size(name: str, dtype: Any, tolerance: float) -> None:
+    made, first = parts(name)
+    options = Options(dtype=dtype)
+    compiled = opstage.compile(made.loss, *first, *made.batch, options=options, train=True)
+    for rows in (ROWS, 2):
+        args = (*first, *(array[:rows] for array in batches(name)[0]))
+        expected = flatten(opstage.run(made.loss, *args, options=options, train=True))[0]
+        for a, e in zip(flatten(compiled.forward(*args))[0], expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
 
 
 def test_draws_are_the_same_bits_in_every_step(compilations: Callable[[], int]) -> None:
@@ -226,21 +268,6 @@ def test_a_module_trains_as_the_eager_one_does() -> None:
 # How often ------------------------------------------------------------------------------------------------------------
 
 
-def regression(ops: Any, params: Any, x: Any, y: Any) -> Any:
-    h = ops.tanh(ops.linear(params["w1"], params["b1"], x))
-    return ops.mse_loss(ops.linear(params["w2"], None, h), y)
-
-
-def start(width: int = 8) -> Any:
-    rng = np.random.default_rng(1)
-    return {"w1": rng.normal(size=(width, 3)), "b1": np.zeros(width), "w2": rng.normal(size=(1, width))}
-
-
-def sample(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    x = np.random.default_rng(rows).normal(size=(rows, 3))
-    return x, np.sin(x.sum(1, keepdims=True))
-
-
 def test_a_schedule_compiles_once_and_a_new_batch_size_once_more(compilations: Callable[[], int]) -> None:
     trainer = opstage.scalar_trainer(
         regression, start(), Spec("B 3"), Spec("B 1"), options=Options(backend="compiled", validate=True)
@@ -289,121 +316,3 @@ def test_two_thousand_steps_take_constant_memory() -> None:
         tracemalloc.stop()
     assert after - before < 20_000
     assert resident() - held < 8 << 20  # a step's intermediate results alone are 100 kB
-
-
-# Interrupts -----------------------------------------------------------------------------------------------------------
-
-
-class InterruptAt:
-    """SIGINT at the n-th call of a Python function from here on, of one whose file `within` says; 0 only counts."""
-
-    def __init__(self, n: int, within: str = "opstage"):
-        self.calls = 0
-        self.n = n
-        self.within = within
-
-    def __enter__(self) -> InterruptAt:
-        sys.setprofile(self._see)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _see(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and self.within in frame.f_code.co_filename:
-            self.calls += 1
-            if self.calls == self.n:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGINT)
-
-
-def whole(trainer: opstage.ScalarTrainer, before: list[Any], after: list[Any]) -> bool:
-    """Whether the trainer stands before or after a step, all of it; True for after."""
-    now = flatten(trainer.get_params())[0]
-    stepped = trainer.steps_taken == 1
-    for found, expected in zip(now, after if stepped else before, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    return stepped
-
-
-@pytest.mark.parametrize("warm", [False, True], ids=["compiling", "stepping"])
-def test_an_interrupt_leaves_parameters_whole_and_the_trainer_fit_for_use(warm: bool) -> None:
-    options, batch = Options(backend="compiled", dtype="float64"), sample(5)
-
-    def made() -> opstage.ScalarTrainer:
-        trainer = opstage.scalar_trainer(regression, start(), options=options)
-        if warm:
-            trainer.step(0.1, *batch)
-            trainer.set_params(start())
-            trainer.steps_taken = 0
-        return trainer
-
-    before = flatten(start())[0]
-    reference = made()
-    with InterruptAt(0) as count:
-        reference.step(0.1, *batch)
-    after = flatten(reference.get_params())[0]
-    ends = set()
-    for n in sorted({1 + i * (count.calls - 1) // 40 for i in range(41)}):
-        trainer = made()
-        try:
-            with InterruptAt(n):
-                trainer.step(0.1, *batch)
-        except KeyboardInterrupt:
-            pass
-        ends.add(whole(trainer, before, after))
-        while trainer.steps_taken < 1:
-            trainer.step(0.1, *batch)
-        assert whole(trainer, before, after)
-    assert ends == {False, True}
-
-
-COLD = """
-import signal, sys
-import numpy as np
-import opstage
-from opstage import Options
-
-def regression(ops, params, x):
-    return ops.sum(ops.tanh(x @ params["w"]) * ops.exp(params["b"]))
-
-class InterruptAt:
-    def __init__(self, n):
-        self.calls, self.n = 0, n
-    def __call__(self, frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.endswith(("numba/core/compiler_machinery.py", "dispatcher.py")):
-            self.calls += 1
-            if self.calls == self.n:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGINT)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-start = {"w": np.ones((3, 4)), "b": np.zeros((5, 4))}
-options, x = Options(dtype="float64"), np.full((5, 3), 0.1)
-eager = opstage.scalar_trainer(regression, start, options=options)
-compiled = opstage.scalar_trainer(regression, start, options=options.replace(backend="compiled"))
-sys.setprofile(InterruptAt(int(sys.argv[1])))
-try:
-    compiled.step(0.1, x)
-    print("done")
-except KeyboardInterrupt:
-    print("interrupted")
-    assert compiled.steps_taken == 0
-    assert all((compiled.get_params()[name] == start[name]).all() for name in start)
-    compiled.step(0.1, x)
-sys.setprofile(None)
-eager.step(0.1, x)
-for name in start:
-    np.testing.assert_allclose(compiled.get_params()[name], eager.get_params()[name], rtol=1e-12)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("call", [1, 20, 60, 150, 400])
-def test_an_interrupt_while_machine_code_is_made_leaves_the_process_fit_for_use(call: int, tmp_path: Path) -> None:
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(opstage.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", COLD, str(call)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "interrupted\n"
