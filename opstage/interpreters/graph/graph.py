@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from ...ops.closed import Body
 from ...ops.types import DType, TensorType
+
+if TYPE_CHECKING:
+    from ...options import Options
+    from .explain import Explanation
 
 
 @final
@@ -86,6 +90,15 @@ class Graph:
         from .page import to_html
 
         return to_html(self, title)
+
+    def explain(self, options: Options | None = None) -> Explanation:
+        """What the compiled executor makes of the graph: what each pass did, kernels per step, planned peak memory.
+
+        To be read, and an object with the numbers. Raises UsageError for symbolic sizes and for graphs of fractions.
+        """
+        from .explain import explain
+
+        return explain(self, options)
 
     def with_body(self, body: Body) -> Graph:
         """The same program in other equations."""

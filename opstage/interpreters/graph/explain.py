@@ -1,0 +1,208 @@
+"""What the compiled executor makes of a graph: passes, kernels and memory, in numbers and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, final
+
+from ...ops.closed import Loop
+from ...ops.errors import UsageError
+from ...ops.types import EXACT, TensorType
+from ...options import Options
+from ..native.pool import workers
+from .cpu.arena import Item, arrange
+from .cpu.legal import Legal
+from .cpu.optimise import optimise
+from .cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from .cpu.source import Room
+from .graph import Graph
+from .outline import show_bytes
+from .passes import Notes
+
+_PRODUCTS = ("matmul", "bmm")
+
+
+class Memory(NamedTuple):
+    """Bytes that a program needs beside its inputs and constants.
+
+    arena       intermediate results and workspaces, each while it lives
+    results     what is given out; the next call takes the same memory if nobody holds it any more
+    """
+
+    arena: int
+    results: int
+
+    @property
+    def peak(self) -> int:
+        return self.arena + self.results
+
+
+@final
+class Explanation:
+    """What became of a graph. `str` is for reading; sizes are in bytes.
+
+    passes      what each pass did
+    units       clusters of ops, and ops that stand alone
+    fused       loops over a cluster of ops, per step
+    sums        loops that add up what the workers summed, per step
+    products    calls of the BLAS, per step
+    by_hand     loops of ops that have their own, per step, by op
+    host        ops that are left to eager_cpu, per step, by op
+    distinct    how many of the kernels are different ones
+    memory      as planned
+    unfused     the same ops, each by itself
+    """
+
+    __slots__ = ("passes", "units", "fused", "sums", "products", "by_hand", "host", "distinct", "memory", "unfused")
+
+    def __init__(self, plan: Plan, passes: Notes):
+        kinds: Counter[tuple[str, str]] = Counter()
+        kernels: set[Hashable] = set()
+        self.passes = passes
+        self.units = _count(plan, kinds, kernels, 1)
+        self.fused = kinds["fused", ""]
+        self.sums = kinds["sum", ""]
+        self.products = kinds["product", ""]
+        self.by_hand = _named("by hand", kinds)
+        self.host = _named("host", kinds)
+        self.distinct = len(kernels)
+        results = _results(plan)
+        self.memory = Memory(plan.arena_bytes, results)
+        self.unfused = Memory(_unfused(plan), results)
+
+    @property
+    def kernels(self) -> int:
+        """Steps of machine code in one run of the graph."""
+        return self.fused + self.sums + self.products + sum(self.by_hand.values())
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over workers", self.sums)]
+        rows += [("products", self.products), *self.by_hand.items()]
+        rows += [(f"{name} (left to eager_cpu)", n) for name, n in self.host.items()]
+        lines = [str(self.passes), f"done in {_plural(self.units, 'unit')}", ""]
+        lines += [f"{_plural(self.kernels, 'kernel')} per step, {self.distinct} different"]
+        lines += [f"  {what:32} {n:>8,}" for what, n in rows if n]
+        lines += [
+            "",
+            f"peak memory {show_bytes(self.memory.peak)}, {show_bytes(self.unfused.peak)} if nothing were fused",
+        ]
+        lines += [f"  {what:32} {show_bytes(n):>8}" for what, n in self.memory._asdict().items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(graph: Graph, options: Options | None = None) -> Explanation:
+    """What `Options(backend="compiled")` makes of a graph.
+
+    Raises UsageError for a graph with symbolic sizes or of fractions, and for a device that has no planner.
+    """
+    if options is not None and options.device != "cpu":
+        raise UsageError(f"programs are planned for the cpu alone, not for {options.device!r}; leave the device out")
+    if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
+        raise UsageError(
+            "a graph of fractions is replayed op by op, so there is no plan to explain; record it in floats"
+        )
+    for name, type_ in zip(graph.input_names, graph.input_types):
+        if not all(isinstance(n, int) for n in type_.shape):
+            raise UsageError(
+                f"input {name} is {type_}, and memory is planned for numbers alone; record the graph with a number for "
+                "every size"
+            )
+    optimised, notes = optimise(graph)
+    return Explanation(Plan(optimised.body), notes)
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def _count(plan: Plan, kinds: Counter[tuple[str, str]], kernels: set[Hashable], times: int) -> int:
+    """Count the steps of a plan that is gone through so often; returns its units, those of its loops among them."""
+    units, before = len(plan.units), -1
+    for step in plan.steps:
+        if isinstance(step, LoopStep):
+            units += _count(step.plan, kinds, kernels, times * int(step.equation.static["length"]))
+        elif isinstance(step, HostStep):
+            kinds["host", step.equation.primitive.name] += times
+        else:
+            kinds[_kind(plan, step, first=step.unit != before)] += times
+            kernels.add(step.loop.kernel)
+        before = step.unit
+    return units
+
+
+def _kind(plan: Plan, step: NativeStep, first: bool) -> tuple[str, str]:
+    unit = plan.units[step.unit]
+    if unit.cluster is not None:
+        return ("fused" if first else "sum"), ""
+    name = unit.equations[0].primitive.name
+    return ("product", "") if name in _PRODUCTS else ("by hand", name)
+
+
+def _named(kind: str, kinds: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    return {name: n for (its, name), n in sorted(kinds.items()) if its == kind}
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def _results(plan: Plan) -> int:
+    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results)
+
+
+def _nbytes(type_: TensorType) -> int:
+    nbytes: Any = type_.nbytes
+    return int(nbytes)
+
+
+def _unfused(plan: Plan) -> int:
+    """The arena of the same equations, each a unit of its own; views and the workspaces of ops stay what they are."""
+    legal = plan.legal
+    position = {e.outputs: i for i, e in enumerate(legal.equations)}
+    rooms = _rooms(plan, position)
+    made = {slot: i for i, e in enumerate(legal.equations) for slot in e.outputs}
+    last: dict[int, int] = dict(made)
+    for i, e in enumerate(legal.equations):
+        for slot in e.inputs:
+            for root in _memories(legal, slot):
+                last[root] = i
+    first = dict(made)
+    for slot, part in legal.parts.items():
+        first[part.whole] = min(first[part.whole], made[slot])
+    stored = [slot for slot in made if slot not in plan.results and slot not in legal.parts]
+    items = [Item(slot, max(1, _nbytes(legal.types[slot])), first[slot], last[slot]) for slot in stored]
+    return arrange([*items, *rooms])[1]
+
+
+def _memories(legal: Legal, slot: int) -> Iterable[int]:
+    """What must stay while a slot is read: its root, and the concatenation of which that is a part."""
+    if slot in legal.literals:
+        return
+    root: int | None = legal.views[slot].root
+    while root is not None:
+        yield root
+        part = legal.parts.get(root)
+        root = None if part is None else part.whole
+
+
+def _rooms(plan: Plan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
+    items: dict[Any, Item] = {}
+    for step in plan.steps:
+        unit = plan.units[step.unit]
+        if unit.cluster is not None:
+            continue
+        at = position[unit.equations[0].outputs]
+        if isinstance(step, NativeStep):
+            for word in step.loop.words:
+                if isinstance(word, Room):
+                    items[at, word.key] = Item((at, word.key), word.nbytes * workers(), at, at)
+        elif isinstance(step, LoopStep):
+            loop = Loop(**step.equation.static)
+            carries = 0 if loop.history else 2 * sum(_nbytes(t) for t in loop.body.input_types[: loop.carries])
+            items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)
+    return list(items.values())
