@@ -42,7 +42,7 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kern
 
     It is compiled if neither this process nor the disk has a kernel of that content.
     """
-    key = hashlib.sha256("\0".join((content, *_environment())).encode()).hexdigest()
+    key = _key(content)
     kernel = _kernels.get(key)
     if kernel is None:
         with compiling:
@@ -56,6 +56,17 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kern
                     _write(key, code)
                 kernel = _kernels[key] = Kernel(name, _load(code, entry))
     return kernel
+
+
+def is_known(content: str) -> bool:
+    """Whether this process or the disk has a kernel of that content, or had one a moment ago."""
+    key = _key(content)
+    path = _path(key)
+    return key in _kernels or (path is not None and path.exists())
+
+
+def _key(content: str) -> str:
+    return hashlib.sha256("\0".join((content, *_environment())).encode()).hexdigest()
 
 
 # In place of numba's, which knows of Python and its exceptions: a kernel raises none.

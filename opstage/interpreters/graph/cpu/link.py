@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ....ops.closed import Loop as Turns
 from ....ops.errors import LocatedError, SourceLine
 from ...eager_cpu.interpreter import NumpyOps
+from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address, ErrorFlag, Room
@@ -99,6 +100,7 @@ class Linked:
         arguments = self._words.view(np.uint64)
         for start, step in zip(starts, plan.steps):
             if isinstance(step, NativeStep):
+                assert isinstance(step.loop.kernel, Kernel)
                 mine = arguments[start : start + len(step.loop.words)]
                 native.append(Step(step.loop.kernel, step.loop.tasks, mine, step.parallel))
                 continue

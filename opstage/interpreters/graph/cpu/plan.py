@@ -19,6 +19,7 @@ from .legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
 from .source import Loop, Room, cluster_loop, total_loop
+from .texts import Text, compile_texts
 
 Array = npt.NDArray[Any]
 
@@ -85,8 +86,16 @@ class Plan:
             nbytes: Any = legal.types[slot].nbytes
             start = min([first, *[made[p] for p, part in legal.parts.items() if part.whole == slot]])
             items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
+        self._compile()
         seen: dict[Hashable, Item] = {item.key: item for item in items}
         self.offsets, self.arena_bytes = arrange(list(seen.values()))
+
+    def _compile(self) -> None:
+        texts = [s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, Text)]
+        kernels = compile_texts(texts)
+        for i, step in enumerate(self.steps):
+            if isinstance(step, NativeStep) and isinstance(step.loop.kernel, Text):
+                self.steps[i] = step._replace(loop=step.loop._replace(kernel=kernels[step.loop.kernel]))
 
     def _read_by(self) -> dict[int, set[int]]:
         """The numbers of the units that read each root; a whole is read by whoever reads a part of it."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native import access
-from ...native.compiler import Kernel, compile_kernel
+from ...native.compiler import Kernel
 from . import views
 from .clusters import Cluster, Level
-from .formulas import FORMULAS, Constants, namespace
+from .formulas import FORMULAS, Constants
 from .legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
+from .texts import Text
 from .views import View
 
 
@@ -45,10 +46,11 @@ Word = int | Address | Room | ErrorFlag
 class Loop(NamedTuple):
     """A kernel and what it is called with.
 
+    kernel      its text until it is compiled, with those of the other loops
     totals      (room, slot) of the sums over rows, which each worker has in a room of its own
     """
 
-    kernel: Kernel
+    kernel: Kernel | Text
     tasks: int
     words: tuple[Word, ...]
     totals: tuple[tuple[Room, int], ...]
@@ -78,7 +80,7 @@ class _Writer:
         self.constants = Constants()
         self.words: list[Word] = []
         self.scopes = 0
-        self.names: dict[str, Any] = {}
+        self.names: dict[str, tuple[str, str, str]] = {}
         self.rooms: list[tuple[Room, int]] = []
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
@@ -199,26 +201,13 @@ class _Writer:
                 *_in(1, [words, *head, "for row in range(lo, hi):"]),
                 *_in(2, body),
             ]
-        kernel = self._compiled("\n".join(lines))
         tasks = inner if flat else self.cluster.size // inner
-        return Loop(kernel, tasks, tuple(self.words), tuple(self.rooms))
+        return Loop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
 
-    def _compiled(self, text: str) -> Kernel:
-        preamble = "\n".join(self.constants.definitions)
-        names = self.names
-
-        def function() -> Any:
-            from ...native.memory import int64s
-
-            space = {**namespace(), "int64s": int64s}
-            for name, (kind, dtype, scope) in names.items():
-                space[name] = (access.load if kind == "load" else access.store)(dtype, scope)
-            exec(preamble, space)
-            exec(compile(text, "<kernel>", "exec"), space)
-            return space["kernel"]
-
+    def _text(self, lines: list[str]) -> Text:
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
-        return compile_kernel(name[:60], f"{preamble}\n{text}\n{sorted(names.items())}", function)
+        accesses = tuple([(name, *of) for name, of in sorted(self.names.items())])
+        return Text(name[:60], "\n".join(self.constants.definitions), "\n".join(lines), accesses)
 
     def _access(self, kind: str, dtype: str, scope: str) -> str:
         name = f"{kind}_{dtype}_{scope.replace(' ', '_')}"
@@ -382,22 +371,12 @@ def _in(depth: int, lines: list[str]) -> list[str]:
 
 def total_loop(room: Room, slot: int, count: int, parts: int, dtype: str) -> Loop:
     """Adds up the workers' sums over rows, in the order of the workers."""
-    read, written = access.READ, access.written(0)
     text = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 4)
     for j in range(lo, hi):
         total = load(w[0], j)
         for part in range(1, w[2]):
             total = total + load(w[0] + part * w[3], j)
-        store(w[1], j, total)
-"""
-
-    def function() -> Any:
-        from ...native.memory import int64s
-
-        space = {"int64s": int64s, "load": access.load(dtype, read), "store": access.store(dtype, written)}
-        exec(compile(text, "<kernel>", "exec"), space)
-        return space["kernel"]
-
-    kernel = compile_kernel("total", f"{text}{dtype}", function)
-    return Loop(kernel, count, (room, Address(slot, 0), parts, room.nbytes), ())
+        store(w[1], j, total)"""
+    accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
+    return Loop(Text("total", "", text, accesses), count, (room, Address(slot, 0), parts, room.nbytes), ())

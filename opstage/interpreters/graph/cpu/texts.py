@@ -1,0 +1,107 @@
+"""Texts of kernels, and their compilation, two at a time.
+
+numba compiles in one thread only, so where there are many texts another process takes every second one, and both leave
+what they compile on disk, where they find each other's. If that process fails, this one compiles what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ...native import access
+from ...native.compiler import Kernel, compile_kernel, is_known
+from ...native.folder import cache_folder
+from .formulas import namespace
+
+_log = logging.getLogger(__name__)
+
+_MANY = 6
+"""So many kernels take longer than another process needs to start."""
+
+
+class Text(NamedTuple):
+    """A kernel as text.
+
+    preamble    definitions of its constants
+    body        `def kernel(lo, hi, worker, arguments): …`
+    accesses    (name, "load" or "store", dtype, scope) of the functions with which it reads and writes
+    """
+
+    name: str
+    preamble: str
+    body: str
+    accesses: tuple[tuple[str, str, str, str], ...]
+
+    @property
+    def content(self) -> str:
+        """All that decides what it does."""
+        return f"{self.preamble}\n{self.body}\n{self.accesses}"
+
+    def compiled(self) -> Kernel:
+        """The kernel, from memory, from disk, or compiled."""
+        return compile_kernel(self.name, self.content, self._function)
+
+    def _function(self) -> Any:
+        space = {**namespace(), "int64s": import_module("opstage.interpreters.native.memory").int64s}
+        for name, kind, dtype, scope in self.accesses:
+            space[name] = (access.load if kind == "load" else access.store)(dtype, scope)
+        exec(self.preamble, space)
+        exec(compile(self.body, "<kernel>", "exec"), space)
+        return space["kernel"]
+
+
+def compile_texts(texts: Sequence[Text]) -> dict[Text, Kernel]:
+    """The kernels of all texts."""
+    distinct = list(dict.fromkeys(texts))
+    missing = sorted((text for text in distinct if not is_known(text.content)), key=lambda text: -len(text.body))
+    other = None
+    if len(missing) >= _MANY and (os.cpu_count() or 1) > 1 and cache_folder() is not None:
+        other = _elsewhere(missing[1::2])
+    try:
+        if other is not None:
+            for text in missing[::2]:
+                text.compiled()
+            if other.wait() != 0:
+                _log.debug("another process compiled none or not all of its kernels")
+    finally:
+        if other is not None and other.poll() is None:  # this one was interrupted
+            other.kill()
+            other.wait()
+    return {text: text.compiled() for text in distinct}
+
+
+def _elsewhere(texts: Sequence[Text]) -> subprocess.Popen[bytes] | None:
+    """Another process that compiles these texts."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(texts).encode())
+        process.stdin.close()
+    except OSError as error:
+        _log.debug("kernels are compiled one at a time: %s", error)
+        return None
+    return process
+
+
+def _main() -> None:
+    for name, preamble, body, accesses in json.load(sys.stdin):
+        Text(name, preamble, body, tuple(tuple(each) for each in accesses)).compiled()
+
+
+if __name__ == "__main__":
+    _main()
