@@ -47,6 +47,7 @@ parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 
 bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.page
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,26 +1,36 @@
-"""`python -m benchmarks [NAME …]`: run the named measurements, or all."""
+"""`python -m benchmarks [NAME [OPTION …]]`: run one measurement, or all of them; NAME --help lists its options."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from benchmarks import against_peers, import_time, tape_overhead
+from benchmarks import against_peers, import_time, recording, tape_overhead
 
 MEASUREMENTS = {
-    "against_peers": against_peers.main,
-    "tape_overhead": tape_overhead.main,
-    "import_time": import_time.main,
+    "against_peers": against_peers,
+    "recording": recording,
+    "tape_overhead": tape_overhead,
+    "import_time": import_time,
 }
 
 
-def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in MEASUREMENTS]
-    if unknown:
-        print(f"unknown measurement {unknown[0]!r}; there are {', '.join(MEASUREMENTS)}", file=sys.stderr)
-        return 2
-    for name in names or MEASUREMENTS:
-        MEASUREMENTS[name]()
+def parser() -> argparse.ArgumentParser:
+    """Of one measurement with its options."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Opstage.")
+    commands = made.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, module in MEASUREMENTS.items():
+        doc = (module.__doc__ or "").strip()
+        module.add_arguments(commands.add_parser(name, help=doc.splitlines()[0], description=doc))
+    return made
+
+
+def main(words: list[str]) -> int:
+    for each in [words] if words else [[name] for name in MEASUREMENTS]:
+        given = parser().parse_args(each)
+        MEASUREMENTS[given.name].main(given)
     return 0
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

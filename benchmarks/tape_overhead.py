@@ -6,6 +6,7 @@ NumPy by hand, its derivatives included. Both sides run in alternation in one pr
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -28,7 +29,11 @@ def chain(ops: Any, weight: Any, x: Any) -> Any:
     return x
 
 
-def main() -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def main(given: argparse.Namespace) -> None:
     ops = NumpyOps(Options())
     rng = np.random.default_rng(0)
     x, weight = (rng.standard_normal(4).astype(np.float32) for _ in range(2))

@@ -101,6 +101,6 @@ def _chain(w: Chain) -> Callable[[], float]:
         for i in range(w.ops):
             out = torch.relu(out) if i % 3 == 0 else torch.tanh(out) if i % 3 == 1 else torch.mul(out, weight)
         torch.autograd.grad(out, [weight, x], seed)
-        return float(out[0].detach())
+        return float(out.detach().sum())
 
     return one

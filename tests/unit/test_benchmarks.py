@@ -1,0 +1,141 @@
+"""The benchmarks: what they conclude from figures, what they refuse, and that both of our sides do the same."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from benchmarks import page, recording, report
+from benchmarks.__main__ import MEASUREMENTS, parser
+from benchmarks.plot import plot
+from benchmarks.sides import opstage_compiled, opstage_eager
+from benchmarks.workloads import WORKLOADS, Chain, Cnn, Gpt, Mlp
+from tests.docs.blocks import ROOT
+
+
+def side(ms: float, **more: Any) -> dict[str, Any]:
+    return {"median_ms": ms, "working_bytes": 50e6, **more}
+
+
+RECORD: dict[str, Any] = {
+    "machine": {"processor": "Some CPU", "cores": 2, "packages": {"numpy": "2.0", "jax": None}},
+    "rounds": 3,
+    "seconds_per_round": 2.0,
+    "workloads": {
+        "mlp-s": {"flops": 1, "opstage_eager": side(2), "opstage_compiled": side(1), "torch_eager": side(4)},
+        "gpt": {"flops": 1, "opstage_compiled": side(2), "torch_eager": side(6), "jax_jit": side(2, working_bytes=1e8)},
+        "chain-9": {"flops": 1, "opstage_compiled": side(1), "torch_eager": side(100), "jax_jit": None},
+    },
+}
+
+
+# What is concluded ----------------------------------------------------------------------------------------------------
+
+
+def test_ratios_are_the_peers_figure_over_ours() -> None:
+    first, second, chain = RECORD["workloads"].values()
+    assert report.ratio(first, "opstage_eager", "torch_eager") == 2
+    assert report.ratio(first, "opstage_compiled", report.BEST) == 4
+    assert report.ratio(second, "opstage_compiled", report.BEST) == 1  # JAX is the best one
+    assert report.ratio(second, "opstage_compiled", report.BEST, "working_bytes") == 1
+    assert report.ratio(second, "opstage_eager", "torch_eager") is None
+    assert report.ratio(chain, "opstage_compiled", "jax_jit") is None
+
+
+def test_the_geometric_mean_is_over_what_is_trained() -> None:
+    *rows, mean = report.ratio_rows(RECORD, "opstage_compiled")
+    assert [row[0] for row in rows] == ["mlp-s", "gpt", "chain-9"]
+    assert mean == ["geometric mean", "3.46", "-", "1.00", "2.00"]  # √(4·3), √1, √(4·1)
+    assert report.geometric_mean([2.0, None, 8.0]) == pytest.approx(4)
+    assert report.geometric_mean([]) is None
+
+
+def test_the_tables_show_what_was_measured_alone() -> None:
+    text = report.markdown(RECORD)
+    assert "Some CPU, 2 cores, with numpy 2.0; rounds: 3, each of 2 s." in text
+    assert "| `mlp-s` | 2.00 | 4.00 |" in text
+    assert "| geometric mean | 2.00 | 2.00 |" in text
+    assert "| `gpt` | - | 50 | 50 | - | 100 |" in text
+    assert "first step" not in text
+    more = copy.deepcopy(RECORD)
+    more["workloads"]["gpt"]["jax_jit"]["cold_first_step_s"] = 3.21
+    assert "| `gpt` | - | - | - | - | 3.2 / - |" in report.markdown(more)
+
+
+def test_the_plot_has_a_bar_per_peer() -> None:
+    drawn = ET.fromstring(plot(RECORD))
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "2.00 torch_eager" in texts and "1.00 jax_jit" in texts
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 5
+
+
+def test_the_power_of_growth() -> None:
+    rows = [{"n": n, "linear": 3 * n, "square": n * n, "none": None} for n in (1, 10, 100)]
+    assert recording.growth(rows, "linear") == pytest.approx(1)
+    assert recording.growth(rows, "square") == pytest.approx(2)
+    assert recording.growth(rows, "none") is None
+
+
+def test_the_guide_has_the_tables_of_the_kept_record() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert text == page.filled(text), "run python -m benchmarks.page"
+
+
+def test_a_page_without_marks_is_not_written() -> None:
+    with pytest.raises(ValueError, match="the tables go between them"):
+        page.filled("# Speed\n")
+
+
+# What is run ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_side_is_a_module() -> None:
+    modules = {path.stem for path in (ROOT / "benchmarks" / "sides").glob("[!_]*.py")}
+    assert modules == set(report.SIDES)
+
+
+def test_options_choose_a_part() -> None:
+    words = ["--workloads", "gpt,cnn", "--sides", "torch_eager,opstage_compiled", "--rounds", "2", "--seconds", "0.5"]
+    given = parser().parse_args(["against_peers", *words])
+    assert given.workloads == ["cnn", "gpt"] and given.sides == ["opstage_compiled", "torch_eager"]
+    assert (given.rounds, given.seconds, given.keep, given.no_cold) == (2, 0.5, False, False)
+    whole = parser().parse_args(["against_peers"])
+    assert whole.workloads == list(WORKLOADS) and whole.sides == list(report.SIDES)
+    assert all(parser().parse_args([name]).name == name for name in MEASUREMENTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    (
+        (["against_pears"], "invalid choice: 'against_pears'"),
+        (["against_peers", "--workloads", "gtp"], "unknown name 'gtp' (did you mean 'gpt'?)"),
+        (["against_peers", "--sides", ""], "unknown name ''"),
+        (["against_peers", "--rounds", "0"], "expected a number above 0, got '0'"),
+        (["against_peers", "--seconds", "nan"], "expected a number above 0, got 'nan'"),
+        (["recording", "--longest", "many"], "expected a number above 0, got 'many'"),
+    ),
+)
+def test_what_cannot_be_used_is_said(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parser().parse_args(words)
+    assert end.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "workload",
+    (Mlp((4, 8, 3), 6), Cnn((2, 2), 4, 3, 2), Gpt(1, 2, 8, 4, 2, 5), Chain(30)),
+    ids=lambda workload: type(workload).__name__,
+)
+def test_both_of_our_sides_take_the_same_steps(workload: Any) -> None:
+    eager, compiled = opstage_eager.step(workload), opstage_compiled.step(workload)
+    for _ in range(3):
+        assert compiled() == pytest.approx(eager(), rel=1e-5)
+
+
+def test_a_chain_is_recorded_op_by_op() -> None:
+    assert len(recording.record(opstage_eager.chain(12)).body.equations) == 13
+    assert recording.measure(12, compiled=False)["record_bytes"] > 0
