@@ -35,6 +35,7 @@ class Executor:
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
         self.plan = plan = Plan(optimise(graph)[0].body)
+        plan.compile()
         self._linked = Linked(plan, _aligned(plan.arena_bytes), np.zeros(1, np.int64), self._eager, graph.body.lines)
         self._pools = [_Pool(*_kind(plan, slot)) for slot in plan.results]
 

@@ -52,7 +52,7 @@ class LoopStep(NamedTuple):
 
 @final
 class Plan:
-    """What is done, and where everything lies.
+    """What is done, and where everything lies; the kernels of clusters are texts until they are compiled.
 
     offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
     outputs     roots that are results, each a buffer of its own
@@ -86,16 +86,22 @@ class Plan:
             nbytes: Any = legal.types[slot].nbytes
             start = min([first, *[made[p] for p, part in legal.parts.items() if part.whole == slot]])
             items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
-        self._compile()
         seen: dict[Hashable, Item] = {item.key: item for item in items}
         self.offsets, self.arena_bytes = arrange(list(seen.values()))
 
-    def _compile(self) -> None:
-        texts = [s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, Text)]
-        kernels = compile_texts(texts)
-        for i, step in enumerate(self.steps):
-            if isinstance(step, NativeStep) and isinstance(step.loop.kernel, Text):
-                self.steps[i] = step._replace(loop=step.loop._replace(kernel=kernels[step.loop.kernel]))
+    def compile(self) -> None:
+        """Put kernels in the place of their texts, here and in the plans of loops."""
+        plans = [self]
+        for plan in plans:
+            plans += [step.plan for step in plan.steps if isinstance(step, LoopStep)]
+        kernels = compile_texts([text for plan in plans for text in plan._texts()])
+        for plan in plans:
+            for i, step in enumerate(plan.steps):
+                if isinstance(step, NativeStep) and isinstance(step.loop.kernel, Text):
+                    plan.steps[i] = step._replace(loop=step.loop._replace(kernel=kernels[step.loop.kernel]))
+
+    def _texts(self) -> list[Text]:
+        return [s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, Text)]
 
     def _read_by(self) -> dict[int, set[int]]:
         """The numbers of the units that read each root; a whole is read by whoever reads a part of it."""
