@@ -139,7 +139,7 @@ def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
 
 
 def test_the_formula_of_random_bits_runs_as_it_stands() -> None:
-    formula = random.uniform_integer(np.uint64)
+    formula = random.uniform_integer(np.uint64, random.splitmix64(np.uint64))
     with np.errstate(over="ignore"):
         drawn = [int(formula(np.uint64(2**64 - 3), np.uint64(i))) for i in range(9)]
     assert drawn == [int(word) >> 40 for word in random_words(2**64 - 3, 9)]

@@ -97,7 +97,7 @@ def erf(real: Any) -> Function:
 
 @inlined()
 def tanh(real: Any) -> Function:
-    """The hyperbolic tangent to 2 ulp: near 0 a rational function, beyond it 1 - 2/(e²ˣ + 1), which loses nothing there.
+    """The hyperbolic tangent to 2 ulp: near 0 a rational function, beyond it 1 - 2/(e²ˣ + 1), which loses nothing.
 
     Moshier, Cephes (1989), tanhf and tanh.
     """

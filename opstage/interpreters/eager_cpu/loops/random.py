@@ -11,8 +11,15 @@ from .jit import Array, Function, inlined, loop
 
 
 @inlined()
-def _uniform_integer(real: Any) -> Function:
-    return random.uniform_integer(np.uint64)
+def splitmix64(word: Any) -> Function:
+    """The finalizer of one word."""
+    return random.splitmix64(np.uint64)
+
+
+@inlined()
+def uniform_integer(word: Any) -> Function:
+    """Element i of the stream of a key, as an integer in [0, 2^24)."""
+    return random.uniform_integer(np.uint64, splitmix64)
 
 
 @loop()
@@ -20,7 +27,7 @@ def uniform(key: Any, out: Array) -> None:
     unit = out.dtype.type(2.0**-24)
     for i in range(out.size):
         # from signed integers the conversion is a vector instruction
-        out[i] = out.dtype.type(np.int64(_uniform_integer(key, np.uint64(i)))) * unit
+        out[i] = out.dtype.type(np.int64(uniform_integer(key, np.uint64(i)))) * unit
 
 
 @loop()
@@ -29,5 +36,5 @@ def bernoulli(key: Any, keep_prob: Any, out: Array) -> None:
     real = out.dtype.type
     unit = real(2.0**-24)
     for i in range(out.size):
-        drawn = real(np.int64(_uniform_integer(key, np.uint64(i)))) * unit
+        drawn = real(np.int64(uniform_integer(key, np.uint64(i)))) * unit
         out[i] = real(1) if drawn < keep_prob else real(0)

@@ -51,6 +51,7 @@ BY_HAND = frozenset(
         "avg_pool_grad",
         "gather_rows",
         "scatter_add_rows",
+        "rand_uniform",
     )
 )
 """Ops of `library`, whose operands are contiguous."""

@@ -13,9 +13,11 @@ from importlib import import_module
 from typing import Any
 
 from ....ops.closed import Equation
+from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.convolution_steps import Geometry
+from ...eager_cpu.loops.jit import register_formulas
 from ...native import Step, access
 from ...native.compiler import Kernel, compile_kernel
 from .legal import BY_HAND, Legal
@@ -213,6 +215,59 @@ _TEXTS = {
 """,
 }
 
+# Draws ---------------------------------------------------------------------------------------------------------------
+
+
+def _draw(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+    (out,), counters = e.outputs, e.inputs
+    if any(legal.types[slot].dtype.itemsize != 8 for slot in counters):
+        return None
+    text = _DRAW.format(words=3 + len(counters), counters=len(counters))
+    kernel = _draw_kernel(text, dtype_name(legal.types[out].dtype))
+    site: int = e.static["site"]
+    first, *rest = (_at(legal, slot) for slot in counters)
+    words: tuple[Word, ...] = (_signed(splitmix64(e.static["seed"])), Address(out, 0), _signed(site), first, *rest)
+    count = legal.views[out].size
+    return [(Loop(kernel, count, words, ()), count > 1 << 13)]
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+@cache
+def _draw_kernel(text: str, dtype: str) -> Kernel:
+    def function() -> Any:
+        numpy, loops = import_module("numpy"), import_module("opstage.interpreters.eager_cpu.loops.random")
+        register_formulas()
+        space = {
+            "int64s": import_module("opstage.interpreters.native.memory").int64s,
+            "counter": access.load("int64"),
+            "store": access.store(dtype, access.written(0)),
+            "mix": loops.splitmix64,
+            "uniform_integer": loops.uniform_integer,
+            "word": numpy.uint64,
+            "int64": numpy.int64,
+            "real": getattr(numpy, dtype),
+            "unit": getattr(numpy, dtype)(2.0**-24),
+        }
+        exec(compile(text, "<kernel>", "exec"), space)
+        return space["kernel"]
+
+    return compile_kernel("rand_uniform", f"{text}{dtype}", function)
+
+
+# splitmix64(splitmix64(seed) + step), then the site, then the turn of each loop around it: see `ops.catalogue.random`
+_DRAW = """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, {words})
+    key = mix(word(w[0]) + word(counter(w[3], 0)))
+    key = mix(key + word(w[2]))
+    for turn in range(1, {counters}):
+        key = mix(key + word(counter(w[3 + turn], 0)))
+    for j in range(lo, hi):
+        store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
+"""
+
 _Lower = Callable[[Legal, Equation, int], "list[tuple[Loop, bool]] | None"]
 _LIBRARY: Mapping[str, _Lower] = {
     "conv": _conv,
@@ -225,5 +280,6 @@ _LIBRARY: Mapping[str, _Lower] = {
     "avg_pool_grad": _pool,
     "gather_rows": _gather,
     "scatter_add_rows": _scatter,
+    "rand_uniform": _draw,
 }
 assert frozenset(_LIBRARY) == BY_HAND

@@ -210,7 +210,7 @@ class Linked:
         writes: list[list[Array]] = []
         for c in range(carries):
             if history:
-                coming = [history[c][i] for i in order]
+                coming = [history[c][i, ...] for i in order]
                 np.copyto(coming[0], operands[c])
             else:
                 rooms = self._rooms(step, c, operands[c])
@@ -218,11 +218,11 @@ class Linked:
             reads.append(coming)
             writes.append([*coming[1:], finals[c]])
         for x in operands[carries : carries + loop.entries]:
-            reads.append([x[i] for i in order])
+            reads.append([x[i, ...] for i in order])
         for x in operands[carries + loop.entries :]:
             reads.append([x] * length)
         for y in stacked:
-            writes.append([y[i] for i in order])
+            writes.append([y[i, ...] for i in order])
         if not inner._native:
             for turn in zip(*reads, *writes):
                 inner.run(turn)
