@@ -53,6 +53,11 @@ class CompiledOps(BaseInterpreter[Array]):
         self._programs: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.RLock()
 
+    @property
+    def executors(self) -> list[Executor]:
+        """Those of the programs that are kept, the one that ran last at the end."""
+        return [entry.executor for entry in self._programs.values()]
+
     # The host's side ------------------------------------------------------------------------------------------------
 
     @override

@@ -23,15 +23,17 @@ class Executor:
     """Runs a graph on arrays. Results are arrays that nobody else holds; the same memory is used for the next ones.
 
     A call does no more in Python than to put the addresses of inputs and results in their places. `plan` is None for
-    a graph of fractions, which have no machine form: it is replayed op by op.
+    a graph of fractions, which have no machine form: it is replayed op by op. While `seconds` is a list, each step of
+    the plan is run by itself, and what it took is added to its entry.
     """
 
-    __slots__ = ("graph", "plan", "_eager", "_linked", "_pools")
+    __slots__ = ("graph", "plan", "seconds", "_eager", "_linked", "_pools")
 
     def __init__(self, graph: Graph, options: Options):
         self.graph = graph
         self._eager = NumpyOps(options)
         self.plan: Plan | None = None
+        self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
         self.plan = plan = Plan(optimise(graph)[0].body)
@@ -49,7 +51,10 @@ class Executor:
             moving.append(np.asarray(step, np.int64))
         moving += [pool.take() for pool in self._pools]
         linked = self._linked
-        linked.run(moving)
+        if self.seconds is None:
+            linked.run(moving)
+        else:
+            linked.run_timed(moving, self.seconds)
         if linked.error[0]:
             linked.error[0] = 0
             replay(self._eager, self.graph, inputs, step)  # raises what the loops found, and says where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -41,6 +42,7 @@ class Linked:
         "_patches",
         "_sources",
         "_offsets",
+        "_starts",
         "_segments",
         "_inner",
     )
@@ -95,21 +97,27 @@ class Linked:
         self._words = np.array(words, np.int64)
         table = np.array(patches, np.int64).reshape(-1, 3)
         self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
-        self._segments: list[Schedule | HostStep | LoopStep] = []
+        self._starts = starts
+        self._segments = self._scheduled()
+
+    def _scheduled(self, *, alone: bool = False) -> list[Schedule | HostStep | LoopStep]:
+        """The steps in their order, those in machine code together as far as they follow each other unless `alone`."""
+        segments: list[Schedule | HostStep | LoopStep] = []
         native: list[Step] = []
         arguments = self._words.view(np.uint64)
-        for start, step in zip(starts, plan.steps):
+        for start, step in zip(self._starts, self.plan.steps):
+            if native and (alone or not isinstance(step, NativeStep)):
+                segments.append(Schedule(native))
+                native = []
             if isinstance(step, NativeStep):
                 assert isinstance(step.loop.kernel, Kernel)
                 mine = arguments[start : start + len(step.loop.words)]
                 native.append(Step(step.loop.kernel, step.loop.tasks, mine, step.parallel))
-                continue
-            if native:
-                self._segments.append(Schedule(native))
-                native = []
-            self._segments.append(step)
+            else:
+                segments.append(step)
         if native:
-            self._segments.append(Schedule(native))
+            segments.append(Schedule(native))
+        return segments
 
     def _placed(self, word: Address) -> tuple[int, int]:
         """A slot that has memory of its own, and the bytes from there on."""
@@ -134,12 +142,24 @@ class Linked:
         if len(self._patches):
             self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
         for segment in self._segments:
-            if isinstance(segment, Schedule):
-                segment.run()
-            elif isinstance(segment, HostStep):
-                self._host(segment, moving)
-            else:
-                self._turns(segment, moving)
+            self._do(segment, moving)
+
+    def run_timed(self, moving: Sequence[Array], seconds: list[float]) -> None:
+        """As `run`, but each step of the plan by itself; what it took is added to its entry in `seconds`."""
+        if len(self._patches):
+            self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
+        for i, step in enumerate(self._scheduled(alone=True)):
+            begin = perf_counter()
+            self._do(step, moving)
+            seconds[i] += perf_counter() - begin
+
+    def _do(self, segment: Schedule | HostStep | LoopStep, moving: Sequence[Array]) -> None:
+        if isinstance(segment, Schedule):
+            segment.run()
+        elif isinstance(segment, HostStep):
+            self._host(segment, moving)
+        else:
+            self._turns(segment, moving)
 
     def _put(self, addresses: Addresses) -> None:
         self._words[self._patches] = addresses[self._sources] + self._offsets
