@@ -10,16 +10,21 @@ ALIGNMENT = 64
 
 
 class Item(NamedTuple):
-    """Something that needs `nbytes` from the first to the last of the units of these numbers."""
+    """Something that needs `nbytes` from the first to the last of the units of these numbers.
+
+    into        another item of as many bytes, which is read for the last time while this one is written, element by
+                element: this one may take its place
+    """
 
     key: Hashable
     nbytes: int
     first: int
     last: int
+    into: Hashable = None
 
 
 def arrange(items: Sequence[Item]) -> tuple[dict[Hashable, int], int]:
-    """The offset of every item and the bytes of the whole; items that live at one time do not overlap.
+    """The offset of every item and the bytes of the whole; items that live at one time do not overlap, but for `into`.
 
     Each takes, when its time comes, the smallest free block in which it fits, else room at the end.
     """
@@ -33,6 +38,12 @@ def arrange(items: Sequence[Item]) -> tuple[dict[Hashable, int], int]:
                 _release(free, block)
         now = item.first
         nbytes = max(1, -(-item.nbytes // ALIGNMENT)) * ALIGNMENT
+        if item.into is not None:
+            block = offsets[item.into], nbytes
+            ending[item.first].remove(block)
+            offsets[item.key] = block[0]
+            ending.setdefault(item.last, []).append(block)
+            continue
         fitting = [(size, offset) for offset, size in free if size >= nbytes]
         if fitting:
             size, offset = min(fitting)

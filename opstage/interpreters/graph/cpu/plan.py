@@ -18,7 +18,7 @@ from .clusters import Level, Unit, gather
 from .legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
-from .source import Loop, Room, cluster_loop, total_loop
+from .source import Loop, Room, cluster_loop, overwritable, total_loop
 from .texts import Text, compile_texts
 
 Array = npt.NDArray[Any]
@@ -77,6 +77,9 @@ class Plan:
                 items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
             if self.steps and isinstance(self.steps[-1], LoopStep) and self.steps[-1].unit == number:
                 items += _rooms_of_a_loop(self.steps[-1])
+        begun: dict[int, list[int]] = {}  # when the parts of a whole are written
+        for slot, part in legal.parts.items():
+            begun.setdefault(part.whole, []).append(made[slot])
         for slot, first in made.items():
             if slot in self.results or slot in legal.parts:
                 continue
@@ -84,10 +87,31 @@ class Plan:
             if self._kept_in_registers(slot, self.units[first], readers, first):
                 continue
             nbytes: Any = legal.types[slot].nbytes
-            start = min([first, *[made[p] for p, part in legal.parts.items() if part.whole == slot]])
+            start = min([first, *begun.get(slot, ())])
             items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
+        items = self._in_place(items)
         seen: dict[Hashable, Item] = {item.key: item for item in items}
         self.offsets, self.arena_bytes = arrange(list(seen.values()))
+
+    def _in_place(self, items: list[Item]) -> list[Item]:
+        """The items, those that can be written over an operand with that operand named."""
+        lives = {item.key: item for item in items}
+        wholes = {part.whole for part in self.legal.parts.values()}
+        taken: set[Hashable] = set(wholes)
+        placed: list[Item] = []
+        for item in items:
+            unit = self.units[item.first]
+            if isinstance(item.key, int) and unit.cluster is not None and item.key not in wholes:
+                for root in overwritable(unit.cluster, unit.equations, item.key):
+                    other = lives.get(root)
+                    if other is None or root in taken or other.nbytes != item.nbytes:
+                        continue
+                    if other.first < item.first == other.last:
+                        taken.add(root)
+                        item = item._replace(into=root)
+                        break
+            placed.append(item)
+        return placed
 
     def compile(self) -> None:
         """Put kernels in the place of their texts, here and in the plans of loops."""

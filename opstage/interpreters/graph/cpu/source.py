@@ -6,7 +6,7 @@ alike, in the layers of a model or for another batch, share one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, final
 
@@ -59,6 +59,38 @@ class Loop(NamedTuple):
 def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> Loop:
     """The kernel of a cluster that leaves the values of `stored` in memory."""
     return _Writer(cluster, equations, stored).loop()
+
+
+def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
+    """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
+    views_, literals = cluster.legal.views, cluster.legal.literals
+    stage: dict[int, int] = {}
+    for e in equations:
+        roots = [views_[slot].root for slot in e.inputs if slot not in literals]
+        at = max([stage[root] for root in roots if root in stage], default=0)
+        stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
+    return stage
+
+
+def overwritable(cluster: Cluster, equations: Sequence[Equation], slot: int) -> list[int]:
+    """Roots whose elements are not read any more once the loop has written those of `slot` at their places."""
+    if cluster.levels[slot] is not Level.ELEMENT:
+        return []
+    legal, stage = cluster.legal, staged(cluster, equations)
+    reads: dict[int, int] = {}  # by root, the last pass that reads it
+    apart = set()
+    for e in equations:
+        at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
+        for view in [legal.views[s] for s in e.inputs if s not in legal.literals]:
+            if view.root in cluster.levels:
+                continue
+            reads[view.root] = max(at, reads.get(view.root, 0))
+            whole = view.contiguous and view.offset == 0 and view.size == cluster.size
+            if cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX):
+                whole = False
+            if not whole:
+                apart.add(view.root)
+    return [root for root, at in reads.items() if root not in apart and at <= stage[slot]]
 
 
 class _Operand(NamedTuple):
@@ -224,7 +256,8 @@ class _Writer:
 
     def _stages(self, count: str, head: list[str]) -> list[str]:
         """The passes over a row."""
-        levels, stage = self._staged()
+        stage = staged(self.cluster, self.equations)
+        levels = max(stage.values(), default=0) + 1
         before: list[list[str]] = [[] for _ in range(levels)]
         inside: list[list[str]] = [[] for _ in range(levels)]
         loaded: list[set[str]] = [set() for _ in range(levels)]
@@ -290,16 +323,6 @@ class _Writer:
             if each:
                 lines += [f"for j in range({count}):", *_in(1, each)]
         return lines
-
-    def _staged(self) -> tuple[int, dict[int, int]]:
-        """How many passes there are, and in which each value is made (a row's, before the pass of that number)."""
-        levels = self.cluster.levels
-        stage: dict[int, int] = {}
-        for e in self.equations:
-            roots = [self.legal.views[s].root for s in e.inputs if s not in self.legal.literals]
-            at = max([stage[r] for r in roots if r in levels], default=0)
-            stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
-        return max(stage.values(), default=0) + 1, stage
 
     def _again(self, slot: int, made: int, kept: dict[int, _Operand], inside: list[list[str]], head: list[str]) -> str:
         """A value of an earlier pass: from where it was stored, or from a row of the worker's own."""
