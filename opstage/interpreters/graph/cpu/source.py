@@ -77,20 +77,22 @@ def overwritable(cluster: Cluster, equations: Sequence[Equation], slot: int) -> 
     if cluster.levels[slot] is not Level.ELEMENT:
         return []
     legal, stage = cluster.legal, staged(cluster, equations)
-    reads: dict[int, int] = {}  # by root, the last pass that reads it
+    loads: dict[tuple[View, int], int] = {}  # the place of the equation for which a pass reads an operand
     apart = set()
-    for e in equations:
+    for place, e in enumerate(equations):
         at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
         for view in [legal.views[s] for s in e.inputs if s not in legal.literals]:
             if view.root in cluster.levels:
                 continue
-            reads[view.root] = max(at, reads.get(view.root, 0))
+            loads.setdefault((view, at), place)
             whole = view.contiguous and view.offset == 0 and view.size == cluster.size
             if cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX):
                 whole = False
             if not whole:
                 apart.add(view.root)
-    return [root for root, at in reads.items() if root not in apart and at <= stage[slot]]
+    written = stage[slot], next(place for place, e in enumerate(equations) if slot in e.outputs)
+    apart.update([view.root for (view, at), place in loads.items() if (at, place) > written])
+    return list(dict.fromkeys([view.root for view, _ in loads if view.root not in apart]))
 
 
 class _Operand(NamedTuple):

@@ -1,0 +1,154 @@
+"""Strides and places: what views show is what NumPy shows, and what lives at one time lies in different places."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opstage.interpreters.graph.cpu import views
+from opstage.interpreters.graph.cpu.arena import ALIGNMENT, Item, arrange
+from opstage.interpreters.graph.cpu.views import View
+
+# Views ----------------------------------------------------------------------------------------------------------------
+
+
+def seen(view: View, root: Any) -> Any:
+    """A view of a vector, by NumPy's strides."""
+    strides = [s * root.itemsize for s in view.strides]
+    return np.lib.stride_tricks.as_strided(root[view.offset :], view.shape, strides)
+
+
+def moved(view: View, array: Any, source: random.Random) -> tuple[View | None, Any]:
+    """A view and an array after the same random step of layout."""
+    shape, rank = view.shape, len(view.shape)
+    kind = source.choice(("broadcast", "permute", "cut", "without", "reshape"))
+    if kind == "broadcast" and array.size < 200:
+        new = (source.randint(1, 3), *[n if n > 1 else source.randint(1, 3) for n in shape])
+        return views.broadcast(view, new), np.broadcast_to(array, new)
+    if kind == "permute":
+        axes = tuple(source.sample(range(rank), rank))
+        return views.permute(view, axes), array.transpose(axes)
+    if kind == "cut" and rank:
+        axis, step = source.randrange(rank), source.randint(1, 2)
+        start = source.randrange(shape[axis])
+        length = source.randint(1, (shape[axis] - start + step - 1) // step)
+        taken = (slice(None),) * axis + (slice(start, start + (length - 1) * step + 1, step),)
+        return views.cut(view, axis, start, length, step), array[taken]
+    if kind == "without" and rank:
+        axis = source.randrange(rank)
+        index = source.randrange(shape[axis])
+        return views.without(view, axis, index), array.take(index, axis)
+    factors = [f for n in shape for f in ([2] * (n // 2) if n in (2, 4) else [n])]
+    source.shuffle(factors) if source.random() < 0.3 else None
+    if math.prod(factors) != array.size:
+        return view, array
+    new_shape: list[int] = []
+    for f in factors:
+        if new_shape and source.random() < 0.5:
+            new_shape[-1] *= f
+        else:
+            new_shape += [1] * (source.random() < 0.2) + [f]
+    return views.reshape(view, tuple(new_shape)), array.reshape(new_shape)
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_views_show_what_numpy_shows(first: int) -> None:
+    for seed in range(first, first + 100):
+        source = random.Random(seed)
+        shape = tuple(source.choice((1, 2, 3, 4)) for _ in range(source.randint(0, 3)))
+        root = np.arange(math.prod(shape))
+        view: View = views.whole(0, shape)
+        array: Any = root.reshape(shape)
+        for _ in range(6):
+            next_view, next_array = moved(view, array, source)
+            if next_view is None:  # NumPy too can only copy
+                before = seen(view, root)
+                assert not np.shares_memory(before.reshape(next_array.shape), before), seed
+                break
+            view, array = next_view, next_array
+            assert view.shape == array.shape, seed
+            np.testing.assert_array_equal(seen(view, root), array, err_msg=f"seed {seed}")
+            assert view.size == array.size
+            assert not view.contiguous or list(array.flat) == list(range(view.offset, view.offset + array.size)), seed
+
+
+def test_an_empty_view_takes_any_shape() -> None:
+    view = views.reshape(views.permute(views.whole(3, (0, 2, 4)), (2, 0, 1)), (5, 0))
+    assert view is not None and view.shape == (5, 0) and view.size == 0
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.data())
+def test_axes_are_split_where_they_were_merged(sizes: list[int], data: Any) -> None:
+    shape = tuple(sizes)
+    axes = tuple(data.draw(st.permutations(range(len(shape)))))
+    view = views.permute(views.whole(0, shape), axes)
+    merged = views.merged(view.shape, view.strides)
+    assert all(n > 1 for n, _ in merged)
+    assert all(a[1] != b[0] * b[1] for a, b in pairwise(merged)), "two axes that one could be"
+    assert views.split(merged, views.suffixes(view.shape)[:-1]) == [
+        s for n, s in zip(view.shape, view.strides) if n > 1
+    ]
+
+
+@given(st.lists(st.lists(st.sampled_from((1, 2, 3, 4, 6, 8, 12, 24)), max_size=4), max_size=3))
+def test_cuts_are_joined_where_each_divides_the_next(cuts: list[list[int]]) -> None:
+    joined = views.chain(*cuts)
+    every = sorted({c for each in cuts for c in each})
+    divides = all(b % a == 0 for i, a in enumerate(every) for b in every[i + 1 :])
+    assert joined == (every if divides else None)
+
+
+# The arena ------------------------------------------------------------------------------------------------------------
+
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12)).map(lambda t: (t[0], t[1], t[1] + t[2])),
+    max_size=40,
+)
+
+
+def up(nbytes: int) -> int:
+    return max(ALIGNMENT, (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+
+
+@given(INTERVALS)
+def test_items_that_live_at_one_time_never_overlap(intervals: list[tuple[int, int, int]]) -> None:
+    items = [Item(i, *interval) for i, interval in enumerate(intervals)]
+    offsets, total = arrange(items)
+    assert set(offsets) == {item.key for item in items}
+    for item in items:
+        assert offsets[item.key] % ALIGNMENT == 0
+        assert 0 <= offsets[item.key] <= total - up(item.nbytes)
+    for i, a in enumerate(items):
+        for b in items[:i]:
+            if a.first <= b.last and b.first <= a.last:
+                low, high = sorted((a, b), key=lambda item: offsets[item.key])
+                assert offsets[low.key] + low.nbytes <= offsets[high.key], (a, b)
+    alive = [sum(up(i.nbytes) for i in items if i.first <= t <= i.last) for t in range(50)]
+    assert max(alive) <= total <= sum(up(item.nbytes) for item in items)
+
+
+def test_memory_of_equal_pieces_is_used_again_without_a_gap() -> None:
+    """As in a stack of alike layers: the arena is as large as what lives at one time."""
+    for width in range(1, 5):
+        items = [Item(i, 640, i, i + width - 1) for i in range(200)]
+        assert arrange(items)[1] == 640 * width
+
+
+def test_a_piece_takes_the_smallest_hole_and_neighbours_become_one() -> None:
+    items = [Item("a", 64, 0, 1), Item("b", 256, 0, 3), Item("c", 128, 0, 1), Item("d", 64, 0, 3)]
+    offsets, total = arrange([*items, Item("e", 64, 2, 3), Item("f", 128, 2, 3)])
+    assert total == 512 and offsets["e"] == offsets["a"] and offsets["f"] == offsets["c"]
+    offsets, total = arrange([Item("a", 64, 0, 0), Item("b", 64, 0, 1), Item("c", 64, 0, 0), Item("d", 192, 2, 2)])
+    assert (offsets["d"], total) == (0, 192)
+
+
+def test_places_do_not_depend_on_the_run() -> None:
+    items = [Item(i, 64 * (i % 7 + 1), i % 11, i % 11 + i % 5) for i in range(60)]
+    assert arrange(items) == arrange(list(items))

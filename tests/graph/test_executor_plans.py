@@ -1,0 +1,406 @@
+"""Plans without their machine code: legal forms, clusters, lives in memory and the text of kernels, against NumPy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.cpu.clusters import Level, Unit, gather
+from opstage.interpreters.graph.cpu.legal import (
+    ASSEMBLE,
+    COLUMN_SUM,
+    CONTIGUOUS,
+    REDUCTIONS,
+    ROW_MAX,
+    ROW_SUM,
+    Legal,
+)
+from opstage.interpreters.graph.cpu.optimise import optimise
+from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from opstage.interpreters.graph.cpu.source import ErrorFlag, Room
+from opstage.interpreters.graph.cpu.texts import Text
+from opstage.ops.types import FLOAT32, INT64, TensorType
+from tests.graph.executor_common import assert_agree, planned, step_of
+from tests.graph.legal_meaning import Arena, Memory, run_units
+from tests.graph.passes_common import graph_of
+from tests.graph.random_programs import random_graph
+
+SHIPPED = ("cnn", "gpt", "lstm", "mlp", "pinn", "resnet", "unet", "vae", "vit")
+
+
+def legal_of(graph: Graph) -> Legal:
+    return Legal(optimise(graph, checked=True)[0].body)
+
+
+def names(legal: Legal) -> list[str]:
+    return [e.primitive.name for e in legal.equations]
+
+
+def values(graph: Graph, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for type_ in graph.input_types:
+        shape: Any = type_.shape
+        made.append(
+            rng.standard_normal(shape).astype(type_.dtype) if type_.dtype.kind == "f" else rng.integers(0, 2, shape)
+        )
+    return made
+
+
+def require_right(graph: Graph, inputs: list[Any]) -> None:
+    """Legal forms in their order, units in theirs, and all on the memory that a plan gives, compute what is meant."""
+    legal = legal_of(graph)
+    one_by_one = [Unit(e, i) for i, e in enumerate(legal.equations)]
+    assert_agree(graph, inputs, run_units(Memory(legal, graph, inputs), one_by_one))
+    units = gather(legal)
+    require_order(legal, units)
+    assert_agree(graph, inputs, run_units(Memory(legal, graph, inputs), units))
+    plan = planned(graph)
+    assert_agree(graph, inputs, run_units(Arena(plan, graph, inputs), plan.units))
+    require_lives(plan)
+
+
+def require_order(legal: Legal, units: list[Unit]) -> None:
+    """Every equation stands in one unit, which reads from itself and earlier ones alone: so there is no circle."""
+    every = [e for unit in units for e in unit.equations]
+    assert sorted(map(id, every)) == sorted(map(id, legal.equations))
+    made = {*legal.body.inputs, *legal.constants}
+    for e in every:
+        for slot in e.inputs:
+            if slot not in legal.literals:
+                assert legal.views[slot].root in made, f"{e.primitive} reads what comes later"
+        assert made.isdisjoint(e.outputs)
+        made.update(e.outputs)
+    for unit in units:
+        if unit.cluster is None:
+            assert len(unit.equations) == 1
+        else:
+            assert list(unit.cluster.levels) == [e.outputs[0] for e in unit.equations]
+
+
+def require_lives(plan: Plan) -> None:
+    """What any later unit reads, and what is given out, has a place; and no two that live at one time the same."""
+    legal = plan.legal
+    made = {slot: i for i, unit in enumerate(plan.units) for e in unit.equations for slot in e.outputs}
+    lives: dict[int, list[int]] = {}
+
+    def touch(slot: int, unit: int) -> None:
+        root = legal.views[slot].root
+        while root in legal.parts:
+            root = legal.parts[root].whole
+        if root in made:
+            lives.setdefault(root, []).append(unit)
+
+    for i, unit in enumerate(plan.units):
+        for e in unit.equations:
+            for slot in (*e.inputs, *e.outputs):
+                if slot not in legal.literals:
+                    touch(slot, i)
+    for root, units in lives.items():
+        assert root in plan.offsets or root in plan.results or len(set(units)) == 1, f"slot {root} is lost"
+    spans: list[tuple[int, int, int, int]] = []
+    for root, units in lives.items():
+        if root in plan.offsets and legal.views[root].size:
+            nbytes: Any = legal.types[root].nbytes
+            spans.append((plan.offsets[root], plan.offsets[root] + nbytes, min(units), max(units)))
+    for step in plan.steps:
+        if isinstance(step, NativeStep):
+            for word in step.loop.words:
+                if isinstance(word, Room):
+                    start = plan.offsets[step.unit, word.key]
+                    spans.append((start, start + word.nbytes, step.unit, step.unit))
+    for i, (start, stop, first, last) in enumerate(spans):
+        assert stop <= plan.arena_bytes
+        for other_start, other_stop, other_first, other_last in spans[:i]:
+            if start < other_stop and other_start < stop and first <= other_last and other_first <= last:
+                handed_on = (start, stop) == (other_start, other_stop) and (last == other_first or other_last == first)
+                assert handed_on, "two lives in one place"
+
+
+# Random programs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_plans_of_random_programs_compute_what_is_meant(first: int) -> None:
+    for seed in range(first, first + 25):
+        print("seed", seed)
+        require_right(*random_graph(seed, size=4 + seed % 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(10_000, 12_000, 250))
+def test_plans_of_many_more_random_programs(first: int) -> None:
+    for seed in range(first, first + 250):
+        print("seed", seed)
+        require_right(*random_graph(seed, size=3 + seed % 40))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_plans_of_the_shipped_models_keep_order_and_lives(name: str) -> None:
+    plan = planned(step_of(name))
+    require_order(plan.legal, plan.units)
+    require_lives(plan)
+
+
+# Legal forms ----------------------------------------------------------------------------------------------------------
+
+
+def forms(program: Callable[..., Any], *shapes: Any) -> list[str]:
+    """The ops of a program in legal form, having seen that they compute the same."""
+    graph = graph_of(program, *shapes, dtype="float64")
+    require_right(graph, values(graph))
+    return names(legal_of(graph))
+
+
+def test_layout_moves_nothing() -> None:
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        x = ops.permute(ops.reshape(x, shape=(2, 3, 4)), axes=(2, 0, 1))
+        row = ops.gather_row(ops.slice(x, axis=0, start=1, length=2, step=1), index=1)
+        return ops.add(ops.broadcast_to(ops.unsqueeze(y, axis=0), shape=(2, 3)), ops.detach(row))
+
+    assert forms(program, (6, 4), (3,)) == ["add"]
+
+
+def test_a_reshape_across_a_permutation_is_one_copy() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        y = ops.permute(x, axes=(1, 0))
+        return ops.sin(ops.reshape(y, shape=(6,))), ops.cos(ops.reshape(y, shape=(3, 2)))
+
+    assert sorted(forms(program, (2, 3))) == ["contiguous", "cos", "sin"]
+
+
+def test_sums_over_trailing_leading_and_middle_axes() -> None:
+    def along(*axes: int) -> list[str]:
+        return forms(lambda ops, x: ops.sin(ops.reduce_sum(x, axis=axes, keepdims=False)), (3, 4, 5))
+
+    assert along(2) == along(1, 2) == along(0, 1, 2) == [ROW_SUM.name, "sin"]
+    assert along(0) == along(0, 1) == [COLUMN_SUM.name, "sin"]
+    assert along(0, 2) == [ROW_SUM.name, COLUMN_SUM.name, "sin"]
+    assert along(1)[-2:] == [ROW_SUM.name, "sin"]
+    assert forms(lambda ops, x: ops.reduce_max(x, axis=(0,), keepdims=True), (3, 4))[-1] == ROW_MAX.name
+
+
+def test_a_long_sum_is_one_of_sums() -> None:
+    assert forms(lambda ops, x: ops.reduce_sum(x, axis=(0,), keepdims=False), (1 << 15,)) == [ROW_SUM.name] * 2
+
+
+def test_parts_of_a_concatenation_are_written_where_they_belong() -> None:
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        return ops.neg(ops.concat([ops.sin(x), ops.cos(y)], axis=1))
+
+    assert forms(program, (3, 2), (3, 4)) == ["sin", "cos", ASSEMBLE.name, "neg"]
+    repeated = forms(lambda ops, x: ops.concat([s := ops.sin(x), s, x], axis=0), (3, 2))
+    assert Counter(repeated) == {
+        "sin": 1,
+        CONTIGUOUS.name: 3 - 1 + repeated.count(CONTIGUOUS.name) - 2,
+        ASSEMBLE.name: 1,
+    }
+    assert repeated.count(CONTIGUOUS.name) in (2, 3)
+
+
+def test_padding_is_a_concatenation() -> None:
+    program = forms(lambda ops, x: ops.pad(ops.exp(x), padding=((1, 0), (0, 2)), value=0.5), (3, 2))
+    assert ASSEMBLE.name in program and "pad" not in program
+
+
+def test_products_read_transposes_slices_and_batches_as_they_stand() -> None:
+    def program(ops: Any, x: Any, y: Any, z: Any) -> Any:
+        heads = ops.permute(ops.reshape(z, shape=(2, 5, 3, 4)), axes=(0, 2, 1, 3))  # (2, 3, 5, 4)
+        scores = ops.bmm(ops.reshape(heads, shape=(2, 3, 5, 4)), ops.permute(heads, axes=(0, 1, 3, 2)))
+        cut = ops.slice(y, axis=1, start=2, length=3, step=1)
+        return ops.matmul(ops.transpose2d(x), cut), scores
+
+    assert sorted(forms(program, (4, 6), (4, 7), (10, 12))) == ["bmm", "matmul"]
+
+
+def test_a_row_that_is_no_row_of_one_stride_is_copied() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.reduce_sum(ops.permute(x, axes=(1, 2, 0)), axis=(1, 2), keepdims=False)
+
+    assert forms(program, (3, 4, 5)) == [CONTIGUOUS.name, ROW_SUM.name]
+
+
+# Clusters -------------------------------------------------------------------------------------------------------------
+
+
+def units_of(program: Callable[..., Any], *shapes: Any) -> list[list[str]]:
+    graph = graph_of(program, *shapes)
+    require_right(graph, values(graph))
+    return [[e.primitive.name for e in unit.equations] for unit in gather(legal_of(graph))]
+
+
+def test_a_chain_is_one_loop() -> None:
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        return ops.tanh(ops.add(ops.mul(x, y), ops.exp(x)))
+
+    assert len(units_of(program, (5, 7), (5, 7))) == 1
+
+
+def test_softmax_is_one_loop_and_a_layer_norm_too() -> None:
+    assert len(units_of(lambda ops, x: ops.softmax(x, axis=-1), (6, 9))) == 1
+    assert len(units_of(lambda ops, x, g, b: ops.layer_norm(x, g, b), (6, 9), (9,), (9,))) == 1
+
+
+def test_a_sum_over_rows_is_taken_on_the_way() -> None:
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        g = ops.mul(ops.tanh(x), y)
+        return ops.neg(g), ops.reduce_sum(g, axis=(0,), keepdims=False)
+
+    (unit,) = units_of(program, (6, 9), (6, 9))
+    assert sorted(unit) == sorted(["tanh", "mul", "neg", COLUMN_SUM.name])
+
+
+def test_what_needs_a_sum_over_rows_waits_for_another_loop() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        total = ops.reduce_sum(x, axis=(0,), keepdims=False)
+        return ops.add(x, ops.broadcast_to(total, shape=x.shape))
+
+    first, second = units_of(program, (6, 9))
+    assert COLUMN_SUM.name in first and "add" in second
+
+
+def test_a_product_parts_loops_and_no_circle_comes_of_it() -> None:
+    """a = sin(x) is read by the product and by the last sum, which reads the product: two loops, never one."""
+
+    def program(ops: Any, x: Any) -> Any:
+        a = ops.sin(x)
+        return ops.add(ops.matmul(a, a), ops.cos(a))
+
+    units = units_of(program, (6, 6))
+    assert [len(unit) for unit in units if "matmul" in unit] == [1]
+    assert [name for unit in units for name in unit].index("matmul") < [n for u in units for n in u].index("add")
+    assert len(units) == 3
+
+
+def test_no_loop_takes_more_than_it_can_hold() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        for _ in range(150):
+            x = ops.sin(x)
+        return x
+
+    assert [len(unit) for unit in units_of(program, (5,))] == [48, 48, 48, 6]
+
+
+def test_levels_are_elements_rows_and_columns() -> None:
+    graph = graph_of(
+        lambda ops, x: (ops.softmax(x, axis=-1), ops.reduce_sum(ops.softmax(x, axis=-1), axis=(0,))), (6, 9)
+    )
+    plan = planned(graph)
+    levels = Counter(level for unit in plan.units if unit.cluster for level in unit.cluster.levels.values())
+    assert set(levels) == set(Level)
+    assert [unit.cluster.extent for unit in plan.units if unit.cluster] == [9]
+    reductions = [e for unit in plan.units for e in unit.equations if e.primitive in REDUCTIONS]
+    assert len(reductions) == 3
+
+
+# In place -------------------------------------------------------------------------------------------------------------
+
+
+def in_place(program: Callable[..., Any], *shapes: Any) -> int:
+    """How many results of loops stand where an operand stood."""
+    graph = graph_of(program, *shapes, dtype="float64")
+    require_right(graph, values(graph))
+    plan = planned(graph)
+    count = 0
+    for unit in plan.units:
+        if unit.cluster is not None:
+            read = {plan.legal.views[s].root for e in unit.equations for s in e.inputs if s not in plan.legal.literals}
+            places = [plan.offsets[root] for root in read - set(unit.cluster.levels) if root in plan.offsets]
+            count += sum(plan.offsets.get(slot) in places for slot in unit.cluster.levels)
+    return count
+
+
+def test_a_result_takes_the_place_of_what_is_read_for_the_last_time() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        for _ in range(3):
+            x = ops.tanh(ops.matmul(x, x))
+        return ops.matmul(x, x)
+
+    assert in_place(program, (6, 6)) == 3
+
+
+def test_what_a_later_line_of_the_loop_reads_is_not_written_over() -> None:
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        product = ops.matmul(x, x)
+        a = ops.exp(y)
+        b = ops.add(a, product)  # may stand where the product stood, and a may not
+        return ops.matmul(a, x), ops.matmul(b, x)
+
+    assert in_place(program, (6, 6), (6, 6)) == 1
+
+
+def test_what_a_later_pass_of_the_loop_reads_is_not_written_over() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        product = ops.matmul(x, x)
+        a = ops.exp(product)
+        b = ops.mul(product, ops.softmax(a, axis=-1))
+        return ops.matmul(a, x), ops.matmul(b, x)
+
+    assert in_place(program, (6, 6)) == 1
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+def kernels(plan: Plan) -> list[Any]:
+    found: list[Any] = []
+    for step in plan.steps:
+        if isinstance(step, LoopStep):
+            found += kernels(step.plan)
+        elif isinstance(step, NativeStep):
+            found.append(step.loop.kernel)
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm", "mlp", "resnet", "vit"])
+def test_texts_do_not_depend_on_the_size_of_the_batch(name: str) -> None:
+    """But for numbers of the program that do, as the 1/n of resnet's batch norm."""
+    small, large = ({k for k in kernels(planned(step_of(name, rows))) if isinstance(k, Text)} for rows in (6, 10))
+    assert {(k.body, k.accesses) for k in small} == {(k.body, k.accesses) for k in large}
+    assert small == large or name == "resnet"
+
+
+def test_layers_that_are_alike_share_their_texts() -> None:
+    def deep(layers: int) -> set[Any]:
+        def program(ops: Any, x: Any, *weights: Any) -> Any:
+            for w in weights:
+                x = ops.gelu(ops.layer_norm(ops.matmul(x, w), None, None))
+            return x
+
+        return set(kernels(planned(graph_of(program, (6, 8), *[(8, 8)] * layers))))
+
+    assert deep(2) == deep(7)
+
+
+def test_a_text_says_all_and_nothing_of_sizes() -> None:
+    def texts(rows: int, columns: int) -> list[Text]:
+        graph = graph_of(lambda ops, x: ops.softmax(ops.scale(x, c=0.3), axis=-1), (rows, columns))
+        return [k for k in kernels(planned(graph)) if isinstance(k, Text)]
+
+    (text,) = texts(31, 57)
+    assert texts(8, 123) == [text]
+    assert "31" not in text.body and "57" not in text.body
+    assert float.fromhex(text.preamble.split("fromhex('")[1].split("'")[0]) == np.float32(0.3)
+    compile(text.body, "kernel", "exec")
+    assert all(f"{name}(" in text.body for name, *_ in text.accesses)
+    (other,) = [
+        k
+        for k in kernels(planned(graph_of(lambda ops, x: ops.softmax(ops.scale(x, c=0.4), axis=-1), (31, 57))))
+        if isinstance(k, Text)
+    ]
+    assert other.content != text.content
+
+
+def test_what_is_left_to_eager_cpu_and_what_flags_an_index() -> None:
+    def program(ops: Any, x: Any, index: Any) -> Any:
+        return ops.gather_rows(x, index), ops.cumsum(x, axis=0) if hasattr(ops, "cumsum") else ops.argmax(x, axis=0)
+
+    plan = planned(graph_of(program, TensorType((4, 3), FLOAT32), TensorType((5,), INT64)))
+    assert [step.equation.primitive.name for step in plan.steps if isinstance(step, HostStep)] == ["argmax"]
+    flags = [w for s in plan.steps if isinstance(s, NativeStep) for w in s.loop.words if isinstance(w, ErrorFlag)]
+    assert flags == [ErrorFlag()]
