@@ -8,6 +8,7 @@ import click
 
 from .. import __version__
 from ..ops.errors import OpstageError
+from .bench import bench
 from .check import check
 from .generate import generate
 from .graph import graph
@@ -22,7 +23,7 @@ TERMINATED = 143
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    commands=[train, generate, check, graph, info, import_command, export_command],
+    commands=[train, generate, check, graph, bench, info, import_command, export_command],
 )
 @click.version_option(__version__, prog_name="opstage")
 def cli() -> None:

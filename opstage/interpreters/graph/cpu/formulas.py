@@ -94,7 +94,8 @@ def _pow(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...],
 def _clamp(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
     (x,) = args
     lo, hi = constants(static["lo"], out.dtype), constants(static["hi"], out.dtype)
-    return f"({lo} if {x} < {lo} else ({hi} if {x} > {hi} else {x}))"
+    raised = f"({lo} if {x} < {lo} else {x})"
+    return f"({hi} if {raised} > {hi} else {raised})"  # hi wins where the bounds are crossed
 
 
 def _safe_log(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
