@@ -1,0 +1,148 @@
+"""`opstage bench [MODEL]`: how long a training step of a shipped model takes, and what of it each kernel takes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..config import Layer
+from ..experiment.settings import Settings, configure
+from ..experiment.task import Task, prepare
+from ..interpreters.graph.compiled import CompiledOps
+from ..interpreters.graph.cpu.limits import measure_limits
+from ..interpreters.graph.profile import Profile, profile
+from ..ops.errors import UsageError
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+
+_WARM_UP = 3
+_LEAST_STEPS = 5
+_ROWS = 30
+_PATHS = {"batch_size": "data.batch_size", "data": "data.file", **OPTION_PATHS}
+
+
+@click.command(cls=DottedCommand)
+@click.argument("model", required=False)
+@click.option("--profile", "profiled", is_flag=True, help="Show what each kernel of a compiled step takes.")
+@click.option("--json", "as_json", is_flag=True, help="Print figures and profile as JSON.")
+@click.option(
+    "--seconds", type=float, default=2.0, show_default=True, metavar="S", help="Time steps for so long, five at least."
+)
+@click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
+@click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
+@with_option_flags
+def bench(model: str | None, profiled: bool, as_json: bool, seconds: float, config: Path | None, **flags: Any) -> None:
+    """Time training steps of MODEL (by default cnn) on one batch of its recipe's data.
+
+    --profile times every kernel of a compiled step by itself, and sets the bytes that it must move and the operations
+    that it must do beside what this machine was just measured to do at most; above 100 % of that limit, operands were
+    in the caches. It takes the compiled backend if no other is named.
+    """
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"--seconds {seconds}: expected a number of seconds, 0 or more")
+    layer = flag_layer(_PATHS, flags)
+    configuration = configure(model, file=config, flags=[layer])
+    if profiled and configuration.origins["options.backend"] == "default":
+        implied = Layer({"options.backend": "compiled"}, {"options.backend": "--profile"})
+        configuration = configure(model, file=config, flags=[layer, implied])
+    settings = configuration.settings
+    if profiled:
+        _require_kernels(settings)
+    task = prepare(settings)
+    step = _steps(task)
+    figures = _figures(task, step, seconds)
+    if not as_json:
+        click.echo(_said(task, figures))
+    if profiled:
+        limits = measure_limits(settings.options.dtype)
+        interpreter = task.trainer.in_front(lambda inner: inner)
+        assert isinstance(interpreter, CompiledOps)
+        made = profile(interpreter.executors[-1], step, limits)
+        figures["profile"] = made.as_data()
+        if not as_json:
+            click.echo(_shown(made))
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+
+
+def _require_kernels(settings: Settings) -> None:
+    options = settings.options
+    if (options.backend, options.device) != ("compiled", "cpu"):
+        raise UsageError(
+            f"--profile shows the kernels of backend 'compiled' on cpu, but the options say {options.backend!r} on "
+            f"{options.device}; leave --profile out, or say --backend compiled --device cpu"
+        )
+    if options.detect_anomaly:
+        raise UsageError("--profile times a step as it is, without a watch; leave detect_anomaly out")
+
+
+def _steps(task: Task) -> Callable[[], Any]:
+    """A function that does one training step after the other on the first batch; it returns the loss."""
+    if not task.trainer.executes:
+        raise UsageError(
+            f"backend {task.settings.options.backend!r} computes no values, so there are no steps to time; "
+            "choose one that does, such as eager or compiled"
+        )
+    epoch = task.batches.epoch(0)
+    (batch,) = islice(epoch, 1)
+    epoch.close()
+    state = task.trainer.init_optim(task.optimizer)
+
+    def step() -> Any:
+        nonlocal state
+        result = task.trainer.train_step(task.optimizer, state, *batch)
+        state = result.state
+        return result.loss
+
+    return step
+
+
+def _figures(task: Task, step: Callable[[], Any], seconds: float) -> dict[str, Any]:
+    start = time.perf_counter()
+    step()
+    first = time.perf_counter() - start
+    for _ in range(_WARM_UP):
+        step()
+    taken: list[float] = []
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(taken) < _LEAST_STEPS:
+        start = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - start)
+    options, run, data = task.settings.options, task.settings.run, task.settings.data
+    return {
+        "model": run.model,
+        "parameters": task.trainer.parameter_count,
+        "batch_size": data.batch_size,
+        "backend": options.backend,
+        "device": options.device,
+        "dtype": options.dtype,
+        "first_step_s": first,
+        "steps": len(taken),
+        "median_ms": 1e3 * statistics.median(taken),
+        "best_ms": 1e3 * min(taken),
+    }
+
+
+def _said(task: Task, figures: dict[str, Any]) -> str:
+    rate = 1e3 * figures["batch_size"] / figures["median_ms"]
+    return (
+        f"{figures['model']}: {figures['parameters']:,} parameters, batches of {figures['batch_size']}; backend "
+        f"{figures['backend']} on {figures['device']}, {figures['dtype']}\n"
+        f"first step {figures['first_step_s']:.2f} s; median of {figures['steps']} more {figures['median_ms']:.3f} ms, "
+        f"best {figures['best_ms']:.3f} ms; {rate:,.0f} samples/s"
+    )
+
+
+def _shown(made: Profile) -> str:
+    return (
+        f"this machine at most: {made.limits}\n\n{made.table(_ROWS)}\n\n"
+        f"at that limit all kernels would take {1e3 * made.least_seconds:.3f} ms"
+    )

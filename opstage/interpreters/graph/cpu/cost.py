@@ -1,0 +1,138 @@
+"""What the loops of a plan have to do: arithmetic, and bytes between memory and the processor.
+
+Arithmetic is counted by each op's own formula. Bytes are those that cannot be avoided: what a loop reads of others'
+results, once however often it needs it, and what it leaves in memory. Values that pass between the ops of one loop cost
+nothing, and neither do a loop's own workspaces, which stay in the caches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ....ops.closed import Equation
+from ....ops.closed import Loop as Turns
+from ....ops.primitive import Cost
+from ....ops.types import dtype_name
+from .clusters import Level, Unit
+from .legal import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, REDUCTIONS, Legal
+from .plan import HostStep, LoopStep, NativeStep, Plan
+from .source import Address
+from .views import View
+
+_GATHERS = ("gather_rows", "gather_vec", "max_pool_gather")
+_MOVES = frozenset({CONTIGUOUS, ASSEMBLE, INDEX_CHECK})
+
+
+class Work(NamedTuple):
+    """Steps of a plan that belong together, `steps` of them from number `first` on, and their cost.
+
+    name      of the kernels
+    detail    the sizes of the operands, for an op that is not fused with others; else empty
+    """
+
+    name: str
+    detail: str
+    first: int
+    steps: int
+    cost: Cost
+
+
+def works(plan: Plan) -> list[Work]:
+    """What all steps do, in their order."""
+    found: list[Work] = []
+    at = 0
+    while at < len(plan.steps):
+        unit = plan.units[plan.steps[at].unit]
+        count = sum(1 for step in plan.steps[at:] if step.unit == plan.steps[at].unit)
+        if unit.cluster is None:
+            found.append(_single(plan, unit, at, count))
+        else:
+            found += _cluster(plan, unit, at, count)
+        at += count
+    return found
+
+
+def _single(plan: Plan, unit: Unit, first: int, count: int) -> Work:
+    """An op by itself, whose loops prepare and complete what the main one does."""
+    (e,) = unit.equations
+    detail = " · ".join(_sizes(plan.legal, slot) for slot in e.inputs)
+    step = plan.steps[first]
+    if isinstance(step, LoopStep):
+        turns = int(Turns(**e.static).length)
+        inner = [work.cost for work in works(step.plan)]
+        cost = Cost(turns * sum(int(c.flops) for c in inner), turns * sum(int(c.bytes) for c in inner))
+        return Work(f"scan, {turns} turns", "", first, count, cost)
+    if isinstance(step, HostStep):
+        name = f"{e.primitive.name} (eager_cpu)"
+    else:
+        names = [s.loop.kernel.name for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
+        name = " + ".join(names)
+    return Work(name, detail, first, count, _unit_cost(plan, unit))
+
+
+def _cluster(plan: Plan, unit: Unit, first: int, count: int) -> list[Work]:
+    """A fused loop, and the loops that add up what its workers have summed."""
+    legal = plan.legal
+    main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
+    cost = _unit_cost(plan, unit)
+    found: list[Work] = []
+    for i, step in enumerate(sums, 1):
+        _, result, parts, _ = step.loop.words
+        assert isinstance(result, Address) and isinstance(parts, int)
+        size = step.loop.tasks * legal.types[result.slot].dtype.itemsize
+        name = f"{step.loop.kernel.name} of {main.loop.kernel.name}"
+        found.append(Work(name, "", first + i, 1, Cost((parts - 1) * step.loop.tasks, (parts + 1) * size)))
+        cost = Cost(cost.flops, cost.bytes + (parts - 1) * size)  # the parts are written in place of their sum
+    return [Work(main.loop.kernel.name, "", first, 1, cost), *found]
+
+
+def _unit_cost(plan: Plan, unit: Unit) -> Cost:
+    legal = plan.legal
+    made = {slot for e in unit.equations for slot in e.outputs}
+    read: dict[int, dict[View, int]] = {}  # by root, the bytes that each view of it shows
+    for e in unit.equations:
+        for slot in e.inputs:
+            view = legal.views.get(slot)
+            if slot in legal.literals or view is None or view.root in made:
+                continue
+            size = _shown(view) * legal.types[slot].dtype.itemsize
+            if e.primitive.name in _GATHERS and slot == e.inputs[0]:
+                size = min(size, _nbytes(legal, e.outputs[0]))
+            read.setdefault(view.root, {})[view] = size
+    moved = sum(min(sum(views.values()), _nbytes(legal, root)) for root, views in read.items())
+    moved += sum(_nbytes(legal, slot) for slot in made if _is_stored(plan, unit, slot))
+    return Cost(sum(_flops(legal, e) for e in unit.equations), moved)
+
+
+def _flops(legal: Legal, e: Equation) -> int:
+    if e.primitive in REDUCTIONS:
+        return legal.views[e.inputs[0]].size
+    if e.primitive in _MOVES:
+        return 0
+    inputs = tuple([legal.types[slot] for slot in e.inputs])
+    outputs = tuple([legal.types[slot] for slot in e.outputs])
+    flops: Any = e.primitive.flops(inputs, outputs, **e.static)
+    return int(flops)
+
+
+def _is_stored(plan: Plan, unit: Unit, slot: int) -> bool:
+    if unit.cluster is None or unit.cluster.levels[slot] is Level.COLUMN:
+        return True
+    return slot in plan.results or slot in plan.legal.parts or slot in plan.offsets
+
+
+def _shown(view: View) -> int:
+    """How many different elements a view shows, each counted once however often it is repeated."""
+    return math.prod(n for n, stride in zip(view.shape, view.strides) if stride)
+
+
+def _nbytes(legal: Legal, slot: int) -> int:
+    nbytes: Any = legal.types[slot].nbytes
+    return int(nbytes)
+
+
+def _sizes(legal: Legal, slot: int) -> str:
+    type_ = legal.types[slot]
+    shape = "×".join(map(str, type_.shape)) or "1"
+    return shape if type_.dtype.kind == "f" else f"{shape} {dtype_name(type_.dtype)}"
