@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ...ops.errors import LocatedError
 from ...ops.types import EXACT
 from ...options import Options
 from ..eager_cpu.interpreter import Array, NumpyOps
@@ -50,15 +51,18 @@ class Executor:
         if len(moving) < len(plan.legal.body.inputs):
             moving.append(np.asarray(step, np.int64))
         moving += [pool.take() for pool in self._pools]
-        linked = self._linked
-        if self.seconds is None:
-            linked.run(moving)
-        else:
-            linked.run_timed(moving, self.seconds)
-        if linked.error[0]:
-            linked.error[0] = 0
-            replay(self._eager, self.graph, inputs, step)  # raises what the loops found, and says where
-            raise AssertionError("a loop found an index out of range that the program itself does not")
+        linked, raised = self._linked, None
+        linked.error[0] = 0  # it may stand from a call that was broken off
+        try:
+            if self.seconds is None:
+                linked.run(moving)
+            else:
+                linked.run_timed(moving, self.seconds)
+        except LocatedError as error:
+            raised = error
+        if raised is not None or linked.error[0]:
+            replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
+            raise AssertionError("an index is out of range that in the program itself is not") from raised
         return tuple([self._output(plan, slot, moving) for slot in plan.legal.outputs])
 
     def _output(self, plan: Plan, slot: int, moving: Sequence[Array]) -> Array:
