@@ -81,7 +81,7 @@ def _measure(name: str, given: argparse.Namespace, environment: Environment) -> 
             for side, done in runs.items():
                 if not done or done[-1] is not None:
                     done.append(_run(side, name, given.seconds, places[side]))
-    return {side: _summary(cold[side], runs.get(side, [])) for side in given.sides}
+    return {side: summarise(cold[side], runs.get(side, [])) for side in given.sides}
 
 
 def _caches(folder: Path) -> dict[str, str]:
@@ -105,7 +105,8 @@ def _run(side: str, name: str, seconds: float, environment: Environment) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def _summary(cold: Any, runs: Sequence[Any]) -> dict[str, Any] | None:
+def summarise(cold: Any, runs: Sequence[Any]) -> dict[str, Any] | None:
+    """The figures of a side from its process with empty caches and from its rounds; None if no round ended."""
     runs = [run for run in runs if run is not None]
     if not runs:
         return None

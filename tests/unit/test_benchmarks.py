@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import time
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
 
-from benchmarks import page, recording, report
+from benchmarks import against_peers, page, recording, report, run_side
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
@@ -69,7 +70,8 @@ def test_the_plot_has_a_bar_per_peer() -> None:
     drawn = ET.fromstring(plot(RECORD))
     texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert "2.00 torch_eager" in texts and "1.00 jax_jit" in texts
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 5
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 4
+    assert not any("chain" in (text or "") for text in texts)
 
 
 def test_the_power_of_growth() -> None:
@@ -87,6 +89,28 @@ def test_the_guide_has_the_tables_of_the_kept_record() -> None:
 def test_a_page_without_marks_is_not_written() -> None:
     with pytest.raises(ValueError, match="the tables go between them"):
         page.filled("# Speed\n")
+
+
+def test_a_summary_is_of_the_rounds_that_ended() -> None:
+    run = {"median_ms": 2.0, "best_ms": 1.0, "first_step_s": 3.0, "peak_bytes": 90, "imported_bytes": 40}
+    run["losses"] = [1.0, 0.5]  # type: ignore[assignment]
+    cold = {**run, "median_ms": None, "first_step_s": 9.0, "peak_bytes": 140}
+    made = against_peers.summarise(cold, [run, {**run, "median_ms": 4.0, "imported_bytes": 30}, None])
+    assert made is not None
+    assert (made["median_ms"], made["medians_ms"], made["best_ms"]) == (3, [2, 4], 1)
+    assert (made["cold_first_step_s"], made["warm_first_step_s"]) == (9, 3)
+    assert (made["working_bytes"], made["cold_working_bytes"], made["peak_bytes"]) == (60, 100, 90)
+    assert against_peers.summarise(cold, [None]) is None
+    without = against_peers.summarise(None, [run])
+    assert without is not None and without["cold_first_step_s"] is None
+
+
+def test_one_step_of_a_side() -> None:
+    started = time.time()
+    figures = run_side.main("opstage_eager", "mlp-s", 0, started)
+    assert figures is not None
+    assert figures["peak_bytes"] >= figures["imported_bytes"] > 0 and figures["steps"] == 0
+    assert figures["losses"][0] == figures["losses"][1] == pytest.approx(2.4055, abs=1e-3)
 
 
 # What is run ----------------------------------------------------------------------------------------------------------
