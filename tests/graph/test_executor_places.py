@@ -141,12 +141,38 @@ def test_memory_of_equal_pieces_is_used_again_without_a_gap() -> None:
         assert arrange(items)[1] == 640 * width
 
 
-def test_a_piece_takes_the_smallest_hole_and_neighbours_become_one() -> None:
-    items = [Item("a", 64, 0, 1), Item("b", 256, 0, 3), Item("c", 128, 0, 1), Item("d", 64, 0, 3)]
-    offsets, total = arrange([*items, Item("e", 64, 2, 3), Item("f", 128, 2, 3)])
-    assert total == 512 and offsets["e"] == offsets["a"] and offsets["f"] == offsets["c"]
-    offsets, total = arrange([Item("a", 64, 0, 0), Item("b", 64, 0, 1), Item("c", 64, 0, 0), Item("d", 192, 2, 2)])
-    assert (offsets["d"], total) == (0, 192)
+def test_what_a_backward_pass_reads_leaves_no_holes() -> None:
+    """Activations live from their layer to its derivative, and a large workspace between: nothing is lost to gaps."""
+    layers = 30
+    kept = [Item(i, 64 * (1 + i % 5), i, 2 * layers - i) for i in range(layers)]
+    rooms = [Item(("room", i), 64 * (40 + i % 3), i, i) for i in range(2 * layers)]
+    alive = [sum(i.nbytes for i in (*kept, *rooms) if i.first <= t <= i.last) for t in range(2 * layers + 1)]
+    assert arrange([*kept, *rooms])[1] == max(alive)
+
+
+def test_a_piece_takes_the_smallest_gap() -> None:
+    gaps = [Item("low", 640, 0, 9), Item("wide", 512, 0, 4), Item("mid", 448, 0, 9), Item("narrow", 384, 0, 4)]
+    offsets, total = arrange([*gaps, Item("top", 320, 0, 9), Item("small", 256, 5, 9)])
+    assert offsets["small"] == offsets["narrow"] and total == 2304
+
+
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), max_size=12), st.data())
+def test_what_is_written_over_another_item_has_its_place_alone(chains: list[list[int]], data: Any) -> None:
+    """Chains of items, each written over the one before in the moment in which that is read for the last time."""
+    items: list[Item] = []
+    for c, lengths in enumerate(chains):
+        nbytes, now = data.draw(st.integers(1, 900)), data.draw(st.integers(0, 12))
+        for k, length in enumerate(lengths):
+            items.append(Item((c, k), nbytes, now, now + length + 1, (c, k - 1) if k else None))
+            now += length + 1
+    offsets, _ = arrange(data.draw(st.permutations(items)))
+    for c, lengths in enumerate(chains):
+        assert len({offsets[c, k] for k in range(len(lengths))}) == 1
+    for i, a in enumerate(items):
+        for b in items[:i]:
+            if a.key[0] != b.key[0] and a.first <= b.last and b.first <= a.last:  # type: ignore[index]
+                low, high = sorted((a, b), key=lambda item: offsets[item.key])
+                assert offsets[low.key] + low.nbytes <= offsets[high.key]
 
 
 def test_places_do_not_depend_on_the_run() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the longest vector."""
@@ -23,50 +25,53 @@ class Item(NamedTuple):
     into: Hashable = None
 
 
+class _Block(NamedTuple):
+    """One place, and the items that stand there one after the other."""
+
+    nbytes: int
+    first: int
+    last: int
+    keys: list[Hashable]
+
+
 def arrange(items: Sequence[Item]) -> tuple[dict[Hashable, int], int]:
     """The offset of every item and the bytes of the whole; items that live at one time do not overlap, but for `into`.
 
-    Each takes, when its time comes, the smallest free block in which it fits, else room at the end.
+    The largest come first, and each takes the smallest gap between those that live at its time: so the few large ones,
+    which decide how much memory there is, lie close together, and small ones fill what is left.
     """
+    blocks = sorted(_blocks(items), key=lambda block: (-block.nbytes, block.first))
+    firsts, lasts, starts, stops = (np.empty(len(blocks), np.int64) for _ in range(4))
     offsets: dict[Hashable, int] = {}
-    free: list[tuple[int, int]] = []  # (offset, nbytes), by offset
-    ending: dict[int, list[tuple[int, int]]] = {}
-    total = now = 0
-    for item in sorted(items, key=lambda item: (item.first, -item.nbytes)):
-        for moment in range(now, item.first):
-            for block in ending.pop(moment, ()):
-                _release(free, block)
-        now = item.first
-        nbytes = max(1, -(-item.nbytes // ALIGNMENT)) * ALIGNMENT
-        if item.into is not None:
-            block = offsets[item.into], nbytes
-            ending[item.first].remove(block)
-            offsets[item.key] = block[0]
-            ending.setdefault(item.last, []).append(block)
-            continue
-        fitting = [(size, offset) for offset, size in free if size >= nbytes]
-        if fitting:
-            size, offset = min(fitting)
-            free.remove((offset, size))
-            if size > nbytes:
-                _release(free, (offset + nbytes, size - nbytes))
-        elif free and free[-1][0] + free[-1][1] == total:
-            offset = free.pop()[0]
-            total = offset + nbytes
+    for placed, block in enumerate(blocks):
+        beside = np.flatnonzero((firsts[:placed] <= block.last) & (lasts[:placed] >= block.first))
+        beside = beside[np.argsort(starts[beside], kind="stable")]
+        offset = _gap(block.nbytes, starts[beside].tolist(), stops[beside].tolist())
+        firsts[placed], lasts[placed] = block.first, block.last
+        starts[placed], stops[placed] = offset, offset + block.nbytes
+        offsets.update(dict.fromkeys(block.keys, offset))
+    return offsets, int(stops.max(initial=0))
+
+
+def _blocks(items: Sequence[Item]) -> Iterable[_Block]:
+    """Items that take each other's place as one."""
+    blocks: dict[Hashable, _Block] = {}  # by the last item that stands there
+    for item in sorted(items, key=lambda item: item.first):
+        before = blocks.pop(item.into) if item.into is not None else None
+        if before is None:
+            nbytes = max(1, -(-item.nbytes // ALIGNMENT)) * ALIGNMENT
+            blocks[item.key] = _Block(nbytes, item.first, item.last, [item.key])
         else:
-            offset, total = total, total + nbytes
-        offsets[item.key] = offset
-        ending.setdefault(item.last, []).append((offset, nbytes))
-    return offsets, total
+            blocks[item.key] = before._replace(last=item.last, keys=[*before.keys, item.key])
+    return blocks.values()
 
 
-def _release(free: list[tuple[int, int]], block: tuple[int, int]) -> None:
-    """Give a block back, in one piece with its free neighbours."""
-    offset, size = block
-    at = next((i for i, (o, _) in enumerate(free) if o > offset), len(free))
-    if at < len(free) and offset + size == free[at][0]:
-        size += free.pop(at)[1]
-    if at > 0 and free[at - 1][0] + free[at - 1][1] == offset:
-        before = free.pop(at - 1)
-        offset, size, at = before[0], before[1] + size, at - 1
-    free.insert(at, (offset, size))
+def _gap(nbytes: int, starts: Sequence[int], stops: Sequence[int]) -> int:
+    """The start of the smallest gap of so many bytes between blocks, which are in the order of their starts."""
+    best = least = None
+    end = 0
+    for start, stop in zip(starts, stops):
+        if start - end >= nbytes and (least is None or start - end < least):
+            best, least = end, start - end
+        end = max(end, stop)
+    return end if best is None else best
