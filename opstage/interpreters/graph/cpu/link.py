@@ -179,8 +179,9 @@ class Linked:
         if not view.size:
             return np.empty(view.shape, type_.dtype)
         part = legal.parts.get(view.root)
-        if part is not None:
-            view = View(part.whole, part.offset, view.shape, part.strides)
+        while part is not None:  # strides of a view of a part are those of the whole already
+            view = View(part.whole, part.offset + view.offset, view.shape, view.strides)
+            part = legal.parts.get(part.whole)
         memory = self._memory(view.root, moving)
         size = memory.itemsize
         return np.ndarray(view.shape, memory.dtype, memory, view.offset * size, tuple([s * size for s in view.strides]))
