@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, final
 
 from ...ops.closed import Loop
@@ -16,6 +16,7 @@ from .cpu.legal import Legal
 from .cpu.optimise import optimise
 from .cpu.plan import HostStep, LoopStep, NativeStep, Plan
 from .cpu.source import Room
+from .cpu.texts import Text
 from .graph import Graph
 from .outline import show_bytes
 from .passes import Notes
@@ -47,41 +48,50 @@ class Explanation:
     fused       loops over a cluster of ops, per step
     sums        loops that add up what the workers summed, per step
     products    calls of the BLAS, per step
-    by_hand     loops of ops that have their own, per step, by op
+    by_hand     ops whose loops are written by hand, per step, by op; they have one loop or more
     host        ops that are left to eager_cpu, per step, by op
-    distinct    how many of the kernels are different ones
+    kernels     all steps of machine code, per step of the program
+    distinct    different kernels that are generated for this program
     memory      as planned
     unfused     the same ops, each by itself
     """
 
-    __slots__ = ("passes", "units", "fused", "sums", "products", "by_hand", "host", "distinct", "memory", "unfused")
+    __slots__ = (
+        "passes",
+        "units",
+        "fused",
+        "sums",
+        "products",
+        "by_hand",
+        "host",
+        "kernels",
+        "distinct",
+        "memory",
+        "unfused",
+    )
 
     def __init__(self, plan: Plan, passes: Notes):
         kinds: Counter[tuple[str, str]] = Counter()
-        kernels: set[Hashable] = set()
+        texts: set[Text] = set()
         self.passes = passes
-        self.units = _count(plan, kinds, kernels, 1)
+        self.units = _count(plan, kinds, texts, 1)
         self.fused = kinds["fused", ""]
         self.sums = kinds["sum", ""]
         self.products = kinds["product", ""]
         self.by_hand = _named("by hand", kinds)
         self.host = _named("host", kinds)
-        self.distinct = len(kernels)
+        self.kernels = kinds["kernel", ""]
+        self.distinct = len(texts)
         results = _results(plan)
         self.memory = Memory(plan.arena_bytes, results)
         self.unfused = Memory(_unfused(plan), results)
-
-    @property
-    def kernels(self) -> int:
-        """Steps of machine code in one run of the graph."""
-        return self.fused + self.sums + self.products + sum(self.by_hand.values())
 
     def __str__(self) -> str:
         rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over workers", self.sums)]
         rows += [("products", self.products), *self.by_hand.items()]
         rows += [(f"{name} (left to eager_cpu)", n) for name, n in self.host.items()]
         lines = [str(self.passes), f"done in {_plural(self.units, 'unit')}", ""]
-        lines += [f"{_plural(self.kernels, 'kernel')} per step, {self.distinct} different"]
+        lines += [f"{_plural(self.kernels, 'kernel')} per step, {self.distinct} different ones generated"]
         lines += [f"  {what:32} {n:>8,}" for what, n in rows if n]
         lines += [
             "",
@@ -117,18 +127,22 @@ def explain(graph: Graph, options: Options | None = None) -> Explanation:
 # Kernels --------------------------------------------------------------------------------------------------------------
 
 
-def _count(plan: Plan, kinds: Counter[tuple[str, str]], kernels: set[Hashable], times: int) -> int:
+def _count(plan: Plan, kinds: Counter[tuple[str, str]], texts: set[Text], times: int) -> int:
     """Count the steps of a plan that is gone through so often; returns its units, those of its loops among them."""
     units, before = len(plan.units), -1
     for step in plan.steps:
+        first, before = step.unit != before, step.unit
         if isinstance(step, LoopStep):
-            units += _count(step.plan, kinds, kernels, times * int(step.equation.static["length"]))
+            units += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
         elif isinstance(step, HostStep):
             kinds["host", step.equation.primitive.name] += times
         else:
-            kinds[_kind(plan, step, first=step.unit != before)] += times
-            kernels.add(step.loop.kernel)
-        before = step.unit
+            kinds["kernel", ""] += times
+            kind = _kind(plan, step, first)
+            if first or kind[0] == "sum":
+                kinds[kind] += times
+            if isinstance(step.loop.kernel, Text):
+                texts.add(step.loop.kernel)
     return units
 
 
