@@ -6,12 +6,12 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from typing_extensions import override
 
-from ...ops.errors import ProgramError
+from ...ops.errors import LocatedError, ProgramError
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, as_dtype, dtype_name, show_shape
@@ -20,6 +20,7 @@ from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import Array, NumpyOps, as_array
 from ..interpreter import BaseInterpreter
 from .executor import Executor
+from .passes.keys import static_key
 from .recorder import record
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,15 @@ class CompiledOps(BaseInterpreter[Array]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
-        return self._eager.bind(primitive, refs, static)
+        types = tuple([TensorType(r.shape, r.dtype) for r in refs])
+        try:
+            with self._lock:
+                key = (primitive, static_key(static))
+                entry = self._entry(lambda ops, *x: ops.bind(primitive, x, static), types, key, f" {primitive}")
+                return entry.executor.run(refs)
+        except LocatedError as error:
+            error.place(primitive.name, self.cursor.region.name)
+            raise
 
     @override
     def execute_each(
@@ -100,13 +109,15 @@ class CompiledOps(BaseInterpreter[Array]):
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
         with self._lock:
-            entry = self._entry(program, tuple([TensorType(r.shape, r.dtype) for r in refs]))
+            key = program.key if isinstance(program, BaseProgram) else None
+            entry = self._entry(program, tuple([TensorType(r.shape, r.dtype) for r in refs]), key)
             if isinstance(program, BaseProgram):
                 program.result = entry.result
             return entry.executor.run(refs, step)
 
-    def _entry(self, program: Callable[..., tuple[Array, ...]], types: tuple[TensorType, ...]) -> _Entry:
-        key = program.key if isinstance(program, BaseProgram) else None
+    def _entry(
+        self, program: Callable[..., Any], types: tuple[TensorType, ...], key: Hashable, what: str = ""
+    ) -> _Entry:
         try:
             entry = self._programs.get((key, types)) if key is not None else None
         except TypeError:  # something of the key cannot be hashed
@@ -114,8 +125,8 @@ class CompiledOps(BaseInterpreter[Array]):
         if entry is not None:
             self._programs.move_to_end((key, types))
             return entry
-        _log.debug("compiling for %s", ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
-        graph = record(cast(Any, program), types, self.dtype, self.seed)
+        _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
+        graph = record(program, types, self.dtype, self.seed)
         entry = _Entry(Executor(graph, self.options), program.result if isinstance(program, BaseProgram) else None)
         if key is not None:
             self._programs[key, types] = entry
