@@ -163,6 +163,11 @@ def _path(key: str) -> Path | None:
     return None if folder is None else folder / f"{key[:32]}.o"
 
 
+def _digest(key: str, code: bytes) -> bytes:
+    """Of the key too: code under another one's name is damage as well."""
+    return hashlib.sha256(key.encode() + code).digest()
+
+
 def _read(key: str) -> bytes | None:
     path = _path(key)
     if path is None:
@@ -172,7 +177,7 @@ def _read(key: str) -> bytes | None:
     except OSError:
         return None
     digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
-    if hashlib.sha256(code).digest() != digest:
+    if _digest(key, code) != digest:
         _log.debug("kept kernel %s is damaged and will be compiled again", path)
         return None
     return code
@@ -186,7 +191,7 @@ def _write(key: str, code: bytes) -> None:
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
             try:
-                file.write(hashlib.sha256(code).digest() + code)
+                file.write(_digest(key, code) + code)
                 file.close()
                 os.replace(file.name, path)
             except BaseException:

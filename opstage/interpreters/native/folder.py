@@ -14,7 +14,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -32,11 +32,15 @@ def kept(compile_with: Callable[[bool], Any]) -> Any:
     with compiling:
         folder = cache_folder()
         if folder is not None:
-            with _numba_keeps_in(folder):
+            with _numba_keeps_in(folder), suppress(OSError):  # the disk is full, or the folder was taken away
                 try:
                     return compile_with(True)
-                except OSError:  # the disk is full, or the folder was taken away
-                    pass
+                except OSError:
+                    raise
+                except Exception:  # numba does not check what it reads, so a damaged file may raise anything
+                    for index in folder.rglob("*.nbi"):
+                        index.unlink(missing_ok=True)
+                    return compile_with(True)
         return compile_with(False)
 
 
