@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from opstage import Options
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.clusters import Unit
+from opstage.interpreters.graph.cpu.clusters import Level, Unit
 from opstage.interpreters.graph.cpu.legal import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
 from opstage.interpreters.graph.cpu.plan import Plan
 from opstage.interpreters.graph.cpu.source import staged
@@ -35,6 +36,10 @@ class Memory:
 
     def begin(self, unit: Unit | None) -> None:
         """A unit is about to be done; None: all are."""
+
+    def order(self, unit: Unit) -> Sequence[Equation]:
+        """In which its equations are done."""
+        return unit.equations
 
     def place(self, slot: int) -> Any:
         """Room for a root that is about to be written."""
@@ -115,6 +120,7 @@ class Arena(Memory):
         self.plan = plan
         self.block = np.full(plan.arena_bytes + 64, 0xAB, np.uint8)
 
+    @override
     def place(self, slot: int) -> Any:
         offset = self.plan.offsets.get(slot)
         type_ = self.legal.types[slot]
@@ -124,16 +130,35 @@ class Arena(Memory):
         assert offset % 64 == 0 and offset + size * type_.dtype.itemsize <= self.plan.arena_bytes
         return self.block[offset : offset + size * type_.dtype.itemsize].view(type_.dtype)
 
+    @override
     def begin(self, unit: Unit | None) -> None:
         self.at = 0
         self.passes = {} if unit is None or unit.cluster is None else staged(unit.cluster, unit.equations)
         self.loaded: dict[tuple[int, View], Any] = {}
         self.made: dict[int, Any] = {}
 
+    @override
+    def order(self, unit: Unit) -> Sequence[Equation]:
+        """Pass by pass over a row; what a row has once comes before the pass over its elements."""
+        cluster = unit.cluster
+        if cluster is None:
+            return unit.equations
+
+        def turn(e: Equation) -> tuple[int, bool]:
+            once = cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX)
+            return self._pass(e), not once
+
+        return sorted(unit.equations, key=turn)
+
+    def _pass(self, e: Equation) -> int:
+        return self.passes.get(e.outputs[0], 0) - (e.primitive in (ROW_SUM, ROW_MAX))
+
+    @override
     def do(self, e: Equation) -> None:
-        self.at = self.passes.get(e.outputs[0], 0) - (e.primitive in (ROW_SUM, ROW_MAX))
+        self.at = self._pass(e)
         super().do(e)
 
+    @override
     def read(self, slot: int) -> Any:
         view = self.legal.views.get(slot)
         if slot in self.legal.literals or view is None:
@@ -145,6 +170,7 @@ class Arena(Memory):
             self.loaded[key] = super().read(slot)
         return self.loaded[key]
 
+    @override
     def write(self, slot: int, value: Any) -> None:
         super().write(slot, value)
         if self.passes and slot not in self.legal.parts:
@@ -160,7 +186,7 @@ def run_units(memory: Memory, units: Sequence[Unit]) -> list[Any]:
     """The outputs, units done one after the other."""
     for unit in units:
         memory.begin(unit)
-        for e in unit.equations:
+        for e in memory.order(unit):
             memory.do(e)
     memory.begin(None)
     return [memory.read(slot) for slot in memory.legal.outputs]

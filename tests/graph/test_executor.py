@@ -317,24 +317,25 @@ def test_an_interrupt_leaves_the_executor_fit_for_use(good: bool) -> None:
 # Threads and runs -----------------------------------------------------------------------------------------------------
 
 
-def test_two_threads_may_call_at_once() -> None:
-    """One interpreter each way: every answer is that of its own inputs, also while the program is compiled."""
+def test_threads_may_call_at_once() -> None:
+    """Two on one interpreter, one on another: each gets the answer to its own inputs, also while programs compile."""
 
     def program(ops: Any, x: Any) -> Any:
         return ops.reduce_sum(ops.mul(ops.matmul(x, x), x), axis=(1,))
 
-    options = Options(backend="compiled", dtype="float64")
     wrong: list[Any] = []
 
-    def work(number: int) -> None:
+    def work(number: int, dtype: Any, tolerance: float) -> None:
         rng = np.random.default_rng(number)
-        for _ in range(60):
-            x = rng.normal(size=(12, 12))
+        options = Options(backend="compiled", dtype=dtype)
+        for _ in range(25):
+            x = rng.normal(size=(12, 12)).astype(dtype)
             found = opstage.run(program, x, options=options)
-            if not np.allclose(found, (x @ x * x).sum(1), rtol=1e-11, atol=1e-11):
+            if not np.allclose(found, (x @ x * x).sum(1), rtol=tolerance, atol=tolerance * 10):
                 wrong.append((number, x, found))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    kinds: list[tuple[int, str, float]] = [(0, "float64", 1e-11), (1, "float64", 1e-11), (2, "float32", 1e-4)]
+    threads = [threading.Thread(target=work, args=kind) for kind in kinds]
     for thread in threads:
         thread.start()
     for thread in threads:
