@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeAlias, final
 
 from typing_extensions import override
@@ -49,7 +50,7 @@ class Optimizer(ABC):
         """The name by which users make it."""
         return type(self).__name__.lower()
 
-    @property
+    @cached_property
     def program_key(self) -> tuple[Hashable, ...]:
         """What tells two optimizers apart whose `update` is not one program: all but the learning rate."""
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))

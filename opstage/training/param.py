@@ -140,6 +140,10 @@ class Param:
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
         self.accept(value)
+        self.commit_accepted(value, interpreter)
+
+    def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
+        """`commit` of a value that `accept` has let through: nothing here can fail."""
         self._mirror, self._home, self._host_stale = value, interpreter, True
         self._version += 1
 

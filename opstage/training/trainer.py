@@ -289,7 +289,7 @@ class ScalarTrainer:
             param.accept(value)
         with uninterrupted():
             for param, value in zip(trained, values):
-                param.commit(value, self._interpreter)
+                param.commit_accepted(value, self._interpreter)
             self._state_leaves = state
             self.steps_taken += 1
 

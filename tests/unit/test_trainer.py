@@ -196,7 +196,7 @@ def test_an_interrupt_between_two_commits_leaves_a_whole_step() -> None:
     t, (x, y) = trainer(), batch()
     whole = trainer()
     whole.step(0.1, x, y)
-    commit = type(t._params[0]).commit
+    commit = type(t._params[0]).commit_accepted
     calls = []
 
     class Interrupting:
@@ -206,7 +206,7 @@ def test_an_interrupt_between_two_commits_leaves_a_whole_step() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._param, name)
 
-        def commit(self, value: Any, interpreter: Any) -> None:
+        def commit_accepted(self, value: Any, interpreter: Any) -> None:
             commit(self._param, value, interpreter)
             calls.append(self._param.name)
             signal.raise_signal(signal.SIGINT)
