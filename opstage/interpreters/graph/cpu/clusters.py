@@ -171,7 +171,31 @@ class Cluster:
 
 def gather(legal: Legal) -> list[Unit]:
     """The units of a graph, in an order in which they can be done."""
-    return _Gathering(legal).units()
+    return _early(legal, _Gathering(legal).units())
+
+
+_SMALL = 64
+"""Elements; results of so few take no memory worth mentioning."""
+
+
+def _early(legal: Legal, units: list[Unit]) -> list[Unit]:
+    """Units that nobody reads, such as the update of a parameter, and small ones, right after the last that they read.
+
+    A gradient is then still in the cache, and its memory free for the next one, where a step would otherwise keep the
+    gradients of all parameters until its end.
+    """
+    maker = {slot: i for i, unit in enumerate(units) for e in unit.equations for slot in e.outputs}
+    reads: list[set[int]] = []  # the units that each reads
+    for i, unit in enumerate(units):
+        roots = {legal.views[slot].root for e in unit.equations for slot in e.inputs if slot not in legal.literals}
+        reads.append({maker[root] for root in roots if root in maker} - {i})
+    read = set().union(*reads)
+    places: list[tuple[int, int, int]] = []
+    for i, unit in enumerate(units):
+        small = unit.cluster is not None and unit.cluster.size <= _SMALL
+        moves = small or i not in read
+        places.append((max([places[j][0] for j in reads[i]], default=-1), 1, i) if moves else (i, 0, i))
+    return [units[i] for _, _, i in sorted(places)]
 
 
 class _Gathering:
