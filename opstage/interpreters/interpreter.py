@@ -200,6 +200,23 @@ class Holding(Infix):
         return dtype
 
 
+class Typed(Infix):
+    """A ref that has a `type` and no value."""
+
+    __slots__ = ()
+    type: TensorType
+
+    @property
+    @override
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    @override
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
 class Wrapper(Interpreter[R], Generic[R, Inner]):
     """An interpreter around `inner`, with refs of its own that hold inner refs.
 

@@ -9,10 +9,9 @@ from typing_extensions import override
 
 from ..ops.closed import Body, Trace
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
-from ..ops.infix import Infix
 from ..ops.primitive import Primitive, R, Static
-from ..ops.types import INT64, DType, Shape, TensorType
-from .interpreter import Interpreter, Wrapper
+from ..ops.types import INT64, DType, TensorType
+from .interpreter import Interpreter, Typed, Wrapper
 
 _LEAKED = (
     "a ref of the body of a scan was used after the body was traced; return it from the body, in the carry or as y"
@@ -20,7 +19,7 @@ _LEAKED = (
 
 
 @final
-class Traced(Infix, Generic[R]):
+class Traced(Typed, Generic[R]):
     """A ref of the tracer: a slot of the body, which has a type and no value yet."""
 
     __slots__ = ("slot", "type", "ops")
@@ -29,16 +28,6 @@ class Traced(Infix, Generic[R]):
         self.slot = slot
         self.type = type
         self.ops = ops
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        return self.type.dtype
 
 
 @final

@@ -116,10 +116,3 @@ class Graph:
         from .onnx import write_model
 
         write_model(self, path, values)
-
-
-def structure_of(body: Body) -> tuple[Any, ...]:
-    """What a body does, as a value to compare and to hash: two bodies of one structure compute the same."""
-    constants = tuple((c.slot, c.value.tobytes(), str(c.type)) for c in body.constants)
-    equations = tuple((e.primitive.name, tuple(e.static.items()), e.inputs, e.outputs) for e in body.equations)
-    return body.inputs, constants, equations, body.outputs, tuple(map(str, body.types))

@@ -15,16 +15,16 @@ from ...ops.closed import Body, Equation, Trace
 from ...ops.errors import ProgramError, SourceLine, user_frame
 from ...ops.infix import Infix
 from ...ops.primitive import NO_STATIC, Primitive, Static
-from ...ops.types import INT64, DType, Shape, TensorType, as_dtype
+from ...ops.types import INT64, DType, TensorType, as_dtype
 from ..eager_cpu.interpreter import as_array
-from ..interpreter import BaseInterpreter
+from ..interpreter import BaseInterpreter, Typed
 from .graph import Graph
 
 _NO_VALUE = "a program that is recorded has no values yet, so its structure cannot depend on them"
 
 
 @final
-class Variable(Infix):
+class Variable(Typed):
     """A ref of the recorder: a numbered tensor of the graph, which has a type and no value."""
 
     __slots__ = ("slot", "type", "ops")
@@ -33,16 +33,6 @@ class Variable(Infix):
         self.slot = slot
         self.type = type
         self.ops = ops
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        return self.type.dtype
 
 
 @final

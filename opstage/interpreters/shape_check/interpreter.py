@@ -18,16 +18,16 @@ from ...ops.errors import LocatedError, ProgramError, SourceLine, UnsupportedErr
 from ...ops.infix import Infix
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
-from ...ops.types import DType, Shape, TensorType, as_dtype, show_shape
+from ...ops.types import DType, TensorType, as_dtype, show_shape
 from ...options import Options
-from ..interpreter import BaseInterpreter
+from ..interpreter import BaseInterpreter, Typed
 from .report import Assumption, Finding
 
 _Inferred = tuple[tuple[TensorType, ...], Cost]
 
 
 @final
-class ShapeRef(Infix):
+class ShapeRef(Typed):
     """A tensor without values; `origin` is the path of an input, `doubtful` marks what follows an error."""
 
     __slots__ = ("type", "ops", "origin", "doubtful")
@@ -37,16 +37,6 @@ class ShapeRef(Infix):
         self.ops = ops
         self.origin = origin
         self.doubtful = doubtful
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        return self.type.dtype
 
 
 @final

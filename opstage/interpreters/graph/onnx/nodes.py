@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from typing_extensions import override
-
-from ....ops.infix import Infix
-from ....ops.types import DType, Shape, TensorType
+from ....ops.types import TensorType
+from ...interpreter import Typed
 
 if TYPE_CHECKING:
     from .writer import Writer
 
 
 @final
-class Value(Infix):
+class Value(Typed):
     """A ref of the writer: a named tensor of the model, its type as the op's own shape rule says it."""
 
     __slots__ = ("name", "type", "ops")
@@ -25,16 +23,6 @@ class Value(Infix):
         self.name = name
         self.type = type
         self.ops = ops
-
-    @property
-    @override
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    @override
-    def dtype(self) -> DType:
-        return self.type.dtype
 
 
 @dataclass
