@@ -10,6 +10,8 @@ from hypothesis import settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one worker a core: a BLAS that starts a thread per core in each of them stalls them all (read when NumPy loads)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # the same for the pool of threads: those that wait sleep, where by default they keep a core from another worker
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a suite that a shell starts in the background inherits SIGINT ignored, and so would what it interrupts
