@@ -27,8 +27,32 @@ _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive,
 _INFERRED_LIMIT = 1 << 16
 
 
+class HostArrays(BaseInterpreter[Array]):
+    """A base interpreter whose values are arrays of the host, so that nothing is carried in or out."""
+
+    __slots__ = ()
+
+    @override
+    def put(self, value: Any, /) -> Array:
+        return as_array(value, self.dtype)
+
+    @override
+    def get(self, ref: Array, /) -> Array:
+        return ref
+
+    @override
+    def adopt(self, ref: Any, /) -> Array:
+        if type(ref) is np.ndarray:
+            return ref
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
+        return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+
+
 @final
-class NumpyOps(BaseInterpreter[Array]):
+class NumpyOps(HostArrays):
     """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
 
     __slots__ = ("_kernels", "_fast")
@@ -51,14 +75,6 @@ class NumpyOps(BaseInterpreter[Array]):
     # The host's side ------------------------------------------------------------------------------------------------
 
     @override
-    def put(self, value: Any, /) -> Array:
-        return as_array(value, self.dtype)
-
-    @override
-    def get(self, ref: Array, /) -> Array:
-        return ref
-
-    @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return primitive in self._kernels
 
@@ -71,16 +87,6 @@ class NumpyOps(BaseInterpreter[Array]):
             return super().execute_each(program, refs, step)
 
     # The seam -------------------------------------------------------------------------------------------------------
-
-    @override
-    def adopt(self, ref: Any, /) -> Array:
-        if type(ref) is np.ndarray:
-            return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
-
-    @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
-        return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
 
     @override
     def bind1(self, primitive: Primitive, x: Array, /) -> Array:

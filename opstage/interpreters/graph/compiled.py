@@ -11,14 +11,13 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
-from ...ops.errors import LocatedError, ProgramError
+from ...ops.errors import LocatedError
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
-from ...ops.types import DType, TensorType, as_dtype, dtype_name, show_shape
+from ...ops.types import TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
 from ..base_program import BaseProgram
-from ..eager_cpu.interpreter import Array, NumpyOps, as_array
-from ..interpreter import BaseInterpreter
+from ..eager_cpu.interpreter import Array, HostArrays, NumpyOps
 from .executor import Executor
 from .passes.keys import static_key
 from .recorder import record
@@ -39,7 +38,7 @@ class _Entry:
 
 
 @final
-class CompiledOps(BaseInterpreter[Array]):
+class CompiledOps(HostArrays):
     """Refs are host arrays. A program with an identity is compiled once per types of its inputs, any other each time.
 
     An op that is bound outside of a program is a program of one op.
@@ -62,28 +61,10 @@ class CompiledOps(BaseInterpreter[Array]):
     # The host's side ------------------------------------------------------------------------------------------------
 
     @override
-    def put(self, value: Any, /) -> Array:
-        return as_array(value, self.dtype)
-
-    @override
-    def get(self, ref: Array, /) -> Array:
-        return ref
-
-    @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return self._eager.has_kernel(primitive)
 
     # The seam -------------------------------------------------------------------------------------------------------
-
-    @override
-    def adopt(self, ref: Any, /) -> Array:
-        if type(ref) is np.ndarray:
-            return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
-
-    @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:
-        return as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from ....ops.closed import Equation
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
@@ -166,17 +168,13 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
             "load_out": access.load(dtype, access.written(0)),
             "store": access.store(dtype, access.written(0)),
             "flag": access.store("int64", access.written(1)),
-            "zero": dtype_zero(dtype),
+            "zero": np.dtype(dtype).type(0),
             "size": 8 if dtype.endswith("64") else 4,
         }
         exec(compile(text, "<kernel>", "exec"), space)
         return space["kernel"]
 
     return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
-
-
-def dtype_zero(dtype: str) -> Any:
-    return getattr(import_module("numpy"), dtype)(0)
 
 
 _TEXTS = {
@@ -238,7 +236,7 @@ def _signed(word: int) -> int:
 @cache
 def _draw_kernel(text: str, dtype: str) -> Kernel:
     def function() -> Any:
-        numpy, loops = import_module("numpy"), import_module("opstage.interpreters.eager_cpu.loops.random")
+        loops = import_module("opstage.interpreters.eager_cpu.loops.random")
         register_formulas()
         space = {
             "int64s": import_module("opstage.interpreters.native.memory").int64s,
@@ -246,10 +244,10 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
             "store": access.store(dtype, access.written(0)),
             "mix": loops.splitmix64,
             "uniform_integer": loops.uniform_integer,
-            "word": numpy.uint64,
-            "int64": numpy.int64,
-            "real": getattr(numpy, dtype),
-            "unit": getattr(numpy, dtype)(2.0**-24),
+            "word": np.uint64,
+            "int64": np.int64,
+            "real": np.dtype(dtype).type,
+            "unit": np.dtype(dtype).type(2.0**-24),
         }
         exec(compile(text, "<kernel>", "exec"), space)
         return space["kernel"]
