@@ -11,8 +11,9 @@ import difflib
 import linecache
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
@@ -21,14 +22,27 @@ _USER_CODE_INSIDE = _PACKAGE + "models/"  # the shipped models are programs like
 
 
 class SourceLine(NamedTuple):
-    """A line of a user's program."""
+    """A line of a user's program, and the part of it that is meant.
+
+    column, end     the first character of that part, counted from 1, and the one behind it; 0 where it is not known
+    """
 
     file: str
     line: int
+    column: int = 0
+    end: int = 0
 
     @property
     def text(self) -> str:
         return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def carets(self) -> str:
+        """A line to print beneath `text`: `^^^` under the part that is meant; empty where that is not known."""
+        line = linecache.getline(self.file, self.line).rstrip()
+        indent = len(line) - len(line.lstrip())
+        start, end = self.column - 1 - indent, min(self.end - 1, len(line)) - indent
+        return " " * start + "^" * (end - start) if 0 <= start < end else ""
 
     def __str__(self) -> str:
         path = Path(self.file)
@@ -39,22 +53,78 @@ class SourceLine(NamedTuple):
         return f"{path}:{self.line}"
 
 
+class Place(NamedTuple):
+    """An instruction of a user's program: what is quick to note for every op, and `SourceLine` tells when asked for."""
+
+    code: CodeType
+    instruction: int
+    number: int
+
+    @property
+    def source(self) -> SourceLine:
+        """The line, and the expression on it, which for an op is its call."""
+        code, file = self.code, self.code.co_filename
+        line, end_line, column, end = next(islice(code.co_positions(), self.instruction // 2, None), (None,) * 4)
+        if line != self.number or column is None or end is None:
+            return SourceLine(file, self.number)
+        text = linecache.getline(file, self.number)  # the columns are those of its bytes
+        start = len(text.encode()[:column].decode(errors="replace"))
+        stop = len(text.encode()[:end].decode(errors="replace")) if end_line == line else len(text.rstrip())
+        return SourceLine(file, self.number, start + 1, stop + 1)
+
+
 def is_user_file(file: str) -> bool:
     """Whether code from `file` belongs to a program rather than to the framework."""
     return not file.startswith(_PACKAGE) or file.startswith(_USER_CODE_INSIDE)
 
 
-def user_frame() -> SourceLine | None:
-    """The innermost line on the stack that is not the framework's own; None beneath a command, where nobody's is."""
-    frame: FrameType | None = sys._getframe(1)
+def _is_written(code: CodeType) -> bool:
+    """Whether somebody wrote it: not the interpreter's own, nor what a dataclass generates."""
+    file = code.co_filename
+    return not (file.startswith("<frozen") or (file == "<string>" and code.co_name == "__init__"))
+
+
+def _innermost() -> FrameType | None:
+    """The innermost frame that is not the framework's own; None beneath a command, where nobody's is."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_user_file(file) and not file.startswith("<frozen"):
-            return SourceLine(file, frame.f_lineno)
-        if file.startswith(_COMMANDS):
+        if is_user_file(file):
+            if _is_written(frame.f_code):
+                return frame
+        elif file.startswith(_COMMANDS):
             return None
         frame = frame.f_back
     return None
+
+
+def user_frame() -> SourceLine | None:
+    """The innermost line on the stack that is not the framework's own; None beneath a command, where nobody's is."""
+    frame = _innermost()
+    return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def user_place() -> Place | None:
+    """The same as `user_frame`, with the instruction on that line."""
+    frame = _innermost()
+    return None if frame is None else Place(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+def user_calls(until: CodeType) -> tuple[SourceLine, ...]:
+    """The user's lines that led to the innermost one, innermost first, up to the frame that runs `until`."""
+    calls: list[SourceLine] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not until:
+        file = frame.f_code.co_filename
+        if is_user_file(file) and _is_written(frame.f_code):
+            calls.append(Place(frame.f_code, frame.f_lasti, frame.f_lineno).source)
+        frame = frame.f_back
+    return tuple(calls[1:])
+
+
+def _user_expression() -> SourceLine | None:
+    place = user_place()
+    return None if place is None else place.source
 
 
 class OpstageError(Exception):
@@ -88,7 +158,7 @@ class LocatedError(OpstageError):
         self.reason = reason
         self.op = op
         self.region = region
-        self.source = source if source is not None else user_frame()
+        self.source = source if source is not None else _user_expression()
         self._relocated = False
 
     def place(self, op: str, region: str) -> None:

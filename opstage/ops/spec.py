@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import optree
 
 from .dims import Dim, DimExpr, DimScope
-from .errors import UsageError
+from .errors import SourceLine, UsageError, user_frame
 from .trees import flatten, leaf
 from .types import DType, TensorType, as_dtype, dtype_name, is_float
 
@@ -29,6 +29,8 @@ class Spec:
     shape: str | tuple[Any, ...]
     dtype: str | None = None
     where: Sequence[str] = ()
+    source: SourceLine | None = field(default=None, init=False, repr=False, compare=False)
+    """Where it was written, for one that names dims."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, (str, tuple, list)):
@@ -37,6 +39,8 @@ class Spec:
             object.__setattr__(self, "dtype", dtype_name(as_dtype(self.dtype)))
         if isinstance(self.where, str):
             object.__setattr__(self, "where", (self.where,))
+        if isinstance(self.shape, str) or self.where:
+            object.__setattr__(self, "source", user_frame())
 
     def __str__(self) -> str:
         shape = self.shape if isinstance(self.shape, str) else " ".join(map(str, self.shape))

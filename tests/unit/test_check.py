@@ -49,7 +49,7 @@ def three_errors(ops: Any, params: Any, x: Any) -> Any:
 
 def test_all_independent_errors_and_no_follow_ups() -> None:
     params = {"first": {"weight": Spec("256 784")}, "second": Spec("10 256")}
-    report = check(three_errors, params, Spec("B 512"))
+    report = check(three_errors, params, Spec("B 512"))  # bound here
     assert [finding.op for finding in report.errors] == ["linear", "exp", "matmul"]
     for finding, text in zip(report.errors, ["in=784 against", "# integers", "512 against B"]):
         assert finding.source is not None and finding.source.file == __file__
@@ -59,14 +59,18 @@ def test_all_independent_errors_and_no_follow_ups() -> None:
     assert not report.ok
     first = str(report.errors[0]).splitlines()
     place = f"linear at {report.errors[0].source}"
+    here = (
+        f"{place.split()[-1].split(':')[0]}:{line_of(test_all_independent_errors_and_no_follow_ups, 'bound ' + 'here')}"
+    )
     assert place.endswith(f"test_check.py:{line_of(three_errors, 'in=784')}")
     assert first == [
         f"{place}: weight is (out=256, in=784) but x is (B, 512): in=784 differs from 512; "
         "did you mean weight of shape (256, 512)?",
         '    h = ops.linear(params["first"]["weight"], None, x)  # in=784 against 512',
+        "        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
         "  weight is params.first.weight (256, 784)",
         "  x is x (B, 512)",
-        '  B was bound at x: Spec("B 512")',
+        f'  B was bound at x: Spec("B 512"), written at {here}',
     ]
     text = str(report)
     assert text.count("error: ") == 3 and text.endswith("3 errors")
@@ -159,7 +163,7 @@ def test_dims_are_told_with_the_place_where_they_were_bound() -> None:
     batch = {"x": Spec("B T"), "y": Spec("B S", where=["S <= 8"])}
     text = str(only(check(program, batch, Spec("B T", dtype="bool"))))
     assert "  x is batch.x (B, T)" in text and "  y is batch.y (B, S)" in text
-    assert '  B was bound at batch.x: Spec("B T")' in text
+    assert '  B and T were bound at batch.x: Spec("B T"), written at ' in text
     assert """  S was bound at batch.y: Spec("B S", where=['S <= 8'])""" in text
     assert 'add where=["S == T"]' in text
 

@@ -149,7 +149,7 @@ class _Page:
         operands = ", ".join(self._ref(slot, prefix) for slot in equation.inputs)
         line = '<span class="line"></span>'
         if node.source is not None:
-            file, number = node.source
+            file, number = node.source.file, node.source.line
             line = f'<span class="line" title="{escape(file)}:{number}">{escape(Path(file).name)}:{number}</span>'
         flops = show_count(node.cost.flops)
         statics = f'<small title="{escape(node.statics)}">{escape(node.statics)}</small>' if equation.static else ""

@@ -2,7 +2,22 @@
 
 from .check import check_base_program, unusable
 from .contract import Contract
+from .history import Entry, History, Named
 from .interpreter import ShapeOps, ShapeRef
-from .report import Assumption, Finding, Report
+from .report import RULES, Assumption, Declaration, Finding, Report
 
-__all__ = ["Assumption", "Contract", "Finding", "Report", "ShapeOps", "ShapeRef", "check_base_program", "unusable"]
+__all__ = [
+    "RULES",
+    "Assumption",
+    "Contract",
+    "Declaration",
+    "Entry",
+    "Finding",
+    "History",
+    "Named",
+    "Report",
+    "ShapeOps",
+    "ShapeRef",
+    "check_base_program",
+    "unusable",
+]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...ops.dims import UNKNOWN, UnknownDimError
-from ...ops.errors import LocatedError, OpstageError, SourceLine, UsageError, is_user_file, nearest
+from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_user_file, nearest
 from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
 from ...options import Options
 from ..registry import make_interpreter
-from .interpreter import ShapeOps
-from .report import Finding, Report
+from .interpreter import ShapeOps, rule_of
+from .report import Declaration, Finding, Report
 
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
 
@@ -32,36 +31,45 @@ def check_base_program(
     except UsageError as error:
         return unusable("Options", error, options)
     ops = ShapeOps(options, collect=True, runs_on=runs_on)
-    outputs: Any = None
     try:
         refs = ops.declare(specs, names)
     except OpstageError as error:
-        return _report(ops, [Finding("Spec", str(error))], None, (), 0)
+        return _report(ops, [Finding("Spec", str(error), rule="spec")], None, (), 0)
+    declarations = _declarations(specs)
     errors: list[Finding] = []
+    outputs: Any = None
     count: Any = 0
     for ref in refs[:parameters]:
         count = count + (ref.type.size if ref.dtype.kind in "fO" else 0)
     inputs = tuple((name, str(ref.type)) for name, ref in zip(names, refs))
     try:
-        result, structure = flatten(program(ops, *refs))
+        result, structure = flatten(ops.trace(program, refs))
         adopted = [ops.adopt(ref) for ref in result]
+        ops.history.outputs = tuple(ref.number for ref in adopted)
         if not any(ref.doubtful for ref in adopted):
             outputs = unflatten(structure, [ref.type for ref in adopted])
     except Exception as error:
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error))
-    return _report(ops, errors, outputs, inputs, count)
+    return _report(ops, errors, outputs, inputs, count, declarations)
 
 
 def unusable(what: str, error: OpstageError, options: Options) -> Report:
     """The report on a program that could not even begin, because of its options or specs."""
-    return _report(ShapeOps(options), [Finding(what, str(error))], None, (), 0)
+    return _report(ShapeOps(options), [Finding(what, str(error), rule="spec")], None, (), 0)
 
 
 def _uncaught(error: Exception) -> Finding:
     """What ended the program: an error that no op made, or the user's own code."""
     if isinstance(error, LocatedError):
-        return Finding(error.op or "program", error.reason, error.region, error.source)
+        return Finding(
+            error.op or "program",
+            error.reason,
+            error.region,
+            error.source,
+            rule=rule_of(error),
+            constraint=getattr(error, "constraint", None),
+        )
     reason = str(error) if isinstance(error, OpstageError) else f"{type(error).__name__}: {error}"
     if isinstance(error, AttributeError) and isinstance(error.name, str):
         reason += nearest(error.name, [name for name in dir(error.obj) if not name.startswith("_")])
@@ -75,7 +83,14 @@ def _may_follow(error: Exception) -> bool:
     return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
 
 
-def _report(ops: ShapeOps, errors: list[Finding], outputs: Any, inputs: Any, parameters: Any) -> Report:
+def _report(
+    ops: ShapeOps,
+    errors: list[Finding],
+    outputs: Any,
+    inputs: Any,
+    parameters: Any,
+    declarations: tuple[Declaration, ...] = (),
+) -> Report:
     return Report(
         errors=(*ops.findings, *errors),
         conditions=tuple(ops.assumptions),
@@ -84,14 +99,27 @@ def _report(ops: ShapeOps, errors: list[Finding], outputs: Any, inputs: Any, par
         ops=ops.bound_ops,
         parameters=parameters,
         inputs=inputs,
+        declarations=declarations,
+        history=ops.history,
     )
+
+
+def _declarations(specs: Sequence[Spec]) -> tuple[Declaration, ...]:
+    """What the Specs declare, each constraint once, where it was written first."""
+    found: dict[str, Declaration] = {}
+    for spec in specs:
+        for constraint in spec.where:
+            found.setdefault(constraint, Declaration(constraint, spec.source))
+    return tuple(found.values())
 
 
 def _user_line(error: BaseException) -> SourceLine | None:
     """The innermost line of the user's program in the traceback."""
-    lines = [
-        SourceLine(frame.filename, frame.lineno or 0)
-        for frame in traceback.extract_tb(error.__traceback__)
-        if is_user_file(frame.filename)
-    ]
-    return lines[-1] if lines else None
+    found: SourceLine | None = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_user_file(code.co_filename):
+            found = Place(code, traceback.tb_lasti, traceback.tb_lineno).source
+        traceback = traceback.tb_next
+    return found

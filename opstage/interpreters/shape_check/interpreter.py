@@ -6,7 +6,7 @@ notes the error, goes on with dims that nobody knows, and so finds the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -14,27 +14,47 @@ from typing_extensions import override
 
 from ...ops.closed import Body
 from ...ops.dims import UNKNOWN, DimExpr, DimScope
-from ...ops.errors import LocatedError, ProgramError, SourceLine, UnsupportedError, user_frame
+from ...ops.errors import (
+    DtypeError,
+    LocatedError,
+    Place,
+    ProgramError,
+    RangeError,
+    ShapeError,
+    SourceLine,
+    UnsupportedError,
+    user_calls,
+    user_place,
+)
 from ...ops.infix import Infix
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import DType, TensorType, as_dtype, show_shape
 from ...options import Options
 from ..interpreter import BaseInterpreter, Typed
+from .history import Entry, History, Named
 from .report import Assumption, Finding
 
 _Inferred = tuple[tuple[TensorType, ...], Cost]
+_RULES: dict[type[LocatedError], str] = {
+    ShapeError: "shape",
+    DtypeError: "dtype",
+    UnsupportedError: "unsupported",
+    RangeError: "index-range",
+}
 
 
 @final
 class ShapeRef(Typed):
-    """A tensor without values; `origin` is the path of an input, `doubtful` marks what follows an error."""
+    """A tensor without values; `number` is its own in the history, `origin` the path of an input, `doubtful` marks what
+    follows an error."""
 
-    __slots__ = ("type", "ops", "origin", "doubtful")
+    __slots__ = ("type", "ops", "number", "origin", "doubtful")
 
     def __init__(self, type: TensorType, ops: ShapeOps, origin: str = "", doubtful: bool = False):
         self.type = type
         self.ops = ops
+        self.number = ops.made = ops.made + 1
         self.origin = origin
         self.doubtful = doubtful
 
@@ -54,9 +74,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "flops",
         "bytes",
         "bound_ops",
+        "history",
+        "made",
         "_memo",
         "_noted",
-        "_lines",
+        "_places",
     )
 
     def __init__(self, options: Options, *, collect: bool = False, runs_on: BaseInterpreter[Any] | None = None):
@@ -72,9 +94,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.flops: Any = 0
         self.bytes: Any = 0
         self.bound_ops = 0
+        self.history = History()
+        self.made = 0  # how many tensors there have been
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions
-        self._lines: dict[int, SourceLine | None] = {}  # the user's line of each op, for what its backward pass needs
+        self._places: dict[int, Place | None] = {}  # where the user called each op, for what its backward pass needs
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -98,12 +122,19 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         type_ = spec.bind(self.scope, self.dtype)
         for dim in type_.shape:
             if isinstance(dim, DimExpr):
-                self.bound_at.setdefault(str(dim), f"{origin}: {spec}" if origin else str(spec))
-        return ShapeRef(type_, self, origin)
+                where = f"{origin}: {spec}" if origin else str(spec)
+                self.bound_at.setdefault(str(dim), f"{where}, written at {spec.source}" if spec.source else where)
+        ref = ShapeRef(type_, self, origin)
+        self.history.inputs.append(Named(ref.number, origin, type_))
+        return ref
 
     @override
     def get(self, ref: ShapeRef, /) -> TensorType:
         return ref.type
+
+    def trace(self, program: Callable[..., Any], refs: Sequence[ShapeRef]) -> Any:
+        """`program(self, *refs)`; the lines that lead to an op are told from here on."""
+        return program(self, *refs)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
@@ -118,14 +149,16 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> ShapeRef:
         type_ = as_specs(np.asarray(value)).bind(self.scope, self.dtype)
-        return ShapeRef(type_ if dtype is None else TensorType(type_.shape, as_dtype(dtype)), self)
+        ref = ShapeRef(type_ if dtype is None else TensorType(type_.shape, as_dtype(dtype)), self)
+        self.history.constants[ref.number] = value
+        return ref
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static, /) -> tuple[ShapeRef, ...]:
         refs = tuple([self.adopt(ref) for ref in refs])
         types = tuple([ref.type for ref in refs])
         doubtful = any(ref.doubtful for ref in refs)
-        self._stand()
+        place = self._stand()
         key = (primitive, types, *static.values())
         inferred = self._memo.get(key)
         if inferred is None:
@@ -137,16 +170,36 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                     raise
                 if not doubtful:
                     self.findings.append(self._finding(error, primitive, refs, static))
-                return tuple([ShapeRef(t, self, doubtful=True) for t in _guess(primitive, types)])
-            self._require_kernel(primitive, refs, static)
-            self._memo[key] = inferred
-            self._note_conditions(primitive)
+                inferred = _guess(primitive, types), Cost(0, UNKNOWN)
+            else:
+                self._require_kernel(primitive, refs, static)
+                self._memo[key] = inferred
+                self._note_conditions(primitive)
         outputs, cost = inferred
-        doubtful = doubtful or cost.bytes is UNKNOWN  # an error in the body of a loop, which was found already
+        doubtful = doubtful or cost.bytes is UNKNOWN  # an error just now, or one in the body of a loop
         if not doubtful:
             self.flops = self.flops + cost.flops
             self.bytes = self.bytes + cost.bytes
-        return tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
+        outs = tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
+        cursor = self.cursor
+        self.history.entries.append(
+            Entry(
+                primitive,
+                static,
+                tuple([ref.number for ref in refs]),
+                types,
+                tuple([out.number for out in outs]),
+                outputs,
+                cost,
+                cursor.region.path,
+                cursor.ordinal,
+                cursor.quiet,
+                cursor.backward,
+                place,
+                doubtful,
+            )
+        )
+        return outs
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
@@ -164,11 +217,18 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self._note_conditions(primitive)
         return outputs
 
-    def _stand(self) -> None:
-        """Count an op, and remember its line: what its derivative rules do later, they do on its behalf."""
+    def _stand(self) -> Place | None:
+        """Count an op, and note its place: what its derivative rules do later, they do on its behalf."""
         self.bound_ops += 1
-        if self.collect and not self.cursor.quiet:
-            self._lines[self.cursor.ordinal] = user_frame()
+        if not self.collect or self.cursor.quiet:
+            return None
+        place = self._places[self.cursor.ordinal] = user_place()
+        return place
+
+    def _source(self) -> SourceLine | None:
+        """The user's call of the op where the cursor stands."""
+        place = self._places.get(self.cursor.ordinal)
+        return None if place is None else place.source
 
     def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:
         """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
@@ -189,9 +249,13 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 self.findings.append(finding)
 
     def _note_conditions(self, primitive: Primitive) -> None:
-        source = self._lines.get(self.cursor.ordinal)
+        if len(self.scope.conditions) == self._noted:
+            return
+        source = self._source()
         for condition in self.scope.conditions[self._noted :]:
-            self.assumptions.append(Assumption(str(condition), primitive.name, source, condition.holds))
+            self.assumptions.append(
+                Assumption(str(condition), primitive.name, source, condition.holds, condition.message)
+            )
         self._noted = len(self.scope.conditions)
 
     def _finding(
@@ -201,10 +265,31 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         operands = tuple(
             f"{name} is {ref.origin} {show_shape(ref.shape)}" for name, ref in zip(names, refs) if ref.origin
         )
-        dims = {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}
-        bindings = tuple(f"{dim} was bound at {self.bound_at[dim]}" for dim in dims if dim in self.bound_at)
-        source = self._lines.get(self.cursor.ordinal) if self.cursor.quiet else error.source
-        return Finding(error.op or primitive.name, error.reason, error.region, source, operands, bindings)
+        bound: dict[str, list[str]] = {}
+        for dim in {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}:
+            if dim in self.bound_at:
+                bound.setdefault(self.bound_at[dim], []).append(dim)
+        bindings = tuple(
+            f"{' and '.join(dims)} {'was' if len(dims) == 1 else 'were'} bound at {where}"
+            for where, dims in bound.items()
+        )
+        quiet = self.cursor.quiet
+        return Finding(
+            error.op or primitive.name,
+            error.reason,
+            error.region,
+            self._source() if quiet else error.source,
+            operands,
+            bindings,
+            rule=rule_of(error),
+            constraint=getattr(error, "constraint", None),
+            calls=() if quiet else user_calls(ShapeOps.trace.__code__),
+        )
+
+
+def rule_of(error: LocatedError) -> str:
+    """The kind of finding that an error at an op is."""
+    return next((rule for kind, rule in _RULES.items() if isinstance(error, kind)), "program")
 
 
 def _guess(primitive: Primitive, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:

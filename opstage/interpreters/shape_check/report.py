@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from ...ops.dims import Dim
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
+from .history import History
+
+Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: what, where in the user's program, and in which tensors."""
+    """One thing that is wrong, or with severity `warning` one that is odd: what, where, and in which tensors."""
 
     op: str
     reason: str
@@ -23,15 +26,41 @@ class Finding:
     """The operands that have a name, e.g. `weight is params.blocks.0.w1 (256, 784)`."""
     bindings: tuple[str, ...] = ()
     """Where each named dim of the operands was bound."""
+    rule: str = "program"
+    """What kind of finding it is, one of `RULES`."""
+    severity: Severity = "error"
+    fix: str = ""
+    """What would mend it, as an instruction."""
+    constraint: str | None = None
+    """The constraint on named dims that would make it right, such as `N % 3 == 0`."""
+    calls: tuple[SourceLine, ...] = field(default=(), compare=False)
+    """The lines of the user's program that led to `source`, innermost first."""
 
     def __str__(self) -> str:
         place = f"{self.op} at {self.source}" if self.source else self.op
         lines = [f"{place}{f' ({self.region})' if self.region else ''}: {self.reason}"]
         if self.source and self.source.text:
             lines.append(f"    {self.source.text}")
+            if self.source.carets:
+                lines.append(f"    {self.source.carets}")
+        lines += [f"  called at {call}: {call.text}" for call in self.calls]
         lines += [f"  {operand}" for operand in self.operands]
         lines += [f"  {binding}" for binding in self.bindings]
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+RULES: dict[str, str] = {
+    "shape": "The shapes, ranks or static parameters of an op do not fit.",
+    "dtype": "An operand has a dtype that the op does not take; nothing is promoted silently.",
+    "unsupported": "The interpreter that the program is for cannot compute an op.",
+    "index-range": "A literal index is out of range.",
+    "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
+    "spec": "A Spec cannot be read, or its constraints contradict each other.",
+    "program": "The program broke a rule of refs, or raised an error of its own.",
+}
+"""The kinds of findings; a lint adds its own."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +72,22 @@ class Assumption:
     source: SourceLine | None = None
     holds: Callable[[dict[str, int]], bool] | None = field(default=None, compare=False)
     """Whether it holds for given sizes of the named dims."""
+    reason: str = ""
+    """What the op says where it does not hold."""
 
     def __str__(self) -> str:
         return f"{self.relation}, needed by {self.op}" + (f" at {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A constraint that a Spec declares; every run is held to it."""
+
+    constraint: str
+    source: SourceLine | None = None
+
+    def __str__(self) -> str:
+        return f"{self.constraint}" + (f", declared at {self.source}" if self.source else "")
 
 
 @dataclass(frozen=True)
@@ -54,6 +96,7 @@ class Report:
 
     errors: tuple[Finding, ...]
     conditions: tuple[Assumption, ...]
+    """What was left undecided; a run is held to it."""
     outputs: Any
     """The pytree of output types; None when an error hides it."""
     cost: Cost
@@ -64,24 +107,56 @@ class Report:
     """Elements in the first argument's float tensors."""
     inputs: tuple[tuple[str, str], ...] = field(default=())
     """Path and type of every input tensor."""
+    warnings: tuple[Finding, ...] = ()
+    declarations: tuple[Declaration, ...] = ()
+    """The constraints that the Specs declare."""
+    history: History = field(default_factory=History, repr=False, compare=False)
+    """What the program did, op by op."""
 
     @property
     def ok(self) -> bool:
         return not self.errors
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Errors, then warnings."""
+        return (*self.errors, *self.warnings)
+
+    @property
+    def suggestions(self) -> tuple[str, ...]:
+        """Constraints that would settle what is refuted or undecided, each once."""
+        found = [finding.constraint for finding in self.errors] + [a.relation for a in self.conditions]
+        return tuple(dict.fromkeys(constraint for constraint in found if constraint))
+
+    def strict(self) -> Report:
+        """The same, each undecided condition an error."""
+        undecided = tuple(
+            Finding(
+                a.op, f"{a.reason or a.relation}: undecided", source=a.source, rule="undecided", constraint=a.relation
+            )
+            for a in self.conditions
+        )
+        return replace(self, errors=(*self.errors, *undecided), conditions=())
+
     def __str__(self) -> str:
         lines: list[str] = []
-        for finding in self.errors:
-            lines += [f"error: {finding}", ""]
+        for finding in self.findings:
+            lines += [f"{finding.severity}: {finding}", ""]
         if self.conditions:
             lines.append("This program is right only if:")
             lines += [f"  {assumption}" for assumption in self.conditions]
         if self.ok:
             flops, moved = _large(self.cost.flops), _large(self.cost.bytes)
-            lines.append(f"ok: {self.ops} ops, {flops} flops, {moved} bytes moved")
+            count = f", {_count(len(self.warnings), 'warning')}" if self.warnings else ""
+            lines.append(f"ok: {self.ops} ops, {flops} flops, {moved} bytes moved{count}")
         else:
-            lines.append(f"{len(self.errors)} error" + ("s" if len(self.errors) > 1 else ""))
+            count = f" and {_count(len(self.warnings), 'warning')}" if self.warnings else ""
+            lines.append(_count(len(self.errors), "error") + count)
         return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _large(value: Dim) -> str:
