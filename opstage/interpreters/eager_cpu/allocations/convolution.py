@@ -1,0 +1,132 @@
+"""Memory: convolutions. What stays in the cache, columns and partial sums, is decided at numbers."""
+
+from __future__ import annotations
+
+import math
+
+from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.dims import Dim, prod
+from ....ops.primitive import Primitive
+from ...native import workers
+from ..kernels.convolution import _room, _worth
+from ..loops import convolution_steps as native
+from .allocation import Allocation, Call, Operand, Rule, fresh, packing_bytes
+from .strides import Sizes, elements
+
+
+class _Sizes:
+    """The sizes of one convolution from x to its result, whichever of its tensors is computed."""
+
+    def __init__(self, call: Call, x: Operand, result: Operand, kernel: Sizes, channels: int):
+        rank = len(kernel)
+        self.x, self.result, self.kernel, self.channels = x, result, kernel, channels
+        self.images = x.shape[0] if len(x.shape) == rank + 2 else 1
+        self.channels_in = x.shape[-rank - 1]
+        self.cells, self.counts = x.shape[-rank:], result.shape[-rank:]
+        self.stride, self.padding, self.dilation = (call.number(call.static[n]) for n in _GEOMETRY)
+        self.groups: int = call.number(call.static["groups"])
+
+    @property
+    def geometry(self) -> native.Geometry | None:
+        """For machine code; None where NumPy is used instead."""
+        return _worth(
+            native.Geometry(
+                self.x.type.dtype.name, self.images, self.channels_in, self.channels, self.groups, self.cells,
+                self.kernel, self.counts, self.stride, self.padding, self.dilation,
+            )
+        )  # fmt: skip
+
+    @property
+    def padded(self) -> Dim:
+        """Bytes of x within its padding."""
+        if not any(self.padding):
+            return 0
+        shape, rank = self.x.type.shape, len(self.kernel)
+        grown = [n + 2 * p for n, p in zip(shape[-rank:], self.padding)]
+        return prod((*shape[:-rank], *grown)) * self.x.type.dtype.itemsize
+
+    def block(self, along: Sizes, kernel_bytes: int, depth: int) -> int:
+        """Bytes of the columns, `depth` numbers each, for the windows `along` the axes of as many images as fit."""
+        row = depth * math.prod(along[1:]) * self.x.type.dtype.itemsize
+        room = _room(kernel_bytes)
+        images = min(self.images, max(1, room // max(1, along[0] * row)))
+        return images * min(along[0], max(1, room // max(1, row))) * row
+
+
+_GEOMETRY = ("stride", "padding", "dilation")
+
+
+def _conv_sizes(call: Call) -> _Sizes:
+    kernel, x = call.operands[0], call.operands[-1]
+    return _Sizes(call, x, call.outputs[0], kernel.shape[2:], kernel.shape[0])
+
+
+def _transpose_sizes(call: Call) -> _Sizes:
+    """The convolution whose adjoint it is, from its result to its operand."""
+    kernel, x = call.operands[0], call.operands[-1]
+    return _Sizes(call, call.outputs[0], x, kernel.shape[2:], kernel.shape[0])
+
+
+def _kernel_grad_sizes(call: Call) -> _Sizes:
+    x, g = call.operands
+    kernel = call.number(call.static["kernel"])
+    return _Sizes(call, x, g, kernel, g.shape[-len(kernel) - 1])
+
+
+def _conv(call: Call) -> Allocation:
+    s, kernel = _conv_sizes(call), call.operands[0]
+    depth = elements(kernel.shape[1:])
+    columns = s.block(s.counts, kernel.sampled_nbytes, s.groups * depth)
+    product = columns // max(1, s.groups * depth) * s.channels
+    return fresh(call, s.padded + columns + product + packing_bytes(kernel))
+
+
+def _conv_transpose(call: Call) -> Allocation:
+    s, kernel = _transpose_sizes(call), call.operands[0]
+    depth = elements(kernel.shape[1:])
+    columns = s.block(s.counts, kernel.sampled_nbytes, s.groups * depth)
+    one_image = prod(call.outputs[0].type.shape[-len(s.kernel) - 1 :]) * s.x.type.dtype.itemsize
+    return fresh(call, kernel.nbytes + 2 * columns + one_image)
+
+
+def _conv_kernel_grad(call: Call) -> Allocation:
+    s, out = _kernel_grad_sizes(call), call.outputs[0]
+    depth = s.channels_in // s.groups * math.prod(s.kernel)
+    columns = s.block(s.counts, out.sampled_nbytes, s.groups * depth)
+    left = columns // max(1, s.groups * depth) * s.channels
+    return fresh(call, s.padded + columns + left + out.nbytes)
+
+
+def _in_machine_code(call: Call, plan: native.Plan) -> Allocation:
+    own = workers() * plan.workspace + plan.partial
+    return fresh(call, packing_bytes(*call.operands))._replace(kept=own)
+
+
+def _fast_conv(call: Call) -> Allocation:
+    geometry = _conv_sizes(call).geometry
+    return _conv(call) if geometry is None else _in_machine_code(call, native.conv_plan(geometry))
+
+
+def _fast_conv_transpose(call: Call) -> Allocation:
+    geometry = _transpose_sizes(call).geometry
+    return _conv_transpose(call) if geometry is None else _in_machine_code(call, native.conv_transpose_plan(geometry))
+
+
+def _fast_conv_kernel_grad(call: Call) -> Allocation:
+    geometry = _kernel_grad_sizes(call).geometry
+    if geometry is None:
+        return _conv_kernel_grad(call)
+    return _in_machine_code(call, native.conv_kernel_grad_plan(geometry))
+
+
+ALLOCATIONS: dict[Primitive, Rule] = {
+    CONV: _conv,
+    CONV_TRANSPOSE: _conv_transpose,
+    CONV_KERNEL_GRAD: _conv_kernel_grad,
+}
+
+FAST_ALLOCATIONS: dict[Primitive, Rule] = {
+    CONV: _fast_conv,
+    CONV_TRANSPOSE: _fast_conv_transpose,
+    CONV_KERNEL_GRAD: _fast_conv_kernel_grad,
+}

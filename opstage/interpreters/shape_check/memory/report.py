@@ -1,0 +1,53 @@
+"""`Memory`: the tensor memory of a training step at its peak, and what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from .bytes import show_bytes
+from .timeline import Moment
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of tensors at the moment of a step when they are most, in a run that has made steps before.
+
+    parameters    the values from which the step starts
+    host          the values that were set last, which stay on the host when training has replaced them
+    optimizer     moments and the like, as the step finds them
+    state         the program's own state, such as running statistics
+    batch         what comes from outside
+    activations   what the forward pass made and is still there
+    gradients     what the backward pass made and is still there
+    results       new parameters and moments: they stand beside the old ones until the step is committed
+    workspace     what kernels work in
+    arena         of the compiled interpreter: activations, gradients and workspaces in one block
+    """
+
+    parameters: int = 0
+    host: int = 0
+    optimizer: int = 0
+    state: int = 0
+    batch: int = 0
+    activations: int = 0
+    gradients: int = 0
+    results: int = 0
+    workspace: int = 0
+    arena: int = 0
+
+    @classmethod
+    def of(cls, moment: Moment) -> Memory:
+        """Of one moment of an eager step."""
+        return cls(**{kind.name.lower(): nbytes for kind, nbytes in moment.of.items()})
+
+    @property
+    def peak(self) -> int:
+        """All of it together."""
+        return sum(asdict(self).values())
+
+    def __str__(self) -> str:
+        rows = [(name, nbytes) for name, nbytes in asdict(self).items() if nbytes]
+        return "\n".join(
+            [f"{'peak of tensor memory':24} {show_bytes(self.peak):>10}"]
+            + [f"  {name:22} {show_bytes(nbytes):>10}" for name, nbytes in rows]
+        )

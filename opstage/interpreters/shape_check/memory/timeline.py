@@ -1,0 +1,140 @@
+"""When memory was taken and given back: the events of a run, and its peak as a number and as a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.dims import Dim, DimExpr, evaluate
+from ....ops.dims.polynomial import Monomial
+from .formula import Formula
+
+Rows = npt.NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """What memory is for."""
+
+    PARAMETERS = 0
+    OPTIMIZER = 1
+    STATE = 2
+    BATCH = 3
+    ACTIVATIONS = 4
+    """What the forward pass makes, and the backward pass reads."""
+    GRADIENTS = 5
+    """What the backward pass makes: cotangents, of parameters and in between."""
+    RESULTS = 6
+    """New parameters and slots, beside the old ones."""
+    WORKSPACE = 7
+    """What kernels work in."""
+    HOST = 8
+    """Copies that stay on the host."""
+
+
+class Moment(NamedTuple):
+    """How much memory there is at one time, in bytes, and of which kind."""
+
+    total: int
+    of: Mapping[Kind, int]
+
+
+@final
+class Buffer:
+    """A run of memory: counted when it is made, given back when the last reference to it is gone."""
+
+    __slots__ = ("_events", "_code")
+
+    def __init__(self, events: list[int], code: int):
+        self._events = events
+        self._code = code
+        events.append(code)
+
+    def __del__(self) -> None:
+        self._events.append(-self._code)
+
+
+@final
+class Timeline:
+    """Buffers taken and given back, in order.
+
+    CPython gives an object back as soon as the last reference is gone, so with the code of the interpreters above,
+    which holds buffers in the place of arrays, the lives of buffers are those that the arrays would have.
+    """
+
+    __slots__ = ("_events", "_sizes", "_number", "_kept")
+
+    def __init__(self) -> None:
+        self._events: list[int] = []
+        self._sizes: list[Dim] = []
+        self._number: dict[Dim, int] = {}
+        self._kept = 0
+
+    def take(self, nbytes: Dim, kind: Kind) -> Buffer:
+        """Memory that lives as long as the result."""
+        return Buffer(self._events, self._code(nbytes, kind))
+
+    def work_in(self, nbytes: Dim, kept: int) -> None:
+        """Memory taken for a moment, and memory that from then on stays, the most that is ever wanted of it."""
+        if not isinstance(nbytes, int) or nbytes:
+            code = self._code(nbytes, Kind.WORKSPACE)
+            self._events += (code, -code)
+        self._kept = max(self._kept, kept)
+
+    def _code(self, nbytes: Dim, kind: Kind) -> int:
+        number = self._number.get(nbytes)
+        if number is None:
+            number = self._number[nbytes] = len(self._sizes)
+            self._sizes.append(nbytes)
+        return number * len(Kind) + kind + 1
+
+    def close(self) -> History:
+        """What has happened so far, for good."""
+        return History(np.array(self._events, np.int64), tuple(self._sizes), self._kept)
+
+
+@final
+class History:
+    """The events of a run, their sizes in named dims or in numbers."""
+
+    __slots__ = ("_number", "_kind", "_sign", "_sizes", "kept")
+
+    def __init__(self, events: Rows, sizes: tuple[Dim, ...], kept: int):
+        """`kept` bytes of workspace are there all the time."""
+        which = np.abs(events) - 1
+        self._number, self._kind = which // len(Kind), which % len(Kind)
+        self._sign = np.sign(events)
+        self._sizes = sizes
+        self.kept = kept
+
+    def peak(self, sizes: Mapping[str, int]) -> Moment:
+        """The moment with the most memory, the first of them."""
+        value = np.array([evaluate(size, sizes) for size in self._sizes], np.int64)
+        change = self._sign * value[self._number]
+        at = int(np.argmax(np.cumsum(change))) + 1
+        of = {kind: int(change[:at][self._kind[:at] == kind].sum()) for kind in Kind}
+        of[Kind.WORKSPACE] += self.kept
+        return Moment(sum(of.values()), of)
+
+    def formula(self) -> Formula:
+        """The peak as the greatest of polynomials in the named dims."""
+        monomials: dict[Monomial, int] = {(): 0}
+        terms: list[tuple[int, int, int]] = []
+        scope: Any = None
+        for row, size in enumerate(self._sizes):
+            if isinstance(size, DimExpr):
+                scope = size.scope
+                terms += [(row, monomials.setdefault(m, len(monomials)), c) for m, c in size.polynomial.items()]
+            else:
+                terms.append((row, 0, size))
+        table = np.zeros((len(self._sizes), len(monomials)), np.int64)
+        for row, column, coefficient in terms:
+            table[row, column] = coefficient
+        levels = np.cumsum(self._sign[:, None] * table[self._number], axis=0)
+        tops = np.flatnonzero((self._sign > 0) & (np.append(self._sign[1:], -1) < 0))  # before something is given back
+        levels = levels[tops]
+        levels[:, 0] += self.kept
+        return Formula.greatest(levels, tuple(monomials), scope)
