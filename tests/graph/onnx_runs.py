@@ -32,15 +32,15 @@ def session_of(model: onnx.ModelProto, *, optimized: bool = False) -> onnxruntim
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run_session(session: onnxruntime.InferenceSession, graph: Graph, *trees: Any) -> list[np.ndarray]:
-    """The outputs for the leaves of the program's arguments, as far as they are inputs of the model."""
+def run_session(session: onnxruntime.InferenceSession, graph: Graph, *trees: Any, step: int = 0) -> list[np.ndarray]:
+    """The outputs for the leaves of the program's arguments, as far as they are inputs of the model, at a step."""
     wanted = {taken.name for taken in session.get_inputs()}
     feeds = {}
     for name, type_, leaf in zip(graph.input_names, graph.input_types, flatten(trees)[0]):
         if name in wanted:
             feeds[name] = np.asarray(leaf, type_.dtype)
     if "step" in wanted:
-        feeds["step"] = np.asarray(0, np.int64)
+        feeds["step"] = np.asarray(step, np.int64)
     results: list[np.ndarray] = session.run(None, feeds)
     return results
 

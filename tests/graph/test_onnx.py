@@ -8,13 +8,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKern
 
 import opstage
 from opstage import Options
-from opstage.ops.errors import UnsupportedError
 from tests.conformance.harness import assert_close, inputs, leaves, program_of
 from tests.graph.onnx_runs import checked, run_session, session_of
 from tests.samples import SAMPLES
 from tests.samples.sample import Sample
-
-UNSAID = {"rand_uniform", "rand_normal", "bernoulli_mask"}
 
 # ONNX has these in float64; the runtime has no kernel for that dtype, or has not in every version.
 NO_FLOAT64_KERNEL = {"AveragePool", "Conv", "ConvTranspose", "Erf", "Softplus"}
@@ -33,10 +30,6 @@ RUNTIME = {
 def test_sample(sample: Sample, dtype: str) -> None:
     options, args = Options(dtype=dtype, fast_kernels=False), inputs(sample, dtype)
     graph = opstage.record(program_of(sample), *args, options=options)
-    if sample.op in UNSAID:
-        with pytest.raises(UnsupportedError, match=f"^{sample.op} at .*: ONNX cannot say {sample.op}"):
-            checked(graph)
-        return
     model = checked(graph)
     try:
         session = session_of(model)

@@ -14,7 +14,7 @@ import opstage
 from opstage import Options, Spec
 from opstage.interpreters.graph.onnx import IR_VERSION, OPSET, RULES, messages, model, model_of
 from opstage.interpreters.structural import SCAN
-from opstage.ops.catalogue import primitives
+from opstage.ops.catalogue import elementwise, primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
 from tests.graph.onnx_runs import checked, run_session, session_of
 
@@ -68,31 +68,43 @@ def test_what_nobody_reads_is_left_out() -> None:
     assert [(node.op_type, len(node.output)) for node in nodes] == [("MaxPool", 1), ("Identity", 1)]
 
 
+@pytest.fixture
+def _without_cos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An op of one's own that is neither a rule nor made of others."""
+    monkeypatch.delitem(RULES, elementwise.COS)
+
+
+@pytest.mark.usefixtures("_without_cos")
 def test_an_op_that_onnx_cannot_say(tmp_path: Path) -> None:
     def program(ops: Any, x: Any) -> Any:
-        return ops.add(x, ops.region("noise", lambda ops: ops.rand_normal(shape=x.shape)))
+        return ops.add(x, ops.region("wave", lambda ops: ops.cos(x)))
 
     graph = opstage.record(program, Spec("B 3"))
-    path = tmp_path / "noise.onnx"
+    path = tmp_path / "wave.onnx"
     path.write_bytes(b"before")
     with pytest.raises(UnsupportedError) as caught:
         graph.to_onnx(path)
     line = program.__code__.co_firstlineno + 1
-    place = f"rand_normal at tests/graph/test_onnx_files.py:{line} (noise): ONNX cannot say rand_normal: "
+    place = f"cos at tests/graph/test_onnx_files.py:{line} (wave): ONNX cannot say cos: no rule says it, and it has no "
     assert str(caught.value).startswith(place)
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
 
 
-def test_an_op_that_onnx_cannot_say_in_a_loop() -> None:
+@pytest.mark.usefixtures("_without_cos")
+def test_a_part_of_an_op_that_onnx_cannot_say() -> None:
+    """The error names the op that the user called, in a loop as well, and the part that is at fault."""
+
     def program(ops: Any, x: Any) -> Any:
         def turn(ops: Any, total: Any, entry: Any) -> Any:
-            return ops.add(total, ops.mul(entry, ops.rand_uniform(shape=(3,)))), None
+            return ops.add(total, ops.mul(entry, ops.rand_normal(shape=(3,)))), None
 
         return ops.scan(turn, ops.full(shape=(3,), value=0.0), x)[0]
 
     graph = opstage.record(program, Spec("T 3"))
     line = program.__code__.co_firstlineno + 2
-    with pytest.raises(UnsupportedError, match=rf"^rand_uniform at tests/graph/test_onnx_files\.py:{line}: "):
+    with pytest.raises(
+        UnsupportedError, match=rf"^rand_normal at tests/graph/test_onnx_files\.py:{line}: ONNX cannot say cos: "
+    ):
         model_of(graph)
 
 

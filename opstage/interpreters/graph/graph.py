@@ -110,8 +110,9 @@ class Graph:
         values   trees of arrays by argument, `{"params": params}`, or arrays by input, `{"params.w1": w1}`: these
                  inputs become constants of the model
 
-        Symbolic sizes stay symbolic. Raises UnsupportedError at an op that ONNX cannot say, UsageError where a value
-        does not fit or the package onnx is missing, and then writes nothing.
+        Symbolic sizes stay symbolic. Random draws are those of the input `step`, the same bits as anywhere else. Raises
+        UnsupportedError at an op that ONNX cannot say, UsageError where a value does not fit or the package onnx is
+        missing, and then writes nothing.
         """
         from .onnx import write_model
 

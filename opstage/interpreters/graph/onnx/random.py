@@ -1,15 +1,55 @@
-"""Random tensors, which ONNX cannot say."""
+"""Random tensors: the bits that every interpreter draws. ONNX's own random operators leave theirs to the runtime."""
 
 from __future__ import annotations
 
+import math
+
 from ....ops.catalogue import random
 from ....ops.primitive import Primitive
+from ....ops.splitmix import splitmix64
+from ....ops.types import INT64, Shape, TensorType, as_dtype
+from ...scalar import random as scalar
+from .nodes import Value
 from .rules import Rule
+from .words import UINT64, Word, constant
+from .writer import Writer
 
-_REASON = "its random operators draw other bits, and it says nothing of integers that overflow, which our own need"
 
-RULES: dict[Primitive, Rule] = {
-    random.RAND_UNIFORM: Rule(None, _REASON),
-    random.RAND_NORMAL: Rule(None, _REASON),
-    random.BERNOULLI_MASK: Rule(None, _REASON),
-}
+def _rand_uniform(
+    writer: Writer,
+    operands: tuple[Value, ...],
+    results: tuple[TensorType, ...],
+    /,
+    *,
+    shape: Shape,
+    seed: int,
+    site: int,
+    dtype: str,
+) -> tuple[str, ...]:
+    """All elements in a row, from the counters 0, 1, 2, …"""
+    word, (step, *iterations), storage = constant(writer), operands, as_dtype(dtype)
+    mix = scalar.splitmix64(word)
+    key = _key(writer, step, seed, site)
+    for iteration in iterations:
+        key = mix(key + _word(writer, iteration))
+    size = math.prod(shape)
+    counters = writer.node("Range", writer.number(0, INT64), writer.number(size, INT64), writer.number(1, INT64))
+    integers = scalar.uniform_integer(word, mix)(key, Word(writer, writer.converted(counters, UINT64)))
+    row = writer.node("Mul", writer.converted(integers.name, storage), writer.number(2.0**-24, storage))
+    return (writer.reshaped(row, (size,), shape),)
+
+
+def _key(writer: Writer, step: Value, seed: int, site: int) -> Word:
+    """`stream_key` as nodes. Draws at one site share it; draws of one seed share how it begins."""
+    word = constant(writer)
+    mix = scalar.splitmix64(word)
+    begun = writer.once(("key", seed, step.name), step, lambda: mix(word(splitmix64(seed)) + _word(writer, step)).name)
+    key = writer.once(("key", seed, site, step.name), step, lambda: mix(Word(writer, begun) + word(site)).name)
+    return Word(writer, key)
+
+
+def _word(writer: Writer, integer: Value) -> Word:
+    return Word(writer, writer.converted(integer, UINT64))
+
+
+RULES: dict[Primitive, Rule] = {random.RAND_UNIFORM: Rule(_rand_uniform)}

@@ -18,11 +18,11 @@ call to the op's decomposition, where ONNX's own operator means something else."
 
 
 class Rule(NamedTuple):
-    """says    what adds the nodes; None for an op that ONNX cannot say
-    note    where ONNX leaves open what Opstage fixes; of an op that it cannot say, why not
+    """says    what adds the nodes
+    note    where ONNX leaves open what Opstage fixes
     """
 
-    says: Says | None
+    says: Says
     note: str = ""
 
 

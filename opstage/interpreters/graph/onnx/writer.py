@@ -6,7 +6,7 @@ by its decomposition, so there is nothing else to say of it. An error names the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -40,6 +40,7 @@ class Writer(BaseInterpreter[Value]):
         "initializers",
         "types",
         "sizes",
+        "_inputs",
         "_root",
         "_names",
         "_known",
@@ -55,6 +56,7 @@ class Writer(BaseInterpreter[Value]):
         self.initializers: dict[str, npt.NDArray[Any]] = {}
         self.types: dict[str, TensorType] = {}
         self.sizes = Sizes(self)
+        self._inputs: set[str] = set()
         self._root = self.nodes
         self._names: dict[str, int] = {}
         self._known: dict[Any, str] = {}
@@ -73,6 +75,7 @@ class Writer(BaseInterpreter[Value]):
     def input(self, name: str, type: TensorType) -> Value:
         """A new input of the model, whose sizes others may be computed from."""
         value = Value(self.unique(name), type, self)
+        self._inputs.add(value.name)
         self.sizes.learn(value)
         return value
 
@@ -92,6 +95,18 @@ class Writer(BaseInterpreter[Value]):
         names = [i if isinstance(i, str) else i.name for i in inputs]
         (self._root if at_root else self.nodes).append(Node(op, names, outputs, attributes, name, self._origin()))
         return tuple(outputs)
+
+    def once(self, key: Any, x: Value, make: Callable[[], str]) -> str:
+        """The name of what `make` adds, which is a function of x: of an input, added once, outside of every loop."""
+        if x.name not in self._inputs:
+            return make()
+        if key not in self._known:
+            inside, self.nodes = self.nodes, self._root
+            try:
+                self._known[key] = make()
+            finally:
+                self.nodes = inside
+        return self._known[key]
 
     def _origin(self) -> str:
         if self._op is None:
@@ -209,10 +224,12 @@ class Writer(BaseInterpreter[Value]):
     def _bind(self, primitive: Primitive, refs: tuple[Value, ...], static: Static) -> tuple[Value, ...]:
         types = primitive.infer(tuple([ref.type for ref in refs]), static, self.cursor.region.name)
         rule = self.rules.get(primitive)
-        if rule is None or rule.says is None:
-            if rule is not None or primitive.decomposition is None:
-                why = rule.note if rule is not None else "no rule says it"
-                raise UnsupportedError(f"ONNX cannot say {primitive}: {why}; leave it out of the program")
+        if rule is None:
+            if primitive.decomposition is None:
+                raise UnsupportedError(
+                    f"ONNX cannot say {primitive}: no rule says it, and it has no decomposition; give it one, or leave "
+                    "it out of the program"
+                )
             return self.decompose(primitive, refs, static)
         if all(map(is_empty, types)):
             names: tuple[str, ...] | None = tuple([self.filled(t.shape, 0, t.dtype) for t in types])
