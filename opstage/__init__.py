@@ -27,6 +27,7 @@ from .training.module import ScalarModule, ScalarModuleDef
 from .training.param import Param
 from .training.session import Session
 from .training.trainer import ScalarTrainer, scalar_trainer
+from .training.validate import check_step
 
 __all__ = [
     "Aux",
@@ -50,6 +51,7 @@ __all__ = [
     "UsageError",
     "ValidationError",
     "check",
+    "check_step",
     "compile",
     "derived",
     "hvp",

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from ..experiment.settings import configure
-from ..init import build
+from ..interpreters.registry import make_interpreter
 from ..models import model as shipped_model
-from ..training.trainer import check_trainer
+from ..training.validate import check_step
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 
@@ -26,9 +26,8 @@ def check(model: str | None, config: Path | None, **flags: Any) -> int:
     settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
     options = settings.options
     chosen = shipped_model(settings.run.model, settings.model)
-    params = build(chosen.init, dtype=options.dtype, seed=options.seed)
-    state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
-    report = check_trainer(chosen.loss, params, *chosen.batch, options=options, state=state)
+    make_interpreter(options)  # options that name none are unusable, which is no finding
+    report = check_step(chosen.loss, chosen.init, *chosen.batch, options=options, state=chosen.state)
     click.echo(f"{settings.run.model}, one training step:")
     for name, type_ in report.inputs:
         click.echo(f"  {name:<28} {type_}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import optree
 
 from .dims import Dim, DimExpr, DimScope
-from .errors import SourceLine, UsageError, user_frame
-from .trees import flatten, leaf
+from .dims.notation import parse_expression, parse_relations
+from .errors import SourceLine, UsageError, nearest, user_frame
+from .trees import flatten, leaf, unflatten
 from .types import DType, TensorType, as_dtype, dtype_name, is_float
 
 
@@ -48,10 +50,14 @@ class Spec:
         extras += f", where={list(self.where)!r}" if self.where else ""
         return f'Spec("{shape}"{extras})'
 
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The dims one by one: ints, names and expressions as text, and dims."""
+        return tuple(self.shape.split() if isinstance(self.shape, str) else self.shape)
+
     def bind(self, scope: DimScope, default: DType) -> TensorType:
         """The type this Spec stands for, its names taken in `scope`; its constraints are left to `declare`."""
-        entries = self.shape.split() if isinstance(self.shape, str) else self.shape
-        shape = tuple(_dim(scope, entry, self) for entry in entries)
+        shape = tuple(_dim(scope, entry, self) for entry in self.entries)
         dtype = default if self.dtype is None else as_dtype(self.dtype)
         # a program computes in one float dtype: floats are cast to it on entry, whatever they come as
         return TensorType(shape, default if is_float(dtype) else dtype)
@@ -73,7 +79,8 @@ def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:
 
 
 def as_specs(tree: Any) -> Any:
-    """A pytree whose leaves are Specs, from one of Specs, arrays, numbers, and tuples of sizes (which are shapes)."""
+    """A pytree whose leaves are Specs, from one of Specs, arrays, numbers, declared parameters, and tuples of sizes
+    (which are shapes)."""
     flatten(tree)  # makes dataclasses known to optree
     return optree.tree_map(_as_spec, tree, is_leaf=_is_shape, namespace="opstage")
 
@@ -90,6 +97,8 @@ def _as_spec(value: Any) -> Spec:
     if _is_shape(value):
         return Spec(value)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and not hasattr(value, "dtype"):
+        return Spec(shape)  # such as a declared parameter, which is a float of the program's dtype
     if shape is None or dtype is None:
         array = np.asarray(value)
         shape, dtype = array.shape, array.dtype
@@ -99,3 +108,39 @@ def _as_spec(value: Any) -> Spec:
     if dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4):
         return Spec(tuple(shape), "int64")
     return Spec(tuple(shape), None if dtype.kind in "fO" else dtype_name(dtype))
+
+
+def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> Any:
+    """A pytree of Specs with numbers put in for some of the named dims; constraints go on for the other names.
+
+    Raises `UsageError` for a name that no Spec has, a size below 0 and a constraint that does not hold; `whose` Specs
+    they are is for the message.
+    """
+    specs, structure = flatten(tree)
+    scope, met = DimScope(), dict[str, None]()
+
+    def size(name: str) -> Dim:
+        met[name] = None
+        return sizes[name] if name in sizes else scope.dim(name)
+
+    shapes = [tuple(parse_expression(str(entry), size) for entry in spec.entries) for spec in specs]
+    at = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    for name, value in sizes.items():
+        if name not in met:
+            raise UsageError(f"{whose} has no size {name!r}{nearest(name, met)}; it has {', '.join(met) or 'none'}")
+        if value < 0:
+            raise UsageError(f"{whose} at {at}: a size is at least 0")
+    result = []
+    for spec, shape in zip(specs, shapes):
+        where = []
+        for constraint in spec.where:
+            for left, relation, right in parse_relations(constraint, size):
+                if not (isinstance(left, int) and isinstance(right, int)):
+                    where.append(f"{left} {relation} {right}")
+                elif not _RELATIONS[relation](left, right):
+                    raise UsageError(f"{whose} at {at}: {constraint} does not hold")
+        result.append(Spec(shape, spec.dtype, where))
+    return unflatten(structure, result)
+
+
+_RELATIONS = {"==": operator.eq, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}

@@ -65,7 +65,8 @@ def as_dtype(name: str | DType) -> DType:
 
 def dtype_name(dtype: DType) -> str:
     """The name by which users know `dtype` (`exact` for arrays of fractions)."""
-    return _NAMES.get(dtype, str(dtype))
+    name = _NAMES.get(dtype)
+    return str(dtype) if name is None else name
 
 
 def is_float(dtype: DType) -> bool:

@@ -32,7 +32,7 @@ from .param import Param
 from .parameters import as_param, get_values, requires_grad_flags, set_values
 from .saved import OptimizerValues, TrainerValues, require_fit
 from .step import Clip, LossProgram, forward_program, gradient_program, step_program
-from .validate import validate_step
+from .validate import check_step
 
 
 @final
@@ -331,11 +331,18 @@ class ScalarTrainer:
         )
         return unflatten(structure, outputs if keep else [self._host(ref) for ref in outputs])
 
-    def report(self, *specs: Any) -> Report:
-        """The shape checker's report on one whole training step, for batches of `specs`."""
+    def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
+        """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
         state = unflatten(self._state_structure, [_type_spec(leaf) for leaf in self._state_leaves])
-        return validate_step(
-            self._program(True), self._params, self._names, state, specs, self._contract.names, self.options
+        return check_step(
+            self._loss,
+            unflatten(self._structure, [_type_spec(param) for param in self._params]),
+            *specs,
+            optimizer=optimizer,
+            state=state if self._has_state else None,
+            options=self.options,
+            requires_grad=[param.requires_grad for param in self._params],
+            clip=self._clip,
         )
 
     def _validate(self, specs: tuple[Any, ...]) -> None:
@@ -370,15 +377,6 @@ def scalar_trainer(
     With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report.
     """
     return ScalarTrainer(loss, params, specs, options if options is not None else Options(), requires_grad, state, clip)
-
-
-def check_trainer(
-    loss: Callable[..., Any], params: Any, *specs: Any, options: Options | None = None, state: Any = None
-) -> Report:
-    """The report that `scalar_trainer` would raise over, without a trainer."""
-    options = options if options is not None else Options()
-    unvalidated = scalar_trainer(loss, params, *specs, options=options.replace(validate=False), state=state)
-    return unvalidated.report(*specs)
 
 
 def batch_names(loss: Callable[..., Any], specs: tuple[Any, ...], *, skip: int) -> list[str]:

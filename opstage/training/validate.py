@@ -1,50 +1,81 @@
-"""Checking a whole training step on shapes alone: forward, backward and update."""
+"""Checking a whole training step on shapes alone: forward, backward, clipping and update."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ..interpreters.shape_check import Report, check_base_program
-from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, structure_paths, unflatten
-from ..ops.types import dtype_name
+from ..api import argument_paths, with_train
+from ..interpreters.shape_check import Report, check_base_program, unusable
+from ..ops.errors import OpstageError
+from ..ops.spec import as_specs
+from ..ops.trees import flatten, paths
+from ..ops.types import as_dtype, is_float
 from ..options import Options
 from . import optim
-from .param import Param
-from .step import LossProgram, step_program
+from .layout import StepLayout, step_layout
+from .optim import Optimizer
+from .parameters import requires_grad_flags
+from .step import Clip, LossProgram
 
 
-def validate_step(
-    program: LossProgram,
-    params: Sequence[Param],
-    names: Sequence[str],
-    state: Any,
-    specs: tuple[Any, ...],
-    batch_names: Sequence[str],
-    options: Options,
+def check_step(
+    loss: Callable[..., Any],
+    params: Any,
+    *batch: Any,
+    optimizer: Optimizer | None = None,
+    state: Any = None,
+    options: Options | None = None,
+    requires_grad: Any = None,
+    clip: Clip | None = None,
 ) -> Report:
-    """The report on one training step with plain SGD, whose update has the shapes of every other optimizer's."""
-    leaves: list[Spec] = [Spec(tuple(param.shape), dtype_name(param.dtype)) for param in params]
-    state_specs, state_structure = flatten(state)
-    batch_specs, batch_structure = flatten(tuple(as_specs(tree) for tree in specs))
-    step = step_program(program, optim.sgd(lr=1.0), None)
+    """Check one whole training step of `loss(ops, params, *batch)` without data: forward, backward, clipping, update.
 
-    def base(ops: Any, *refs: Any) -> Any:
-        cut, end = len(leaves), len(leaves) + len(state_specs)
-        slots = [() for param in params if param.requires_grad]
-        scalars = {"lr": refs[-1]}
-        return step(
-            ops,
-            list(refs[:cut]),
-            slots,
-            scalars,
-            unflatten(state_structure, refs[cut:end]),
-            unflatten(batch_structure, refs[end:-1]),
+    Arguments are those of `scalar_trainer`, but nothing in them needs to exist: parameters, state and batch are pytrees
+    of Specs, arrays, declared parameters and tuples of sizes. The optimizer is SGD if none is given, whose update has
+    the shapes of every other. Raises nothing: what is wrong is in the report.
+    """
+    options = options if options is not None else Options()
+    try:
+        layout = training_layout(
+            loss,
+            params,
+            *batch,
+            optimizer=optimizer,
+            state=state,
+            options=options,
+            requires_grad=requires_grad,
+            clip=clip,
         )
+    except OpstageError as error:
+        return unusable("Spec", error, options)
+    return check_layout(layout, options)
 
-    every = [*leaves, *state_specs, *batch_specs, Spec(())]
-    labels = [f"params.{name}" for name in names]
-    labels += [f"state.{path}" if path else "state" for path in structure_paths(state_structure)]
-    labels += list(batch_names) if batch_names else [f"batch[{i}]" for i in range(len(batch_specs))]
-    return check_base_program(base, every, [*labels, "lr"], options, parameters=len(leaves))
+
+def check_layout(layout: StepLayout, options: Options) -> Report:
+    """The report on a step, whose parameters, state and batch come first among its inputs."""
+    return check_base_program(layout.program, layout.specs, layout.names, options, parameters=layout.parameters)
+
+
+def training_layout(
+    loss: Callable[..., Any],
+    params: Any,
+    *batch: Any,
+    optimizer: Optimizer | None = None,
+    state: Any = None,
+    options: Options | None = None,
+    requires_grad: Any = None,
+    clip: Clip | None = None,
+) -> StepLayout:
+    """The step that `check_step` checks. Raises UsageError for what cannot be read as specs."""
+    options = options if options is not None else Options()
+    dtype = as_dtype(options.dtype)
+    leaves, structure = flatten(as_specs(params))
+    specs = tuple(as_specs(tree) for tree in batch)
+    flags = requires_grad_flags(params, requires_grad, options)
+    trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, leaves)]
+    names = argument_paths(loss, (*(None,) * (1 if state is None else 2), *specs)) if specs else []
+    program = LossProgram(with_train(loss, True), structure, tuple(trained), state is not None)
+    chosen = optimizer if optimizer is not None else optim.sgd(lr=1.0)
+    held = None if state is None else as_specs(state)
+    return step_layout(program, leaves, paths(as_specs(params)), held, specs, names, dtype, chosen, clip)

@@ -11,7 +11,8 @@ from opstage.init import build
 from opstage.models import Model, model
 from opstage.ops.trees import flatten, map_leaves, paths
 from opstage.training.recipes import recipe
-from opstage.training.trainer import check_trainer, scalar_trainer
+from opstage.training.trainer import scalar_trainer
+from opstage.training.validate import check_step
 
 FLOAT64 = opstage.Options(dtype="float64")
 
@@ -27,7 +28,7 @@ def built(declarations: Any, seed: int = 0) -> Any:
 
 def require_right_for_every_batch_size(name: str) -> None:
     made = model(name)
-    report = check_trainer(made.loss, build(made.init), *made.batch, state=built(made.state))
+    report = check_step(made.loss, made.init, *made.batch, state=made.state)
     assert report.ok, str(report)
     assert "B" in str(report.cost), "the batch size should be symbolic"
 

@@ -20,7 +20,8 @@ from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
 from opstage.tensors import encode
 from opstage.training.recipes import recipe, text_windows
-from opstage.training.trainer import check_trainer, scalar_trainer
+from opstage.training.trainer import scalar_trainer
+from opstage.training.validate import check_step
 
 from .by_recipe import trained
 from .common import FLOAT64, require_gradients
@@ -119,7 +120,7 @@ def test_metrics_are_bits_per_byte() -> None:
 
 def test_the_training_step_is_right_for_every_batch_and_length() -> None:
     made = model("gpt")
-    report = check_trainer(made.loss, build(made.init), *made.batch)
+    report = check_step(made.loss, made.init, *made.batch)
     assert report.ok, str(report)
     assert "B*T**2" in str(report.cost), "attention is quadratic in the length"
 

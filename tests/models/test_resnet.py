@@ -9,7 +9,8 @@ from opstage.models import resnet
 from opstage.ops.trees import flatten, paths
 from opstage.training import optim
 from opstage.training.recipes import recipe
-from opstage.training.trainer import ScalarTrainer, check_trainer, scalar_trainer
+from opstage.training.trainer import ScalarTrainer, scalar_trainer
+from opstage.training.validate import check_step
 
 from .by_recipe import trained
 from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
@@ -41,7 +42,7 @@ def test_every_normalization_has_its_statistics() -> None:
 
 
 def test_the_report_of_a_check_names_the_statistics() -> None:
-    report = check_trainer(SMALL.loss, built(SMALL.init), *SMALL.batch, state=built(SMALL.state))
+    report = check_step(SMALL.loss, SMALL.init, *SMALL.batch, state=SMALL.state)
     names = [name for name, _ in report.inputs]
     assert [name for name in names if name.startswith("state")] == [f"state.{path}" for path in paths(SMALL.state)]
 

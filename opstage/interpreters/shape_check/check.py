@@ -8,7 +8,6 @@ from typing import Any
 
 from ...ops.dims import UNKNOWN, UnknownDimError
 from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_user_file, nearest
-from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
 from ...options import Options
@@ -95,7 +94,7 @@ def _report(
         errors=(*ops.findings, *errors),
         conditions=tuple(ops.assumptions),
         outputs=outputs,
-        cost=Cost(ops.flops, ops.bytes),
+        cost=ops.cost,
         ops=ops.bound_ops,
         parameters=parameters,
         inputs=inputs,

@@ -35,7 +35,18 @@ from ..interpreter import BaseInterpreter, Typed
 from .history import Entry, History, Named
 from .report import Assumption, Finding
 
-_Inferred = tuple[tuple[TensorType, ...], Cost]
+
+class _Inferred:
+    """What a call gives and costs, and how many calls were like it: sums of formulas are made once, at the end."""
+
+    __slots__ = ("outputs", "cost", "calls")
+
+    def __init__(self, outputs: tuple[TensorType, ...], cost: Cost):
+        self.outputs = outputs
+        self.cost = cost
+        self.calls = 0
+
+
 _RULES: dict[type[LocatedError], str] = {
     ShapeError: "shape",
     DtypeError: "dtype",
@@ -71,8 +82,6 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "findings",
         "assumptions",
         "bound_at",
-        "flops",
-        "bytes",
         "bound_ops",
         "history",
         "made",
@@ -91,8 +100,6 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.findings: list[Finding] = []
         self.assumptions: list[Assumption] = []
         self.bound_at: dict[str, str] = {}
-        self.flops: Any = 0
-        self.bytes: Any = 0
         self.bound_ops = 0
         self.history = History()
         self.made = 0  # how many tensors there have been
@@ -164,22 +171,21 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         if inferred is None:
             try:
                 outputs = primitive.infer(types, static, self.cursor.region.name)
-                inferred = outputs, primitive.cost(types, outputs, static)
+                inferred = _Inferred(outputs, primitive.cost(types, outputs, static))
             except LocatedError as error:
                 if not self.collect:
                     raise
                 if not doubtful:
                     self.findings.append(self._finding(error, primitive, refs, static))
-                inferred = _guess(primitive, types), Cost(0, UNKNOWN)
+                inferred = _Inferred(_guess(primitive, types), Cost(0, UNKNOWN))
             else:
                 self._require_kernel(primitive, refs, static)
                 self._memo[key] = inferred
                 self._note_conditions(primitive)
-        outputs, cost = inferred
+        outputs, cost = inferred.outputs, inferred.cost
         doubtful = doubtful or cost.bytes is UNKNOWN  # an error just now, or one in the body of a loop
         if not doubtful:
-            self.flops = self.flops + cost.flops
-            self.bytes = self.bytes + cost.bytes
+            inferred.calls += 1
         outs = tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
         cursor = self.cursor
         self.history.entries.append(
@@ -216,6 +222,17 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self._require_kernel(primitive, refs, static)
         self._note_conditions(primitive)
         return outputs
+
+    @property
+    def cost(self) -> Cost:
+        """Of everything so far."""
+        flops: Any = 0
+        bytes_: Any = 0
+        for inferred in self._memo.values():
+            if inferred.calls:
+                flops = flops + inferred.calls * inferred.cost.flops
+                bytes_ = bytes_ + inferred.calls * inferred.cost.bytes
+        return Cost(flops, bytes_)
 
     def _stand(self) -> Place | None:
         """Count an op, and note its place: what its derivative rules do later, they do on its behalf."""
