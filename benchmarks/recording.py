@@ -22,8 +22,8 @@ import numpy as np
 import opstage
 from benchmarks.against_peers import machine
 from benchmarks.choices import positive
+from benchmarks.programs import chain
 from benchmarks.report import RESULTS
-from benchmarks.sides.opstage_eager import chain
 from opstage import Options, Spec
 
 LENGTHS = (1000, 2000, 4000, 8000, 16000)

@@ -1,13 +1,13 @@
-"""Opstage compiled: the programs of `opstage_eager`, each recorded once and run as machine code."""
+"""Opstage compiled: each program recorded once and run as machine code. Without numba, if that is found on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.sides import opstage_eager
+from benchmarks import programs
 from opstage import Options
 
 
 def step(workload: Any) -> Callable[[], float]:
-    return opstage_eager.step(workload, Options(backend="compiled"))
+    return programs.step(workload, Options(backend="compiled"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import against_peers, page, recording, report, run_side
+from benchmarks import against_peers, page, programs, recording, report, run_side
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
@@ -161,5 +161,5 @@ def test_both_of_our_sides_take_the_same_steps(workload: Any) -> None:
 
 
 def test_a_chain_is_recorded_op_by_op() -> None:
-    assert len(recording.record(opstage_eager.chain(12)).body.equations) == 13
+    assert len(recording.record(programs.chain(12)).body.equations) == 13
     assert recording.measure(12, compiled=False)["record_bytes"] > 0

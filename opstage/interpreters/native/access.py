@@ -2,17 +2,17 @@
 
 Every access belongs to a *scope*, and memory of two scopes never overlaps, or only at the very element that is read and
 then written. Without this LLVM would compare all addresses before every loop, and give up where there are many.
+
+numba and LLVM are imported when the first function is made, for who only names scopes needs neither.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
-
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 READ = "read"
 """The scope of what is only read."""
@@ -20,13 +20,19 @@ READ = "read"
 WRITTEN = 48
 """How many scopes there are for what is written, `written(0)` and so on."""
 
-_KINDS: dict[str, tuple[Any, Any, int]] = {
-    "float32": (types.float32, ir.FloatType(), 4),
-    "float64": (types.float64, ir.DoubleType(), 8),
-    "int32": (types.int32, ir.IntType(32), 4),
-    "int64": (types.int64, ir.IntType(64), 8),
-    "bool": (types.uint8, ir.IntType(8), 1),
-}
+
+@cache
+def _tools() -> SimpleNamespace:
+    """What functions are made of; `kinds` are numba's type, LLVM's and the bytes, by dtype."""
+    ir, types = import_module("llvmlite.ir"), import_module("numba").types
+    kinds = {
+        "float32": (types.float32, ir.FloatType(), 4),
+        "float64": (types.float64, ir.DoubleType(), 8),
+        "int32": (types.int32, ir.IntType(32), 4),
+        "int64": (types.int64, ir.IntType(64), 8),
+        "bool": (types.uint8, ir.IntType(8), 1),
+    }
+    return SimpleNamespace(kinds=kinds, types=types, intrinsic=import_module("numba.extending").intrinsic)
 
 
 def written(i: int) -> str:
@@ -37,9 +43,10 @@ def written(i: int) -> str:
 @cache
 def load(dtype: str, scope: str = READ) -> Any:
     """`load(address, i)`: number i from an address."""
-    real, kind, size = _KINDS[dtype]
+    tools = _tools()
+    types, (real, kind, size) = tools.types, tools.kinds[dtype]
 
-    @intrinsic
+    @tools.intrinsic
     def load_number(typing, address, index):
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             base = builder.inttoptr(values[0], kind.as_pointer())
@@ -56,9 +63,10 @@ def load(dtype: str, scope: str = READ) -> Any:
 @cache
 def store(dtype: str, scope: str) -> Any:
     """`store(address, i, x)`: x as number i from an address."""
-    real, kind, size = _KINDS[dtype]
+    tools = _tools()
+    types, (real, kind, size) = tools.types, tools.kinds[dtype]
 
-    @intrinsic
+    @tools.intrinsic
     def store_number(typing, address, index, value):
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             base = builder.inttoptr(values[0], kind.as_pointer())

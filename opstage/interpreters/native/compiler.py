@@ -1,8 +1,10 @@
-"""Kernels from functions: compiled by numba once, kept on disk as object code, loaded by LLVM alone.
+"""Kernels from functions: compiled by numba once, kept on disk as object code, loaded without numba and LLVM.
 
 An entry on disk is named after the digest of all that decides it: the function's source, the sources of what it may
 call, the versions of numba, llvmlite and Python, and the processor. Its first bytes are a digest of the rest, so a
 damaged one is noticed and made anew; it is written under another name and renamed, so two processes may write it.
+
+A process that finds every kernel on disk imports neither numba nor LLVM, which take 120 MB once they have run.
 """
 
 from __future__ import annotations
@@ -11,15 +13,20 @@ import hashlib
 import logging
 import os
 import platform
+import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import objects
 from .folder import cache_folder, compiled_sources, compiling
+from .processor import processor
 
 _log = logging.getLogger(__name__)
 _ENTRY = "opstage_kernel"
@@ -34,7 +41,7 @@ class Kernel(NamedTuple):
 
 
 _kernels: dict[str, Kernel] = {}
-_engines: list[Any] = []  # they own the code
+_engines: list[Any] = []  # they own the code that LLVM has loaded
 
 
 def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kernel:
@@ -52,10 +59,28 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kern
                 code = _read(key)
                 if code is None:
                     _log.debug("compiling kernel %s", name)
+                    import_numba()
                     code = _compile(function(), entry)
                     _write(key, code)
                 kernel = _kernels[key] = Kernel(name, _load(code, entry))
     return kernel
+
+
+def import_numba() -> Any:
+    """numba, imported whole: were its import broken off by an interrupt, no second one in this process would succeed.
+
+    So another thread does it, and it is not told of signals.
+    """
+    if "numba" not in sys.modules:
+        thread = threading.Thread(target=_try_numba, name="import numba")
+        thread.start()
+        thread.join()
+    return import_module("numba")
+
+
+def _try_numba() -> None:
+    with suppress(Exception):  # whoever wants it imports it once more, and sees the error
+        import_module("numba")
 
 
 def is_known(content: str) -> bool:
@@ -84,21 +109,12 @@ define void @"{entry}"(i64 %lo, i64 %hi, i64 %worker, i64 %arguments) {{
 
 @cache
 def _environment() -> tuple[str, ...]:
-    llvm = import_module("llvmlite.binding")
-    return (
-        compiled_sources(),
-        version("numba"),
-        version("llvmlite"),
-        platform.python_version(),
-        llvm.get_process_triple(),
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-    )
+    return compiled_sources(), version("numba"), version("llvmlite"), platform.python_version(), *processor()
 
 
 def _compile(function: Callable[..., Any], entry: str) -> bytes:
     """Object code in which the kernel has the name `entry`."""
-    numba = import_module("numba")
+    numba = import_numba()
     llvm = _llvm()
     compiled = numba.cfunc("void(intp, intp, intp, uintp)", error_model="numpy", boundscheck=False)(function)
     module = llvm.parse_assembly(compiled.inspect_llvm())
@@ -143,6 +159,14 @@ def _relocation() -> str:
 
 
 def _load(code: bytes, entry: str) -> int:
+    try:
+        return objects.load(code, entry)
+    except objects.CannotLoad as error:  # another system or processor
+        _log.debug("LLVM loads %s: %s", entry, error)
+        return _load_by_llvm(code, entry)
+
+
+def _load_by_llvm(code: bytes, entry: str) -> int:
     llvm = _llvm()
     # A machine of its own: an engine takes it over.
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(

@@ -93,6 +93,21 @@ def call_kernel(typing, address, lo, hi, worker, arguments):  # type: ignore[no-
 
 
 @intrinsic
+def call_team(typing, address, function, arguments, counts, strides, data, threads):  # type: ignore[no-untyped-def]
+    """`parallel_for` of numba's pools, by address: `function(arguments, counts, strides, data)` on so many threads."""
+    word, number = ir.IntType(64), ir.IntType(32)
+    team = ir.FunctionType(ir.VoidType(), [*[word] * 7, number])
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        at, *words, threads = values
+        inner_dimensions, arrays = ir.Constant(word, 0), ir.Constant(word, 1)
+        builder.call(builder.inttoptr(at, team.as_pointer()), [*words, inner_dimensions, arrays, threads])
+        return context.get_dummy_value()
+
+    return types.void(*[_ADDRESS] * 6, types.int32), generate
+
+
+@intrinsic
 def call_number(typing, address, number):  # type: ignore[no-untyped-def]
     """`void f(int)`, by address."""
     function = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])

@@ -1,20 +1,30 @@
-"""The pool of threads, and schedules of kernels that it runs."""
+"""The pool of threads, and schedules of kernels that it runs.
 
-# mypy: disable-error-code="no-untyped-call, untyped-decorator"
+The pool is OpenMP's, reached by `parallel_for` of an extension module that comes with numba and needs nothing of it.
+What goes through a schedule is a kernel too. So a process that finds its kernels on disk runs them without numba, which
+takes 70 MB to load a function that is compiled for parallel execution.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import ctypes
+import inspect
+import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
+from importlib import import_module, machinery
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
 from .blas import find_blas
-from .compiler import Kernel
-from .folder import kept
+from .compiler import Kernel, compile_kernel, import_numba
 
 
 class Step(NamedTuple):
@@ -30,29 +40,29 @@ class Step(NamedTuple):
 class Schedule:
     """Steps to be run one after the other, all by one call. Memory that the arguments point to must stay alive."""
 
-    __slots__ = ("_steps", "_functions", "_counts", "_arguments")
+    __slots__ = ("_steps", "_table", "_words", "_address", "_drive")
 
     def __init__(self, steps: Sequence[Step]):
         self._steps = tuple(steps)  # their kernels and arguments are only pointed to below
-        self._functions = np.array([step.kernel.address for step in steps], np.uint64)
-        self._counts = np.array([step.tasks if step.parallel else -step.tasks for step in steps], np.int64)
-        self._arguments = np.array([step.arguments.ctypes.data for step in steps], np.uint64)
+        self._table = np.array(
+            [
+                (step.kernel.address, step.tasks if step.parallel else -step.tasks, step.arguments.ctypes.data)
+                for step in steps
+            ],
+            np.int64,
+        )
+        self._words = np.array([self._table.ctypes.data, *_fixed_words(), *[0] * 4], np.int64)
+        self._address = self._words.ctypes.data
+        self._drive = _drive()
 
     def run(self) -> None:
         """Do all steps. Python's lock is released meanwhile."""
-        _drive()(self._functions, self._counts, self._arguments, workers(), *thread_switches())
+        self._drive(0, len(self._steps), 0, self._address)
 
 
 def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
     """Do one step now."""
     Schedule((Step(kernel, tasks, arguments),)).run()
-
-
-@cache
-def workers() -> int:
-    """How many threads the pool has."""
-    numba = import_module("numba")
-    return int(numba.get_num_threads())
 
 
 @cache
@@ -62,36 +72,137 @@ def thread_switches() -> tuple[int, int]:
     return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
 
 
+# What goes through a schedule ----------------------------------------------------------------------------------------
+
+_WORDS = 12
+"""The words of a schedule.
+
+0 its table: of each step the kernel, the tasks, negative where they are not divided, and the arguments;
+1 … 3 set_threads, get_threads, parallel_for; 4 the kernel of `_part`; 5 the numbers of the workers, 6 how many, 7 how
+many bytes a number has; 8 … 11 what `_part` is given: kernel, tasks, arguments, workers
+"""
+_NUMBERS, _COUNT, _STRIDE, _GIVEN = (np.uint64(8 * word) for word in (5, 6, 7, 8))  # bytes; unsigned, as addresses are
+
+
+def _drive_factory() -> Any:
+    memory = import_module("opstage.interpreters.native.memory")
+    int64s, call_kernel, call_team = memory.int64s, memory.call_kernel, memory.call_team
+    call_number, ask_number = memory.call_number, memory.ask_number
+    words, numbers, count, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
+
+    def kernel(lo, hi, worker, arguments):
+        w = int64s(arguments, words)
+        table = int64s(w[0], 3 * hi)
+        before = 1
+        if w[1] != 0:
+            before = ask_number(w[2])
+            if before != 1:
+                call_number(w[1], 1)
+        for step in range(lo, hi):
+            function, tasks, own = table[3 * step], table[3 * step + 1], table[3 * step + 2]
+            if tasks < 0:
+                call_kernel(function, 0, -tasks, 0, own)
+            elif w[6] == 1:
+                call_kernel(function, 0, tasks, 0, own)
+            else:
+                w[8], w[9], w[10], w[11] = function, tasks, own, w[6]
+                call_team(
+                    w[3], w[4], arguments + numbers, arguments + count, arguments + stride, arguments + given, w[6]
+                )
+        if before != 1:
+            call_number(w[1], before)
+
+    return kernel
+
+
+def _part_factory() -> Any:
+    memory = import_module("opstage.interpreters.native.memory")
+    int64s, call_kernel = memory.int64s, memory.call_kernel
+
+    def kernel(arrays, counts, strides, given):
+        """As `parallel_for` calls it: with pointers to an array, its length and its stride, for one worker or more."""
+        w = int64s(given, 4)
+        count = int64s(counts, 1)[0]
+        workers = int64s(int64s(arrays, 1)[0], count)
+        for i in range(count):
+            worker = workers[i]
+            call_kernel(w[0], w[1] * worker // w[3], w[1] * (worker + 1) // w[3], worker, w[2])
+
+    return kernel
+
+
+@cache
+def _drive() -> Callable[[int, int, int, int], None]:
+    kernel = compile_kernel("drive", inspect.getsource(_drive_factory), _drive_factory)
+    integer = ctypes.c_int64
+    return ctypes.CFUNCTYPE(None, integer, integer, integer, ctypes.c_uint64)(kernel.address)
+
+
+@cache
+def _fixed_words() -> tuple[int, ...]:
+    """Words 1 … 7."""
+    part = compile_kernel("part", inspect.getsource(_part_factory), _part_factory)
+    numbers = _worker_numbers()
+    return *thread_switches(), _parallel_for(), part.address, numbers.ctypes.data, len(numbers), numbers.itemsize
+
+
+@cache
+def _worker_numbers() -> npt.NDArray[np.int64]:
+    return np.arange(workers())
+
+
+# The threads ---------------------------------------------------------------------------------------------------------
+
 _lock = threading.Lock()
 
 
 @cache
-def _drive() -> Any:
-    with _lock:
-        numba = import_module("numba")
+def workers() -> int:
+    """How many threads the pool has: as many as numba would, and asked of it only where it has been imported."""
+    if "numba" in sys.modules:
+        numba = import_numba()
         choose_layer(numba)
-        memory = import_module("opstage.interpreters.native.memory")
-        call_kernel, call_number, ask_number = memory.call_kernel, memory.call_number, memory.ask_number
-        prange = numba.prange
+        return int(numba.get_num_threads())
+    try:
+        return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
+    except (KeyError, ValueError):
+        known = getattr(os, "sched_getaffinity", None)
+        return max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
 
-        def drive(functions, counts, arguments, threads, set_threads, get_threads):  # type: ignore[no-untyped-def]
-            before = 0
-            if set_threads != 0:
-                before = ask_number(get_threads)
-                if before != 1:
-                    call_number(set_threads, 1)
-            for step in range(len(functions)):
-                function, count, words = functions[step], counts[step], arguments[step]
-                if count < 0:
-                    call_kernel(function, 0, -count, 0, words)
-                else:
-                    for worker in prange(threads):
-                        call_kernel(function, count * worker // threads, count * (worker + 1) // threads, worker, words)
-            if set_threads != 0 and before != 1:
-                call_number(set_threads, before)
 
-        signature = "void(uint64[::1], int64[::1], uint64[::1], int64, uint64, uint64)"
-        return kept(lambda keep: numba.njit(signature, parallel=True, nogil=True, cache=keep)(drive))
+@cache
+def _parallel_for() -> int:
+    """The address of `parallel_for`, its threads started."""
+    count = workers()
+    with _lock:
+        chosen = os.environ.get("NUMBA_THREADING_LAYER") not in (None, "default", "omp")
+        layer = None if chosen or "numba" in sys.modules else _openmp()
+        if layer is not None:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(layer.launch_threads)(count)
+        else:
+            numba = import_numba()
+            choose_layer(numba)
+            numba.get_num_threads()  # starts them
+            modules = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+            layer = import_module(f"numba.np.ufunc.{modules[numba.threading_layer()]}")
+    return int(layer.parallel_for)
+
+
+def _openmp() -> Any:
+    """numba's module for OpenMP, without numba; None where there is none."""
+    found = find_spec("numba")
+    for folder in (found.submodule_search_locations if found is not None else None) or ():
+        for suffix in machinery.EXTENSION_SUFFIXES:
+            path = Path(folder, "np", "ufunc", f"omppool{suffix}")
+            spec = spec_from_file_location("omppool", path) if path.exists() else None
+            if spec is not None and spec.loader is not None:
+                try:
+                    module = module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                except ImportError:
+                    continue
+                return module
+    return None
 
 
 def choose_layer(numba: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...native.compiler import Kernel, compile_kernel
+from ...native.processor import has_avx512
 from .convolution import WORDS
 
 ROWS = 4
@@ -28,10 +29,9 @@ VECTORS = 4
 """Vectors of neighbouring windows of a tile."""
 
 
-@cache
 def has_registers() -> bool:
     """Whether the processor has the registers for a tile: with AVX-512, 32 of 64 bytes."""
-    return bool(import_module("llvmlite.binding").get_host_cpu_features().get("avx512f"))
+    return has_avx512()
 
 
 @cache
