@@ -20,11 +20,12 @@ class Param:
     """A value that training changes, whether it takes a gradient, and a name for messages.
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
-    mirror alone, and the host copy is made when someone asks for `value`. No array is ever written in place: a new
-    value replaces the old one, so whoever still holds the old one holds it unchanged.
+    mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. No
+    array is ever written in place: a new value replaces the old one, so whoever still holds the old one holds it
+    unchanged.
     """
 
-    __slots__ = ("name", "_requires_grad", "_version", "_host", "_mirror", "_home", "_host_stale", "__weakref__")
+    __slots__ = ("name", "shape", "dtype", "_requires_grad", "_version", "_host", "_mirror", "_home", "__weakref__")
 
     def __init__(
         self,
@@ -40,21 +41,15 @@ class Param:
         """
         self.name = name
         self._version = 0
-        self._host = _owned(value, None if dtype is None else as_dtype(dtype), self)
+        host = _owned(value, None if dtype is None else as_dtype(dtype), self)
+        self._host: Array | None = host  # None where the mirror is newer
+        self.shape: tuple[int, ...] = host.shape
+        self.dtype: DType = host.dtype
         self._mirror: Any = None
         self._home: BaseInterpreter[Any] | None = None
-        self._host_stale = False
         self.requires_grad = requires_grad
 
     # What it is -----------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._host.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self._host.dtype
 
     @property
     def requires_grad(self) -> bool:
@@ -88,15 +83,13 @@ class Param:
     @property
     def value(self) -> Array:
         """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
-        self._synchronise()
-        view = self._host.view()
+        view = self._synchronised().view()
         view.flags.writeable = False
         return view
 
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         self._host = self.checked(value)
-        self._host_stale = False
         self._mirror = self._home = None
         self._version += 1
 
@@ -122,7 +115,7 @@ class Param:
     @property
     def host_stale(self) -> bool:
         """Whether the mirror is newer than the host's copy."""
-        return self._host_stale
+        return self._host is None
 
     def mirror(self, interpreter: BaseInterpreter[Any]) -> Any:
         """The value on `interpreter`: the one that is there, or the host's value put there."""
@@ -133,8 +126,7 @@ class Param:
                     f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
                     op="Param",
                 )
-            self._synchronise()
-            self._mirror, self._home = interpreter.put(self._host), interpreter
+            self._mirror, self._home = interpreter.put(self._synchronised()), interpreter
         return self._mirror
 
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
@@ -144,7 +136,7 @@ class Param:
 
     def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """`commit` of a value that `accept` has let through: nothing here can fail."""
-        self._mirror, self._home, self._host_stale = value, interpreter, True
+        self._mirror, self._home, self._host = value, interpreter, None
         self._version += 1
 
     def accept(self, value: Any) -> None:
@@ -158,13 +150,15 @@ class Param:
 
     def release_mirror(self) -> None:
         """Give the interpreter's copy up; the host's copy is brought up to date first."""
-        self._synchronise()
+        self._synchronised()
         self._mirror = self._home = None
 
-    def _synchronise(self) -> None:
-        if self._host_stale and self._home is not None:
+    def _synchronised(self) -> Array:
+        """The host's copy, brought up to date."""
+        if self._host is None:
+            assert self._home is not None
             self._host = np.asarray(self._home.get(self._mirror))
-            self._host_stale = False
+        return self._host
 
 
 def _owned(value: Any, dtype: DType | None, param: Param) -> Array:

@@ -157,6 +157,17 @@ def test_on_the_cpu_the_mirror_is_the_host_array_itself() -> None:
     assert new.flags.writeable
 
 
+def test_a_copy_that_is_out_of_date_takes_no_memory() -> None:
+    ops = make_interpreter(Options())
+    param = Param(np.zeros(3, np.float32))
+    first = weakref.ref(param.mirror(ops))
+    param.commit(np.ones(3, np.float32), ops)
+    gc.collect()
+    assert first() is None
+    assert (param.shape, param.dtype) == ((3,), np.float32)
+    np.testing.assert_array_equal(param.value, 1)
+
+
 def test_a_commit_of_another_type_is_refused() -> None:
     device = Device()
     param = Param(np.zeros(3, np.float32), name="w")
