@@ -183,7 +183,12 @@ class LocatedError(OpstageError):
 
 
 class ShapeError(LocatedError, ValueError):
-    """Shapes, ranks or static parameters that do not fit an op."""
+    """Shapes, ranks or static parameters that do not fit an op.
+
+    `constraint` is one on the named dims that would rule the error out, as a Spec's `where` takes it, if there is any.
+    """
+
+    constraint: str | None = None
 
 
 class DtypeError(LocatedError, TypeError):

@@ -11,7 +11,7 @@ import numpy as np
 import optree
 
 from .dims import Dim, DimExpr, DimScope
-from .dims.notation import parse_expression, parse_relations
+from .dims.notation import parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, nearest, user_frame
 from .trees import flatten, leaf, unflatten
 from .types import DType, TensorType, as_dtype, dtype_name, is_float
@@ -22,8 +22,9 @@ from .types import DType, TensorType, as_dtype, dtype_name, is_float
 class Spec:
     """What is known of a tensor before there is one.
 
-    shape   dims separated by spaces: integers, names, and expressions of them without spaces (`"B T 3*H D//2"`); or a
-            tuple of ints, names and dims. A name means one size wherever it stands in one check, and is at least 1.
+    shape   dims separated by spaces: integers, names, and expressions of them, which hold spaces only in parentheses
+            (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means one size wherever it stands
+            in one check, and is at least 1.
     dtype   None is the program's float dtype
     where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
     """
@@ -53,7 +54,7 @@ class Spec:
     @property
     def entries(self) -> tuple[Any, ...]:
         """The dims one by one: ints, names and expressions as text, and dims."""
-        return tuple(self.shape.split() if isinstance(self.shape, str) else self.shape)
+        return tuple(split_outside(self.shape, " \t\n") if isinstance(self.shape, str) else self.shape)
 
     def bind(self, scope: DimScope, default: DType) -> TensorType:
         """The type this Spec stands for, its names taken in `scope`; its constraints are left to `declare`."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opstage.ops.dims import (
@@ -29,6 +28,8 @@ from opstage.ops.dims import (
     rsqrt,
 )
 from opstage.ops.errors import ShapeError, UsageError
+
+from .dim_cases import each, sized
 
 NAMES = ("A", "B", "C")
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -68,9 +69,12 @@ def exactly(value: int | float | Fraction) -> sympy.Rational:
     return sympy.Rational(Fraction(value).numerator, Fraction(value).denominator)
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
-@given(reals, st.lists(values, min_size=2, max_size=2))
-def test_reals_evaluate_to_sympy_s_values(expression: Any, envs: list[dict[str, int]]) -> None:
+@sized
+def test_reals_evaluate_to_sympy_s_values(count: int) -> None:
+    each(count, _evaluates_to_sympy_s_value, reals, st.lists(values, min_size=2, max_size=2))
+
+
+def _evaluates_to_sympy_s_value(expression: Any, envs: list[dict[str, int]]) -> None:
     scope = DimScope()
     try:
         real = compute(expression, {name: scope.dim(name) for name in NAMES}, lambda value: value)
@@ -85,12 +89,13 @@ def test_reals_evaluate_to_sympy_s_values(expression: Any, envs: list[dict[str, 
         assert math.isclose(evaluate(real, env), float(expected), rel_tol=1e-13, abs_tol=1e-12 * size)
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
-@given(
-    st.recursive(st.sampled_from((*NAMES, 2, Fraction(1, 3))), lambda x: st.tuples(st.sampled_from("+*/"), x, x)),
-    values,
-)
-def test_rational_expressions_round_once(expression: Any, env: dict[str, int]) -> None:
+@sized
+def test_rational_expressions_round_once(count: int) -> None:
+    leaves = st.sampled_from((*NAMES, 2, Fraction(1, 3)))
+    each(count, _rounds_once, st.recursive(leaves, lambda x: st.tuples(st.sampled_from("+*/"), x, x)), values)
+
+
+def _rounds_once(expression: Any, env: dict[str, int]) -> None:
     scope = DimScope()
     number: Callable[[Any], Any] = Fraction
     real = compute(expression, {name: scope.dim(name) for name in NAMES}, number)

@@ -26,7 +26,7 @@ from ...ops.cursor import Region
 from ...ops.dims import Dim, DimExpr, DimFloat, DimScope
 from ...ops.dims import polynomial as poly
 from ...ops.dims import terms as algebra
-from ...ops.dims.notation import parse_relations
+from ...ops.dims.notation import parse_relations, split_outside
 from ...ops.dims.relation import claim_of
 from ...ops.errors import OpstageError, UsageError
 from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, show_shape
@@ -59,8 +59,7 @@ def read_type(text: str, scope: DimScope) -> TensorType:
     shape, _, dtype = text.rpartition(" ")
     if not (shape.startswith("(") and shape.endswith(")")):
         raise UsageError(f"{text!r} is no type; one is written like (B, 3) float32")
-    entries = [entry for entry in shape[1:-1].split(",") if entry.strip()]
-    return TensorType(tuple([scope.parse(entry) for entry in entries]), as_dtype(dtype))
+    return TensorType(tuple([scope.parse(entry) for entry in split_outside(shape[1:-1], ",")]), as_dtype(dtype))
 
 
 # Static parameters ----------------------------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ def _read(node: ast.expr, scope: DimScope, body: Callable[[int], Body]) -> Any:
             return scope.intern_real(_terms(argument, scope))
         case ast.Call(func=ast.Name(id="body"), args=[ast.Constant(value=int() as position)]):
             return body(position)
-        case ast.Name() | ast.BinOp() | ast.UnaryOp():
+        case ast.Name() | ast.BinOp() | ast.UnaryOp() | ast.Call(func=ast.Name(id="min" | "max")):
             return scope.parse(ast.unparse(node))
         case _:
             _unreadable(node)
@@ -151,7 +150,7 @@ def _terms(node: ast.expr, scope: DimScope) -> algebra.Terms:
             return algebra.power(scope, _terms(operand, scope), 1)
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)) if power <= _LARGEST_POWER:
             return algebra.power(scope, _terms(left, scope), 2 * power)
-        case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
+        case ast.BinOp(op=ast.FloorDiv() | ast.Mod()) | ast.Call(func=ast.Name(id="min" | "max")):
             return algebra.of_polynomial(_polynomial(scope.parse(ast.unparse(node))))
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as sign, right=right):
             factor = 1 if isinstance(sign, ast.Add) else -1

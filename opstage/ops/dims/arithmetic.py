@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from ..errors import ShapeError
+from ..errors import ShapeError, UsageError
+from . import canonical
 from . import polynomial as poly
-from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero
-from .problems import MissingSizeError, UndecidedDimError, UnknownDimError
+from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
+from .problems import MissingSizeError, UnknownDimError
 from .real import DimFloat
-from .relation import Message, Verdict, at_most, require_divides
+from .relation import Message, claim_of, require_divides
 
 T = TypeVar("T")
 
@@ -36,28 +37,42 @@ def exact_div(a: Dim, b: Dim, message: Message) -> Dim:
     return floor_div(a, b)
 
 
-def maximum(a: Dim, b: Dim) -> Dim:
-    """The greater of two dims where one is at least the other for every allowed value; else `UndecidedDimError`."""
-    return b if _is_at_most(a, b, "maximum") else a
+def maximum(*dims: Dim) -> Dim:
+    """The greatest of one or more dims, less those that another one is shown to reach for every allowed value."""
+    return _extremum(dims, greatest=True, declared=True)
 
 
-def minimum(a: Dim, b: Dim) -> Dim:
-    """The smaller of two dims where one is at most the other for every allowed value; else `UndecidedDimError`."""
-    return a if _is_at_most(a, b, "minimum") else b
+def minimum(*dims: Dim) -> Dim:
+    """The least of one or more dims, less those that are shown to reach another one for every allowed value."""
+    return _extremum(dims, greatest=False, declared=True)
 
 
-def _is_at_most(a: Dim, b: Dim, what: str) -> bool:
-    a, b = as_dim(a), as_dim(b)
-    if a is UNKNOWN or b is UNKNOWN:
-        return (a is UNKNOWN) == (what == "minimum")  # either way the result is UNKNOWN
-    if at_most(a, b) is Verdict.proved:
-        return True
-    if at_most(b, a) is Verdict.proved:
-        return False
-    raise UndecidedDimError(
-        f"the {what} of {a} and {b} is not decided by what is declared; "
-        f'declare where=["{a} <= {b}"] or where=["{b} <= {a}"]'
-    )
+def written_extremum(dims: Iterable[Dim], greatest: bool) -> Dim:
+    """The least or greatest of one or more dims as its text is read: of one form, whatever was declared."""
+    return _extremum(tuple(dims), greatest, declared=False)
+
+
+def _extremum(dims: tuple[Dim, ...], greatest: bool, declared: bool) -> Dim:
+    dims = tuple([as_dim(d) for d in dims])
+    if not dims:
+        raise UsageError("a minimum or maximum is that of one dim or more; there is none")
+    if any(d is UNKNOWN for d in dims):
+        return UNKNOWN
+    symbolic = next((d for d in dims if isinstance(d, DimExpr)), None)
+    if symbolic is None:
+        numbers = [d for d in dims if isinstance(d, int)]
+        return max(numbers) if greatest else min(numbers)
+    scope, sign = symbolic.scope, ">=" if greatest else "<="
+    kept: list[poly.Polynomial] = []
+    for d in dims:
+        p = polynomial_of(d, symbolic)
+        assert p is not None
+        if declared:
+            if any(scope.is_proved(claim_of(other, sign, p)) for other in kept):
+                continue
+            kept = [other for other in kept if not scope.is_proved(claim_of(p, sign, other))]
+        kept.append(p)
+    return scope.intern((canonical.maximum if greatest else canonical.minimum)(scope.atoms, kept))
 
 
 @overload

@@ -23,21 +23,19 @@ if TYPE_CHECKING:
 class DimExpr:
     """An immutable integer expression in the named dims of one scope, made by `DimScope.dim` and arithmetic.
 
-    Equal expressions of a scope are the same object, in one canonical form: a polynomial with integer coefficients over
-    names and floor quotients. `a % b` is `a - b*(a//b)`. A symbolic divisor must be at least 1: where the declared
-    facts do not say so it becomes a condition of the scope.
+    Expressions of a scope that are written alike are the same object, in one canonical form: a polynomial with integer
+    coefficients over names, floor quotients and minima. `a % b` is `a - b*(a//b)`, and max(a, b) is a + b - min(a, b).
+    A symbolic divisor must be at least 1: where the declared facts do not say so it becomes a condition of the scope.
 
     Comparisons speak of every allowed value: they return True when proved, False when no allowed value satisfies them,
-    and otherwise raise `UndecidedDimError`. The hash is that of the canonical text (within a scope), so expressions
-    serve as dict keys.
+    and otherwise raise `UndecidedDimError`. The hash is that of the object, so expressions serve as dict keys.
     """
 
-    __slots__ = ("_hash", "_text", "polynomial", "scope")
+    __slots__ = ("_text", "polynomial", "scope")
 
     scope: DimScope
     polynomial: poly.Polynomial
-    _text: str
-    _hash: int
+    _text: str | None  # made when it is first asked for
 
     # NumPy leaves `np.int64(2) * T` to this class instead of making an object array of it.
     __array_ufunc__ = None
@@ -46,22 +44,23 @@ class DimExpr:
         fill = object.__setattr__
         fill(self, "scope", scope)
         fill(self, "polynomial", polynomial)
-        fill(self, "_text", poly.render(polynomial))
-        fill(self, "_hash", hash((id(scope), self._text)))
+        fill(self, "_text", None)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"the dim expression {self} is immutable; cannot set {name!r}")
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
+        if self._text is None:
+            object.__setattr__(self, "_text", poly.render(self.polynomial))
+        assert self._text is not None
         return self._text
 
     __repr__ = __str__
 
     def __format__(self, specification: str) -> str:
-        return format(self._text, specification)
+        return format(str(self), specification)
 
     def __copy__(self) -> DimExpr:
         return self
@@ -210,13 +209,13 @@ class DimExpr:
     # ------------------------------------------------------------------ what only a number can do
 
     def __index__(self) -> NoReturn:
-        raise SymbolicDimError(self._text, "an index, a length or range()")
+        raise SymbolicDimError(str(self), "an index, a length or range()")
 
     def __int__(self) -> NoReturn:
-        raise SymbolicDimError(self._text, "int()")
+        raise SymbolicDimError(str(self), "int()")
 
     def __float__(self) -> NoReturn:
-        raise SymbolicDimError(self._text, "float(); an exact real is written dims.ratio(a, b) or dims.rsqrt(d)")
+        raise SymbolicDimError(str(self), "float(); an exact real is written dims.ratio(a, b) or dims.rsqrt(d)")
 
 
 Dim: TypeAlias = int | DimExpr
@@ -230,7 +229,6 @@ class _UnknownDim(DimExpr):
 
     def __init__(self) -> None:
         object.__setattr__(self, "_text", "?")
-        object.__setattr__(self, "_hash", hash("the unknown dim"))
 
     def _absorb(self, *_: object) -> Any:
         return self

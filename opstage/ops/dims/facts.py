@@ -12,14 +12,19 @@ A claim says that a polynomial is zero or that it is nonnegative. `Facts` turns 
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from . import polynomial as poly
-from .bounds import Range
+from .bounds import Range, lower_bound
+from .canonical import floor_divide, least_of, minimum, substitute
 
 _DEFAULT = Range(1, None)  # a named dim is at least 1
+
+
+Key: TypeAlias = tuple[bool, frozenset[tuple[poly.Monomial, int]]]
 
 
 class Claim(NamedTuple):
@@ -28,8 +33,16 @@ class Claim(NamedTuple):
     is_zero: bool
     polynomial: poly.Polynomial
 
+    def holds(self, values: Mapping[str, int]) -> bool | None:
+        """Whether the claim holds at these values; None where it is undefined there. KeyError for a missing one."""
+        try:
+            value = poly.evaluate(self.polynomial, values)
+        except poly.Undefined:
+            return None
+        return value == 0 if self.is_zero else value >= 0
+
     @property
-    def key(self) -> tuple[bool, frozenset[tuple[poly.Monomial, int]]]:
+    def key(self) -> Key:
         """What tells this claim from others, to remember answers by."""
         return self.is_zero, frozenset(self.polynomial.items())
 
@@ -53,11 +66,12 @@ class Facts:
         self.inequalities: list[poly.Polynomial] = []
         self.equations: list[poly.Polynomial] = []
         self.claims = tuple(claims)
-        self._atoms = atoms
+        self.atoms = atoms
         self._rules: list[poly.Polynomial] = []
         self._ranges: dict[poly.Name, Range] = {}
         self._images: dict[poly.Name, poly.Polynomial] = {}
         self._normal_atoms: dict[poly.Atom, poly.Polynomial] = {}
+        self._chosen: dict[poly.Atom, poly.Polynomial] = {}
         equations: list[poly.Polynomial] = []
         inequalities: list[poly.Polynomial] = []
         lows: dict[poly.Name, int] = {}
@@ -70,12 +84,29 @@ class Facts:
                 if claim.is_zero or factor > 0:
                     lows[name] = max(lows.get(name, 0), -(offset // abs(factor)) if factor > 0 else offset // -factor)
         self._ranges = {name: Range(low, None) for name, low in lows.items()}
-        self._image_ranges: list[poly.Polynomial] = []
-        # Plain equations first: they may turn a congruence or an inequality into a simpler one.
-        for p in sorted(equations, key=self._precedence):
-            self._add_equation(p)
-        for p in inequalities + self._image_ranges:
-            self._add_inequality(p)
+        self._add(equations, inequalities)
+
+    def assuming(self, claims: Iterable[Claim], least: tuple[poly.Minimum, poly.Polynomial] | None = None) -> Facts:
+        """These facts and more: further claims, and which argument of a minimum is the `least`.
+
+        Unlike declared claims they never widen a range. Raises `Contradiction` when all are seen to exclude each other.
+        """
+        result = copy.copy(self)
+        claims = tuple(claims)
+        result.claims += claims
+        result._ranges, result._normal_atoms = dict(self._ranges), {}
+        if least is not None:
+            result._chosen = {**self._chosen, least[0]: least[1]}
+            result._images = {
+                name: substitute(self.atoms, p, lambda atom: least[1] if atom is least[0] else None)
+                for name, p in self._images.items()
+            }
+        result.equations, result._rules, result.inequalities = [], [], []
+        result._add(
+            self.equations + [claim.polynomial for claim in claims if claim.is_zero],
+            self.inequalities + [claim.polynomial for claim in claims if not claim.is_zero],
+        )
+        return result
 
     def range_of(self, name: poly.Name) -> Range:
         """The values that a name without an image may take, as far as its own range says."""
@@ -88,20 +119,43 @@ class Facts:
 
     def normal(self, p: poly.Polynomial) -> poly.Polynomial:
         """`p` rewritten by the equations; equal to `p` wherever the facts hold."""
-        if not self._images and not self.equations:
+        if not self._images and not self.equations and all(isinstance(atom, poly.Name) for m in p for atom in m):
             return p
-        return self._reduce(poly.substitute(self._atoms, p, self._normal_atom))
+        return self._reduce(substitute(self.atoms, p, self._normal_atom))
 
     def _normal_atom(self, atom: poly.Atom) -> poly.Polynomial:
         found = self._normal_atoms.get(atom)
         if found is None:
-            found = self.image_of(atom) if isinstance(atom, poly.Name) else self._normal_quotient(atom)
+            if atom in self._chosen:
+                found = self.normal(self._chosen[atom])
+            elif isinstance(atom, poly.Name):
+                found = self.image_of(atom)
+            elif isinstance(atom, poly.Quotient):
+                found = self._normal_quotient(atom)
+            else:
+                found = self._normal_minimum(atom)
             self._normal_atoms[atom] = found
         return found
 
+    def _normal_minimum(self, atom: poly.Minimum) -> poly.Polynomial:
+        """The least of those arguments that are not seen to reach another one."""
+        kept: list[poly.Polynomial] = []
+        for argument in map(self.normal, atom.arguments):
+            if not any(self._is_seen(poly.add(argument, other, -1)) for other in kept):
+                kept = [other for other in kept if not self._is_seen(poly.add(other, argument, -1))]
+                kept.append(argument)
+        return minimum(self.atoms, kept)
+
+    def _is_seen(self, p: poly.Polynomial) -> bool:
+        """Whether p >= 0 is one of the inequalities, or follows from the ranges of the names in it."""
+        if p in self.inequalities:
+            return True
+        least = lower_bound(p, lambda atom: self.range_of(atom) if isinstance(atom, poly.Name) else Range(None, None))
+        return least is not None and least >= 0
+
     def _normal_quotient(self, quotient: poly.Quotient) -> poly.Polynomial:
         # Exact division is looked for before the rules rewrite the dividend: (H*K)//H is K whatever H*K equals.
-        substituted = poly.substitute(self._atoms, quotient.numerator, self._normal_atom)
+        substituted = substitute(self.atoms, quotient.numerator, self._normal_atom)
         denominator = self.normal(quotient.denominator)
         if poly.constant_value(denominator) == 0:
             return poly.variable(quotient)
@@ -109,10 +163,10 @@ class Facts:
         candidates = [substituted, numerator]
         candidates += [poly.add(numerator, p, sign) for p in self.equations for sign in (1, -1)]
         for candidate in candidates:
-            exact = poly.floor_divide(self._atoms, candidate, denominator)
+            exact = floor_divide(self.atoms, candidate, denominator)
             if not poly.add(candidate, poly.multiply(exact, denominator), -1):
                 return exact
-        return poly.floor_divide(self._atoms, numerator, denominator)
+        return floor_divide(self.atoms, numerator, denominator)
 
     def _reduce(self, p: poly.Polynomial) -> poly.Polynomial:
         """Rewrite leading monomials of the rules until none is left; each step lowers the monomials."""
@@ -124,16 +178,25 @@ class Facts:
 
     # ------------------------------------------------------------------ solving
 
+    def _add(self, equations: list[poly.Polynomial], inequalities: list[poly.Polynomial]) -> None:
+        self._image_ranges: list[poly.Polynomial] = []
+        # Plain equations first: they may turn a congruence or an inequality into a simpler one.
+        for p in sorted(equations, key=self._precedence):
+            self._add_equation(p)
+        for p in inequalities + self._image_ranges:
+            self._add_inequality(p)
+        self._normal_atoms.clear()  # minima may be simpler now
+
     def _precedence(self, p: poly.Polynomial) -> int:
         """Equations that are solved first settle most: plain ones, then N % 3 == 0, then D % H == 0."""
-        congruence = as_congruence(self._atoms, p)
+        congruence = as_congruence(self.atoms, p)
         if congruence is None:
             return 0
         return 1 if poly.constant_value(congruence.divisor) is not None else 2
 
     def _add_equation(self, p: poly.Polynomial) -> None:
         while True:
-            p = _primitive(self.normal(p))
+            p = _primitive(self._without_positive(self.normal(p)))
             value = poly.constant_value(p)
             if value is not None:
                 if value:
@@ -146,12 +209,20 @@ class Facts:
             if not self._solve_congruence(p):
                 break
         self.equations.append(p)
-        if p[poly.leading(p)] == 1:
+        leading = poly.leading(p)
+        # A name stays what it is beside sums in which it stands too: B == min(A, B) is no simpler way to write B.
+        others = poly.names_of({monomial: 1 for monomial in p if monomial != leading})
+        if p[leading] == 1 and (len(leading) > 1 or leading[0] not in set[poly.Atom](others)):
             self._rules.append(p)
             self._normal_atoms.clear()
             if self.normal(p):  # B == C//(A + B) would grow without end: it rewrites the B inside as well
                 self._rules.pop()
                 self._normal_atoms.clear()
+
+    def _without_positive(self, p: poly.Polynomial) -> poly.Polynomial:
+        """`p` without the positive names that divide it: B*M == B*N says that M == N."""
+        names = (atom for atom in poly.common_factor(p) if isinstance(atom, poly.Name))
+        return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
         """Use `p == 0` as `name = image` where a name stands alone with coefficient 1 or -1."""
@@ -168,7 +239,7 @@ class Facts:
 
     def _solve_congruence(self, p: poly.Polynomial) -> bool:
         """Use what `p == 0` says about divisibility; False when that is nothing new."""
-        congruence = as_congruence(self._atoms, p)
+        congruence = as_congruence(self.atoms, p)
         if congruence is not None:
             dividend, divisor, remainder = congruence
             modulus = poly.constant_value(divisor)
@@ -208,7 +279,7 @@ class Facts:
 
     def _primed(self, name: poly.Name, low: int) -> poly.Name:
         """A new name for the quotient that `name` is solved by; its other bounds follow from the range of `name`."""
-        primed = self._atoms.name(name.text + "'")
+        primed = self.atoms.name(name.text + "'")
         self._ranges[primed] = Range(low, None)
         return primed
 
@@ -216,16 +287,22 @@ class Facts:
         def replace(atom: poly.Atom) -> poly.Polynomial | None:
             return image if atom is name else None
 
-        self._images = {other: poly.substitute(self._atoms, p, replace) for other, p in self._images.items()}
+        self._images = {other: substitute(self.atoms, p, replace) for other, p in self._images.items()}
         self._images[name] = image
         self._normal_atoms.clear()
         waiting, self.equations, self._rules = self.equations, [], []
         for equation in waiting:
             self._add_equation(equation)
-        self._image_ranges.append(poly.add(image, poly.constant(self.range_of(name).low or 0), -1))
+        low, high = self.range_of(name)
+        self._image_ranges.append(poly.add(image, poly.constant(low or 0), -1))
+        if high is not None:
+            self._image_ranges.append(poly.add(poly.constant(high), image, -1))
 
     def _add_inequality(self, p: poly.Polynomial) -> None:
-        p = self.normal(p)
+        for each in least_of(self.normal(p)):
+            self._add_normal_inequality(self._without_positive(each))
+
+    def _add_normal_inequality(self, p: poly.Polynomial) -> None:
         value = poly.constant_value(p)
         if value is not None:
             if value < 0:
@@ -257,7 +334,7 @@ def as_congruence(atoms: poly.AtomTable, p: poly.Polynomial) -> Congruence | Non
             whole, part = poly.constant_value(quotient.denominator), -signed.get((quotient,), 0)
             if whole is not None and 1 < part < whole and whole % part == 0:
                 # x//whole may stand for (x//(whole/part))//part, which was merged.
-                divided = poly.floor_divide(atoms, quotient.numerator, poly.constant(whole // part))
+                divided = floor_divide(atoms, quotient.numerator, poly.constant(whole // part))
                 readings.append((divided, poly.constant(part)))
             for dividend, divisor in readings:
                 # Is `signed` dividend - divisor*(dividend//divisor) - remainder?

@@ -1,4 +1,4 @@
-"""Reading dims as text: `B*T + 1`, `N//3`, and constraints such as `1 <= B <= 64` or `N % 3 == 0`."""
+"""Reading dims as text: `B*T + 1`, `N//3`, `min(T, 8)`, and constraints such as `1 <= B <= 64` or `N % 3 == 0`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import ShapeError, UsageError
+from .arithmetic import written_extremum
 from .expression import Dim
 
 _RELATIONS: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"}
@@ -38,6 +39,18 @@ def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, st
     return list(zip(sides, operators, sides[1:], strict=False))
 
 
+def split_outside(text: str, separators: str) -> list[str]:
+    """The parts of a text between separators that do not stand in parentheses: `B min(T, 8)` has two between blanks."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character in separators and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [stripped for part in parts if (stripped := part.strip())]
+
+
 class _Reader:
     """Walks the syntax tree of one text."""
 
@@ -56,7 +69,7 @@ class _Reader:
         try:
             return ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self.fail("write names, integers, + - * // %, parentheses")
+            self.fail("write names, integers, + - * // %, min, max, parentheses")
 
     def read(self, node: ast.expr) -> Dim:
         match node:
@@ -75,8 +88,10 @@ class _Reader:
                 return power
             case ast.BinOp(left=left, op=operation, right=right):
                 return self.combine(self.read(left), operation, self.read(right))
+            case ast.Call(func=ast.Name(id=("min" | "max") as function), args=[_, *_] as arguments, keywords=[]):
+                return written_extremum([self.read(argument) for argument in arguments], function == "max")
             case _:
-                self.fail(f"{ast.unparse(node)!r} is neither a name, an integer nor one of + - * // %")
+                self.fail(f"{ast.unparse(node)!r} is neither a name, an integer, min, max nor one of + - * // %")
 
     def combine(self, left: Dim, operation: ast.operator, right: Dim) -> Dim:
         match operation:

@@ -1,8 +1,9 @@
 """Polynomials with integer coefficients, the canonical form of every dim expression.
 
 A polynomial is a dict from monomial to nonzero coefficient, never changed once made. A monomial is a tuple of atoms
-sorted by their text, repeated for powers; `()` is the constant. An atom is a name or a floor quotient that does not
-simplify. Atoms come from one table, so equal atoms are one object and monomials compare by identity.
+sorted by their text, repeated for powers; `()` is the constant. An atom is a name, or a floor quotient or a minimum
+that does not simplify (`canonical` makes these). Atoms come from one table, so equal atoms are one object and monomials
+compare by identity. A maximum is written through a minimum: max(a, b) is a + b - min(a, b).
 
 Monomials are ordered by degree, then alphabetically (graded lexicographic order). The order is preserved under
 multiplication, so division by one polynomial has a unique remainder, and that makes the quotients canonical.
@@ -14,7 +15,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 
@@ -44,7 +45,20 @@ class Quotient:
         return self.text
 
 
-Atom: TypeAlias = Name | Quotient
+class Minimum:
+    """The least of some `arguments` with natural coefficients, which have neither a term nor a factor in common."""
+
+    __slots__ = ("arguments", "text")
+
+    def __init__(self, arguments: Iterable[Polynomial]):
+        self.arguments = tuple(sorted(arguments, key=lambda p: (constant_value(p) is not None, render(p))))
+        self.text = f"min({', '.join(map(render, self.arguments))})"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+Atom: TypeAlias = Name | Quotient | Minimum
 Monomial: TypeAlias = tuple[Atom, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
 
@@ -56,11 +70,12 @@ class Undefined(ArithmeticError):
 class AtomTable:
     """Makes each atom once, so that equal atoms are the same object."""
 
-    __slots__ = ("_names", "_quotients")
+    __slots__ = ("_minima", "_names", "_quotients")
 
     def __init__(self) -> None:
         self._names: dict[str, Name] = {}
         self._quotients: dict[tuple[frozenset[tuple[Monomial, int]], ...], Quotient] = {}
+        self._minima: dict[frozenset[frozenset[tuple[Monomial, int]]], Minimum] = {}
 
     def name(self, text: str) -> Name:
         """The atom of a name."""
@@ -70,11 +85,20 @@ class AtomTable:
         return found
 
     def quotient(self, numerator: Polynomial, denominator: Polynomial) -> Quotient:
-        """The atom of a quotient already in lowest form; use `floor_divide` for any other."""
+        """The atom of a quotient already in lowest form; `canonical.floor_divide` makes any other."""
         key = (frozenset(numerator.items()), frozenset(denominator.items()))
         found = self._quotients.get(key)
         if found is None:
             found = self._quotients[key] = Quotient(numerator, denominator)
+        return found
+
+    def minimum(self, arguments: Iterable[Polynomial]) -> Minimum:
+        """The atom of a minimum already in lowest form; `canonical.minimum` makes any other."""
+        arguments = tuple(arguments)
+        key = frozenset([frozenset(p.items()) for p in arguments])
+        found = self._minima.get(key)
+        if found is None:
+            found = self._minima[key] = Minimum(arguments)
         return found
 
 
@@ -181,99 +205,27 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
     return quotient, remainder
 
 
-def floor_divide(atoms: AtomTable, numerator: Polynomial, denominator: Polynomial) -> Polynomial:
-    """`numerator // denominator` in canonical form, for a denominator that is positive wherever it is defined.
-
-    Whatever the denominator divides is pulled out, common factors cancel, and nested quotients merge:
-    (x//m + y)//d = (x + m*y)//(m*d) for positive m, d, because y is an integer.
-    """
-    whole: Polynomial = {}
-    while True:
-        numerator, denominator = _cancel(numerator, denominator)
-        pulled, numerator = divide(numerator, denominator)
-        whole = add(whole, pulled)
-        if not numerator:
-            return whole
-        divisor = constant_value(denominator)
-        if divisor is not None:
-            if constant_value(numerator) is not None:
-                return whole  # a remainder in [0, divisor)
-            # (g*x + k)//(g*c) = (x + k//g)//c
-            common = math.gcd(divisor, *(c for m, c in numerator.items() if m))
-            if common > 1:
-                numerator = {m: q for m, c in numerator.items() if (q := c // common)}
-                denominator = constant(divisor // common)
-                continue
-        inner = _lone_quotient(numerator)
-        if inner is None:
-            return add(whole, variable(atoms.quotient(numerator, denominator)))
-        outer = add(numerator, variable(inner), -1)
-        numerator = add(inner.numerator, multiply(inner.denominator, outer))
-        denominator = multiply(inner.denominator, denominator)
-
-
-def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Cancel what both share, exactly, such that a positive denominator stays positive."""
-    common = math.gcd(content(numerator), content(denominator))
-    if (constant_value(denominator) or 1) < 0:
-        common = -common
-    if common != 1:
-        numerator = {m: c // common for m, c in numerator.items()}
-        denominator = {m: c // common for m, c in denominator.items()}
-    # Names are never negative; a quotient might be, and cancelling it would change the denominator's sign.
-    shared = tuple(atom for atom in common_factor(denominator, numerator) if isinstance(atom, Name))
-    if shared:
-        numerator = strip(numerator, shared)
-        denominator = strip(denominator, shared)
-    return numerator, denominator
-
-
-def _lone_quotient(p: Polynomial) -> Quotient | None:
-    """A quotient that is a term of `p` with coefficient 1."""
-    for monomial, coefficient in p.items():
-        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
-            return monomial[0]
-    return None
-
-
 def strip(p: Polynomial, factor: Monomial) -> Polynomial:
     """`p / factor` for a factor of every term."""
     return {rest: c for m, c in p.items() if (rest := without(m, factor)) is not None}
 
 
-def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomial | None]) -> Polynomial:
-    """Replace every atom by its image; None keeps a name, and rebuilds a quotient from its parts."""
-
-    def replacement(atom: Atom) -> Polynomial:
-        found = image(atom)
-        if found is not None:
-            return found
-        if isinstance(atom, Name):
-            return variable(atom)
-        numerator = substitute(atoms, atom.numerator, image)
-        denominator = substitute(atoms, atom.denominator, image)
-        if constant_value(denominator) == 0:
-            return variable(atom)  # undefined there, and left as it stands
-        return floor_divide(atoms, numerator, denominator)
-
-    result: Polynomial = {}
-    for monomial, coefficient in p.items():
-        term = constant(coefficient)
-        for atom in monomial:
-            term = multiply(term, replacement(atom))
-        result = add(result, term)
-    return result
+def parts(atom: Atom) -> tuple[Polynomial, ...]:
+    """The polynomials that an atom is made of; none for a name."""
+    if isinstance(atom, Name):
+        return ()
+    return atom.arguments if isinstance(atom, Minimum) else (atom.numerator, atom.denominator)
 
 
 def names_of(p: Polynomial) -> Iterator[Name]:
-    """Every name in `p`, inside quotients too; repeated as often as it stands there."""
+    """Every name in `p`, inside other atoms too; repeated as often as it stands there."""
     for monomial in p:
         for atom in monomial:
             if isinstance(atom, Name):
                 yield atom
             else:
-                yield from names_of(atom.numerator)
-                yield from names_of(atom.denominator)
+                for part in parts(atom):
+                    yield from names_of(part)
 
 
 def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:
@@ -281,22 +233,25 @@ def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:
     total = 0
     for monomial, coefficient in p.items():
         for atom in monomial:
-            coefficient *= values[atom.text] if isinstance(atom, Name) else _evaluate_quotient(atom, values)
+            coefficient *= values[atom.text] if isinstance(atom, Name) else _evaluate_atom(atom, values)
         total += coefficient
     return total
 
 
-def _evaluate_quotient(quotient: Quotient, values: Mapping[str, int]) -> int:
-    denominator = evaluate(quotient.denominator, values)
+def _evaluate_atom(atom: Quotient | Minimum, values: Mapping[str, int]) -> int:
+    if isinstance(atom, Minimum):
+        return min([evaluate(argument, values) for argument in atom.arguments])
+    denominator = evaluate(atom.denominator, values)
     if denominator <= 0:
-        raise Undefined(f"{quotient.text} divides by {denominator}")
-    return evaluate(quotient.numerator, values) // denominator
+        raise Undefined(f"{atom.text} divides by {denominator}")
+    return evaluate(atom.numerator, values) // denominator
 
 
 def render(p: Polynomial) -> str:
     """The canonical text, such as `B*T + 1`; parsing it gives the same polynomial back."""
     if not p:
         return "0"
+    p = _with_maxima(p)
     order = sorted(p, key=_order)
     if p[order[0]] < 0:  # `3 - N` reads better than `-N + 3`
         first = next((index for index, monomial in enumerate(order) if p[monomial] > 0), 0)
@@ -319,16 +274,36 @@ def _render_term(monomial: Monomial, coefficient: int) -> str:
         return monomial[0].text
     factors = [] if coefficient in (1, -1) else [str(coefficient)]
     for atom in dict.fromkeys(monomial):
-        text = atom.text if isinstance(atom, Name) else f"({atom.text})"
+        text = f"({atom.text})" if isinstance(atom, Quotient) else atom.text
         times = monomial.count(atom)
         factors.append(text if times == 1 else f"{text}**{times}")
     return ("-" if coefficient == -1 else "") + "*".join(factors)
 
 
+def _with_maxima(p: Polynomial) -> Polynomial:
+    """`p` with names such as `max(T, 8)` in place of minima where that saves terms: T + 8 - min(T, 8)."""
+    for monomial, coefficient in p.items():
+        minima = [atom for atom in monomial if isinstance(atom, Minimum)]
+        if len(minima) != 1:
+            continue
+        # With c the greatest coefficient of each monomial, min(arguments) = c - max(c - arguments).
+        arguments = minima[0].arguments
+        highest: Polynomial = {}
+        for argument in arguments:
+            highest |= {m: max(c, highest.get(m, 0)) for m, c in argument.items()}
+        cofactor = {without(monomial, tuple(minima)) or (): coefficient}
+        rest = add(add(p, {monomial: coefficient}, -1), multiply(cofactor, highest))
+        if len(rest) + 1 < len(p):
+            greatest = Name("max" + Minimum(add(highest, argument, -1) for argument in arguments).text[3:])
+            return _with_maxima(add(rest, multiply(cofactor, variable(greatest)), -1))
+    return p
+
+
 def as_operand(p: Polynomial) -> str:
-    """The text of `p` beside an operator: in parentheses unless it is a name or a natural number."""
+    """The text of `p` beside an operator: in parentheses unless it is a name, a natural number or a minimum."""
     text = render(p)
-    return text if text.isidentifier() or text.isdecimal() else f"({text})"
+    is_minimum = any(p == variable(atom) for atom in next(iter(p), ()) if isinstance(atom, Minimum))
+    return text if text.isidentifier() or text.isdecimal() or is_minimum else f"({text})"
 
 
 def _text(atom: Atom) -> str:

@@ -2,40 +2,68 @@
 
 An inequality p >= 0 is shown by bounding p over the ranges of its atoms, less up to three known inequalities, each
 times a nonnegative term (so K <= T and T <= S give K <= S). A floor quotient q = n//d counts as an atom with a
-range of its own and the known inequalities d*q <= n <= d*q + d - 1. Every answer is sound; some truths are not found.
+range of its own and the known inequalities d*q <= n <= d*q + d - 1; a minimum counts as one that is at most each of its
+arguments. What is not shown at once is shown case by case: which argument of a minimum is the least, what remains of a
+name that is divided by a number, which of a few values a name has. Every answer is sound; some truths are not found.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import chain
 
 from . import polynomial as poly
 from .bounds import Range, lower_bound
-from .facts import Claim, Facts
+from .canonical import floor_divide
+from .facts import Claim, Contradiction, Facts
 
 _MOST_COMBINED = 3  # known inequalities in one proof
-_MOST_BOUNDS = 120  # bounds computed in one proof
+_MOST_BOUNDS = 120  # bounds computed to show one inequality
+_MOST_EFFORT = 600  # bounds computed for one claim, in all its cases
+_MOST_CASES = 64
+_MOST_VALUES = 400  # looked at one by one
+
+
+class _Effort:
+    """How many bounds may yet be computed for a claim; its cases share one."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _MOST_EFFORT
 
 
 class Prover:
     """Decides claims from `facts`; remembers its answers."""
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: Facts, within: Prover | None = None, cases: int = _MOST_CASES):
+        """At most `cases` cases are looked at in one proof; `within` is the prover that this one is a case of."""
         self.facts = facts
-        self._ranges: dict[poly.Quotient, Range] = {}
+        self._within = within
+        self._effort: _Effort = _Effort() if within is None else within._effort
+        self._most_cases = cases
+        self._ranges: dict[poly.Quotient | poly.Minimum, Range] = {}
         self._proved = {claim.key: True for claim in facts.claims}
+        self._cases: dict[Hashable, Prover | None] = {}
 
     def always(self, claim: Claim) -> bool:
         """Whether the claim is shown to hold for every allowed value."""
         key = claim.key
         found = self._proved.get(key)
         if found is None:
+            if self._within is None:
+                self._effort.left = _MOST_EFFORT
             p = self.facts.normal(claim.polynomial)
-            found = self._is_nonnegative(p) and (not claim.is_zero or self._is_nonnegative(poly.scale(p, -1)))
+            found = self._is_shown(claim.is_zero, p, _MOST_COMBINED) or self._holds_by_cases(Claim(claim.is_zero, p))
             self._proved[key] = found
         return found
+
+    def at_once(self, claim: Claim) -> bool:
+        """Whether the claim is shown to hold by the ranges of the names alone, or was shown before."""
+        found = self._proved.get(claim.key)
+        return self._is_shown(claim.is_zero, self.facts.normal(claim.polynomial), 0) if found is None else found
 
     def never(self, claim: Claim) -> bool:
         """Whether the claim is shown to fail for every allowed value."""
@@ -47,27 +75,116 @@ class Prover:
             self.always(Claim(False, poly.add(p, poly.constant(1), -1))) or _has_no_root(self.facts.normal(p))
         )
 
-    def _is_nonnegative(self, p: poly.Polynomial, most_combined: int = _MOST_COMBINED) -> bool:
+    # ------------------------------------------------------------------ cases
+
+    def _holds_by_cases(self, claim: Claim) -> bool:
+        """Whether the claim, in normal form, holds in each of some cases of which one is always so."""
+        found = self._holds_at_all_values(claim)
+        if found is not None:
+            return found
+        for count, cases in self._splits(claim.polynomial):
+            if count <= self._most_cases:
+                return all(case is None or case.always(claim) for case in cases)
+        return False
+
+    def _holds_at_all_values(self, claim: Claim) -> bool | None:
+        """Whether a claim about a few values holds at each of them that the facts allow; None for one about many."""
+        names = list(dict.fromkeys(poly.names_of(claim.polynomial)))
+        ranges = [self.facts.range_of(name) for name in names]
+        values = [range(low, high + 1) for low, high in ranges if low is not None and high is not None]
+        if len(values) < len(names) or math.prod(map(len, values)) > _MOST_VALUES:
+            return None
+        known = [Claim(False, p) for p in self.facts.inequalities] + [Claim(True, p) for p in self.facts.equations]
+        known = [fact for fact in known if set(names).issuperset(poly.names_of(fact.polynomial))]
+        for point in itertools.product(*values):
+            sizes = {name.text: value for name, value in zip(names, point, strict=True)}
+            if claim.holds(sizes) is False and all(fact.holds(sizes) for fact in known):
+                return False
+        return True
+
+    def _splits(self, p: poly.Polynomial) -> Iterator[tuple[int, Iterator[Prover | None]]]:
+        """Numbers of cases, and the provers that assume them; None for one that never comes about."""
+        compounds = _compounds(p)
+        moduli: dict[poly.Name, int] = {}
+        for atom in compounds:
+            divisor = poly.constant_value(atom.denominator) if isinstance(atom, poly.Quotient) else None
+            if divisor is not None:
+                for monomial, coefficient in poly.parts(atom)[0].items():
+                    for name in monomial:
+                        if isinstance(name, poly.Name):
+                            modulus = divisor // math.gcd(divisor, coefficient)
+                            moduli[name] = math.lcm(moduli.get(name, 1), modulus)
+        for name, modulus in sorted(moduli.items(), key=lambda item: item[1]):
+            yield modulus, (self._where_remainder(name, modulus, remainder) for remainder in range(modulus))
+        for atom in compounds:
+            if isinstance(atom, poly.Minimum):
+                count = len(atom.arguments)
+                yield count, (self._where_least(atom, index) for index in range(count))
+        for name in dict.fromkeys(poly.names_of(p)):
+            low, high = self.facts.range_of(name)
+            if low is not None and high is not None:
+                yield high - low + 1, (self._where_value(name, value, high - low + 1) for value in range(low, high + 1))
+
+    def _where_least(self, atom: poly.Minimum, index: int) -> Prover | None:
+        least = atom.arguments[index]
+        others = (argument for argument in atom.arguments if argument is not least)
+        claims = [Claim(False, poly.add(other, least, -1)) for other in others]
+        return self._case((atom, index), claims, len(atom.arguments), (atom, least))
+
+    def _where_remainder(self, name: poly.Name, modulus: int, remainder: int) -> Prover | None:
+        variable, divisor = poly.variable(name), poly.constant(modulus)
+        quotient = floor_divide(self.facts.atoms, variable, divisor)
+        rest = poly.add(variable, poly.multiply(divisor, quotient), -1)
+        claim = Claim(True, poly.add(rest, poly.constant(remainder), -1))
+        return self._case((name, modulus, remainder), [claim], modulus)
+
+    def _where_value(self, name: poly.Name, value: int, count: int) -> Prover | None:
+        claim = Claim(True, poly.add(poly.variable(name), poly.constant(value), -1))
+        return self._case((name, value), [claim], count)
+
+    def _case(
+        self,
+        key: Hashable,
+        claims: list[Claim],
+        of: int,
+        least: tuple[poly.Minimum, poly.Polynomial] | None = None,
+    ) -> Prover | None:
+        if key not in self._cases:
+            try:
+                self._cases[key] = Prover(self.facts.assuming(claims, least), self, self._most_cases // of)
+            except Contradiction:
+                self._cases[key] = None
+        return self._cases[key]
+
+    # ------------------------------------------------------------------ inequalities
+
+    def _is_shown(self, is_zero: bool, p: poly.Polynomial, most_combined: int) -> bool:
+        return self._is_nonnegative(p, most_combined) and (
+            not is_zero or self._is_nonnegative(poly.scale(p, -1), most_combined)
+        )
+
+    def _is_nonnegative(self, p: poly.Polynomial, most_combined: int) -> bool:
         value = poly.constant_value(p)
         if value is not None:
             return value >= 0
-        known = [*self.facts.inequalities]
-        known += [poly.scale(equation, sign) for equation in self.facts.equations for sign in (1, -1)]
-        known += [inequality for quotient in _quotients(p, *known) for inequality in _defining_inequalities(quotient)]
-        bounds_left = _MOST_BOUNDS
+        known: list[poly.Polynomial] = []
+        if most_combined:
+            known += self.facts.inequalities
+            known += [poly.scale(equation, sign) for equation in self.facts.equations for sign in (1, -1)]
+            known += [inequality for atom in _compounds(p, *known) for inequality in _defining_inequalities(atom)]
+        enough = self._effort.left - _MOST_BOUNDS
 
         def show(q: poly.Polynomial, multiple: int, to_combine: int) -> bool:
             """Whether q > -multiple; as `multiple * p >= q` and p is an integer, p >= 0 follows."""
-            nonlocal bounds_left
             if to_combine == 0:
-                bounds_left -= 1
+                self._effort.left -= 1
                 least = lower_bound(q, self._range_of)
                 return least is not None and least > -multiple
             for times, inequality, factor in self._eliminations(q, known):
                 rest = poly.add(poly.scale(q, times), poly.multiply(factor, inequality), -1)
                 if show(rest, times * multiple, to_combine - 1):
                     return True
-                if bounds_left <= 0:
+                if self._effort.left <= max(enough, 0):
                     return False
             return False
 
@@ -96,8 +213,15 @@ class Prover:
             return self.facts.range_of(atom)
         found = self._ranges.get(atom)
         if found is None:
-            found = self._ranges[atom] = self._quotient_range(atom)
+            found = self._minimum_range(atom) if isinstance(atom, poly.Minimum) else self._quotient_range(atom)
+            self._ranges[atom] = found
         return found
+
+    def _minimum_range(self, minimum: poly.Minimum) -> Range:
+        ranges = [self._range_of_polynomial(argument) for argument in minimum.arguments]
+        lows = [low for low, _ in ranges if low is not None]
+        highs = [high for _, high in ranges if high is not None]
+        return Range(min(lows) if len(lows) == len(ranges) else None, min(highs, default=None))
 
     def _quotient_range(self, quotient: poly.Quotient) -> Range:
         """The range of q = n//d from those of n and of d >= 1, and from what the facts say."""
@@ -127,23 +251,25 @@ class Prover:
         return Range(None if low is None else math.ceil(low), None if high is None else -math.ceil(high))
 
 
-def _quotients(*polynomials: poly.Polynomial) -> list[poly.Quotient]:
-    """The floor quotients that are atoms of the polynomials, and those inside them."""
-    found: dict[poly.Quotient, None] = {}
+def _compounds(*polynomials: poly.Polynomial) -> list[poly.Quotient | poly.Minimum]:
+    """The quotients and minima that are atoms of the polynomials, and those inside them."""
+    found: dict[poly.Quotient | poly.Minimum, None] = {}
     waiting = list(polynomials)
     while waiting:
         for atom in chain.from_iterable(waiting.pop()):
-            if isinstance(atom, poly.Quotient) and atom not in found:
+            if not isinstance(atom, poly.Name) and atom not in found:
                 found[atom] = None
-                waiting += [atom.numerator, atom.denominator]
+                waiting += poly.parts(atom)
     return list(found)
 
 
-def _defining_inequalities(quotient: poly.Quotient) -> tuple[poly.Polynomial, poly.Polynomial]:
-    """n - d*q >= 0 and d*q + d - 1 - n >= 0."""
-    product = poly.multiply(quotient.denominator, poly.variable(quotient))
-    rest = poly.add(quotient.numerator, product, -1)
-    return rest, poly.add(poly.add(quotient.denominator, poly.constant(1), -1), rest, -1)
+def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Polynomial]:
+    """n - d*q >= 0 and d*q + d - 1 - n >= 0 for a quotient; a - m >= 0 for each argument of a minimum."""
+    if isinstance(atom, poly.Minimum):
+        return [poly.add(argument, poly.variable(atom), -1) for argument in atom.arguments]
+    product = poly.multiply(atom.denominator, poly.variable(atom))
+    rest = poly.add(atom.numerator, product, -1)
+    return [rest, poly.add(poly.add(atom.denominator, poly.constant(1), -1), rest, -1)]
 
 
 def _minus_times(quotient: poly.Quotient, k: int) -> poly.Polynomial:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import ShapeError, SourceLine, UsageError
 from . import polynomial as poly
+from .canonical import least_of
 from .expression import UNKNOWN, Dim, DimExpr, as_dim, division_by_zero, polynomial_of
 from .facts import Claim, as_congruence
 from .problems import MissingSizeError
@@ -48,12 +49,9 @@ class Condition:
     def holds(self, env: Mapping[str, int]) -> bool:
         """Whether the relation holds at these sizes; `MissingSizeError` when a name has no value."""
         try:
-            value = poly.evaluate(self.claim.polynomial, env)
-        except poly.Undefined:
-            return False
+            return self.claim.holds(env) is True
         except KeyError as error:
             raise MissingSizeError(str(error.args[0]), env) from None
-        return value == 0 if self.claim.is_zero else value >= 0
 
     def __str__(self) -> str:
         return self.relation
@@ -138,12 +136,17 @@ def is_zero(d: Dim) -> bool:
     return isinstance(d, int) and d == 0
 
 
-def constraint_text(scope: DimScope, claim: Claim) -> str:
-    """The claim as the shortest constraint in the user's names, such as `M == N`, `T <= 1024` or `N % 3 == 0`."""
+def constraint_text(scope: DimScope, claim: Claim, declared: bool = False) -> str:
+    """The claim as the shortest constraint in the user's names, such as `M == N`, `T <= 1024` or `N % 3 == 0`.
+
+    One that is `declared` says no less, and no more, where names that are positive so far may be 0 later.
+    """
+    if not declared:
+        claim = _without_minima(scope, claim)
     p = claim.polynomial
-    # Whatever is positive and common to all terms says nothing: B*M == B*N is M == N.
-    positive = tuple(atom for atom in poly.common_factor(p) if scope.is_positive(atom))
-    p = poly.strip(p, positive)
+    if not declared:
+        # Whatever is positive and common to all terms says nothing: B*M == B*N is M == N.
+        p = poly.strip(p, tuple(atom for atom in poly.common_factor(p) if scope.is_positive(atom)))
     common = math.gcd(*(coefficient for monomial, coefficient in p.items() if monomial or claim.is_zero))
     if common > 1:
         p = {monomial: rounded for monomial, coefficient in p.items() if (rounded := coefficient // common)}
@@ -160,6 +163,21 @@ def constraint_text(scope: DimScope, claim: Claim) -> str:
     if poly.constant_value(low) is not None and poly.constant_value(high) is None:
         return f"{poly.render(high)} >= {poly.render(low)}"
     return f"{poly.render(low)} <= {poly.render(high)}"
+
+
+def _without_minima(scope: DimScope, claim: Claim) -> Claim:
+    """The claim without a minimum where it says no more: T == min(T, 8) is T <= 8."""
+    p = claim.polynomial
+    if not any(isinstance(atom, poly.Minimum) for monomial in p for atom in monomial):
+        return claim
+    if claim.is_zero:
+        opposite = poly.scale(p, -1)
+        if scope.is_proved(Claim(False, p)):
+            p = opposite
+        elif not scope.is_proved(Claim(False, opposite)):
+            return claim
+    open_ones = [each for each in least_of(p) if not scope.is_proved(Claim(False, each))]
+    return Claim(False, open_ones[0]) if len(open_ones) == 1 else claim
 
 
 def values_text(values: Mapping[str, int], claim: Claim) -> str:

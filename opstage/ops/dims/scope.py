@@ -7,8 +7,9 @@ from fractions import Fraction
 
 from ..errors import ShapeError, UsageError, nearest, user_frame
 from . import polynomial as poly
+from .canonical import floor_divide
 from .expression import Dim, DimExpr, division_by_zero
-from .facts import Claim, Contradiction, Facts
+from .facts import Claim, Contradiction, Facts, Key
 from .notation import parse_expression, parse_relations
 from .problems import UndecidedDimError
 from .proof import Prover
@@ -16,6 +17,8 @@ from .real import DimFloat
 from .relation import Condition, Message, Verdict, claim_of, constraint_text, values_text
 from .search import find_witness
 from .terms import Factors, Terms, cancelled
+
+_FIRST_POINTS = 40
 
 
 class DimScope:
@@ -28,7 +31,7 @@ class DimScope:
         equal(B, T)                  # Verdict.refuted: witness(B, "==", T) is {"B": 2, "T": 3}
 
     facts: what was declared, in order.
-    conditions: relations that were required but stayed undecided, in order, each once.
+    conditions: relations that were required but stayed undecided, in order, without those that earlier ones imply.
     """
 
     def __init__(self) -> None:
@@ -39,7 +42,8 @@ class DimScope:
         self._expressions: dict[frozenset[tuple[poly.Monomial, int]], DimExpr] = {}
         self._reals: dict[frozenset[tuple[Factors, Fraction]], DimFloat] = {}
         self._prover = Prover(Facts(self.atoms))
-        self._verdicts: dict[tuple[bool, frozenset[tuple[poly.Monomial, int]]], Verdict] = {}
+        self._assumed: Prover | None = None  # of the facts and conditions; made when it is first asked
+        self._verdicts: dict[Key, tuple[Verdict, dict[str, int] | None]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class DimScope:
         return found
 
     def parse(self, text: str) -> Dim:
-        """The dim that a text such as `B*T + 1` denotes; names not seen before are made. Raises `UsageError`."""
+        """The dim that a text such as `B*T + 1` or `min(T, 8)` denotes; new names are made. Raises `UsageError`."""
         return parse_expression(text, self.dim)
 
     def declare(self, constraint: str) -> None:
@@ -66,27 +70,36 @@ class DimScope:
         A declared lower end takes the place of the default 1; sizes are never negative. Raises `UsageError` for text
         that is no constraint, for a name that the scope does not know, and for a fact that contradicts earlier ones.
         """
-        relations = parse_relations(constraint, self._known)
-        added = []
-        for left, operator, right in relations:
-            claim = claim_of(self._polynomial(left), operator, self._polynomial(right))
-            if poly.constant_value(claim.polynomial) is None:
-                added.append(Condition(constraint_text(self, claim), claim, f"declared: {constraint}", user_frame()))
-            elif not self._prover.always(claim):
-                raise UsageError(f"the constraint {constraint!r} never holds")
+        added = [claim for claim in self._claims(constraint) if poly.constant_value(claim.polynomial) is None]
         if not added:
             raise UsageError(f"the constraint {constraint!r} always holds, so it says nothing about a dim")
-        facts = self.facts + added
         try:
-            prover = Prover(Facts(self.atoms, [fact.claim for fact in facts]))
+            prover = self._declaring(added)
         except Contradiction:
             earlier = ", ".join(str(fact) for fact in self.facts) or "nothing else"
             raise UsageError(
                 f"no sizes satisfy the constraint {constraint!r} (declared before: {earlier}; "
                 "a dim is at least 1 unless a constraint gives it another lower end)"
             ) from None
-        self.facts, self._prover = facts, prover
+        source = user_frame()
+        self.facts = self.facts + [
+            Condition(constraint_text(self, claim, True), claim, f"declared: {constraint}", source) for claim in added
+        ]
+        self._prover, self._assumed = prover, None
         self._verdicts.clear()
+
+    def _claims(self, constraint: str) -> list[Claim]:
+        claims = [
+            claim_of(self._polynomial(left), operator, self._polynomial(right))
+            for left, operator, right in parse_relations(constraint, self._known)
+        ]
+        for claim in claims:
+            if poly.constant_value(claim.polynomial) is not None and not self._prover.always(claim):
+                raise UsageError(f"the constraint {constraint!r} never holds")
+        return claims
+
+    def _declaring(self, claims: list[Claim]) -> Prover:
+        return Prover(Facts(self.atoms, [*(fact.claim for fact in self.facts), *claims]))
 
     # ------------------------------------------------------------------ what dims are made of
 
@@ -122,41 +135,80 @@ class DimScope:
                 claim_of(poly.constant(1), "<=", denominator),
                 lambda: f"{poly.render(numerator)} is divided by {poly.render(denominator)}, which must be at least 1",
             )
-        return poly.floor_divide(self.atoms, numerator, denominator)
+        return floor_divide(self.atoms, numerator, denominator)
 
     # ------------------------------------------------------------------ what is known of a claim
 
     def verdict(self, claim: Claim) -> Verdict:
         """Proved for every allowed value, refuted by one, or undecided."""
-        key = claim.key
-        found = self._verdicts.get(key)
-        if found is None:
-            if self._prover.always(claim):
-                found = Verdict.proved
-            else:
-                found = Verdict.undecided if self.witness(claim) is None else Verdict.refuted
-            self._verdicts[key] = found
-        return found
+        return self._decided(claim)[0]
 
     def witness(self, claim: Claim, wanted: bool = False) -> dict[str, int] | None:
         """Allowed values at which the claim fails (or holds, where that is `wanted`), or None when none is found."""
-        return find_witness(self._prover.facts, claim, wanted)
+        return find_witness(self._prover.facts, claim, True) if wanted else self._decided(claim)[1]
+
+    def _decided(self, claim: Claim) -> tuple[Verdict, dict[str, int] | None]:
+        found = self._verdicts.get(claim.key)
+        if found is None:
+            facts, broken_at = self._prover.facts, None
+            # Few proofs are hard and most counterexamples are small, so the hard proof comes between two searches.
+            if not self._prover.at_once(claim):
+                broken_at = find_witness(facts, claim, False, _FIRST_POINTS)
+                if broken_at is None and not self._prover.always(claim):
+                    broken_at = find_witness(facts, claim, False)
+            if broken_at is not None:
+                found = Verdict.refuted, broken_at
+            else:
+                found = Verdict.proved if self.is_proved(claim) else Verdict.undecided, None
+            self._verdicts[claim.key] = found
+        return found
+
+    def is_proved(self, claim: Claim) -> bool:
+        """Whether the claim is shown to hold for every allowed value."""
+        return self._prover.at_once(claim) or self._prover.always(claim)
+
+    def constraint_for(self, claim: Claim) -> str | None:
+        """A constraint that proves the claim once it is declared, and that some allowed values satisfy; else None."""
+        text = constraint_text(self, claim)
+        try:
+            prover = self._declaring(self._claims(text))
+        except (Contradiction, UsageError):
+            return None
+        return text if prover.always(claim) and find_witness(prover.facts, claim, True) is not None else None
 
     def require(self, claim: Claim, message: Message) -> None:
-        """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided."""
-        verdict = self.verdict(claim)
-        if verdict is Verdict.proved:
-            return
-        relation = constraint_text(self, claim)
-        if verdict is Verdict.undecided and any(condition.relation == relation for condition in self.conditions):
+        """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided.
+
+        The error's `constraint` is what would make the claim right, where there is such a thing.
+        """
+        verdict, broken_at = self._decided(claim)
+        if verdict is Verdict.proved or (verdict is Verdict.undecided and self._is_assumed(claim)):
             return
         text = (message if isinstance(message, str) else message()).rstrip(".")
-        if verdict is Verdict.refuted:
-            values = values_text(self.witness(claim) or {}, claim)
-            if self._prover.never(claim):
-                raise ShapeError(f"{text}; fails at every allowed size{values and f', for instance {values}'}")
-            raise ShapeError(f'{text}; fails at {values}; add where=["{relation}"]')
-        self.conditions.append(Condition(relation, claim, text, user_frame()))
+        if verdict is Verdict.undecided:
+            self.conditions.append(Condition(constraint_text(self, claim), claim, text, user_frame()))
+            self._assumed = None
+            return
+        values = values_text(broken_at or {}, claim)
+        if self._prover.never(claim):
+            raise ShapeError(f"{text}; fails at every allowed size{values and f', for instance {values}'}")
+        constraint = self.constraint_for(claim)
+        error = ShapeError(f"{text}; fails at {values}" + (f'; add where=["{constraint}"]' if constraint else ""))
+        error.constraint = constraint
+        raise error
+
+    def _is_assumed(self, claim: Claim) -> bool:
+        """Whether an undecided claim follows from the conditions so far, so that it need not be one."""
+        if not self.conditions:
+            return False
+        if self._assumed is None:
+            try:
+                facts = self._prover.facts.assuming(condition.claim for condition in self.conditions)
+            except Contradiction:
+                facts = self._prover.facts  # nothing satisfies them all, and each is to be seen
+            self._assumed = Prover(facts)
+        relation = constraint_text(self, claim)
+        return any(condition.relation == relation for condition in self.conditions) or self._assumed.always(claim)
 
     def truth(self, left: DimExpr, operator: str, right: Dim) -> bool:
         """The truth value of a comparison where it is the same for every allowed value; else `UndecidedDimError`."""
@@ -170,7 +222,7 @@ class DimScope:
 
     def is_positive(self, atom: poly.Atom) -> bool:
         """Whether the atom is shown to be at least 1."""
-        return self._prover.always(claim_of(poly.constant(1), "<=", poly.variable(atom)))
+        return self.is_proved(claim_of(poly.constant(1), "<=", poly.variable(atom)))
 
     def _undecided_text(self, left: DimExpr, operator: str, right: Dim, claim: Claim, negated: bool) -> str:
         examples = []

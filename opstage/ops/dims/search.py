@@ -22,19 +22,10 @@ _LARGEST_POWER = 40
 _SMALL_ENOUGH = 16  # values up to here are not made smaller: M=2, N=3 tells more than M=1, N=2
 
 
-def holds(claim: Claim, values: dict[str, int]) -> bool | None:
-    """Whether the claim holds at these values; None where it is undefined there."""
-    try:
-        value = poly.evaluate(claim.polynomial, values)
-    except poly.Undefined:
-        return None
-    return value == 0 if claim.is_zero else value >= 0
-
-
-def find_witness(facts: Facts, claim: Claim, wanted: bool) -> dict[str, int] | None:
+def find_witness(facts: Facts, claim: Claim, wanted: bool, most: int | None = None) -> dict[str, int] | None:
     """Allowed values of the claim's names (and of those the declared claims tie to them) at which it is `wanted`.
 
-    None when the search finds none, which proves nothing.
+    None when the search, of at most `most` points, finds none, which proves nothing.
     """
     names, relevant = _connected(claim, facts.claims)
     images = {name: facts.image_of(name) for name in names}
@@ -49,15 +40,24 @@ def find_witness(facts: Facts, claim: Claim, wanted: bool) -> dict[str, int] | N
             return None
         if any(values[name.text] < (facts.range_of(name).low or 0) for name in names):
             return None
-        if holds(claim, values) is not wanted or not all(holds(fact, values) for fact in relevant):
+        if claim.holds(values) is not wanted or not all(fact.holds(values) for fact in relevant):
             return None
         return values
 
-    constants = sorted({abs(c) for fact in (claim, *relevant) for c in fact.polynomial.values()})
-    for point in _points(ranges, constants):
+    constants = sorted({c for fact in (claim, *relevant) for c in _constants(fact.polynomial)})
+    for point in itertools.islice(_points(ranges, constants), most):
         if attempt(point) is not None:
             return attempt(_made_small(point, ranges, lambda candidate: attempt(candidate) is not None))
     return None
+
+
+def _constants(p: poly.Polynomial) -> Iterator[int]:
+    """The numbers in a polynomial, inside its atoms too."""
+    for monomial, coefficient in p.items():
+        yield abs(coefficient)
+        for atom in monomial:
+            for part in poly.parts(atom):
+                yield from _constants(part)
 
 
 def _connected(claim: Claim, declared: Sequence[Claim]) -> tuple[list[poly.Name], list[Claim]]:

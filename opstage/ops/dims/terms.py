@@ -36,7 +36,7 @@ class Opaque:
         return hash(self.text)
 
 
-Base: TypeAlias = poly.Name | poly.Quotient | DimExpr | int | Opaque
+Base: TypeAlias = poly.Atom | DimExpr | int | Opaque
 Factors: TypeAlias = tuple[tuple[Base, int], ...]
 Terms: TypeAlias = dict[Factors, Fraction]
 
@@ -201,7 +201,7 @@ def _factors(factors: Iterable[tuple[Base, int]]) -> Factors:
 
 
 def _is_atom(base: Base) -> bool:
-    return isinstance(base, (poly.Name, poly.Quotient))
+    return isinstance(base, (poly.Name, poly.Quotient, poly.Minimum))
 
 
 def _inverse(scope: DimScope, a: Terms) -> Terms:
@@ -262,7 +262,7 @@ def _split(a: Terms) -> _Split | None:
         atoms: list[poly.Atom] = []
         for base, least in lowest.items():
             times, odd = divmod(exponents.get(base, 0) - least, 2)
-            if isinstance(base, (poly.Name, poly.Quotient)):
+            if isinstance(base, (poly.Name, poly.Quotient, poly.Minimum)):
                 atoms += [base] * times
             elif times:
                 return None
@@ -328,4 +328,4 @@ def _base_text(base: Base) -> str:
     if isinstance(base, int):
         return str(base)
     text = str(base) if isinstance(base, DimExpr) else base.text
-    return text if isinstance(base, poly.Name) else f"({text})"
+    return text if isinstance(base, (poly.Name, poly.Minimum)) else f"({text})"

@@ -102,7 +102,12 @@ class Sizes:
 
     def _atom(self, atom: poly.Atom) -> str:
         if atom.text not in self._known:
-            self._known[atom.text] = self._name(atom) if isinstance(atom, poly.Name) else self._quotient(atom)
+            if isinstance(atom, poly.Name):
+                self._known[atom.text] = self._name(atom)
+            elif isinstance(atom, poly.Quotient):
+                self._known[atom.text] = self._quotient(atom)
+            else:
+                self._known[atom.text] = self._node("Min", *map(self._polynomial, atom.arguments))
         return self._known[atom.text]
 
     def _quotient(self, quotient: poly.Quotient) -> str:

@@ -1,0 +1,204 @@
+"""Floor quotients and minima in canonical form: whatever can be pulled out, cancelled or merged is.
+
+Nothing here depends on what was declared: a name is taken to be a natural number and no more, so an expression keeps
+its form whatever is learnt about its names later. What follows from declared facts is the business of `proof`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from . import polynomial as poly
+from .polynomial import Atom, AtomTable, Minimum, Monomial, Name, Polynomial, Quotient
+
+_MOST_ARGUMENTS = 8  # of a minimum that others are merged into
+_MOST_QUOTIENTS = 16  # into which a quotient of minima is broken
+
+
+def floor_divide(atoms: AtomTable, numerator: Polynomial, denominator: Polynomial) -> Polynomial:
+    """`numerator // denominator` in canonical form, for a denominator that is positive wherever it is defined.
+
+    Whatever the denominator divides is pulled out, common factors cancel, and nested quotients merge:
+    (x//m + y)//d = (x + m*y)//(m*d) for positive m, d, because y is an integer. A quotient of a minimum is the minimum
+    of the quotients.
+    """
+    whole: Polynomial = {}
+    while True:
+        numerator, denominator = _cancel(numerator, denominator)
+        pulled, numerator = poly.divide(numerator, denominator)
+        whole = poly.add(whole, pulled)
+        if not numerator:
+            return whole
+        divisor = poly.constant_value(denominator)
+        if divisor is not None:
+            if poly.constant_value(numerator) is not None:
+                return whole  # a remainder in [0, divisor)
+            # (g*x + k)//(g*c) = (x + k//g)//c
+            common = math.gcd(divisor, *(c for m, c in numerator.items() if m))
+            if common > 1:
+                numerator = {m: q for m, c in numerator.items() if (q := c // common)}
+                denominator = poly.constant(divisor // common)
+                continue
+        inner = _lone_quotient(numerator)
+        if inner is None:
+            break
+        outer = poly.add(numerator, poly.variable(inner), -1)
+        numerator = poly.add(inner.numerator, poly.multiply(inner.denominator, outer))
+        denominator = poly.multiply(inner.denominator, denominator)
+    terms = _minimum_terms(numerator)
+    count = math.prod(len(term.minimum.arguments) for term in terms)
+    # Division by a sum with a minimum would leave that minimum in the remainder again.
+    if not terms or count > _MOST_QUOTIENTS or any(isinstance(atom, Minimum) for m in denominator for atom in m):
+        return poly.add(whole, poly.variable(atoms.quotient(numerator, denominator)))
+    quotients = [floor_divide(atoms, n, denominator) for n in _alternatives(numerator, terms[0])]
+    return poly.add(whole, (minimum if terms[0].coefficient > 0 else maximum)(atoms, quotients))
+
+
+def minimum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
+    """The least of one or more polynomials in canonical form.
+
+    What the arguments have in common is pulled out, min(a + c, b + c) = min(a, b) + c, and min(c*a, c*b) = c*min(a, b)
+    for a natural c; minima within merge; an argument that is another one plus something natural is left out.
+    """
+    distinct = _least(list(arguments))
+    if len(distinct) == 1:
+        return distinct[0]
+    shift: Polynomial = {}
+    for monomial in {monomial: None for p in distinct for monomial in p}:
+        lowest = min([p.get(monomial, 0) for p in distinct])
+        if lowest:
+            shift[monomial] = lowest
+    distinct = [poly.add(p, shift, -1) for p in distinct]  # now of natural coefficients
+    factor = math.gcd(*(poly.content(p) for p in distinct))
+    shared = tuple(atom for atom in poly.common_factor(*distinct) if _is_natural(atom))
+    distinct = [{m: c // factor for m, c in poly.strip(p, shared).items()} for p in distinct]
+    merged = _merged(distinct)
+    least = poly.variable(atoms.minimum(distinct)) if merged is None else minimum(atoms, merged)
+    return poly.add(shift, poly.multiply({shared: factor}, least))
+
+
+def maximum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
+    """The greatest of one or more polynomials, as a minimum."""
+    return poly.scale(minimum(atoms, [poly.scale(p, -1) for p in arguments]), -1)
+
+
+def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomial | None]) -> Polynomial:
+    """Replace every atom by its image; None keeps a name, and rebuilds any other atom from its parts."""
+
+    def replacement(atom: Atom) -> Polynomial:
+        found = image(atom)
+        if found is not None:
+            return found
+        if isinstance(atom, Name):
+            return poly.variable(atom)
+        parts = [substitute(atoms, part, image) for part in poly.parts(atom)]
+        if isinstance(atom, Minimum):
+            return minimum(atoms, parts)
+        if poly.constant_value(parts[1]) == 0:
+            return poly.variable(atom)  # undefined there, and left as it stands
+        return floor_divide(atoms, *parts)
+
+    result: Polynomial = {}
+    for monomial, coefficient in p.items():
+        term = poly.constant(coefficient)
+        for atom in monomial:
+            term = poly.multiply(term, replacement(atom))
+        result = poly.add(result, term)
+    return result
+
+
+# ---------------------------------------------------------------------- quotients
+
+
+def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Cancel what both share, exactly, such that a positive denominator stays positive."""
+    common = math.gcd(poly.content(numerator), poly.content(denominator))
+    if (poly.constant_value(denominator) or 1) < 0:
+        common = -common
+    if common != 1:
+        numerator = {m: c // common for m, c in numerator.items()}
+        denominator = {m: c // common for m, c in denominator.items()}
+    # Names are never negative; another atom might be, and cancelling it would change the denominator's sign.
+    shared = tuple(atom for atom in poly.common_factor(denominator, numerator) if isinstance(atom, Name))
+    if shared:
+        numerator = poly.strip(numerator, shared)
+        denominator = poly.strip(denominator, shared)
+    return numerator, denominator
+
+
+def _lone_quotient(p: Polynomial) -> Quotient | None:
+    """A quotient that is a term of `p` with coefficient 1."""
+    for monomial, coefficient in p.items():
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
+            return monomial[0]
+    return None
+
+
+# ---------------------------------------------------------------------- minima
+
+
+class _MinimumTerm(NamedTuple):
+    """A term that is a minimum times a coefficient and a natural cofactor."""
+
+    minimum: Minimum
+    cofactor: Monomial
+    coefficient: int
+
+
+def _minimum_terms(p: Polynomial) -> list[_MinimumTerm]:
+    found = []
+    for monomial, coefficient in p.items():
+        for atom in monomial:
+            if isinstance(atom, Minimum):
+                cofactor = poly.without(monomial, (atom,)) or ()
+                if all(map(_is_natural, cofactor)):
+                    found.append(_MinimumTerm(atom, cofactor, coefficient))
+                    break
+    return found
+
+
+def least_of(p: Polynomial) -> list[Polynomial]:
+    """Polynomials of which `p` is the least: p itself, or what has no minimum with a positive coefficient any more."""
+    for term in _minimum_terms(p):
+        if term.coefficient > 0:
+            return [each for alternative in _alternatives(p, term) for each in least_of(alternative)]
+    return [p]
+
+
+def _alternatives(p: Polynomial, term: _MinimumTerm) -> list[Polynomial]:
+    """`p` with each argument in place of the minimum: p is the least of them, or the greatest for a negative term."""
+    factor = {term.cofactor: term.coefficient}
+    rest = poly.add(p, poly.multiply(factor, poly.variable(term.minimum)), -1)
+    return [poly.add(rest, poly.multiply(factor, argument)) for argument in term.minimum.arguments]
+
+
+def _merged(arguments: list[Polynomial]) -> list[Polynomial] | None:
+    """The arguments with one that contains a minimum taken apart; None where there is none, or it is too large."""
+    for index, p in enumerate(arguments):
+        for term in _minimum_terms(p):
+            if len(arguments) - 1 + len(term.minimum.arguments) <= _MOST_ARGUMENTS:
+                return arguments[:index] + _alternatives(p, term) + arguments[index + 1 :]
+    return None
+
+
+def _least(arguments: list[Polynomial]) -> list[Polynomial]:
+    """The arguments, each once, without those that exceed another one by something natural."""
+    kept: list[Polynomial] = []
+    for p in arguments:
+        if not any(_is_natural_sum(poly.add(p, other, -1)) for other in kept):
+            kept = [other for other in kept if not _is_natural_sum(poly.add(other, p, -1))]
+            kept.append(p)
+    return kept
+
+
+def _is_natural_sum(p: Polynomial) -> bool:
+    return all(coefficient > 0 and all(map(_is_natural, monomial)) for monomial, coefficient in p.items())
+
+
+def _is_natural(atom: Atom) -> bool:
+    """Whether an atom is seen to be at least 0 wherever it is defined."""
+    if isinstance(atom, Quotient):
+        return _is_natural_sum(atom.numerator)
+    return all(map(_is_natural_sum, poly.parts(atom)))
