@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import against_peers, import_time, recording, tape_overhead
+from benchmarks import against_peers, checking, import_time, recording, tape_overhead
 
 MEASUREMENTS = {
     "against_peers": against_peers,
     "recording": recording,
+    "checking": checking,
     "tape_overhead": tape_overhead,
     "import_time": import_time,
 }

@@ -25,7 +25,18 @@ def step(workload: Any) -> Callable[[], float] | None:
     zeros = partial(jax.tree.map, jnp.zeros_like)
     state = [params, zeros(params), zeros(params), jnp.zeros(())]
 
-    @partial(jax.jit, donate_argnums=(0, 1, 2, 3))
+    update = jax.jit(adamw_step(loss), donate_argnums=(0, 1, 2, 3))
+
+    def one() -> float:
+        value, *state[:] = update(*state, *batch)
+        return float(value)
+
+    return one
+
+
+def adamw_step(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """(params, m, v, t, *batch) -> loss, and all of those after one step of AdamW."""
+
     def update(params: Any, m: Any, v: Any, t: Any, *batch: Any) -> Any:
         value, grads = jax.value_and_grad(loss)(params, *batch)
         t = t + 1
@@ -38,11 +49,7 @@ def step(workload: Any) -> Callable[[], float] | None:
 
         return value, jax.tree.map(adamw, params, m, v), m, v, t
 
-    def one() -> float:
-        value, *state[:] = update(*state, *batch)
-        return float(value)
-
-    return one
+    return update
 
 
 def _weights(rng: np.random.Generator, *shape: int) -> Any:
@@ -93,31 +100,38 @@ def _cnn(w: Cnn) -> tuple[Any, Any]:
 
 def _gpt(w: Gpt) -> tuple[Any, Any]:
     rng = np.random.default_rng(1)
-    d = w.width
 
-    def norm() -> Any:
-        return {"g": jnp.ones(d), "b": jnp.zeros(d)}
+    def made(path: Any, shape: tuple[int, ...]) -> Any:
+        name = path[-1].key
+        if name in ("g", "b"):
+            return jnp.full(shape, float(name == "g"))
+        return (0.02 if len(path) == 1 else 1) * _weights(rng, *shape)
+
+    return gpt_loss(w), jax.tree.map_with_path(made, gpt_shapes(w), is_leaf=lambda node: isinstance(node, tuple))
+
+
+def gpt_shapes(w: Gpt) -> Any:
+    """The shapes of the parameters."""
+    d = w.width
+    norm = {"g": (d,), "b": (d,)}
 
     def dense(inputs: int, outputs: int) -> Any:
-        return {"w": _weights(rng, inputs, outputs), "b": jnp.zeros(outputs)}
+        return {"w": (inputs, outputs), "b": (outputs,)}
 
-    params = {
-        "token": 0.02 * _weights(rng, w.vocabulary, d),
-        "place": 0.02 * _weights(rng, w.length, d),
-        "blocks": [
-            {
-                "n1": norm(),
-                "qkv": dense(d, 3 * d),
-                "out": dense(d, d),
-                "n2": norm(),
-                "up": dense(d, 4 * d),
-                "down": dense(4 * d, d),
-            }
-            for _ in range(w.layers)
-        ],
-        "norm": norm(),
+    block = {"n1": norm, "qkv": dense(d, 3 * d), "out": dense(d, d), "n2": norm}
+    block |= {"up": dense(d, 4 * d), "down": dense(4 * d, d)}
+    return {
+        "token": (w.vocabulary, d),
+        "place": (w.length, d),
+        "blocks": [block] * w.layers,
+        "norm": norm,
         "head": dense(d, w.vocabulary),
     }
+
+
+def gpt_loss(w: Gpt) -> Callable[..., Any]:
+    """Mean cross-entropy of a `Gpt` workload."""
+    d = w.width
 
     def layer_norm(p: Any, x: Any) -> Any:
         mean = x.mean(-1, keepdims=True)
@@ -139,4 +153,4 @@ def _gpt(w: Gpt) -> tuple[Any, Any]:
             x = block(layer, x)
         return _cross_entropy(linear(p["head"], layer_norm(p["norm"], x)), targets)
 
-    return loss, params
+    return loss

@@ -17,7 +17,7 @@ def step(workload: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[]
     torch.manual_seed(0)
     if isinstance(workload, Chain):
         return _chain(workload)
-    model = {Mlp: _mlp, Cnn: _cnn, Gpt: _Transformer}[type(workload)](workload)
+    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer}[type(workload)](workload)
     x, y = (torch.from_numpy(a) for a in workload.data())
     if isinstance(workload, Cnn):
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -88,6 +88,11 @@ class _Transformer(nn.Module):
     def forward(self, tokens: Any) -> Any:
         x = self.token(tokens) + self.place.weight
         return self.head(self.norm(self.blocks(x)))
+
+
+def transformer(w: Gpt) -> nn.Module:
+    """The model of a `Gpt` workload."""
+    return _Transformer(w)
 
 
 def _chain(w: Chain) -> Callable[[], float]:
