@@ -8,6 +8,7 @@ from . import init, models
 from .api import check, hvp, jvp, run, value_and_grad, vjp
 from .compilation import CompiledOut, CompiledScalar, compile, record
 from .ops import derived, transform
+from .ops.declared import shapes
 from .ops.errors import (
     DtypeError,
     OpstageError,
@@ -62,6 +63,7 @@ __all__ = [
     "record",
     "run",
     "scalar_trainer",
+    "shapes",
     "transform",
     "value_and_grad",
     "vjp",

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,18 @@ _DTYPES = {
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
+
+
+class TensorHeader(NamedTuple):
+    """What a file says of a tensor before its bytes: a dtype as the format calls it (`F32`), and a shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """`f` for floats, `i` for integers, `b` for masks."""
+        return {"F": "f", "B": "f", "I": "i", "U": "i"}.get("b" if self.dtype == "BOOL" else self.dtype[:1], "b")
 
 
 def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -83,6 +95,33 @@ def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not texts by name")
     return metadata
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
+    """Dtype and shape of every tensor of a safetensors file by name; nothing is read behind the header.
+
+    Raises UsageError, naming the file, as `decode` does for a header that cannot be used.
+    """
+    try:
+        with open(path, "rb") as file:
+            prefix = file.read(8)
+            size = os.fstat(file.fileno()).st_size
+            _check_header(prefix, size, path)
+            data = file.read(int.from_bytes(prefix, "little"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        header = json.loads(data)
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        read = {name: TensorHeader(str(e["dtype"]), tuple(map(int, e["shape"]))) for name, e in entries.items()}
+        end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a safetensors file: its header does not list tensors") from error
+    if end != size - 8 - len(data):
+        raise UsageError(
+            f"{path}: truncated or altered: its tensors would end at byte {8 + len(data) + end:,} of {size:,}"
+        )
+    return dict(sorted(read.items()))
 
 
 def read_bytes(path: Path) -> bytes:

@@ -48,9 +48,15 @@ def flag_layer(paths: Mapping[str, str], given: Mapping[str, Any]) -> Layer:
     for name, path in paths.items():
         if given[name] is not None:
             values[path], origins[path] = str(given[name]), f"--{name.replace('_', '-')}"
-    for path, text in click.get_current_context().meta.get(_META, {}).items():
+    for path, text in dotted_flags().items():
         values[path], origins[path] = text, f"--{path}"
     return Layer(values, origins, text=True)
+
+
+def dotted_flags() -> Mapping[str, str | None]:
+    """The dotted flags of the running command."""
+    given: Mapping[str, str | None] = click.get_current_context().meta.get(_META, {})
+    return given
 
 
 OPTION_PATHS = {name: f"options.{name}" for name in ("backend", "device", "dtype", "seed")}

@@ -22,20 +22,26 @@ _AT_ONCE = 4096
 
 
 def from_csv(
-    path: str | os.PathLike[str], *, label: str | int = -1, header: bool = True, delimiter: str = ","
+    path: str | os.PathLike[str],
+    *,
+    label: str | int = -1,
+    header: bool = True,
+    delimiter: str = ",",
+    limit: int | None = None,
 ) -> Dataset:
     """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`, int64 if all are whole.
 
     `label` is a column's name or position (-1: the last). Without `header` the first line is a row as well, and columns
-    have positions alone. Empty lines are passed over. Raises UsageError, naming file, line and column, for a row of
-    another length, and for a cell that is empty, no number, or not finite.
+    have positions alone. Empty lines are passed over. With `limit` no more than so many rows are read. Raises
+    UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, no number, or
+    not finite.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             try:
                 rows = ((reader.line_num, cells) for cells in reader if cells)
-                return _dataset(path, rows, label, header)
+                return _dataset(path, rows if limit is None else islice(rows, limit + header), label, header)
             except csv.Error as error:
                 raise UsageError(f"{path}: row at line {reader.line_num}: not CSV: {error}") from error
             except UnicodeDecodeError as error:

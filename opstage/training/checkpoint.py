@@ -32,12 +32,18 @@ VERSION = 1
 _TENSORS = re.compile(r"tensors-[0-9a-f]{64}\.safetensors")
 _OURS = re.compile(rf"\.?{_TENSORS.pattern}(\.tmp)?")
 
-__all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot"]
+__all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot", "tensors_file"]
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
     """Whether a checkpoint was saved in `directory`; `load` says whether it is a good one."""
     return (Path(directory) / MANIFEST).is_file()
+
+
+def tensors_file(directory: str | os.PathLike[str]) -> Path:
+    """The safetensors file of the checkpoint in `directory`, as its manifest names it. Raises UsageError."""
+    folder = Path(directory)
+    return folder / str(_read_manifest(folder)["tensors"]["file"])
 
 
 def save(directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = DISK) -> None:

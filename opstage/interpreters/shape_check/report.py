@@ -58,6 +58,8 @@ RULES: dict[str, str] = {
     "index-range": "A literal index is out of range.",
     "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
     "spec": "A Spec cannot be read, or its constraints contradict each other.",
+    "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
+    "batch": "Data do not fit the declared shapes of the batch.",
     "program": "The program broke a rule of refs, or raised an error of its own.",
 }
 """The kinds of findings; a lint adds its own."""

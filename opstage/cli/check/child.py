@@ -1,0 +1,72 @@
+"""What runs in the process that checks a user's file: it reads a request and writes the outcomes to a file.
+
+The first argument is the folder for that file. The request comes on the standard input, which then stays open for as
+long as the parent lives.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from ...interpreters.shape_check.formats import to_document
+from .request import Request
+
+RESULT = "outcomes.json"
+TRACE = "trace.txt"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    text = sys.stdin.readline()
+    request = Request.read(text)
+    _follow_parent()
+    _limit_memory(request.memory_limit)
+    with open(folder / TRACE, "w") as trace:
+        from .user import check_user
+
+        faulthandler.enable(trace)
+        faulthandler.dump_traceback_later(request.time_limit, exit=True, file=trace)
+        documents = [to_document(outcome) for outcome in check_user(request)]
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        result = json.dumps(documents)
+        (folder / f"{RESULT}.new").write_text(result)
+        os.replace(folder / f"{RESULT}.new", folder / RESULT)
+    os._exit(0)  # threads that the user's file started do not keep the process
+
+
+def _follow_parent() -> None:
+    """End with the parent, and give the user's file an empty standard input."""
+    lifeline = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+
+    def follow() -> None:
+        while os.read(lifeline, 64):
+            pass
+        if hasattr(os, "killpg"):
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Let an allocation beyond `limit` bytes raise MemoryError, where the system can be told so."""
+    if limit is None:
+        return
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
+    except (ImportError, ValueError, OSError):
+        return

@@ -1,0 +1,167 @@
+"""A user's file imported, and what is in it. Whatever goes wrong there is one `Refusal` with the user's own line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ...ops.declared import declared
+from ...ops.errors import OpstageError, Place, SourceLine, is_user_file, nearest
+
+_LIBRARIES = ("site-packages", "dist-packages", "<frozen")
+
+
+class Refusal(Exception):
+    """Why a target cannot be checked, and where."""
+
+    def __init__(self, reason: str, source: SourceLine | None = None):
+        super().__init__(reason)
+        self.reason = reason
+        self.source = source
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module of a file, as running it would find its neighbours; its `__main__` part does not run."""
+    path = path.absolute()
+    if not path.exists():
+        beside = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise Refusal(f"no such file{nearest(path.name, beside)}")
+    if path.is_dir():
+        raise Refusal("is a folder, not a Python file")
+    root, names = path.parent, [path.stem]
+    while (root / "__init__.py").is_file():
+        root, names = root.parent, [root.name, *names]
+    sys.path.insert(0, str(root))
+    sys.path.append(str(Path.cwd()))
+    if len(names) > 1 and path.stem == "__init__":
+        names = names[:-1]
+    if len(names) > 1:
+        return load_module(".".join(names))
+    # a name that something else has already keeps its meaning
+    name = path.stem if path.stem not in sys.modules and path.stem.isidentifier() else f"checked_{abs(hash(path))}"
+    with _refusing("cannot be imported", path):
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise Refusal("is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """A module by its dotted name, from the working directory or wherever Python finds it."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with _refusing("cannot be imported", None):
+            return importlib.import_module(name)
+    except Refusal as refusal:
+        cause = refusal.__cause__
+        if (
+            isinstance(cause, ModuleNotFoundError)
+            and cause.name is not None
+            and f"{name}.".startswith(f"{cause.name}.")
+        ):
+            raise Refusal(f"there is no module {cause.name}") from None
+        raise
+
+
+def find(module: ModuleType, path: str) -> Any:
+    """What `path` (`loss`, `Model.loss`) names in a module."""
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            names = sorted(_functions(found))
+            has = f"; its functions are {', '.join(names)}" if names else "; it has no functions"
+            raise Refusal(f"has no {path!r}{nearest(part, names or dir(found))}{has}")
+        found = getattr(found, part)
+    return found
+
+
+def find_program(module: ModuleType, path: str) -> Callable[..., Any]:
+    """The function that `path` names."""
+    found = find(module, path)
+    if not callable(found):
+        article = "an" if type(found).__name__[0] in "aeiou" else "a"
+        raise Refusal(f"{path} is {article} {type(found).__name__}, not a function")
+    program: Callable[..., Any] = found
+    return program
+
+
+def declaring(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The module's own functions that declare their shapes, in the order of the file."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if declared(value) is not None and getattr(value, "__module__", None) == module.__name__
+    }
+
+
+@contextmanager
+def _refusing(what: str, path: Path | None) -> Iterator[None]:
+    """Whatever is raised in the block, as a Refusal that says `what`."""
+    try:
+        yield
+    except Refusal:
+        raise
+    except BaseException as error:
+        raise refusal(error, what, path) from error
+
+
+def refusal(error: BaseException, what: str, path: Path | None) -> Refusal:
+    """A Refusal for anything that the user's code raised."""
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        column = error.offset or 0
+        end = max(error.end_offset or 0, column + 1) if error.end_lineno == error.lineno else column + 1
+        place = SourceLine(str(Path(error.filename).absolute()), error.lineno, column, end if column else 0)
+        return Refusal(f"{what}: {type(error).__name__}: {error.msg}", place)
+    line = user_line(error.__traceback__, path)
+    if isinstance(error, SystemExit):
+        return Refusal(f"{what}: it ends the process, with exit code {_code(error)}", line)
+    if isinstance(error, OpstageError):
+        return Refusal(f"{what}: {error}", line)
+    return Refusal(f"{what}: {_named(error)}", line)
+
+
+def user_line(traceback: TracebackType | None, path: Path | None) -> SourceLine | None:
+    """The innermost line of the user's own files, else of whatever is neither a library's nor the framework's."""
+    own: SourceLine | None = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_own_file(code.co_filename, path):
+            own = Place(code, traceback.tb_lasti, traceback.tb_lineno).source
+        traceback = traceback.tb_next
+    return own
+
+
+def is_own_file(file: str, path: Path | None) -> bool:
+    """Whether a file is the user's, not a library's, not Python's, not the framework's."""
+    if path is not None and file == str(path):
+        return True
+    library = str(Path(importlib.__file__ or "").parent.parent)
+    return is_user_file(file) and not file.startswith((library, "<")) and not any(part in file for part in _LIBRARIES)
+
+
+def _named(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _code(error: SystemExit) -> str:
+    return "0" if error.code is None else str(error.code) if isinstance(error.code, int) else f"1 ({error.code})"
+
+
+def _functions(owner: Any) -> list[str]:
+    """The functions that a module or a class defines itself."""
+    name = getattr(owner, "__name__", "")
+    return [
+        key
+        for key, value in vars(owner).items()
+        if callable(value) and not key.startswith("_") and getattr(value, "__module__", name) == name
+    ]

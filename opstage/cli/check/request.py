@@ -1,0 +1,59 @@
+"""What is asked of one target, as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of every target alike.
+
+    inputs, where   texts of `--input` and `--where`
+    param           texts of `--param`
+    params, state   names of functions or values that hold parameters and state
+    step            None where the program decides
+    options         what flags set among the `Options`
+    """
+
+    inputs: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    param: tuple[str, ...] = ()
+    params: str | None = None
+    state: str | None = None
+    train: bool = True
+    step: bool | None = None
+    optimizer: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+    checkpoint: str | None = None
+    data: str | None = None
+    batch_size: int | None = None
+    runs_on: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One file or module, and in it one function, or all that declare their shapes."""
+
+    label: str
+    file: str | None
+    module: str | None
+    function: str | None
+    asked: Asked
+    time_limit: float
+    memory_limit: int | None
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Request:
+        document = json.loads(text)
+        asked: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in document.pop("asked").items()
+        }
+        return cls(**document, asked=Asked(**asked))

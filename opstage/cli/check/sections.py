@@ -1,0 +1,42 @@
+"""What flags add to a report: findings about files, and parts beside the findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...experiment.settings import OptimizerSettings
+from ...interpreters.shape_check import Finding, Report
+from ...interpreters.shape_check.formats import Section
+from ...options import Options
+from ...training.batch_header import check_data
+from ...training.checkpoint_header import check_checkpoint
+from ...training.optim import Optimizer
+from ...training.program_check import Checked
+from .request import Asked
+
+
+def completed(checked: Checked, options: Options, asked: Asked) -> tuple[Report, list[Section]]:
+    """The report with the findings that flags ask for, and its sections.
+
+    A part that is added gets its flag in `command.py` and `Asked`, and a function here.
+    """
+    report = checked.report
+    if asked.strict:
+        report = report.strict()
+    errors = (*report.errors, *_stored(checked, options, asked))
+    return replace(report, errors=errors), []
+
+
+def optimizer_called(name: str | None) -> Optimizer | None:
+    """The optimizer of that name with its own defaults."""
+    return None if name is None else OptimizerSettings(name=name).make(2)  # type: ignore[arg-type]  # read as such
+
+
+def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, ...]:
+    """What files hold, against what the program was checked with."""
+    found: tuple[Finding, ...] = ()
+    if asked.checkpoint is not None:
+        found += check_checkpoint(asked.checkpoint, checked.params, checked.state, options)
+    if asked.data is not None:
+        found += check_data(asked.data, checked.batch, asked.batch_size)
+    return found

@@ -1,0 +1,48 @@
+"""A shipped model, checked: one whole training step, or its forward pass."""
+
+from __future__ import annotations
+
+from ...api import argument_paths, check
+from ...experiment.settings import Settings
+from ...interpreters.registry import make_interpreter
+from ...interpreters.shape_check.formats import Outcome
+from ...models import model as shipped_model
+from ...ops.errors import UsageError
+from ...ops.spec import as_specs
+from ...ops.trees import flatten
+from ...training.program_check import FORWARD, STEP, Checked
+from ...training.validate import check_step
+from .request import Asked
+from .sections import completed, optimizer_called
+
+
+def check_shipped(settings: Settings, asked: Asked) -> Outcome:
+    """The outcome for the model of `settings`. Raises UsageError for flags that speak of a program of the user's."""
+    for flag, value in (
+        ("--input", asked.inputs),
+        ("--where", asked.where),
+        ("--param", asked.param),
+        ("--params", asked.params),
+        ("--state", asked.state),
+    ):
+        if value:
+            raise UsageError(f"{flag} is for a program of your own; the model {settings.run.model} has its own shapes")
+    options = settings.options
+    make_interpreter(options)  # what is not here is no finding about the model
+    chosen = shipped_model(settings.run.model, settings.model)
+    step = asked.train if asked.step is None else asked.step
+    if step and not asked.train:
+        raise UsageError("a training step is taken in training form; leave --step or --eval out")
+    optimizer = optimizer_called(asked.optimizer)
+    held = [as_specs(tree) for tree in (chosen.init, chosen.state) if tree is not None]
+    if step:
+        report = check_step(
+            chosen.loss, chosen.init, *chosen.batch, options=options, state=chosen.state, optimizer=optimizer
+        )
+    else:
+        report = check(chosen.loss, *held, *chosen.batch, options=options, train=asked.train)
+    names = argument_paths(chosen.loss, (*(None for _ in held), *chosen.batch))
+    batch = dict(zip(names, flatten(chosen.batch)[0]))
+    checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch)
+    report, sections = completed(checked, options, asked)
+    return Outcome.of(report, settings.run.model, checked.what, sections)

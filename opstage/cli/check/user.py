@@ -1,0 +1,118 @@
+"""The functions of a user's file, checked. It runs in the process that `process.py` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...interpreters.registry import make_interpreter
+from ...interpreters.shape_check.formats import Outcome, Unusable
+from ...ops.declared import Shapes, declared, read_inputs
+from ...ops.errors import OpstageError, UsageError
+from ...options import Options
+from ...training.program_check import check_program, nested
+from .loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
+from .request import Request
+from .sections import completed, optimizer_called
+
+
+def check_user(request: Request) -> Iterator[Outcome]:
+    """An outcome for each function asked for."""
+    try:
+        module = load_file(Path(request.file)) if request.file is not None else load_module(request.module or "")
+        if request.function is not None:
+            programs = {request.function: find_program(module, request.function)}
+        else:
+            programs = declaring(module)
+            if not programs:
+                raise Refusal(
+                    "no function declares its shapes; name one and its inputs "
+                    f"(opstage check {request.label}:loss --input 'x: B 64'), or decorate it with @opstage.shapes(…)"
+                )
+    except Refusal as error:
+        yield Outcome(request.label, unusable=Unusable(error.reason, error.source))
+        return
+    for name, program in programs.items():
+        label = request.label if request.function is not None else f"{request.label}:{name}"
+        try:
+            yield _check(label, program, module, request)
+        except Refusal as error:
+            yield Outcome(label, unusable=Unusable(error.reason, error.source))
+        except OpstageError as error:
+            yield Outcome(label, unusable=Unusable(str(error)))
+        except BaseException as error:
+            found = refusal(error, f"{name} could not be checked", _path(request))
+            yield Outcome(label, unusable=Unusable(found.reason, found.source))
+
+
+def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> Outcome:
+    asked = request.asked
+    options = Options.from_env().replace(**asked.options)
+    make_interpreter(options)  # what is not here is no finding about the program
+    checked = check_program(
+        program,
+        _shapes(program, module, request),
+        options=options,
+        train=asked.train,
+        step=asked.step,
+        optimizer=optimizer_called(asked.optimizer),
+    )
+    report, sections = completed(checked, options, asked)
+    return Outcome.of(report, label, checked.what, sections)
+
+
+def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -> Shapes:
+    """What the flags say; what they leave out, the function may declare itself."""
+    asked, own = request.asked, declared(program) or Shapes({})
+    given = read_inputs(asked.inputs)
+    inputs = {**own.inputs, **given}
+    if asked.where:
+        first = next(iter(inputs), None)
+        if first is None:
+            raise UsageError("--where speaks of no input; give one with --input 'x: B 64'")
+        every = dict.fromkeys((*inputs[first].where, *asked.where))
+        inputs[first] = type(inputs[first])(inputs[first].shape, inputs[first].dtype, tuple(every))
+    params: Any = own.params
+    if asked.params is not None and asked.param:
+        raise UsageError("--param and --params both give the parameters; leave one of them out")
+    if asked.param:
+        params = nested(read_inputs(asked.param), "--param")
+    elif asked.params is not None:
+        params = _value(asked.params, module, request, "--params")
+    state = own.state if asked.state is None else _value(asked.state, module, request, "--state")
+    return Shapes(inputs, _called(params, request, "params"), _called(state, request, "state"))
+
+
+def _value(name: str, module: ModuleType, request: Request, flag: str) -> Any:
+    """`init`, `my_model.py:init` or `package.module:init`."""
+    place, _, path = name.rpartition(":")
+    try:
+        if not place:
+            return find(module, path)
+        if place.endswith(".py"):
+            path_ = Path(place)
+            same = request.file is not None and path_.absolute() == Path(request.file).absolute()
+            return find(module if same else load_file(path_), path)
+        return find(load_module(place), path)
+    except Refusal as error:
+        raise Refusal(f"{flag} {name}: {error.reason}", error.source) from error
+
+
+def _called(source: Any, request: Request, name: str) -> Any:
+    """The Specs of parameters or state; what the user's own function raises is a refusal with its line."""
+    from ...training.parameter_specs import parameter_specs
+
+    if source is None:
+        return None
+    try:
+        return parameter_specs(source, name)
+    except OpstageError:
+        raise
+    except BaseException as error:
+        raise refusal(error, f"the function that makes {name} failed", _path(request)) from error
+
+
+def _path(request: Request) -> Path | None:
+    return None if request.file is None else Path(request.file).absolute()

@@ -1,0 +1,94 @@
+"""`Outcome`: what came of checking one target, as plain data. Every format is written from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....ops.errors import SourceLine
+from ..report import Assumption, Declaration, Finding, Report
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report beside its findings: `data` is plain JSON data, `text` the same for a person."""
+
+    name: str
+    data: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Why a target could not be checked at all, and where."""
+
+    reason: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one target.
+
+    target     what was checked: `model.py:loss`, `cnn`
+    what       which part of it: `one training step`, `the forward pass`
+    findings   errors, then warnings
+    outputs    the type of what the program returns, empty where that is not one tensor
+    printed    what the target's file printed
+    unusable   why it could not be checked; all else is empty then
+    """
+
+    target: str
+    what: str = ""
+    findings: tuple[Finding, ...] = ()
+    conditions: tuple[Assumption, ...] = ()
+    declarations: tuple[Declaration, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    outputs: str = ""
+    ops: int = 0
+    parameters: str = "0"
+    flops: str = "0"
+    bytes: str = "0"
+    suggestions: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    printed: str = ""
+    unusable: Unusable | None = None
+
+    @classmethod
+    def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> Outcome:
+        """The outcome of a check that could be made."""
+        return cls(
+            target,
+            what,
+            report.findings,
+            report.conditions,
+            report.declarations,
+            report.inputs,
+            "" if report.outputs is None or isinstance(report.outputs, (dict, list)) else str(report.outputs),
+            report.ops,
+            str(report.parameters),
+            str(report.cost.flops),
+            str(report.cost.bytes),
+            report.suggestions,
+            tuple(sections),
+        )
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether it could be checked and has no error."""
+        return self.unusable is None and not self.errors
+
+    def exit_code(self, warnings_as_errors: bool = False) -> int:
+        """0 clean, 1 findings, 2 unusable."""
+        if self.unusable is not None:
+            return 2
+        return 1 if self.errors or (warnings_as_errors and self.warnings) else 0

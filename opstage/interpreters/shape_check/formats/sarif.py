@@ -1,0 +1,108 @@
+"""The format SARIF 2.1.0, which code hosts and editors read.
+
+Source: "Static Analysis Results Interchange Format (SARIF) Version 2.1.0", OASIS Standard, 27 March 2020.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ....ops.errors import SourceLine
+from ..report import RULES, Finding
+from .outcome import Outcome
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def render(outcomes: Sequence[Outcome], exit_code: int, version: str) -> str:
+    """The log of one run; a target that could not be checked is a notification of its invocation."""
+    met = {finding.rule: None for outcome in outcomes for finding in outcome.findings}
+    rules = [*RULES, *(rule for rule in met if rule not in RULES)]
+    results = [_result(finding, outcome.target, rules) for outcome in outcomes for finding in outcome.findings]
+    results += [
+        {
+            "ruleId": "undecided",
+            "ruleIndex": rules.index("undecided"),
+            "level": "note",
+            "message": {"text": f"{outcome.target} is right only if {condition.relation}"},
+            **_locations(condition.source),
+        }
+        for outcome in outcomes
+        for condition in outcome.conditions
+    ]
+    notifications = [
+        {
+            "level": "error",
+            "message": {"text": f"{outcome.target}: {outcome.unusable.reason}"},
+            **_locations(outcome.unusable.source),
+        }
+        for outcome in outcomes
+        if outcome.unusable is not None
+    ]
+    driver = {
+        "name": "opstage",
+        "version": version,
+        "semanticVersion": version,
+        "rules": [{"id": rule, "shortDescription": {"text": RULES.get(rule, rule)}} for rule in rules],
+    }
+    invocation: dict[str, Any] = {"executionSuccessful": not notifications, "exitCode": exit_code}
+    if notifications:
+        invocation["toolExecutionNotifications"] = notifications
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
+        "results": results,
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _result(finding: Finding, target: str, rules: Sequence[str]) -> dict[str, Any]:
+    details = [*finding.operands, *finding.bindings, *([f"fix: {finding.fix}"] if finding.fix else [])]
+    text = "\n".join([f"{finding.op}: {finding.reason}", *details])
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": rules.index(finding.rule),
+        "level": finding.severity,
+        "message": {"text": text},
+        **_locations(finding.source, finding.region),
+    }
+    if finding.calls:
+        result["relatedLocations"] = [
+            {"id": n, "message": {"text": "called here"}, **_location(call)} for n, call in enumerate(finding.calls)
+        ]
+    result["properties"] = {"target": target}
+    if finding.constraint:
+        result["properties"]["constraint"] = finding.constraint
+    return result
+
+
+def _locations(source: SourceLine | None, region: str = "") -> dict[str, Any]:
+    if source is None and not region:
+        return {}
+    location = _location(source) if source is not None else {}
+    if region:
+        location["logicalLocations"] = [{"fullyQualifiedName": region, "kind": "member"}]
+    return {"locations": [location]}
+
+
+def _location(source: SourceLine) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": source.line}
+    if 0 < source.column < source.end:
+        region |= {"startColumn": source.column, "endColumn": source.end}
+    if source.text:
+        region["snippet"] = {"text": source.text}
+    return {"physicalLocation": {"artifactLocation": _artifact(source.file), "region": region}}
+
+
+def _artifact(file: str) -> dict[str, str]:
+    path = Path(file)
+    try:
+        return {"uri": quote(path.relative_to(Path.cwd()).as_posix()), "uriBaseId": "SRCROOT"}
+    except ValueError:
+        return {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}

@@ -1,0 +1,160 @@
+"""The terminal format: each finding with its source line, as the best compilers show theirs."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator, Sequence
+
+from ....ops.errors import SourceLine
+from ..report import Finding
+from .outcome import Outcome
+from .places import shown_path
+
+Paint = Callable[[str, str], str]
+"""(text, style) -> the text in that style."""
+
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "rail": "blue", "good": "bold green"}
+_PRINTED, _WIDE = 20, 200  # lines and columns that are shown of what a target printed
+
+
+def render(outcomes: Sequence[Outcome], *, colour: bool = False) -> str:
+    """All outcomes; a program that is right by one line, with its inputs above it."""
+    paint = _painter() if colour else _plain
+    parts = [_outcome(outcome, paint) for outcome in outcomes]
+    if len(outcomes) > 1:
+        parts.append(_total(outcomes, paint) + "\n")
+    return "\n".join(parts)
+
+
+def render_unusable(outcome: Outcome, *, colour: bool = False) -> str:
+    """Why a target could not be checked."""
+    assert outcome.unusable is not None
+    paint = _painter() if colour else _plain
+    lines = [f"{paint('opstage', 'error')}: {outcome.target}: {outcome.unusable.reason}"]
+    return "\n".join([*lines, *_excerpt(outcome.unusable.source, "error", paint)]) + "\n"
+
+
+def render_finding(finding: Finding, *, colour: bool = False) -> str:
+    """One finding."""
+    return "\n".join(_finding(finding, _painter() if colour else _plain))
+
+
+def suggestion(outcomes: Sequence[Outcome]) -> str:
+    """All constraints that would settle what is refuted or undecided, as an argument to paste."""
+    every = dict.fromkeys(constraint for outcome in outcomes for constraint in outcome.suggestions)
+    return f"where=[{', '.join(_quoted(constraint) for constraint in every)}]" if every else ""
+
+
+def _outcome(outcome: Outcome, paint: Paint) -> str:
+    lines = [paint(f"{outcome.target}, {outcome.what}:" if outcome.what else f"{outcome.target}:", "bold")]
+    if outcome.printed:
+        lines += _printed(outcome.printed, paint)
+    if outcome.unusable is not None:
+        lines.append(f"  {paint('not checked', 'error')}")
+        return "\n".join(lines) + "\n"
+    inputs = [(name, type_) for name, type_ in outcome.inputs if not name.startswith("slots.")]
+    lines += [f"  {name:<28} {type_}" for name, type_ in inputs]
+    for finding in outcome.findings:
+        lines += ["", *_finding(finding, paint)]
+    if outcome.conditions:
+        lines += ["", paint("right only if", "note") + " (every run is held to it):"]
+        for condition in outcome.conditions:
+            lines.append(f"  {condition}")
+    if outcome.findings or outcome.conditions:
+        lines.append("")
+    lines.append(_summary(outcome, paint))
+    lines += [f"\n{section.text}" for section in outcome.sections]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(outcome: Outcome, paint: Paint) -> str:
+    counts = [_count(len(outcome.errors), "error"), _count(len(outcome.warnings), "warning")]
+    if outcome.errors:
+        return paint(" and ".join(count for count in counts if not count.startswith("0")), "error")
+    rest = f", {counts[1]}" if outcome.warnings else ""
+    work = f"{outcome.ops} ops, {_large(outcome.flops)} flops, {_large(outcome.bytes)} bytes moved{rest}"
+    return f"{paint('ok', 'good')}: {work}"
+
+
+def _total(outcomes: Sequence[Outcome], paint: Paint) -> str:
+    unusable = sum(outcome.unusable is not None for outcome in outcomes)
+    wrong = sum(bool(outcome.errors) for outcome in outcomes)
+    parts = [f"{len(outcomes) - unusable - wrong} of {_count(len(outcomes), 'program')} right"]
+    parts += [f"{wrong} with errors"] if wrong else []
+    parts += [f"{unusable} not checked"] if unusable else []
+    return paint(", ".join(parts), "error" if wrong or unusable else "good")
+
+
+def _finding(finding: Finding, paint: Paint) -> Iterator[str]:
+    tag = paint(f"{finding.severity}[{finding.rule}]", finding.severity)
+    op = "" if finding.op in ("program", finding.rule) else f"{finding.op}: "
+    yield f"{tag}{paint(f': {op}{finding.reason}', 'bold')}"
+    yield from _excerpt(finding.source, finding.severity, paint, finding.region)
+    margin = " " * (len(str(finding.source.line)) + 1) if finding.source is not None else "  "
+    rail = f"{margin}{paint('=', 'rail')} "
+    for call in finding.calls:
+        yield f"{rail}{paint('note', 'note')}: called at {call}: {call.text}"
+    for fact in (*finding.operands, *finding.bindings):
+        yield f"{rail}{paint('note', 'note')}: {fact}"
+    if finding.fix:
+        yield f"{rail}{paint('fix', 'good')}: {finding.fix}"
+    if finding.constraint:
+        yield f"{rail}{paint('constraint', 'good')}: where=[{_quoted(finding.constraint)}]"
+
+
+def _excerpt(source: SourceLine | None, severity: str, paint: Paint, region: str = "") -> Iterator[str]:
+    """The place, the line, and carets beneath the part of it that is meant."""
+    inside = f" ({region})" if region else ""
+    if source is None:
+        if region:
+            yield f"  {paint('-->', 'rail')} {region}"
+        return
+    number = str(source.line)
+    margin = " " * (len(number) + 1)
+    column = f":{source.column}" if source.column else ""
+    yield f"{margin[:-1]}{paint('-->', 'rail')} {shown_path(source.file)}:{number}{column}{inside}"
+    line = linecache.getline(source.file, source.line).rstrip()
+    if not line:
+        return
+    bar = paint("|", "rail")
+    yield f"{margin}{bar}"
+    yield f"{paint(number, 'rail')} {bar} {line.expandtabs(4)}"
+    start, end = source.column - 1, min(source.end - 1, len(line))
+    if 0 <= start < end:
+        before, under = len(line[:start].expandtabs(4)), len(line[:end].expandtabs(4))
+        yield f"{margin}{bar} {' ' * before}{paint('^' * (under - before), severity)}"
+
+
+def _printed(text: str, paint: Paint) -> list[str]:
+    lines = text.rstrip("\n").splitlines()
+    left = f"    … and {len(lines) - _PRINTED} lines more"
+    shown = [f"    {line[:_WIDE]}{'…' * (len(line) > _WIDE)}" for line in lines[:_PRINTED]] + (
+        [left] if len(lines) > _PRINTED else []
+    )
+    return [paint("  it printed:", "note"), *shown]
+
+
+def _quoted(constraint: str) -> str:
+    return '"' + constraint.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _large(number: str) -> str:
+    return f"{int(number):,}" if number.isdecimal() else number
+
+
+def _plain(text: str, style: str) -> str:
+    return text
+
+
+def _painter() -> Paint:
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    def paint(text: str, style: str) -> str:
+        return Style.parse(_STYLES.get(style, style)).render(text, color_system=ColorSystem.STANDARD)
+
+    return paint

@@ -1,0 +1,100 @@
+"""`shapes`: what a program's arguments are, written beside it.
+
+    @shapes("x: B 3 32 32", "y: B int64", params=init_params, where=["B <= 512"])
+    def loss(ops, params, x, y): ...
+
+The function stays as it is; `declared(loss)` gives what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from .errors import UsageError, nearest
+from .spec import Spec
+from .types import DTYPES
+
+Program = TypeVar("Program", bound=Callable[..., Any])
+
+_MARK = "__opstage_shapes__"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """inputs   a Spec for each tensor among the arguments, by its path: `x`, `batch.x`
+    params   parameters: a pytree of Specs, arrays or declarations, or a function of no arguments that returns one
+    state    the program's own state, likewise; None for a program without
+    """
+
+    inputs: Mapping[str, Spec]
+    params: Any = None
+    state: Any = None
+
+
+def shapes(
+    *inputs: str, params: Any = None, state: Any = None, where: Sequence[str] = ()
+) -> Callable[[Program], Program]:
+    """A decorator that declares the shapes of a program's arguments and leaves the program as it is.
+
+    inputs   one text per tensor, `NAME: DIMS [DTYPE]`: `"x: B 3 32 32"`, `"y: B int64"`, `"batch.x: B T"`; the dims are
+             those of a Spec, the dtype is the program's float dtype where none is named
+    params   the parameters, as in `Shapes`
+    state    the state of a program that has one, as in `Shapes`
+    where    constraints on the names: `"T <= 1024"`
+
+    `opstage check FILE` checks every function of a file that has it. Raises UsageError for a text that cannot be read.
+    """
+    read = read_inputs(inputs, where)
+
+    def declare(program: Program) -> Program:
+        try:
+            setattr(program, _MARK, Shapes(read, params, state))
+        except (AttributeError, TypeError):
+            raise UsageError(f"{program!r} takes no attributes, so no shapes can be declared of it") from None
+        return program
+
+    return declare
+
+
+def declared(program: Any) -> Shapes | None:
+    """What `shapes` was told of a program; None where it was not used."""
+    found = getattr(program, _MARK, None)
+    return found if isinstance(found, Shapes) else None
+
+
+def read_inputs(texts: Sequence[str], where: Sequence[str] = ()) -> dict[str, Spec]:
+    """Texts `NAME: DIMS [DTYPE]` as Specs by name, the constraints on the first. Raises UsageError."""
+    where = (where,) if isinstance(where, str) else tuple(where)
+    read: dict[str, Spec] = {}
+    for text in texts:
+        name, spec = _read(text)
+        if name in read:
+            raise UsageError(f"{text!r}: {name} is given twice")
+        read[name] = spec
+    if where:
+        if not read:
+            raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
+        first = next(iter(read))
+        read[first] = replace(read[first], where=where)
+    return read
+
+
+def _read(text: str) -> tuple[str, Spec]:
+    example = "expected a name, a colon and dims, such as 'x: B 3 32 32' or 'y: B int64'"
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r}: {example}")
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    if not colon or not name or not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
+        raise UsageError(f"{text!r}: {example}")
+    words = rest.replace(",", " ").split()
+    if words and words[0].startswith("(") and words[-1].endswith(")"):  # a shape as Python writes it
+        words = " ".join(words)[1:-1].split()
+    dtype = words.pop() if words and words[-1] in DTYPES else None
+    for word in words[1:] if dtype is None else []:
+        if word[-1].isdigit() and word.rstrip("0123456789") in ("float", "int", "uint", "bfloat", "complex"):
+            raise UsageError(
+                f"{text!r}: unknown dtype {word!r}{nearest(word, DTYPES)}; Opstage has {', '.join(DTYPES)}"
+            )
+    return name, Spec(" ".join(words), dtype)

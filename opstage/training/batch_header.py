@@ -1,0 +1,138 @@
+"""A data file held against the declared shapes of a batch, from its header where its format has one."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data import from_csv, from_file
+from ..interpreters.shape_check import Contract, Finding
+from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
+from ..ops.spec import Spec
+from ..ops.types import DType
+
+_ROWS = 1000  # of a CSV file, to know how many columns it has and what is in them
+_BATCH = 64
+
+
+class ArrayHeader(NamedTuple):
+    """What is known of an array without its values."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+def check_data(
+    path: str | os.PathLike[str], batch: Mapping[str, Spec], batch_size: int | None = None
+) -> tuple[Finding, ...]:
+    """What keeps the arrays of a data file from being batches of the shapes declared, by the names of the arguments.
+
+    Of a .npz file only the headers are read, of a .csv file the first rows. Raises UsageError where it cannot be read.
+    """
+    return check_arrays(array_headers(path), batch, str(path), batch_size)
+
+
+def check_arrays(
+    arrays: Mapping[str, ArrayHeader], batch: Mapping[str, Spec], origin: str, batch_size: int | None = None
+) -> tuple[Finding, ...]:
+    """The same for arrays whose first axis counts rows; a batch has `batch_size` of them (at most 64 if not told)."""
+    findings: list[Finding] = []
+    fitting: list[tuple[str, Spec, ArrayHeader]] = []
+    for name, spec in batch.items():
+        array = arrays.get(name, arrays.get(name.rpartition(".")[2]))
+        if array is None:
+            has = ", ".join(arrays) or "none"
+            close = nearest(name, arrays)
+            findings.append(_finding(name, f"{origin} has no array {name!r}{close}; it has {has}"))
+            continue
+        taken = _taken(array, spec, batch_size)
+        found = _misfit([name], [spec], [taken], origin)
+        if found is None:
+            fitting.append((name, spec, taken))
+        else:
+            findings.append(found)
+    if not findings and fitting:
+        names, specs, taken_together = map(list, zip(*fitting))
+        found = _misfit(names, specs, taken_together, origin)
+        findings += [] if found is None else [found]
+    return tuple(findings)
+
+
+def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
+    """Shape and dtype of the arrays of a data file by name. Raises UsageError."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"{path}: no such file")
+    if file.suffix == ".npz":
+        return _npz_headers(file)
+    dataset = from_csv(file, limit=_ROWS) if file.suffix == ".csv" else from_file(file)
+    return {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(dataset.names, dataset.arrays)}
+
+
+def _npz_headers(path: Path) -> dict[str, ArrayHeader]:
+    headers = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    version = np.lib.format.read_magic(file)
+                    read = (
+                        np.lib.format.read_array_header_1_0
+                        if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0
+                    )
+                    shape, _, dtype = read(file)
+                headers[member.removesuffix(".npy")] = ArrayHeader(shape, dtype)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: not a .npz file that can be read: {error}") from error
+    return headers
+
+
+def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:
+    """The array with as many rows as a batch has."""
+    first = next(iter(spec.shape.split() if isinstance(spec.shape, str) else spec.shape), None)
+    if not array.shape or first is None:
+        return array
+    rows = (
+        int(first) if str(first).isdecimal() else batch_size if batch_size is not None else min(array.shape[0], _BATCH)
+    )
+    return ArrayHeader((min(rows, array.shape[0]), *array.shape[1:]), array.dtype)
+
+
+def _misfit(names: Sequence[str], specs: Sequence[Spec], arrays: Sequence[ArrayHeader], origin: str) -> Finding | None:
+    """What a trainer with these Specs would say of the batch."""
+    for name, array in zip(names, arrays):
+        if array.dtype.kind not in "fiub":
+            return _finding(
+                name, f"{name} in {origin} holds {array.dtype} values; expected floats, integers or booleans"
+            )
+    contract = Contract(tuple(_alone(spec, specs) for spec in specs), list(names), "the declared batch", "data")
+    refs: Any = tuple(_Ref(array) for array in arrays)
+    try:
+        contract.check(refs, list(refs), refs, lambda _: None)
+    except LocatedError as error:
+        return _finding(names[0] if len(names) == 1 else "", f"{origin}: in a batch, {error.reason}")
+    except OpstageError as error:
+        return _finding("", f"{origin}: {error}")
+    return None
+
+
+class _Ref:
+    """An array for the contract."""
+
+    def __init__(self, header: ArrayHeader):
+        self.shape, self.dtype = header
+
+
+def _alone(spec: Spec, specs: Sequence[Spec]) -> Spec:
+    """One Spec by itself has no constraints, which may speak of names that others have."""
+    return spec if len(specs) > 1 else Spec(spec.shape, spec.dtype)
+
+
+def _finding(name: str, reason: str) -> Finding:
+    return Finding("batch", reason, region=name, rule="batch")

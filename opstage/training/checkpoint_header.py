@@ -1,0 +1,115 @@
+"""A checkpoint's header held against a model's parameters: names, shapes and dtypes, without reading any tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..interpreters.shape_check import Finding
+from ..ops.errors import UsageError, nearest
+from ..ops.spec import Spec, as_specs
+from ..ops.trees import flatten, paths
+from ..ops.types import as_dtype
+from ..options import Options
+from ..tensors import TensorHeader, read_header
+from .checkpoint import MANIFEST, tensors_file
+
+_NAMES = {"F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "BOOL": "bool", "BF16": "bfloat16"}
+
+
+def check_checkpoint(
+    path: str | os.PathLike[str], params: Any, state: Any = None, options: Options | None = None
+) -> tuple[Finding, ...]:
+    """What keeps the tensors stored at `path` from being those of `params` (and `state`), pytrees of Specs or arrays.
+
+    path   a run directory, a checkpoint in one, or a safetensors file; only the header is read
+
+    Raises UsageError where there is nothing that can be read.
+    """
+    options = options if options is not None else Options()
+    ours, header = _stored(Path(path))
+    expected = {f"params.{name}": spec for name, spec in _leaves(params).items()}
+    expected |= {f"state.{name}": spec for name, spec in _leaves(state).items()}
+    if ours:
+        found = {
+            name.replace("/", ".", 1): tensor
+            for name, tensor in header.items()
+            if name.startswith(("params/", "state/"))
+        }
+    else:
+        found = {name if name in expected else f"params.{name}": tensor for name, tensor in header.items()}
+    return tuple(_differences(expected, found, options, Path(path)))
+
+
+def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
+    """Whether it is Opstage's own checkpoint, and its header."""
+    for folder in (path, path / "checkpoint"):
+        if (folder / MANIFEST).is_file():
+            return True, read_header(tensors_file(folder))
+    if path.is_dir():
+        raise UsageError(f"{path}: holds no checkpoint; expected a run directory or a .safetensors file")
+    header = read_header(path)
+    return any(name.startswith("params/") for name in header), header
+
+
+def _leaves(tree: Any) -> dict[str, Spec]:
+    specs = as_specs(tree)
+    return dict(zip(paths(specs), flatten(specs)[0]))
+
+
+def _differences(
+    expected: Mapping[str, Spec], found: Mapping[str, TensorHeader], options: Options, path: Path
+) -> list[Finding]:
+    findings = []
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, spec in expected.items():
+        if name in missing:
+            findings.append(_finding(name, f"{path} has no {name}{nearest(name, unexpected)}; the model has {spec}"))
+            continue
+        tensor = found[name]
+        why = _shape_difference(name, spec, tensor, sizes) or _dtype_difference(spec, tensor, options)
+        if why:
+            findings.append(_finding(name, f"{name} in {path} is {_show(tensor)}: {why}"))
+    for name in unexpected:
+        findings.append(
+            _finding(name, f"{path} has {name} {_show(found[name])}, which the model has not{nearest(name, missing)}")
+        )
+    return findings
+
+
+def _finding(name: str, reason: str) -> Finding:
+    return Finding("checkpoint", reason, region=name, rule="checkpoint")
+
+
+def _shape_difference(name: str, spec: Spec, tensor: TensorHeader, sizes: dict[str, tuple[int, str]]) -> str:
+    """Why a stored shape is not the one expected; a named dim has one size in the whole checkpoint."""
+    entries = spec.shape.split() if isinstance(spec.shape, str) else [str(entry) for entry in spec.shape]
+    if len(entries) != len(tensor.shape):
+        return f"the model has rank {len(entries)}, {_wanted(entries)}"
+    for axis, (entry, size) in enumerate(zip(entries, tensor.shape)):
+        if entry.isdecimal() and int(entry) != size:
+            return f"it has {size} on axis {axis} where the model has {entry}, {_wanted(entries)}"
+        if entry.isidentifier():
+            known, where = sizes.setdefault(entry, (size, name))
+            if known != size:
+                return f"it has {size} on axis {axis}, but {entry} is {known} in {where}"
+    return ""
+
+
+def _dtype_difference(spec: Spec, tensor: TensorHeader, options: Options) -> str:
+    dtype = as_dtype(spec.dtype or options.dtype)
+    if {"f": "f", "O": "f", "b": "b"}.get(dtype.kind, "i") != tensor.kind:
+        return f"the model has {spec.dtype or options.dtype}"
+    return ""
+
+
+def _wanted(entries: list[str]) -> str:
+    return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+
+def _show(tensor: TensorHeader) -> str:
+    return f"{_wanted([str(size) for size in tensor.shape])} {_NAMES.get(tensor.dtype, tensor.dtype)}"

@@ -1,0 +1,239 @@
+"""Checking a user's program from shapes by the names of its arguments: its forward pass, or a whole training step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ..api import check, with_train
+from ..interpreters.shape_check import Finding, Report
+from ..ops.declared import Shapes
+from ..ops.dims import DimScope
+from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
+from ..ops.program import Aux
+from ..ops.spec import Spec
+from ..ops.types import FLOAT32, TensorType, is_float
+from ..options import Options
+from .optim import Optimizer
+from .parameter_specs import parameter_specs
+from .validate import check_step
+
+FORWARD = "the forward pass"
+STEP = "one training step"
+
+_PARAMETERS = ("params", "parameters", "weights", "variables", "theta")
+
+
+@final
+@dataclass(frozen=True)
+class Checked:
+    """A report, and what it is of.
+
+    what            `FORWARD` or `STEP`
+    params, state   trees of Specs, None without any
+    batch           the Spec of every tensor of the batch by path
+    """
+
+    report: Report
+    what: str
+    params: Any
+    state: Any
+    batch: Mapping[str, Spec]
+
+
+def check_program(
+    program: Callable[..., Any],
+    shapes: Shapes,
+    *,
+    options: Options | None = None,
+    train: bool = True,
+    step: bool | None = None,
+    optimizer: Optimizer | None = None,
+) -> Checked:
+    """Check `program(ops, [params, [state,]] *inputs)` for the shapes given, each by its argument's name.
+
+    step   whether the backward pass and the update are checked too; None: where there are parameters and the program
+           in training form returns a float scalar
+
+    Raises UsageError for shapes that do not go with the program's arguments; what is wrong with the program itself is
+    in the report.
+    """
+    name = getattr(program, "__name__", type(program).__name__)
+    bound = _bind(program, name, shapes, train)
+    if step and bound.params is None:
+        raise UsageError(f"a training step of {name} needs its parameters, and none are given")
+    if step and not train:
+        raise UsageError("a training step is taken in training form; ask for the forward pass or leave --eval out")
+    held = [tree for tree in (bound.params, bound.state) if tree is not None]
+    batch = {path: spec for path, spec in shapes.inputs.items() if path.partition(".")[0] not in bound.held}
+    forward = check(bound.program, *held, *bound.batch, options=options)
+    if step is None:
+        step = train and bound.params is not None and forward.ok and _is_loss(forward.outputs, bound.state is not None)
+    if not step:
+        if bound.params is None:
+            forward = replace(forward, parameters=0)
+        return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
+    report = check_step(
+        bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state, options=options
+    )
+    return Checked(_complete(report, program, name), STEP, bound.params, bound.state, batch)
+
+
+def line_of(program: Any) -> SourceLine | None:
+    """Where a function is defined."""
+    code = getattr(inspect.unwrap(program) if callable(program) else program, "__code__", None)
+    return None if code is None else SourceLine(code.co_filename, code.co_firstlineno)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """held are the names of the arguments for parameters and state."""
+
+    program: Callable[..., Any]
+    params: Any
+    state: Any
+    batch: tuple[Any, ...]
+    held: tuple[str, ...]
+
+
+def _bind(program: Callable[..., Any], name: str, shapes: Shapes, train: bool) -> _Bound:
+    """The program as a function of what is given alone, in the order of its arguments."""
+    try:
+        every = list(inspect.signature(program).parameters.values())
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} has no signature to bind shapes to; give a Python function") from None
+    kinds = inspect.Parameter
+    arguments = [p for p in every if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) and p.name != "train"]
+    rest = next((p for p in every if p.kind is kinds.VAR_POSITIONAL), None)
+    if not arguments or arguments[0].kind is kinds.KEYWORD_ONLY:
+        if rest is None:
+            raise UsageError(f"{name} takes no arguments; a program's first is the interpreter: {name}(ops, …)")
+        arguments = [kinds("ops", kinds.POSITIONAL_ONLY), *arguments]
+    arguments = arguments[1:]
+    _require_readable(shapes.inputs)
+    given = nested(shapes.inputs, name)
+    params = None if shapes.params is None else parameter_specs(shapes.params)
+    state = None if shapes.state is None else parameter_specs(shapes.state, "state")
+    if params is None and arguments and arguments[0].name in _PARAMETERS:
+        params = given.pop(arguments[0].name, None)
+    held = arguments[: (params is not None) + (state is not None)]
+    names = [p.name for p in arguments]
+    owners = tuple(p.name for p in held)
+    for owner in owners:
+        if owner in given:
+            raise UsageError(f"shapes for {owner} of {name} are given twice")
+    free = [p for p in arguments if p not in held]
+    for unknown in given:
+        if unknown not in [p.name for p in free] and rest is None:
+            takes = f"it takes {', '.join(names)}" if names else "it takes nothing after ops"
+            raise UsageError(f"{name} has no argument {unknown!r}{nearest(unknown, names)}; {takes}")
+    missing = [p.name for p in free if p.default is p.empty and p.name not in given]
+    if missing:
+        raise UsageError(_missing(name, missing))
+    taken = [p for p in free if p.name in given]
+    extra = [tree for path, tree in given.items() if path not in {p.name for p in taken}]
+    by_position = [p for p in taken if p.kind is not kinds.KEYWORD_ONLY]
+    in_order = [p.name for p in free[: len(by_position)]] == [p.name for p in by_position]
+    if extra and not in_order:
+        raise UsageError(f"shapes for *{rest.name if rest else ''} of {name} need those of every argument before it")
+    trained = with_train(program, train)
+    named = {p.name: given[p.name] for p in taken if not in_order or p.kind is kinds.KEYWORD_ONLY}
+    if not named:
+        return _Bound(trained, params, state, (*(given[p.name] for p in by_position), *extra), owners)
+    positions = len(held) + (len(by_position) if in_order else 0)
+
+    def bound(ops: Any, *trees: Any) -> Any:
+        return trained(ops, *trees[:positions], **dict(zip(named, trees[positions:])))
+
+    before = [*held, *(by_position if in_order else [])]
+    labels = ["ops", *(p.name for p in before), *named]
+    bound.__signature__ = inspect.Signature([kinds(n, kinds.POSITIONAL_ONLY) for n in labels])  # type: ignore[attr-defined]
+    bound.__name__ = name
+    trees = [given[p.name] for p in by_position] if in_order else []
+    return _Bound(bound, params, state, (*trees, *named.values()), owners)
+
+
+def _require_readable(inputs: Mapping[str, Spec]) -> None:
+    """Raise UsageError for dims or constraints that cannot be read, or that contradict each other."""
+    scope = DimScope()
+    for path, spec in inputs.items():
+        try:
+            type_ = spec.bind(scope, FLOAT32)
+        except OpstageError as error:
+            raise UsageError(f"{path}: {spec}: {error}") from error
+        for dim in type_.shape:
+            if isinstance(dim, int) and dim < 0:
+                raise UsageError(f"{path}: {spec}: a size is at least 0, not {dim}")
+    for spec in inputs.values():
+        try:
+            spec.declare(scope)
+        except OpstageError as error:
+            raise UsageError(f"where={list(spec.where)}: {error}") from error
+
+
+def _missing(name: str, missing: list[str]) -> str:
+    parts = [f"no shapes are given for {' and '.join(missing)} of {name}"]
+    if missing[0] in _PARAMETERS:
+        parts.append("give its parameters (--params NAME of a function or value that has them, or --param 'w: 10 64')")
+        missing = missing[1:]
+    if missing:
+        parts.append(f"write for instance '{missing[0]}: B 64' (on the command line --input '{missing[0]}: B 64')")
+    return "; ".join(parts)
+
+
+def nested(flat: Mapping[str, Any], whose: str) -> dict[str, Any]:
+    """A tree from leaves by dotted path; a node whose keys are 0, 1, 2 … is a tuple. Raises UsageError."""
+    tree: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise UsageError(f"{path!r} of {whose}: {parent} is a tensor already")
+        if last in node:
+            raise UsageError(f"{path!r} of {whose} is given twice, as a tensor and as what holds others")
+        node[last] = leaf
+    return {name: _sequences(child) for name, child in tree.items()}
+
+
+def _sequences(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    children = {key: _sequences(child) for key, child in tree.items()}
+    if set(children) == {str(i) for i in range(len(children))}:
+        return tuple(children[str(i)] for i in range(len(children)))
+    return children
+
+
+def _is_loss(outputs: Any, has_state: bool) -> bool:
+    """Whether it is what a training program returns: a float scalar, alone or with an Aux."""
+    if isinstance(outputs, tuple) and not isinstance(outputs, TensorType) and len(outputs) == 2:
+        outputs, aux = outputs
+        if not isinstance(aux, Aux):
+            return False
+    elif has_state:
+        return False
+    return isinstance(outputs, TensorType) and outputs.shape == () and is_float(outputs.dtype)
+
+
+def _complete(report: Report, program: Any, name: str) -> Report:
+    """What a program returns must be tensors, and a finding that has no line of its own is the whole function's."""
+    errors = list(report.errors)
+    if report.ok and _is_empty(report.outputs):
+        errors.append(
+            Finding(name, f"{name} returns no tensor", rule="program", fix="return a tensor, or a tree of tensors")
+        )
+    where = line_of(program)
+    errors = [e if e.source is not None or e.rule == "spec" else replace(e, source=where) for e in errors]
+    return replace(report, errors=tuple(errors))
+
+
+def _is_empty(outputs: Any) -> bool:
+    if isinstance(outputs, dict):
+        return all(map(_is_empty, outputs.values()))
+    if isinstance(outputs, (list, tuple)) and not isinstance(outputs, TensorType):
+        return all(map(_is_empty, outputs))
+    return outputs is None
