@@ -147,6 +147,9 @@ class Report:
         if self.conditions:
             lines.append("This program is right only if:")
             lines += [f"  {assumption}" for assumption in self.conditions]
+        if self.declarations:
+            lines.append("Given:")
+            lines += [f"  {declaration}" for declaration in self.declarations]
         if self.ok:
             flops, moved = _large(self.cost.flops), _large(self.cost.bytes)
             count = f", {_count(len(self.warnings), 'warning')}" if self.warnings else ""
