@@ -163,6 +163,7 @@ def _bind(
     xs, captured = ([pair for pair in pairs if pair[0].slot in read] for pairs in (xs, tracer.captured))
     operands = [*carry, *xs, *captured]
     refs = tuple([ref for _, ref in operands])
+    tracer.captured.clear()
     loop = Loop(
         body.taking([i.slot for i, _ in operands]),
         reverse,

@@ -111,6 +111,7 @@ class Tracer(Wrapper[Traced[R], R]):
     def finish(self, inputs: Sequence[Traced[R]], outputs: Sequence[Traced[R]], *, prune: bool = False) -> Body:
         """The body, from inputs to outputs; the tracer's refs are of no more use."""
         self.close(_LEAKED)
+        self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them
         return self.trace.close([r.slot for r in inputs], [r.slot for r in outputs], self.lines, prune=prune)
 
 

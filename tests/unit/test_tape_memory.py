@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from opstage import Options
+from opstage.interpreters.derivatives import value_and_grad
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.tape import Tape
 from opstage.interpreters.transparent import Transparent
@@ -213,3 +214,27 @@ def test_a_tape_without_a_session_is_as_lean() -> None:
         (gradient,) = tape.pull([out], [np.ones(SIZE, np.float32)], [x], keep=False)
     assert gradient is not None
     assert live_bytes() - before <= 3 * BYTES
+
+
+def test_a_loop_lets_go_of_what_it_captured() -> None:
+    """At once, not when the garbage collector comes."""
+
+    def looped(ops: Any, w: Any, x: Any) -> Any:
+        def step(ops: Any, carry: Any, entry: Any) -> Any:
+            return ops.tanh(ops.add(ops.mul(carry, w), entry)), None
+
+        (out, _) = ops.scan(step, ops.full(shape=(SIZE,), value=0.0, dtype="float32"), x)
+        return ops.sum(out)
+
+    ops = make_interpreter(PLAIN)
+    x = np.ones((3, SIZE), np.float32)
+    before = live_bytes()
+    gc.disable()
+    try:
+        for _ in range(3):
+            w = np.full(SIZE, 0.5, np.float32)
+            (_, (gradient,)) = value_and_grad(ops, looped, w, x)
+            del w, gradient
+        assert live_bytes() - before < BYTES
+    finally:
+        gc.enable()
