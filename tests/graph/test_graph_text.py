@@ -26,7 +26,7 @@ from opstage.interpreters.graph.notation import (
 from opstage.interpreters.graph.parser import parse
 from opstage.interpreters.graph.text import large_constants, show_equation, show_graph
 from opstage.ops.cursor import Region
-from opstage.ops.dims import DimFloat, DimScope, ratio, rsqrt
+from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
 from opstage.ops.errors import UsageError
 from opstage.ops.types import EXACT, FLOAT32, FLOAT64, INT64, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
@@ -94,6 +94,19 @@ def test_a_closed_body_follows_its_equation() -> None:
     assert "\n  body 0\n    input 0: () float32\n" in text
     assert "\n      body 0\n        input 0: () float32\n" in text
     fixed_point(graph)
+
+
+def test_sizes_that_are_minima_and_maxima() -> None:
+    scope = DimScope()
+    t, s = scope.dim("T"), scope.dim("S")
+    window = minimum(t, s, 16)
+
+    def program(ops: Any, x: Any) -> tuple[Any, ...]:
+        last = ops.slice(x, axis=0, start=t - window, length=window)
+        return last, ops.scale(ops.pad(x, padding=[(0, maximum(t, 8) - t)]), c=ratio(1, window)), ops.sum(last)
+
+    graph = fixed_point(record(program, [TensorType((t,), FLOAT32)], FLOAT32, 0))
+    assert "length=min(S, T, 16)" in show_graph(graph) and "(max(T, 8),) float32" in show_graph(graph)
 
 
 def test_an_input_that_is_an_output_and_a_program_without_inputs() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, transform
-from opstage.ops.dims import ratio, rsqrt
+from opstage.ops.dims import maximum, minimum, ratio, rsqrt
 from tests.conformance.harness import leaves
 from tests.graph.onnx_runs import checked, run_session, session_of
 
@@ -64,6 +64,16 @@ def parts(ops, x):
         ops.pad(x, padding=[(n, half), (0, 0)], value=2.0),
         ops.pad(x, padding=[(1, 0), (2, 1)], interior=[2, 1]),
         ops.concat([x, x], axis=0),
+    )
+
+
+def clipped(ops, x):
+    t = x.shape[0]
+    window, whole = minimum(t, 4), maximum(t, 4)
+    return (
+        ops.slice(x, axis=0, start=t - window, length=window),
+        ops.pad(x, padding=[(0, whole - t), (0, 0)]),
+        ops.full(shape=(window, (whole + 1) // 2), value=ratio(1, window)),
     )
 
 
@@ -192,6 +202,7 @@ CASES = {
     "shapes": Case(shapes, (spec("B 3 4"),)),
     "two names": Case(two_names, (spec("B T 6"), spec("U")), ({"B": 2, "T": 3, "U": 4}, {"B": 3, "T": 1, "U": 2})),
     "parts": Case(parts, (spec("B 3"),)),
+    "clipped": Case(clipped, (spec("T 3"),), ({"T": 2}, {"T": 4}, {"T": 7})),
     "means": Case(means, (spec("B 3", None, "B >= 2"), spec("B 3"))),
     "normalized": Case(normalized, (spec("B 4 D"),), ({"B": 2, "D": 3}, {"B": 3, "D": 5})),
     "attends": Case(attends, (spec("B T 4"), spec("B S 4"), spec("B S 5")), BTS),
