@@ -80,7 +80,8 @@ def test_undecided_comparisons_say_how_to_decide_them() -> None:
         bool(t > 128)
     assert caught.value.reason == (
         "whether T > 128 is not decided by what is declared: it holds at T=129 and fails at T=2. Decide it with "
-        'where=["T > 128"] or its opposite, or write the program so that it does not depend on it'
+        'where=["T > 128"] or its opposite, or write the program so that it does not depend on it; the smaller of two '
+        "sizes is dims.minimum, the greater dims.maximum"
     )
     assert caught.value.source is not None and caught.value.source.file == __file__
     with pytest.raises(

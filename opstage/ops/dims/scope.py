@@ -231,11 +231,13 @@ class DimScope:
             if values is not None:
                 examples.append(f"{verb} at {values_text(values, claim)}")
         relation = f"{left} {operator} {right}"
+        ordered = operator not in ("==", "!=")
+        hint = "; the smaller of two sizes is dims.minimum, the greater dims.maximum" if ordered else ""
         seen = f"it {' and '.join(examples)}" if examples else "no values were found that show either"
         return (
             f"whether {relation} is not decided by what is declared: {seen}. "
             f'Decide it with where=["{left} {"==" if negated else operator} {right}"] or its opposite, '
-            "or write the program so that it does not depend on it"
+            f"or write the program so that it does not depend on it{hint}"
         )
 
     def _polynomial(self, value: Dim) -> poly.Polynomial:
