@@ -48,6 +48,7 @@ class Interpreter(BoundOps[R]):
     @override
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
         assert primitive.decomposition is not None, primitive
+        self.foresee(primitive, refs, static)
         try:
             with Quietly(self.cursor):
                 return primitive.decomposition(self, *refs, **static)
@@ -55,6 +56,9 @@ class Interpreter(BoundOps[R]):
             # the composite's own rule says what is wrong in terms of the op that the user called
             primitive.infer(tuple(TensorType(r.shape, r.dtype) for r in refs), static, self.cursor.region.name)
             raise
+
+    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        """A composite is about to be decomposed: whoever collects errors can name it rather than one of its parts."""
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -278,6 +282,10 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
     @override
     def iterations(self) -> tuple[R, ...]:
         return tuple([self.wrap(iteration) for iteration in self.inner.iterations()])
+
+    @override
+    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        self.inner.foresee(primitive, refs, static)
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:

@@ -159,6 +159,7 @@ class LocatedError(OpstageError):
         self.op = op
         self.region = region
         self.source = source if source is not None else _user_expression()
+        self.about: object = None  # the tensor that the error is about, where no op is at fault
         self._relocated = False
 
     def place(self, op: str, region: str) -> None:

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from .dims import require_equal
+from .dims import Verdict, equal, is_one, require_equal
 from .errors import ShapeError
 from .primitive import R
 from .protocol import Ops
 from .types import Shape, TensorType, require_same_dtype, show_shape
 
+NO_BROADCAST = "named ops never broadcast, use infix (x + y) or ops.broadcast_to"
 
-def same_shape(x: Shape, y: Shape, x_name: str, y_name: str) -> None:
-    """Two operands must have one shape: named ops never broadcast."""
+
+def same_shape(x: Shape, y: Shape, x_name: str, y_name: str, purpose: str = "") -> None:
+    """Two operands must have one shape: named ops never broadcast. `purpose` says why, if not for that."""
     if x is y:
         return
+
+    def message(why: str) -> str:
+        hint = purpose or (NO_BROADCAST if _broadcast(x, y) else "they must have one shape")
+        return f"{x_name} is {show_shape(x)} but {y_name} is {show_shape(y)}: {why}; {hint}"
+
     if len(x) != len(y):
-        raise ShapeError(
-            f"{x_name} is {show_shape(x)} but {y_name} is {show_shape(y)}: ranks {len(x)} and {len(y)} differ; "
-            "named ops never broadcast, use infix (x + y) or ops.broadcast_to"
-        )
+        raise ShapeError(message(f"ranks {len(x)} and {len(y)} differ"))
     for axis, (a, b) in enumerate(zip(x, y)):
-        require_equal(
-            a,
-            b,
-            lambda: (
-                f"{x_name} is {show_shape(x)} but {y_name} is {show_shape(y)}: axis {axis} has {a} and {b}; "
-                "named ops never broadcast, use infix (x + y) or ops.broadcast_to"
-            ),
-        )
+        require_equal(a, b, lambda: message(f"axis {axis} has {a} and {b}"))
 
 
-def same_type(x: TensorType, y: TensorType, x_name: str = "x", y_name: str = "y") -> TensorType:
+def _broadcast(x: Shape, y: Shape) -> bool:
+    """Whether the shapes fit by NumPy's rules."""
+    pairs = zip(reversed(x), reversed(y))
+    return all(is_one(a) or is_one(b) or equal(a, b) is Verdict.proved for a, b in pairs)
+
+
+def same_type(x: TensorType, y: TensorType, x_name: str = "x", y_name: str = "y", purpose: str = "") -> TensorType:
     """Two operands must agree in shape and dtype; the type they share."""
-    same_shape(x.shape, y.shape, x_name, y_name)
+    same_shape(x.shape, y.shape, x_name, y_name, purpose)
     require_same_dtype(x, y, x_name, y_name)
     return x
 

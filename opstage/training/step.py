@@ -56,11 +56,13 @@ class LossProgram:
         if len(leaves) != 1:
             raise ProgramError(f"a training program's loss is one scalar; got {len(leaves)} tensors")
         if len(leaves[0].shape) != 0:
-            raise ShapeError(
+            error = ShapeError(
                 f"a training program's loss must be a scalar but is {show_shape(leaves[0].shape)}; "
                 "reduce it with ops.sum or ops.reduce_mean",
                 op="loss",
             )
+            error.about = leaves[0]
+            raise error
         if self.has_state:
             before, after = flatten(state)[1], flatten(aux.state)[1]
             difference = first_difference(before, after)

@@ -205,7 +205,7 @@ BAD_CALLS: list[BadCall] = [
         "conv",
         "kernel-larger-than-x",
         ((1, 1, 3), (1,), (1, 1, 2)),
-        r"covers 3 cells along spatial axis 0 but there are 2; use a smaller",
+        r"covers 3 cells along spatial axis 0 of .* but there are 2; use a smaller",
     ),
     _bad(
         "conv",
@@ -215,7 +215,7 @@ BAD_CALLS: list[BadCall] = [
         padding=1,
         dilation=4,
     ),
-    _bad("conv", "channels", ((2, 3, 3, 3), (2,), (1, 1, 5, 5)), r"with 1 channels but kernel .* takes 3"),
+    _bad("conv", "channels", ((2, 3, 3, 3), (2,), (1, 1, 5, 5)), r"with 1 channel but kernel .* takes 3"),
     _bad("conv", "channels-of-groups", ((2, 3, 3), (2,), (1, 3, 5)), r"groups=2 takes 6", groups=2),
     _bad(
         "conv", "groups-and-outputs", ((3, 1, 3), (3,), (1, 2, 5)), r"groups=2 does not divide the 3 output", groups=2
@@ -240,7 +240,7 @@ BAD_CALLS: list[BadCall] = [
     ),
     _bad("conv2d", "kernel-rank", ((2, 1, 3), (2,), (1, 1, 5)), r"conv2d.*kernel must have rank 4.*conv takes any"),
     _bad("conv2d", "rank-of-x", ((2, 1, 3, 3), (2,), (5, 5)), r"conv2d.*x must be \(C, H, W\) or \(N, C, H, W\)"),
-    _bad("conv_transpose", "channels", ((2, 1, 3), (1,), (1, 1, 5)), r"with 1 channels but kernel .* takes 2"),
+    _bad("conv_transpose", "channels", ((2, 1, 3), (1,), (1, 1, 5)), r"with 1 channel but kernel .* takes 2"),
     _bad("conv_transpose", "bias", ((1, 2, 3), (1,), (1, 1, 5)), r"bias is \(1,\) but there are 2 output channels"),
     _bad("conv_transpose", "groups", ((3, 1, 3), (2,), (1, 3, 5)), r"groups=2 does not divide the 3 input", groups=2),
     _bad(

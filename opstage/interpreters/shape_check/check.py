@@ -49,7 +49,7 @@ def check_base_program(
             outputs = unflatten(structure, [ref.type for ref in adopted])
     except Exception as error:
         if not (ops.findings and _may_follow(error)):
-            errors.append(_uncaught(error))
+            errors.append(_uncaught(error, ops))
     return _report(ops, errors, outputs, inputs, count, declarations)
 
 
@@ -58,14 +58,14 @@ def unusable(what: str, error: OpstageError, options: Options) -> Report:
     return _report(ShapeOps(options), [Finding(what, str(error), rule="spec")], None, (), 0)
 
 
-def _uncaught(error: Exception) -> Finding:
+def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
     """What ended the program: an error that no op made, or the user's own code."""
     if isinstance(error, LocatedError):
         return Finding(
             error.op or "program",
             error.reason,
             error.region,
-            error.source,
+            ops.line_of(error.about) or error.source,
             rule=rule_of(error),
             constraint=getattr(error, "constraint", None),
         )

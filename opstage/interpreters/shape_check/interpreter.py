@@ -31,7 +31,8 @@ from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import DType, TensorType, as_dtype, show_shape
 from ...options import Options
-from ..interpreter import BaseInterpreter, Typed
+from ..interpreter import BaseInterpreter, Holding, Typed
+from .fixes import FailedCall, suggest_fix
 from .history import Entry, History, Named
 from .report import Assumption, Finding
 
@@ -176,7 +177,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 if not self.collect:
                     raise
                 if not doubtful:
-                    self.findings.append(self._finding(error, primitive, refs, static))
+                    self._note_error(error, primitive, refs, static)
                 inferred = _Inferred(_guess(primitive, types), Cost(0, UNKNOWN))
             else:
                 self._require_kernel(primitive, refs, static)
@@ -217,7 +218,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             if not self.collect:
                 raise
             if not any(dim is UNKNOWN for type_ in types for dim in type_.shape):
-                self.findings.append(self._finding(error, primitive, refs, static))
+                self._note_error(error, primitive, refs, static)
             return _guess(primitive, types)
         self._require_kernel(primitive, refs, static)
         self._note_conditions(primitive)
@@ -233,6 +234,23 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 flops = flops + inferred.calls * inferred.cost.flops
                 bytes_ = bytes_ + inferred.calls * inferred.cost.bytes
         return Cost(flops, bytes_)
+
+    @override
+    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        if not self.collect or self.cursor.quiet:
+            return
+        self._places[self.cursor.ordinal] = user_place()
+        held = []
+        for ref in refs:
+            while isinstance(ref, Holding):
+                ref = ref.value
+            held.append(self.adopt(ref))
+        if any(ref.doubtful for ref in held):
+            return
+        try:
+            primitive.infer(tuple([ref.type for ref in held]), static, self.cursor.region.name)
+        except LocatedError as error:
+            self._note_error(error, primitive, tuple(held), static)
 
     def _stand(self) -> Place | None:
         """Count an op, and note its place: what its derivative rules do later, they do on its behalf."""
@@ -275,6 +293,33 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             )
         self._noted = len(self.scope.conditions)
 
+    def _note_error(
+        self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
+    ) -> None:
+        """Add a finding, unless it follows from an earlier one or was made before, where a line runs again.
+
+        Rules are right where the program is: an error in one is the consequence of another.
+        """
+        if self.cursor.quiet and self.findings:
+            return
+        finding = self._finding(error, primitive, refs, static)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def line_of(self, ref: object) -> SourceLine | None:
+        """The user's line that made a tensor."""
+        while isinstance(ref, Holding):
+            ref = ref.value
+        maker = self._maker(ref) if isinstance(ref, ShapeRef) else None
+        return None if maker is None else maker[2]
+
+    def _maker(self, ref: ShapeRef) -> tuple[Primitive, Static, SourceLine | None] | None:
+        """The op that made a tensor, and where the user called it."""
+        for entry in reversed(self.history.entries):
+            if ref.number in entry.outputs:
+                return entry.primitive, entry.static, None if entry.place is None else entry.place.source
+        return None
+
     def _finding(
         self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
     ) -> Finding:
@@ -291,14 +336,28 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             for where, dims in bound.items()
         )
         quiet = self.cursor.quiet
+        source = self._source() if quiet else error.source
+        makers = [self._maker(ref) for ref in refs]
+        call = FailedCall(
+            primitive,
+            static,
+            names,
+            tuple([ref.type for ref in refs]),
+            tuple([ref.origin for ref in refs]),
+            source,
+            self.dtype,
+            makers,
+            tuple([bool(r.origin or m or r.number in self.history.constants) for r, m in zip(refs, makers)]),
+        )
         return Finding(
             error.op or primitive.name,
             error.reason,
             error.region,
-            self._source() if quiet else error.source,
+            source,
             operands,
             bindings,
             rule=rule_of(error),
+            fix=suggest_fix(call, error, self.scope),
             constraint=getattr(error, "constraint", None),
             calls=() if quiet else user_calls(ShapeOps.trace.__code__),
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..dims import Dim, floor_div, is_zero, prod, require_at_most, require_divides, require_equal
+from ..dims import Dim, floor_div, is_one, is_zero, prod, require_at_most, require_divides, require_equal
 from ..errors import ShapeError
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
@@ -65,8 +65,8 @@ def _require_channels(x: TensorType, rank: int, expected: Dim, kernel: TensorTyp
         channels,
         expected,
         lambda: (
-            f"x is {show_shape(x.shape)} with {channels} channels but kernel {show_shape(kernel.shape)} with "
-            f"groups={groups} takes {expected}"
+            f"x is {show_shape(x.shape)} with {channels} channel{'' if is_one(channels) else 's'} but kernel "
+            f"{show_shape(kernel.shape)} with groups={groups} takes {expected}"
         ),
     )
 

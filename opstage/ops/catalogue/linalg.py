@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dims import Dim, prod, require_equal
+from ..dims import Dim, Verdict, equal, prod, require_equal
 from ..errors import ShapeError
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
@@ -121,7 +121,7 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
         features_in,
         lambda: (
             f"weight is (out={features_out}, in={features_in}) but x is {show_shape(x.shape)}: in={features_in} "
-            f"differs from {x.shape[-1]}; did you mean weight of shape {show_shape((features_out, x.shape[-1]))}?"
+            f"differs from {x.shape[-1]}{_hint(weight, bool(bias), x)}"
         ),
     )
     for b in bias:
@@ -136,6 +136,20 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
             ),
         )
     return (TensorType((*x.shape[:-1], features_out), x.dtype),)
+
+
+def _hint(weight: TensorType, has_bias: bool, x: TensorType) -> str:
+    """What may have been meant where weight and x do not fit: x flattened, weight transposed, or another weight."""
+    (features_out, features_in), last = weight.shape, x.shape[-1]
+    for start in range(1, len(x.shape) - 1):
+        if equal(prod(x.shape[start:]), features_in) is Verdict.proved:
+            return f"; did you mean ops.flatten(x, start={start})?"
+    if equal(last, features_out) is Verdict.proved:
+        # A bias says that the outputs are right; then the two sizes may be equal by accident.
+        return "; the axes of a weight are (out, in)" if has_bias else "; did you mean ops.transpose2d(weight)?"
+    if isinstance(last, int) and isinstance(features_out, int):
+        return f"; did you mean weight of shape {show_shape((features_out, last))}?"
+    return ""
 
 
 def _rows(ops: Ops[R], x: R) -> R:

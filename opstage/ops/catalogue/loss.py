@@ -19,7 +19,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def _mse_loss_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
     require_float(x, "x")
-    same_type(x, y)
+    same_type(x, y, purpose="a prediction and its target have one shape")
     require_at_most(1, x.size, lambda: f"x is {show_shape(x.shape)}, which has no elements to take a mean of")
     return (TensorType((), x.dtype),)
 

@@ -28,7 +28,7 @@ def window_counts(
             covered,
             n + 2 * p,
             lambda: (
-                f"the kernel covers {covered} cells along spatial axis {axis}"
+                f"the kernel covers {covered} cells along spatial axis {axis} of {show_shape(spatial)}"
                 + (f" (size {k}, dilation {d})" if d != 1 else "")
                 + f" but there are {n}"
                 + (f" and {p} of padding at each end, {n + 2 * p} in all" if p else "")

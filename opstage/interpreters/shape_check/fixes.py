@@ -1,0 +1,386 @@
+"""What would mend a failed call: small changes to it, tried on the op's own shape rule.
+
+A change is suggested only where it makes the call right for every allowed size, where no other change of its kind does,
+and where something besides the shapes speaks for it: a name, a dtype, the place of an operand. Shapes that merely agree
+say little, and a wrong suggestion costs more than none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
+from ...ops.errors import DtypeError, LocatedError, OpstageError, SourceLine
+from ...ops.misfit import Misfit
+from ...ops.primitive import Primitive, Static
+from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
+
+_PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})
+_BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
+_ORDERED = frozenset(
+    {"linear", "conv", "conv_transpose", "cross_entropy", "gather_rows", "layer_norm", "batch_norm", "group_norm"}
+)
+"""Ops whose operands each have a part of their own, so that another order can be told to be the right one."""
+
+
+@dataclass(frozen=True)
+class FailedCall:
+    """A call that its op's shape rule refused.
+
+    names     of the operands present; `origins` are the paths of those that the program was given, else empty
+    source    the user's call
+    dtype     the program's float dtype
+    makers    the op that made each operand, with its static parameters and its place; None where no op did
+    known     whether it is known where each operand came from: of what a scan hands to its body it is not
+    """
+
+    primitive: Primitive
+    static: Static
+    names: tuple[str, ...]
+    types: tuple[TensorType, ...]
+    origins: tuple[str, ...]
+    source: SourceLine | None
+    dtype: DType
+    makers: Sequence[tuple[Primitive, Static, SourceLine | None] | None]
+    known: tuple[bool, ...]
+
+    def passes(self, scope: DimScope, types: Sequence[TensorType], static: Mapping[str, Any] | None = None) -> bool:
+        """Whether the rule accepts these operands for every allowed size, without a further condition."""
+        noted = len(scope.conditions)
+        try:
+            self.primitive.infer(tuple(types), self.static if static is None else static)
+            return len(scope.conditions) == noted
+        except (OpstageError, ValueError, TypeError, IndexError):
+            return False
+        finally:
+            del scope.conditions[noted:]
+
+    def with_type(self, i: int, shape: Shape | None = None, dtype: DType | None = None) -> list[TensorType]:
+        """The operands, one of them with another shape or dtype."""
+        old = self.types[i]
+        new = TensorType(old.shape if shape is None else shape, old.dtype if dtype is None else dtype)
+        return [*self.types[:i], new, *self.types[i + 1 :]]
+
+
+def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
+    """One instruction that mends the call, or nothing. `error` is what the rule said."""
+    if any(isinstance(value, Misfit) for value in call.static.values()):
+        return ""
+    if any(d is UNKNOWN for type_ in call.types for d in type_.shape):
+        return ""
+    written = _Written.of(call)
+    for kind in _KINDS:
+        if kind is _casts and not isinstance(error, DtypeError):
+            continue
+        if kind is not _orders and "did you mean" in error.reason:
+            break
+        found = list(dict.fromkeys(kind(call, scope, written)))
+        if found:
+            return found[0] if len(found) == 1 else ""
+    return ""
+
+
+Kind = Callable[[FailedCall, DimScope, "_Written"], Iterator[str]]
+
+# How the user wrote the call ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The texts of a call's operands and keywords; its operands' own names where the call cannot be read."""
+
+    operands: tuple[str, ...]
+    positional: tuple[str, ...] = ()
+    keywords: tuple[tuple[str, str], ...] = ()
+    callee: str = ""
+    shape: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(call: FailedCall) -> _Written:
+        unread = _Written(call.names)
+        text, node = _call_at(call.source)
+        if node is None or not isinstance(node.func, ast.Attribute) or node.func.attr != call.primitive.name:
+            return unread
+        args = node.args
+        if len(args) == 1 and isinstance(args[0], (ast.List, ast.Tuple)):
+            args = args[0].elts
+        texts = tuple([_text(text, arg) for arg in args])
+        present = tuple([word for word in texts if word != "None"])
+        if any(isinstance(arg, ast.Starred) for arg in args) or len(present) != len(call.names):
+            return unread
+        keywords = tuple([(k.arg, _text(text, k.value)) for k in node.keywords if k.arg])
+        shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
+        sizes = shape.elts if isinstance(shape, ast.Tuple) else []
+        whole = not any(isinstance(size, ast.Starred) for size in sizes)
+        return _Written(
+            present, texts, keywords, _text(text, node.func), tuple([_text(text, s) for s in sizes]) if whole else ()
+        )
+
+    def reordered(self, order: Sequence[int]) -> str:
+        """The call with its operands in another order."""
+        texts = [self.operands[i] for i in order]
+        for i in [i for i, text in enumerate(self.positional) if text == "None"]:
+            texts.insert(i, "None")
+        return f"{self.callee}({', '.join([*texts, *(f'{k}={v}' for k, v in self.keywords)])})"
+
+
+def _text(text: str, node: ast.expr) -> str:
+    return ast.get_source_segment(text, node) or ast.unparse(node)
+
+
+def _call_at(source: SourceLine | None) -> tuple[str, ast.Call | None]:
+    """The call that a line underlines; None where it goes on over the next line."""
+    if source is None or not source.carets:
+        return "", None
+    start = len(source.carets) - len(source.carets.lstrip())
+    text = source.text[start : len(source.carets)]
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return text, None
+    return text, node if isinstance(node, ast.Call) else None
+
+
+# Kinds of mistakes, the surest first ----------------------------------------------------------------------------------
+
+
+def _orders(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """The operands in another order, where each then has the part that its path or its dtype speaks for."""
+    if call.primitive.name not in _ORDERED:
+        return
+
+    def misplaced(order: Sequence[int]) -> int:
+        return sum(_misplaced(name, call.types[i], call.origins[i]) for name, i in zip(call.names, order))
+
+    given = tuple(range(len(call.types)))
+    right = [
+        order
+        for order in permutations(given)
+        if order != given
+        and misplaced(order) == 0 < misplaced(given)
+        and call.passes(scope, [call.types[i] for i in order])
+    ]
+    named = [o for o in right if all(_named(call.origins[i], n) for n, i in zip(call.names, o) if n in _PARAMETERS)]
+    for order in named or right:
+        wanted = f"the operands of {call.primitive} are {', '.join(call.names)}, in this order"
+        came = ", ".join(call.names[order.index(i)] for i in given)
+        yield f"{wanted}: {written.reordered(order)}" if written.callee else f"{wanted}, but came as {came}"
+
+
+def _misplaced(name: str, type_: TensorType, origin: str) -> bool:
+    """Whether a parameter stands where data belong, data where a parameter does, or floats where integers do."""
+    if name in ("labels", "idx", "logits"):
+        return is_float(type_.dtype) != (name == "logits")
+    return name in _PARAMETERS and not origin.startswith("params")
+
+
+def _named(origin: str, name: str) -> bool:
+    return origin.rpartition(".")[2] == name
+
+
+def _casts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """Integers made floats; float labels and indices declared as the integers that they are."""
+    for i, (type_, origin, name) in enumerate(zip(call.types, call.origins, call.names)):
+        if call.known[i] and type_.dtype.kind in "iu" and call.passes(scope, call.with_type(i, dtype=call.dtype)):
+            yield f"cast {written.operands[i]}: ops.cast({written.operands[i]}, dtype=ops.dtype)"
+        whole = name in ("labels", "idx") and is_float(type_.dtype)
+        if whole and origin and not origin.startswith("params") and call.passes(scope, call.with_type(i, dtype=INT64)):
+            shape = " ".join(map(str, type_.shape))
+            yield f'declare {origin} as integers: Spec("{shape}", dtype="int64")'
+
+
+def _classes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """Logits with the classes last, labels that are one-hot, in a column, or not flattened as the logits are."""
+    if call.primitive.name != "cross_entropy":
+        return
+    (logits, labels), (x, y) = call.types, written.operands
+    rank = len(logits.shape)
+    if labels.dtype.kind in "iu" and rank > 1 and len(labels.shape) == rank:
+        if call.passes(scope, call.with_type(1, (*labels.shape[:1], *labels.shape[2:]))):
+            if is_one(labels.shape[1]):
+                yield f"labels are one integer for each position: ops.squeeze({y}, axis=1)"
+            elif _same(labels.shape[1], logits.shape[1]):
+                yield f"labels are one integer for each position: ops.argmax({y}, axis=1)"
+    elif rank > 2 and len(labels.shape) == rank - 1:
+        axes = (0, rank - 1, *range(1, rank - 1))
+        if call.passes(scope, call.with_type(0, tuple(logits.shape[a] for a in axes))):
+            yield f"move the classes to axis 1: ops.permute({x}, axes={axes})"
+    elif rank == 2 and len(labels.shape) > 1 and call.passes(scope, call.with_type(1, (labels.size,))):
+        yield f"flatten the labels as the logits are: ops.flatten({y})"
+
+
+def _transposes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """A matrix the other way round."""
+    if call.primitive.name not in ("matmul", "bmm"):
+        return
+    for i, type_ in enumerate(call.types):
+        *lead, a, b = range(len(type_.shape)) if len(type_.shape) > 1 else (0, 0)
+        turned = (*lead, b, a)
+        if a != b and call.passes(scope, call.with_type(i, tuple(type_.shape[axis] for axis in turned))):
+            text = written.operands[i]
+            how = f"ops.transpose2d({text})" if turned == (1, 0) else f"ops.permute({text}, axes={turned})"
+            yield f"transpose {text}: {how}"
+
+
+def _layouts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """Images that come with their channels last, and kernels with their two channel axes exchanged."""
+    if call.primitive.name not in ("conv", "conv_transpose"):
+        return
+    x, i = call.types[-1], len(call.types) - 1
+    rank = len(x.shape)
+    if call.origins[i] and rank == len(call.types[0].shape):
+        axes = (0, rank - 1, *range(1, rank - 1))
+        if call.passes(scope, call.with_type(i, tuple(x.shape[axis] for axis in axes))):
+            yield f"move the channels to axis 1: ops.permute({written.operands[i]}, axes={axes})"
+    if call.static["has_bias"]:  # which says how many channels come out
+        kernel = call.types[0].shape
+        axes = (1, 0, *range(2, len(kernel)))
+        if len(kernel) > 2 and call.passes(scope, call.with_type(0, tuple(kernel[axis] for axis in axes))):
+            order = "(out, in, …)" if call.primitive.name == "conv" else "(in, out, …)"
+            yield f"a kernel is {order}: ops.permute({written.operands[0]}, axes={axes})"
+
+
+def _columns(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """An axis of size 1 that one of two operands has and the other has not."""
+    if call.primitive.name not in _BINARY | {"mse_loss"}:
+        return
+    x, y = call.types
+    longer = 0 if len(x.shape) > len(y.shape) else 1
+    shape = call.types[longer].shape
+    if len(shape) != len(call.types[1 - longer].shape) + 1:
+        return
+    for axis, d in enumerate(shape):
+        if is_one(d) and call.passes(scope, call.with_type(longer, (*shape[:axis], *shape[axis + 1 :]))):
+            text = written.operands[longer]
+            yield f"drop the axis of size 1 of {text}: ops.squeeze({text}, axis={axis})"
+
+
+def _repeats(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """A parameter that is meant for every position."""
+    if call.primitive.name not in _BINARY:
+        return
+    for i, (type_, origin) in enumerate(zip(call.types, call.origins)):
+        whole = call.types[1 - i].shape
+        if origin.startswith("params") and 0 < len(type_.shape) < len(whole) and _fits_last(type_.shape, whole):
+            text, other = written.operands[i], written.operands[1 - i]
+            yield f"repeat {text}: ops.broadcast_to({text}, shape={_shape_of(other, whole)})"
+
+
+def _shape_of(text: str, shape: Shape) -> str:
+    """The shape of an operand, by its name where it has a short one."""
+    return f"{text}.shape" if text.isidentifier() else show_shape(shape)
+
+
+def _fits_last(shape: Shape, whole: Shape) -> bool:
+    """Whether the axes agree, counted from the last."""
+    return all(_same(a, b) for a, b in zip(reversed(shape), reversed(whole)))
+
+
+def _kept_axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """A reduction whose axis is missing when its result meets, by infix, what it was made from."""
+    maker = call.makers[0] if call.primitive.name == "broadcast_to" else None
+    if maker is None or maker[1].get("keepdims") is not False:
+        return
+    primitive, static, source = maker
+    axes = static.get("axes") or ((static["axis"],) if "axis" in static else ())
+    shape = list(call.types[0].shape)
+    whole = call.static["shape"]
+    if len(shape) + len(axes) != len(whole):
+        return
+    for axis in axes:
+        shape.insert(axis, 1)
+    if call.passes(scope, call.with_type(0, tuple(shape))):
+        text, node = _call_at(source)
+        if node is None or any(keyword.arg == "keepdims" for keyword in node.keywords):
+            yield f"let {primitive} keep the axis, by keepdims=True"
+        else:
+            yield f"keep the axis: {text[:-1]}, keepdims=True)"
+
+
+def _axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """The one axis along which tensors can be joined, or that can be dropped."""
+    if call.primitive.name == "concat":
+        for axis in range(len(call.types[0].shape)):
+            if axis != call.static["axis"] and call.passes(scope, call.types, {**call.static, "axis": axis}):
+                yield f"join them along axis={axis}, where alone they differ"
+    elif call.primitive.name == "squeeze" and len(call.static["axes"]) == 1:
+        for axis, d in enumerate(call.types[0].shape):
+            if is_one(d):
+                yield f"the axis of size 1 is axis={axis}: ops.squeeze({written.operands[0]}, axis={axis})"
+
+
+def _sizes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+    """The one size of a reshape that is not the operand's own and could be another number; the batch left out."""
+    if call.primitive.name != "reshape" or any(_same(d, -1) for d in call.static["shape"]):
+        return
+    x, shape = call.types[0], call.static["shape"]
+    if len(shape) < len(x.shape) and x.shape and _same(x.shape[0] * prod(shape), x.size) and not _is_int(x.shape[0]):
+        sizes = [_size_text(written, x.shape, d) for d in (x.shape[0], *shape)]
+        if written.shape:
+            sizes[1:] = written.shape
+        yield f"keep axis 0{_reshape_text(written, sizes)}"
+        return
+    own = [i < len(x.shape) and _same(d, x.shape[i]) for i, d in enumerate(shape)]
+    found = []
+    for i in (i for i, kept in enumerate(own) if not kept):
+        size = _quotient(x.size, prod(shape[:i] + shape[i + 1 :]), scope)
+        if size is not None and not is_one(size):
+            found.append((i, size))
+    exact = [(i, size) for i, size in found if i < len(x.shape) and _same(size, x.shape[i]) and not _is_int(size)]
+    for i, size in exact or found:
+        right, wrong = _size_text(written, x.shape, size), written.shape[i] if written.shape else shape[i]
+        sizes = [*written.shape] if written.shape else [_size_text(written, x.shape, d) for d in shape]
+        sizes[i] = right
+        yield f"axis {i} is {right}, not {wrong}{_reshape_text(written, sizes)}"
+
+
+def _reshape_text(written: _Written, sizes: Sequence[str]) -> str:
+    """The call with these sizes, where the program has a name for each of them."""
+    if not written.shape and any(not size.isdigit() and ".shape[" not in size for size in sizes):
+        return ""
+    return f": ops.reshape({written.operands[0]}, shape=({', '.join(sizes)}{',' if len(sizes) == 1 else ''}))"
+
+
+def _size_text(written: _Written, shape: Shape, size: Dim) -> str:
+    """A size in the user's program: the operand's own where it is symbolic, as its names are none of Python's."""
+    if _is_int(size) or not written.operands[0].isidentifier():
+        return str(size)
+    return next((f"{written.operands[0]}.shape[{i}]" for i, d in enumerate(shape) if _same(d, size)), str(size))
+
+
+def _quotient(a: Dim, b: Dim, scope: DimScope) -> Dim | None:
+    """a / b where b divides a for every allowed size."""
+    noted = len(scope.conditions)
+    try:
+        size = exact_div(a, b, "")
+        return size if len(scope.conditions) == noted else None
+    except OpstageError:
+        return None
+    finally:
+        del scope.conditions[noted:]
+
+
+def _same(a: Dim, b: Dim) -> bool:
+    return equal(a, b) is Verdict.proved
+
+
+def _is_int(d: Dim) -> bool:
+    return isinstance(d, int)
+
+
+_KINDS: tuple[Kind, ...] = (
+    _orders,
+    _casts,
+    _classes,
+    _transposes,
+    _layouts,
+    _columns,
+    _repeats,
+    _kept_axes,
+    _axes,
+    _sizes,
+)
