@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from opstage.interpreters.folding import Fold, Group, folded
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.outline import PARTS, Fold, Group, Node, Outline, folded, show_bytes, show_count
+from opstage.interpreters.graph.outline import PARTS, Node, Outline, show_bytes, show_count
 from opstage.ops.dims import DimScope
 from opstage.ops.types import FLOAT32, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from ..folding import Group
 from .graph import Graph
-from .outline import PARTS, Group, Node, Outline, part_of
+from .outline import PARTS, Node, Outline, part_of
 
 COLOURS = {"forward": "#cfe3f5", "backward": "#f9d5d0", "update": "#d3edd6"}
 _OPERAND = "#eeeeee"
@@ -44,7 +45,7 @@ def to_dot(graph: Graph) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _members(group: Group, position: dict[int, int], clusters: Iterator[int], indent: str) -> list[str]:
+def _members(group: Group[Node], position: dict[int, int], clusters: Iterator[int], indent: str) -> list[str]:
     lines = []
     for member in group.members:
         if isinstance(member, Node):

@@ -13,20 +13,9 @@ from typing import NamedTuple, final
 
 from ...ops.dims import Dim
 from ...ops.types import TensorType
+from ..folding import UPDATE, Fold, Group, folded
 from .graph import Graph
-from .outline import (
-    PARTS,
-    UPDATE,
-    Fold,
-    Group,
-    Item,
-    Node,
-    Outline,
-    folded,
-    show_bytes,
-    show_count,
-    total_cost,
-)
+from .outline import PARTS, Item, Node, Outline, show_bytes, show_count, total_cost
 
 WIDTH, HEIGHT = 252, 62
 ROW, COLUMN = 104, 372
@@ -197,7 +186,7 @@ class _Drawing:
         )
 
 
-def few(members: Sequence[Node | Group], part: str) -> list[Item]:
+def few(members: Sequence[Node | Group[Node]], part: str) -> list[Item]:
     """The members as not too many boxes: folded; then ops outside of regions by op of the program, by line, in one."""
     items = folded(members)
     for key in (_served, _line, _loose) if part == "backward" else (_line, _loose):

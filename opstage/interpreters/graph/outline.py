@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Any, TypeAlias, final
 
 from ...ops.closed import Body, Equation
-from ...ops.cursor import Region
 from ...ops.dims import Dim, prod
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
 from ...ops.types import TensorType
+from ..folding import UPDATE, Fold, Group, Tree
 from .graph import Graph
 from .notation import show_static
 
 PARTS = ("forward", "backward", "update")
 """The three parts of a training step, in the order in which they run."""
-
-UPDATE = "update"
-"""The region of the update, outermost."""
-
-LONG_RUN = 8
-"""So many equal ops in a row are shown as one line that can be opened."""
 
 
 def part_of(equation: Equation) -> str:
@@ -76,40 +69,7 @@ class Node:
         yield self
 
 
-@final
-@dataclass(eq=False)
-class Group:
-    """What stands in one region, in the order in which it was first entered."""
-
-    name: str
-    path: str
-    members: list[Node | Group] = field(default_factory=list)
-
-    def nodes(self) -> Iterator[Node]:
-        """All equations in it, those of inner groups too."""
-        for member in self.members:
-            yield from member.nodes()
-
-    @cached_property
-    def form(self) -> tuple[Any, ...]:
-        """Two regions of one form do the same on tensors of the same shapes."""
-        return tuple((getattr(m, "name", "") if isinstance(m, Group) else "", m.form) for m in self.members)
-
-
-@final
-@dataclass(frozen=True)
-class Fold:
-    """Neighbours of one form: blocks of a model, or one op many times over."""
-
-    name: str
-    members: tuple[Node | Group, ...]
-
-    def nodes(self) -> Iterator[Node]:
-        for member in self.members:
-            yield from member.nodes()
-
-
-Item: TypeAlias = Node | Group | Fold
+Item: TypeAlias = Node | Group[Node] | Fold[Node]
 
 
 @final
@@ -118,19 +78,11 @@ class Outline:
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.parts = {part: Group(part, "") for part in PARTS}
-        known: dict[tuple[str, tuple[tuple[str, int], ...]], Group] = {(part, ()): self.parts[part] for part in PARTS}
+        trees: dict[str, Tree[Node]] = {part: Tree() for part in PARTS}
         for equation in graph.body.equations:
             part = part_of(equation)
-            group = self.parts[part]
-            path = equation.region.path
-            for depth in range(1 if part == UPDATE else 0, len(path)):
-                key = part, path[: depth + 1]
-                if key not in known:
-                    known[key] = Group(Region(path[depth : depth + 1]).name, Region(path[: depth + 1]).name)
-                    group.members.append(known[key])
-                group = known[key]
-            group.members.append(_node(graph.body, equation))
+            trees[part].add(_node(graph.body, equation), equation.region.path, skip=1 if part == UPDATE else 0)
+        self.parts = {part: tree.root for part, tree in trees.items()}
 
     @property
     def parameters(self) -> Dim:
@@ -159,21 +111,6 @@ def total_cost(nodes: Iterator[Node]) -> Cost:
     for node in nodes:
         flops, moved = flops + node.cost.flops, moved + node.cost.bytes
     return Cost(flops, moved)
-
-
-def folded(members: Sequence[Node | Group]) -> list[Item]:
-    """The members, where neighbours of one form are one `Fold`: regions from two on, ops from `LONG_RUN` on."""
-    items: list[Item] = []
-    for _, run in groupby(members, key=lambda m: ("op", m.op) if isinstance(m, Node) else ("region", m.form)):
-        alike = tuple(run)
-        first, last = alike[0], alike[-1]
-        if isinstance(first, Group) and isinstance(last, Group) and len(alike) > 1:
-            items.append(Fold(f"{first.name} … {last.name}", alike))
-        elif isinstance(first, Node) and len(alike) >= LONG_RUN:
-            items.append(Fold(first.op, alike))
-        else:
-            items += alike
-    return items
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------

@@ -9,21 +9,10 @@ from typing import final
 
 from ...ops.closed import Body
 from ...ops.types import TensorType, dtype_name, show_shape
+from ..folding import Fold, Group, folded
 from .drawing import to_svg
 from .graph import Graph
-from .outline import (
-    PARTS,
-    Fold,
-    Group,
-    Item,
-    Node,
-    Outline,
-    body_nodes,
-    folded,
-    show_bytes,
-    show_count,
-    total_cost,
-)
+from .outline import PARTS, Item, Node, Outline, body_nodes, show_bytes, show_count, total_cost
 from .page_files import SCRIPT, STYLE
 from .text import names_of, static_bodies
 
@@ -122,7 +111,7 @@ class _Page:
             f"{self._items(group.members)}</details>"
         )
 
-    def _items(self, members: Sequence[Node | Group], prefix: str = "") -> str:
+    def _items(self, members: Sequence[Node | Group[Node]], prefix: str = "") -> str:
         return "".join(self._item(item, prefix) for item in folded(members))
 
     def _item(self, item: Item, prefix: str) -> str:
@@ -215,7 +204,7 @@ def _row(part: str, name: str, nodes: Sequence[Node]) -> str:
     )
 
 
-def _said(item: Group | Fold) -> str:
+def _said(item: Group[Node] | Fold[Node]) -> str:
     nodes = list(item.nodes())
     cost = total_cost(iter(nodes))
     ops = f"{len(nodes):,} op{'s' if len(nodes) > 1 else ''}"
