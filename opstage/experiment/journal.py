@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Self, final
 
-from ..api import with_train
-from ..interpreters.shape_check.table import OpRow, op_table
 from ..training.fit import EpochResult, Position
 from .confusion import confusion_matrix
 from .curves import Curves
@@ -122,24 +120,10 @@ class Journal:
             status=status,
             held_out=self._results[-1].held_out if self._results else {},
             curves=curves,
-            shapes=shape_table(task),
+            cost=task.trainer.report(*task.model.batch).table,
             confusion=confusion_matrix(task.trainer, task.model.metrics, task.test_batches) if whole else None,
             samples=samples(task) if whole else None,
             configuration=self._configuration,
             run=read_run(directory.path / RUN),
         )
         directory.write(REPORT, report_html(content))
-
-
-def shape_table(task: Task) -> tuple[OpRow, ...]:
-    """The ops of one forward pass of the model in training form."""
-    model, trainer = task.model, task.trainer
-    trees: tuple[Any, ...] = (trainer.get_params(), *model.batch)
-    if model.state is not None:
-        trees = (trees[0], trainer.state, *model.batch)
-
-    def forward(ops: Any, *arguments: Any) -> Any:
-        result = with_train(model.loss, True)(ops, *arguments)
-        return result[0] if isinstance(result, tuple) else result
-
-    return op_table(forward, *trees, options=task.settings.options)

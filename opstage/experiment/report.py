@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 from typing import Any
 
 import numpy.typing as npt
 
-from ..interpreters.shape_check.table import OpRow
+from ..interpreters.shape_check.table import Table
 from .curves import Curves
 from .png import data_uri
 from .samples import ImageRows, Text
@@ -48,7 +47,7 @@ class ReportContent:
     status: str
     held_out: Mapping[str, float]
     curves: Curves
-    shapes: Sequence[OpRow]
+    cost: Table
     confusion: npt.NDArray[Any] | None
     samples: ImageRows | Text | None
     configuration: Configuration
@@ -67,7 +66,7 @@ def report_html(content: ReportContent) -> str:
         sections.append(_confusion(content.confusion))
     if content.samples is not None:
         sections.append(_samples(content.samples))
-    sections += [_shapes(content.shapes), _configuration(content.configuration), _run(content.run)]
+    sections += [_cost(content.cost), _configuration(content.configuration), _run(content.run)]
     body = "\n".join(sections)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(content.title)}</title>\n'
@@ -120,26 +119,12 @@ def _samples(made: ImageRows | Text) -> str:
     return f'{head}\n<div class="wide"><table class="images"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _shapes(rows: Sequence[OpRow]) -> str:
-    lines = []
-    for region, group in groupby(rows, key=lambda row: row.region):
-        for number, row in enumerate(group):
-            name = f"<code>{escape(region)}</code>" if not number else ""
-            operands = "<br>".join(map(escape, row.operands))
-            results = "<br>".join(map(escape, row.results))
-            parameters = f"{row.parameters:,}" if row.parameters else ""
-            flops = f"{row.flops:,}" if isinstance(row.flops, int) else str(row.flops)
-            lines.append(
-                f"<tr><td>{name}</td><td><code>{escape(row.op)}</code></td>"
-                f'<td class="code">{operands}</td><td class="code">{results}</td>'
-                f'<td class="number">{parameters}</td><td class="number code">{escape(flops)}</td></tr>'
-            )
-    return (
-        '<h2 id="shapes">Shapes</h2>\n<p>One forward pass in training form, as the shape checker sees it, for every '
-        'batch size at once.</p>\n<div class="wide"><table id="shape-table"><thead><tr><th>region</th><th>op</th>'
-        "<th>operands</th><th>result</th><th>parameters</th><th>flops</th></tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+def _cost(table: Table) -> str:
+    said = (
+        "One training step as the shape checker sees it, for every batch size at once: FLOPs, bytes that kernels read "
+        "and write, and bytes that stay from the forward pass until the backward pass has read them."
     )
+    return f'<h2 id="cost">Shapes and cost</h2>\n<p>{said}</p>\n{table._repr_html_()}'
 
 
 def _configuration(configuration: Configuration) -> str:

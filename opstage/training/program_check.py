@@ -73,7 +73,7 @@ def check_program(
         step = train and bound.params is not None and forward.ok and _is_loss(forward.outputs, bound.state is not None)
     if not step:
         if bound.params is None:
-            forward = replace(forward, parameters=0)
+            forward = replace(forward, parameters=0, history=replace(forward.history, parameters=0))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
     report = check_step(
         bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state, options=options

@@ -42,7 +42,7 @@ const measured = {
   strokes: all("polyline").map(e => getComputedStyle(e).stroke),
   diagonal: all("td.right").map(e => getComputedStyle(e).backgroundColor),
   images: all("img").map(e => e.complete ? e.naturalWidth : 0),
-  rows: all("#shape-table tbody tr").length,
+  rows: all(".opstage .r.op").filter(e => e.checkVisibility()).length,
   outside: all("[src], link[href]:not([href^='data:'])").length,
 };
 const pre = document.createElement("pre");
@@ -115,10 +115,10 @@ def test_a_reader_sees_what_the_run_was(page: Page) -> None:
     assert re.search(r"^cnn, [\d,]+ parameters$", text, re.MULTILINE)
     assert "Finished: 3 of 3 epochs, 66 of 66 steps." in text
     assert re.search(r"^On held-out data: accuracy \d\d\.\d\d %, loss \d\.\d+\.$", text, re.MULTILINE)
-    for heading in ("Curves", "Confusion matrix", "Shapes", "Configuration", "Run"):
+    for heading in ("Curves", "Confusion matrix", "Shapes and cost", "Configuration", "Run"):
         assert re.search(f"^{heading}$", text, re.MULTILINE)
-    assert "params.blocks.0.first.kernel (4, 1, 3, 3) float32" in text
-    assert "(B, 4, 8, 8) float32" in text
+    assert "params.blocks.0.first.kernel (4, 1, 3, 3)" in text
+    assert re.search(r"^conv\s.*\(B, 4, 8, 8\)", text, re.MULTILINE | re.DOTALL)
     assert re.search(r"model\.channels\s+4\s+a value given in Python", text)
     assert re.search(r"optimizer\.lr\s+0\.002\s+recipe of cnn", text)
     assert page.measured["rows"] >= 10

@@ -34,6 +34,7 @@ def check_base_program(
         refs = ops.declare(specs, names)
     except OpstageError as error:
         return _report(ops, [Finding("Spec", str(error), rule="spec")], None, (), 0)
+    ops.history.parameters = parameters
     declarations = _declarations(specs)
     errors: list[Finding] = []
     outputs: Any = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...ops.dims import DimScope
 from ...ops.errors import Place
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.types import TensorType
@@ -45,13 +46,17 @@ class Named(NamedTuple):
 
 @dataclass
 class History:
-    """entries     every op, in order
+    """scope       where the named dims live
+    entries     every op, in order
     inputs      what the program was given, in order
+    parameters  how many of the inputs, from the first on, are the model's parameters
     constants   numbers of the tensors that the program made from values, with the values
     outputs     numbers of what it returned, in order; empty where an error kept it from returning
     """
 
+    scope: DimScope = field(default_factory=DimScope)
     entries: list[Entry] = field(default_factory=list)
     inputs: list[Named] = field(default_factory=list)
+    parameters: int = 0
     constants: dict[int, Any] = field(default_factory=dict)
     outputs: tuple[int, ...] = ()

@@ -102,7 +102,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.assumptions: list[Assumption] = []
         self.bound_at: dict[str, str] = {}
         self.bound_ops = 0
-        self.history = History()
+        self.history = History(self.scope)
         self.made = 0  # how many tensors there have been
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions

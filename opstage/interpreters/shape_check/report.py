@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...ops.dims import Dim
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
+from ...ops.trees import map_leaves
 from .history import History
+
+if TYPE_CHECKING:
+    from .table import Table
 
 Severity = Literal["error", "warning"]
 
@@ -114,6 +120,8 @@ class Report:
     """The constraints that the Specs declare."""
     history: History = field(default_factory=History, repr=False, compare=False)
     """What the program did, op by op."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """What `at` put in for the named dims."""
 
     @property
     def ok(self) -> bool:
@@ -129,6 +137,52 @@ class Report:
         """Constraints that would settle what is refuted or undecided, each once."""
         found = [finding.constraint for finding in self.errors] + [a.relation for a in self.conditions]
         return tuple(dict.fromkeys(constraint for constraint in found if constraint))
+
+    @cached_property
+    def table(self) -> Table:
+        """What each block and each op costs: parameters, FLOPs, bytes moved, bytes saved for the backward pass."""
+        from .table import Table
+
+        return Table(self.history)
+
+    def at(self, **sizes: int) -> Report:
+        """The same with sizes put in for the named dims: its cost, types and table are numbers.
+
+            report.at(B=64, T=1024).table
+
+        Every named dim needs one: UsageError for one too few or too many. ShapeError for sizes outside what is declared
+        of them, and for those at which a condition that was left undecided does not hold.
+        """
+        from .sizes import allowed_sizes, history_at, value_at  # they know this class
+
+        names = () if self.sizes else self.history.scope.names
+        if not sizes and not names:
+            return self
+        found = allowed_sizes(self.history.scope, self.conditions, sizes, names)
+        history = history_at(self.history, found)
+        inputs = zip(self.inputs, history.inputs)
+        return replace(
+            self,
+            conditions=tuple(condition for condition in self.conditions if condition.holds is None),
+            outputs=map_leaves(lambda leaf: value_at(leaf, found), self.outputs),
+            cost=Cost(value_at(self.cost.flops, found), value_at(self.cost.bytes, found)),
+            parameters=value_at(self.parameters, found),
+            inputs=tuple((path, str(named.type)) for (path, _), named in inputs),
+            history=history,
+            sizes=found,
+        )
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The table as JSON, with the sizes that were put in; `opstage.interpreters.shape_check.table.data` says what
+        there is in it."""
+        from .table.data import table_as_dict
+
+        return json.dumps(table_as_dict(self), indent=indent, ensure_ascii=False)
+
+    def _repr_html_(self) -> str:
+        from .table.html import report_html
+
+        return report_html(self)
 
     def strict(self) -> Report:
         """The same, each undecided condition an error."""

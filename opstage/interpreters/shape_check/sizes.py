@@ -1,0 +1,107 @@
+"""Sizes put in for the named dims of what a check found."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...ops.dims import UNKNOWN, DimScope, Verdict, at_most, evaluate
+from ...ops.errors import ShapeError, UsageError, nearest
+from ...ops.primitive import Cost
+from ...ops.types import TensorType
+from .history import Entry, History, Named
+from .report import Assumption
+
+
+def allowed_sizes(
+    scope: DimScope, conditions: Sequence[Assumption], sizes: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, int]:
+    """The sizes, one for each of `names`, as ints. UsageError for a name too few or too many, ShapeError where they
+    break what was declared of the dims, or what the check left to be seen."""
+    for name in sizes:
+        if name not in names:
+            known = f"the dims are: {', '.join(names)}" if names else "the program has no named dims"
+            raise UsageError(f"unknown dim {name!r}{nearest(name, names)}; {known}")
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        wanted = ", ".join(f"{name}=…" for name in missing)
+        raise UsageError(f"no size was given for {' and '.join(missing)}: add {wanted}{given and f' to {given}'}")
+    found = {name: _as_size(name, sizes[name]) for name in names}
+    at = ", ".join(f"{name}={size}" for name, size in found.items())
+    for name, size in found.items():
+        if size < 0:
+            raise ShapeError(f"{name} is {size}, but a dim is never negative")
+        if size == 0 and at_most(1, scope.dim(name)) is Verdict.proved:
+            raise ShapeError(f'{name} is 0, but a dim is at least 1; declare where=["{name} >= 0"]')
+    for fact in scope.facts:
+        if not fact.holds(found):
+            raise ShapeError(f"{fact}, which was declared, does not hold at {at}")
+    for condition in conditions:
+        if condition.holds is not None and not condition.holds(found):
+            raise ShapeError(f"{condition} does not hold at {at}")
+    return found
+
+
+def _as_size(name: str, size: Any) -> int:
+    try:
+        if not isinstance(size, bool):
+            return operator.index(size)
+    except TypeError:
+        pass
+    raise UsageError(f"{name} is {size!r} of type {type(size).__name__}, but a size is an int")
+
+
+def history_at(history: History, sizes: Mapping[str, int]) -> History:
+    """The same history of tensors with sizes."""
+    put = _Put(sizes)
+    return History(
+        history.scope,
+        [put.entry(entry) for entry in history.entries],
+        [Named(named.number, named.path, put.type(named.type)) for named in history.inputs],
+        history.parameters,
+        history.constants,
+        history.outputs,
+    )
+
+
+def value_at(tree: Any, sizes: Mapping[str, int]) -> Any:
+    """A dim, a type or a tuple of them with sizes; what an error left unknown stays so."""
+    return _Put(sizes).value(tree)
+
+
+class _Put:
+    """Puts sizes in; what comes many times is evaluated once."""
+
+    def __init__(self, sizes: Mapping[str, int]):
+        self._sizes = sizes
+        self._types: dict[TensorType, TensorType] = {}
+        self._costs: dict[Cost, Cost] = {}
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, TensorType):
+            return self.type(value)
+        if type(value) is tuple:
+            return tuple([self.value(element) for element in value])
+        return UNKNOWN if value is UNKNOWN else evaluate(value, self._sizes)
+
+    def type(self, type_: TensorType) -> TensorType:
+        found = self._types.get(type_)
+        if found is None:
+            found = self._types[type_] = TensorType(self.value(type_.shape), type_.dtype)
+        return found
+
+    def cost(self, cost: Cost) -> Cost:
+        found = self._costs.get(cost)
+        if found is None:
+            found = self._costs[cost] = Cost(self.value(cost.flops), self.value(cost.bytes))
+        return found
+
+    def entry(self, entry: Entry) -> Entry:
+        return entry._replace(
+            static={name: self.value(value) for name, value in entry.static.items()},
+            input_types=tuple([self.type(type_) for type_ in entry.input_types]),
+            output_types=tuple([self.type(type_) for type_ in entry.output_types]),
+            cost=self.cost(entry.cost),
+        )

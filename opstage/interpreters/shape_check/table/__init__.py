@@ -1,0 +1,8 @@
+"""What a program costs, by block and by op: read from the history of a check, shown as text, HTML and data."""
+
+from .amounts import Amounts
+from .formula import show_flops, show_formula, show_size
+from .rows import Operand, Row
+from .table import Table
+
+__all__ = ["Amounts", "Operand", "Row", "Table", "show_flops", "show_formula", "show_size"]

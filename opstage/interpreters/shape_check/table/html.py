@@ -1,0 +1,117 @@
+"""A table, and a report with its findings, as HTML that needs nothing else: blocks open and close, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from ....ops.types import show_shape
+from ...folding import Group, folded
+from .amounts import Amounts, is_nothing
+from .columns import Column, columns_of
+from .rows import Operand, Row
+from .table import Item, Table
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+STYLE = """
+.opstage { font: 13px/1.45 system-ui, sans-serif; --line: #8884; --soft: #8881; overflow-x: auto; }
+.opstage .r { display: grid; grid-template-columns: var(--columns); gap: 0 1.2em; align-items: baseline;
+  border-top: 1px solid var(--line); padding: .12em .3em; }
+.opstage .r > :first-child { padding-left: calc(1.3em * var(--depth, 0)); }
+.opstage .r > .amount { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.opstage .r > .tensors { font: 12px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
+.opstage .head > *, .opstage .sum > * { font-weight: 600; }
+.opstage .head > .tensors { font: inherit; font-weight: 600; } .opstage .head { border-top: 0; }
+.opstage .sum { border-top-width: 2px; } .opstage .table { min-width: var(--least); text-align: left; }
+.opstage summary { list-style: none; cursor: pointer; } .opstage summary::-webkit-details-marker { display: none; }
+.opstage summary .r { background: var(--soft); }
+.opstage summary .name::before { content: "▸ "; } .opstage details[open] > summary .name::before { content: "▾ "; }
+.opstage .name { font-weight: 600; } .opstage .times { font-weight: 400; opacity: .75; }
+.opstage pre.finding { white-space: pre-wrap; border-left: 3px solid #c0705f; padding: .2em .8em; margin: .4em 0; }
+.opstage pre.warning { border-left-color: #c9a227; } .opstage ul { margin: .2em 0 .6em; }
+"""
+
+
+def report_html(report: Report) -> str:
+    """What a check found: findings with their lines, what the program is right only if, then the table."""
+    parts = [
+        f'<pre class="finding {finding.severity}">{escape(f"{finding.severity}: {finding}")}</pre>'
+        for finding in report.findings
+    ]
+    if report.conditions:
+        listed = "".join(f"<li>{escape(str(condition))}</li>" for condition in report.conditions)
+        parts.append(f"<p>This program is right only if:</p><ul>{listed}</ul>")
+    parts.append(f"<p>{escape(str(report).splitlines()[-1])}</p>")
+    if report.sizes:
+        at = ", ".join(f"{name}={size}" for name, size in report.sizes.items())
+        parts.append(f"<p>at {escape(at)}</p>")
+    return _framed("".join(parts) + (_table(report.table) if report.table.rows else ""))
+
+
+def table_html(table: Table) -> str:
+    """The table alone."""
+    return _framed(_table(table))
+
+
+def _framed(body: str) -> str:
+    return f'<div class="opstage"><style>{STYLE}</style>{body}</div>'
+
+
+def _table(table: Table) -> str:
+    columns = columns_of(table)
+    heads = ["block / op", "operands", "result"]
+    widths = "minmax(15em, 2fr) minmax(12em, 2fr) minmax(8em, 1fr)" + " minmax(7.5em, 1fr)" * len(columns)
+    rows = [
+        _line([*heads, *[column.heading for column in columns]], "head"),
+        _items(table, columns, table.root.members, 0),
+    ]
+    if not is_nothing(table.unread):
+        rows.append(_line(["read by no op", "", "", *_cells(columns, table.unread_amounts)]))
+    rows.append(_line(["total", "", "", *_cells(columns, table.total)], "sum"))
+    style = f"--columns: {widths}; --least: {38 + 9 * len(columns)}em"
+    return f'<div class="table" style="{style}">{"".join(rows)}</div>'
+
+
+def _items(table: Table, columns: Sequence[Column], members: Sequence[Row | Group[Row]], depth: int) -> str:
+    return "".join(_item(table, columns, item, depth) for item in folded(members))
+
+
+def _item(table: Table, columns: Sequence[Column], item: Item, depth: int) -> str:
+    cells = _cells(columns, table.amounts(item))
+    if isinstance(item, Row):
+        source = item.place.source if item.place else None
+        title = f' title="{escape(str(source))}: {escape(source.text)}"' if source else ""
+        name = f"<span{title}>{escape(item.op)}</span>"
+        return _line([name, _tensors(item.operands), _tensors(item.results), *cells], "op", depth)
+    if isinstance(item, Group):
+        title = f' title="{escape(item.path)}"' if item.path != item.name else ""
+        line = _line([f'<span class="name"{title}>{escape(item.name)}</span>', "", "", *cells], "", depth)
+        inner = _items(table, columns, item.members, depth + 1)
+        return f"<details open><summary>{line}</summary>{inner}</details>"
+    first = item.members[0]
+    name = f'<span class="name">{escape(item.name)} <span class="times">({len(item.members)} x)</span></span>'
+    line = _line([name, "", "", *cells], "", depth)
+    shown = (first,) if isinstance(first, Group) else item.members
+    inner = "".join(_item(table, columns, member, depth + 1) for member in shown)
+    return f'<details class="fold"><summary>{line}</summary>{inner}</details>'
+
+
+def _cells(columns: Sequence[Column], amounts: Amounts) -> list[str]:
+    return [escape(column.show(amounts)) for column in columns]
+
+
+def _tensors(tensors: Sequence[Operand]) -> str:
+    return "<br>".join(escape(f"{tensor.path} {show_shape(tensor.type.shape)}".strip()) for tensor in tensors)
+
+
+def _line(cells: Sequence[str], kind: str = "", depth: int = 0) -> str:
+    """Three cells of text and the amounts, each HTML."""
+    name, operands, results, *amounts = cells
+    shown = "".join(f'<span class="amount">{cell}</span>' for cell in amounts)
+    return (
+        f'<div class="r {kind}" style="--depth: {depth}"><span>{name}</span><span class="tensors">{operands}</span>'
+        f'<span class="tensors">{results}</span>{shown}</div>'
+    )

@@ -1,0 +1,109 @@
+"""`Table`: the cost of a program by block and by op, read from the history of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+
+from ...folding import UPDATE, Fold, Group, Tree, folded
+from ..history import History
+from .amounts import Amounts, total
+from .rows import Row, rows_of
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Item: TypeAlias = "Row | Group[Row] | Fold[Row]"
+
+
+class Line(NamedTuple):
+    """A line of the table as it is shown: an op, a block, or `times` neighbours of one form.
+
+    Beneath a line that stands for several the first of them is shown, the amounts being of that one alone.
+    """
+
+    name: str
+    depth: int
+    amounts: Amounts
+    times: int
+    row: Row | None
+    each: bool
+    """Whether it is the first of several."""
+
+
+@final
+class Table:
+    """What each block and each op of a program costs; printed as text, in a terminal with rich, in a notebook as HTML.
+
+    The ops stand in the regions in which the program calls them; neighbours of one form are one line. What a backward
+    pass and an update do is counted with the op on whose behalf they do it. All amounts are exact: integers, or
+    formulas in the named dims; `report.at(B=64)` puts sizes in.
+    """
+
+    def __init__(self, history: History):
+        rows, shared, self.unread = rows_of(history)
+        tree: Tree[Row] = Tree()
+        for row in rows:
+            tree.add(row, row.region)
+        self.root = tree.root
+        if shared:
+            self.root.members.append(Group(UPDATE, UPDATE, [*shared]))
+        self.rows: tuple[Row, ...] = (*rows, *shared)
+        """Every op, in the order in which the program calls them."""
+        self._known: dict[object, Amounts] = {}
+
+    @cached_property
+    def total(self) -> Amounts:
+        """Of the whole program. Its parameters include those that no op reads."""
+        found = self.amounts(self.root)
+        return found._replace(parameters=found.parameters + self.unread)
+
+    @property
+    def unread_amounts(self) -> Amounts:
+        """Of the parameters that no op reads."""
+        return Amounts(parameters=self.unread)
+
+    def amounts(self, item: Item) -> Amounts:
+        """The sum over an op, a block, or blocks of one form."""
+        if isinstance(item, Row):
+            return item.amounts
+        if isinstance(item, Fold):
+            return total(map(self.amounts, item.members))
+        found = self._known.get(item.form)
+        if found is None:
+            found = self._known[item.form] = total(map(self.amounts, item.members))
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """Blocks and their ops from the top down."""
+        yield from self._lines(self.root.members, 0)
+
+    def _lines(self, members: Sequence[Row | Group[Row]], depth: int) -> Iterator[Line]:
+        for item in folded(members):
+            if isinstance(item, Row):
+                yield Line(item.op, depth, item.amounts, 1, item, False)
+            elif isinstance(item, Group):
+                yield Line(item.name, depth, self.amounts(item), 1, None, False)
+                yield from self._lines(item.members, depth + 1)
+            else:
+                first = item.members[0]
+                yield Line(item.name, depth, self.amounts(item), len(item.members), None, False)
+                if isinstance(first, Group):
+                    yield Line(first.name, depth + 1, self.amounts(first), 1, None, True)
+                    yield from self._lines(first.members, depth + 2)
+
+    def __str__(self) -> str:
+        from .text import plain
+
+        return plain(self)
+
+    def __rich__(self) -> RichTable:
+        from .text import rich_table
+
+        return rich_table(self)
+
+    def _repr_html_(self) -> str:
+        from .html import table_html
+
+        return table_html(self)
