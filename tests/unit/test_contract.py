@@ -24,6 +24,8 @@ from opstage.ops.errors import ShapeError
         (["10-B", "B"], [(7,), (3,)], [(7,), (4,)], "wants 10 - B"),
         (["B"], [(1,)], [(0,)], r"B is 0, but a dim is at least 1"),
         (["B+5"], [(6,)], [(3,)], r"wants B \+ 5"),
+        (["B", "min(B, 3)"], [(5,), (3,)], [(2,), (3,)], r"y is \(3,\): it has 3 on axis 0 where .* wants min\(B, 3\)"),
+        (["min(B, 3)"], [(3,)], [(4,)], r"it has 4 on axis 0 where .* wants min\(B, 3\)"),
     ],
     ids=lambda value: "; ".join(map(str, value)) if isinstance(value, list) else None,
 )
