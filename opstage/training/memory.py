@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, final
 
-import numpy as np
-
-from ..api import with_train
 from ..interpreters.graph.explain import explain
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps, parse_bytes, show_bytes
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError
-from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, map_leaves, paths, unflatten
+from ..ops.spec import sized
+from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..options import Options
+from .layout import StepLayout
 from .optim import Optimizer
-from .sizes import MOST, around, bound_types, dim_names, largest, require_sizes, sample_sizes
-from .step import UPDATE, Clip, LossProgram, step_program
+from .sizes import MOST, around, dim_names, largest, sample_sizes
+from .step import UPDATE, Clip
+from .validate import training_layout
+
+_KINDS = {"params": Kind.PARAMETERS, "state": Kind.STATE, "slots": Kind.OPTIMIZER}
 
 
 @final
@@ -30,47 +31,35 @@ class StepMemory:
 
     `at` is the prediction at given sizes, `formula` the peak as a formula in the named dims, `largest` the greatest
     size of one of them that fits. Nothing is computed and no tensor is allocated.
+
+    It is the memory of NumPy's arrays. What the process takes besides, the interpreter of Python, libraries, machine
+    code and what the C library keeps of memory that was given back, is not in it.
     """
 
-    def __init__(
-        self,
-        program: LossProgram,
-        params: Sequence[TensorType],
-        names: Sequence[str],
-        state: Any,
-        specs: Sequence[Any],
-        optimizer: Optimizer,
-        options: Options,
-        clip: Clip | None = None,
-    ):
-        """`params` are the types of all parameters, called `names`; `state` is a pytree of Specs or arrays; `specs` are
-        those of the batch. Raises UsageError for fractions, whose memory is not in tensors."""
+    def __init__(self, layout: StepLayout, options: Options):
+        """Raises UsageError for a dtype or a device whose memory is not predicted."""
         if as_dtype(options.dtype) == EXACT:
             raise UsageError("the numbers of dtype exact are objects of Python, whose memory is not predicted")
+        if options.backend not in ("eager", "compiled") or options.device != "cpu":
+            raise UsageError(
+                f"memory is predicted for the backends 'eager' and 'compiled' on the cpu, "
+                f"not for {options.backend!r} on {options.device!r}"
+            )
+        self.layout = layout
         self.options = options
-        self.optimizer = optimizer
-        self._program = program
-        self._params = list(params)
-        self._trained = [type_ for type_, wanted in zip(params, program.trained) if wanted]
-        labels = [name for name, wanted in zip(names, program.trained) if wanted]
-        self._slots = optimizer.init([(type_.shape, type_.dtype) for type_ in self._trained], labels)
-        self._scalars = list(optimizer.scalars(1))
-        state_specs, self._state_structure = flatten(as_specs(state))
-        dtype = as_dtype(options.dtype)
-        self._state = [spec.bind(DimScope(), dtype) for spec in state_specs]
-        self._specs, self._batch_structure = flatten(tuple(as_specs(spec) for spec in specs))
-        self._step = step_program(program, optimizer, clip)
+        self.names = dim_names(layout.specs)
 
     # What is asked --------------------------------------------------------------------------------------------------
 
     def at(self, **sizes: int) -> Memory:
-        """The memory at its peak, with a size for every named dim of the batch.
+        """The memory at its peak, with a size for every named dim.
 
-        Raises UsageError for a name that is missing or that the Specs do not have, and for sizes that they do not
-        allow.
+        Raises UsageError for a name that is missing or unknown, and for sizes that the Specs do not allow.
         """
-        require_sizes(self._specs, sizes)
-        return self._at(sizes)
+        self._require_all(sizes)
+        if self.options.backend == "compiled":
+            return self._compiled(sizes)
+        return Memory.of(self._history(sizes, {}).peak({}))
 
     def formula(self, **sizes: int) -> Formula:
         """The peak in bytes on the eager interpreter, as a formula in the named dims that are not given.
@@ -80,8 +69,8 @@ class StepMemory:
         """
         if self.options.backend == "compiled":
             raise UsageError("the memory of the compiled interpreter is planned at numbers, so there is no formula")
-        require_sizes(self._specs, sizes, complete=False)
-        return self._history(sizes, sample_sizes(self._specs, sizes)).formula()
+        sample = sample_sizes(self.layout.specs, sizes)
+        return self._history(sizes, sample).formula(sample)
 
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
         """The largest size of `name` at which the peak is within `memory`, such as "24GiB"; the others are given.
@@ -92,12 +81,10 @@ class StepMemory:
         limit = parse_bytes(memory)
         if name in sizes:
             raise UsageError(f"{name} is what is looked for, so it takes no number")
-        require_sizes(self._specs, {name: 1, **sizes} if name not in dim_names(self._specs) else sizes, complete=False)
-        names = [other for other in dim_names(self._specs) if other not in sizes and other != name]
-        if names:
-            raise UsageError(f"give a number for {', '.join(names)}: the largest {name} depends on it")
-        predicted = cache(lambda size: self._at({**sizes, name: size}).peak)
-        found = largest(self._specs, sizes, name, lambda n: predicted(n) <= limit, self._guess(name, limit, sizes))
+        self._require_all({name: 1, **sizes})
+        predicted = cache(lambda size: self.at(**{**sizes, name: size}).peak)
+        guess = self._guess(name, limit, sizes, predicted)
+        found = largest(self.layout.specs, sizes, name, lambda size: predicted(size) <= limit, guess)
         if not found:
             at = "".join(f", {other}={size}" for other, size in sizes.items())
             raise UsageError(f"not even {name}=1{at} fits {show_bytes(limit)}: it takes {show_bytes(predicted(1))}")
@@ -105,77 +92,83 @@ class StepMemory:
 
     # How it is found ------------------------------------------------------------------------------------------------
 
-    def _guess(self, name: str, limit: int, sizes: Mapping[str, int]) -> int:
+    def _require_all(self, sizes: Mapping[str, int]) -> None:
+        sized(self.layout.specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
+        missing = [name for name in self.names if name not in sizes]
+        if missing:
+            raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
+
+    def _guess(self, name: str, limit: int, sizes: Mapping[str, int], predicted: Callable[[int], int]) -> int:
         """About the largest size at which the peak is within `limit`."""
         if self.options.backend != "compiled":
             formula = self.formula(**sizes)
-            return around(1, MOST, lambda n: formula({name: n}) <= limit)
-        first, second = sorted(sample_sizes(self._specs, sizes)[name] * n for n in (1, 2))
-        a, b = (self._at({**sizes, name: n}).peak for n in (first, second))
-        return first + (limit - a) * (second - first) // max(1, b - a)
+            return around(1, MOST, lambda size: formula({name: size}) <= limit)
+        first = sample_sizes(self.layout.specs, sizes)[name]
+        second = max(1, first // 2)
+        slope = (predicted(first) - predicted(second)) // max(1, first - second)
+        return first + (limit - predicted(first)) // max(1, slope)
 
-    def _at(self, sizes: Mapping[str, int]) -> Memory:
-        if self.options.backend == "compiled":
-            return self._compiled(sizes)
-        return Memory.of(self._history(sizes, {}).peak({}))
-
-    def _inputs(self, sizes: Mapping[str, int], scope: DimScope) -> dict[Kind, list[TensorType]]:
+    def _types(self, sizes: Mapping[str, int], scope: DimScope) -> list[TensorType]:
         """The types of what a step is given."""
-        dtype = as_dtype(self.options.dtype)
-        slots = [TensorType(slot.shape, np.dtype(slot.dtype)) for each in self._slots for slot in each]
-        batch = bound_types(self._specs, sizes, scope, dtype)
-        return {
-            Kind.PARAMETERS: self._params,
-            Kind.OPTIMIZER: slots + [TensorType((), dtype)] * len(self._scalars),
-            Kind.STATE: self._state,
-            Kind.BATCH: batch,
-        }
+        specs = sized(self.layout.specs, sizes, "the step")
+        types = [spec.bind(scope, as_dtype(self.options.dtype)) for spec in specs]
+        for spec in specs:
+            spec.declare(scope)
+        return types
 
-    def _base(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
-        """The step on the leaves of `_inputs`."""
-        given = iter(refs)
-        leaves = [next(given) for _ in self._params]
-        slots = [tuple([next(given) for _ in each]) for each in self._slots]
-        scalars = {name: next(given) for name in self._scalars}
-        state = unflatten(self._state_structure, [next(given) for _ in self._state])
-        loss, aux, new, held = self._step(ops, leaves, slots, scalars, state, unflatten(self._batch_structure, given))
-        return tuple(flatten((loss, dict(aux.metrics), aux.state, list(new), [list(each) for each in held]))[0])
+    def _program(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
+        return tuple(flatten(self.layout.program(ops, *refs))[0])
 
     def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> History:
         """What a step on the eager interpreter takes and gives back; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
+        types = self._types(sizes, scope)
         ops = MemoryOps(self.options, scope, sample, {UPDATE: Kind.RESULTS})
-        stays = [ops.new(type_, Kind.HOST) for type_ in self._trained]
-        refs = [ops.new(type_, kind) for kind, types in self._inputs(sizes, scope).items() for type_ in types]
-        results = ops.execute_each(self._base, tuple(refs))
-        history = ops.timeline.close()
-        del stays, results
+        refs = tuple([ops.new(type_, _kind(name)) for type_, name in zip(types, self.layout.names)])
+        results = ops.execute_each(self._program, refs)
+        history = ops.history()
+        del results  # which were there until now
         return history
 
     def _compiled(self, sizes: Mapping[str, int]) -> Memory:
         """What the plan of the compiled step says, beside what comes in."""
-        inputs = self._inputs(sizes, DimScope())
-        types = [type_ for each in inputs.values() for type_ in each]
-        graph = record(self._base, types, as_dtype(self.options.dtype), self.options.seed)
+        types = self._types(sizes, DimScope())
+        graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
         planned = explain(graph).memory
-        given = {kind.name.lower(): sum(_nbytes(type_) for type_ in each) for kind, each in inputs.items()}
-        host = sum(map(_nbytes, self._trained))
-        return Memory(**given, host=host, results=planned.results, arena=planned.arena)
+        given = dict.fromkeys((kind.name.lower() for kind in (*_KINDS.values(), Kind.BATCH)), 0)
+        for type_, name in zip(types, self.layout.names):
+            nbytes: Any = type_.nbytes
+            given[_kind(name).name.lower()] += nbytes
+        return Memory(**given, results=planned.results, arena=planned.arena)
 
 
-def _nbytes(type_: TensorType) -> int:
-    nbytes: Any = type_.nbytes
-    return int(nbytes)
+def _kind(name: str) -> Kind:
+    """Of an input of a step; whatever is no parameter, slot or state comes with the batch."""
+    return _KINDS.get(name.split(".")[0], Kind.BATCH)
+
+
+def step_memory(
+    loss: Callable[..., Any],
+    params: Any,
+    *batch: Any,
+    optimizer: Optimizer | None = None,
+    state: Any = None,
+    options: Options | None = None,
+    requires_grad: Any = None,
+    clip: Clip | None = None,
+) -> StepMemory:
+    """The memory of a training step of `loss(ops, params, *batch)`, from Specs: arguments are those of `check_step`."""
+    options = options if options is not None else Options()
+    layout = training_layout(
+        loss, params, *batch, optimizer=optimizer, state=state, options=options, requires_grad=requires_grad, clip=clip
+    )
+    return StepMemory(layout, options)
 
 
 def model_memory(
     model: Model, optimizer: Optimizer, options: Options | None = None, clip: Clip | None = None
 ) -> StepMemory:
     """The memory of a training step of a model, whose parameters are declared and not made."""
-    options = options if options is not None else Options()
-    dtype = as_dtype(options.dtype)
-    leaves, structure = flatten(model.init)
-    state = None if model.state is None else map_leaves(lambda leaf: Spec(leaf.shape), model.state)
-    program = LossProgram(with_train(model.loss, True), structure, (True,) * len(leaves), model.state is not None)
-    types = [TensorType(leaf.shape, dtype) for leaf in leaves]
-    return StepMemory(program, types, paths(model.init), state, model.batch, optimizer, options, clip)
+    return step_memory(
+        model.loss, model.init, *model.batch, optimizer=optimizer, state=model.state, options=options, clip=clip
+    )

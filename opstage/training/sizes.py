@@ -2,112 +2,84 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
-from ..ops.dims import Dim, DimScope
-from ..ops.dims.notation import parse_expression, parse_relations
-from ..ops.errors import UsageError, nearest
-from ..ops.spec import Spec
-from ..ops.types import DType, TensorType
+from ..ops.dims import DimScope
+from ..ops.errors import UsageError
+from ..ops.spec import Spec, sized
 
-_RELATIONS = {"==": operator.eq, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
-_SAMPLES = (32, 16, 8, 64, 4, 128, 2, 256, 1)
-MOST = 1 << 40  # a size beyond which none is looked for
-_MULTIPLES = 4096  # sizes in a row that are tried for one that satisfies a constraint such as B % 8 == 0
+MOST = 1 << 40
+"""A size beyond which none is looked for."""
 
-
-def bound_types(specs: Iterable[Spec], sizes: Mapping[str, int], scope: DimScope, dtype: DType) -> list[TensorType]:
-    """The types that Specs stand for, with numbers put in for the names that have one; the others are dims of `scope`.
-
-    Floats take `dtype`. Constraints that are of such dims alone are declared.
-    """
-
-    def size(name: str) -> Dim:
-        return sizes[name] if name in sizes else scope.dim(name)
-
-    types = []
-    for spec in specs:
-        entries = spec.shape.split() if isinstance(spec.shape, str) else map(str, spec.shape)
-        shape = tuple(parse_expression(entry, size) for entry in entries)
-        types.append(Spec(shape, spec.dtype).bind(scope, dtype))
-    for constraint in _constraints(specs):
-        named = DimScope()
-        parse_relations(constraint, named.dim)
-        if set(named.names) <= set(scope.names):
-            scope.declare(constraint)
-    return types
-
-
-def _constraints(specs: Iterable[Spec]) -> Iterable[str]:
-    """What the Specs declare, each text once."""
-    return dict.fromkeys(constraint for spec in specs for constraint in spec.where)
+_SAMPLES = (32, 16, 8, 64, 4, 128, 2, 256, 1, 1024, 4096)
+_IN_A_ROW = 4096  # sizes that are tried for one that satisfies a constraint such as B % 8 == 0
 
 
 def dim_names(specs: Iterable[Spec]) -> tuple[str, ...]:
     """The named dims of Specs, in the order in which they come."""
     scope = DimScope()
     for spec in specs:
-        for entry in spec.shape.split() if isinstance(spec.shape, str) else map(str, spec.shape):
-            scope.parse(entry)
+        for entry in spec.entries:
+            scope.parse(str(entry))
     return scope.names
-
-
-def require_sizes(specs: Sequence[Spec], sizes: Mapping[str, int], *, complete: bool = True) -> None:
-    """Raise UsageError for sizes that the Specs do not know or allow and, if they are to be `complete`, for missing
-    ones."""
-    names = dim_names(specs)
-    known = ", ".join(names) or "none"
-    for name, size in sizes.items():
-        if name not in names:
-            raise UsageError(f"there is no size {name!r}{nearest(name, names)}; the Specs have {known}")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise UsageError(f"a size is a whole number that is at least 0, but {name} is {size!r}")
-    missing = [name for name in names if name not in sizes]
-    if missing and complete:
-        raise UsageError(f"give a number for {', '.join(missing)}; the Specs have {known}")
-    broken = _broken(specs, sizes)
-    if broken is not None:
-        at = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        raise UsageError(f"the Specs do not allow {at}: {broken} does not hold")
-
-
-def _broken(specs: Iterable[Spec], sizes: Mapping[str, int], kinds: str = "== <= < >= >") -> str | None:
-    """The first constraint, of those whose names all have sizes, that does not hold."""
-    for constraint in _constraints(specs):
-        scope = DimScope()
-        for left, relation, right in parse_relations(constraint, lambda n: sizes[n] if n in sizes else scope.dim(n)):
-            known = isinstance(left, int) and isinstance(right, int) and relation in kinds.split()
-            if known and not _RELATIONS[relation](left, right):
-                return constraint
-    return None
 
 
 def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, int]:
     """Moderate sizes that the constraints allow for the names that have none in `sizes`.
 
-    Raises UsageError where none are found.
+    Raises UsageError where none are found, and for sizes that the Specs do not know or allow.
     """
-    free = [name for name in dim_names(specs) if name not in sizes]
+    specs = sized(tuple(specs), sizes, "the step")
+    free = dim_names(specs)
     for chosen in product(_SAMPLES, repeat=len(free)):
         found = dict(zip(free, chosen))
-        if _broken(specs, {**sizes, **found}) is None:
+        if allowed(specs, found):
             return found
     raise UsageError(f"no sizes were found for {', '.join(free)} that the constraints allow; give a number for some")
+
+
+def allowed(specs: Sequence[Spec], sizes: Mapping[str, int]) -> bool:
+    """Whether the constraints hold at these sizes."""
+    try:
+        sized(tuple(specs), sizes)
+    except UsageError:
+        return False
+    return True
 
 
 def largest(specs: Sequence[Spec], sizes: Mapping[str, int], name: str, fits: Callable[[int], bool], guess: int) -> int:
     """The largest size of `name` that fits and that the constraints allow; 0 if none does.
 
-    `fits` holds up to some size and for none beyond; it is asked of no size that the inequalities exclude.
+    `fits` holds up to some size and for none beyond. It is asked of allowed sizes alone, from about `guess` on.
     """
-    bound = around(1, MOST, lambda n: _broken(specs, {**sizes, name: n}, "<= <") is None)
-    most = around(guess, bound, fits)
-    for size in range(most, max(0, most - _MULTIPLES), -1):
-        if _broken(specs, {**sizes, name: size}) is None:
-            return size
-    return 0
+    left = sized(tuple(specs), sizes)
+    bounds, others = _Constraints(left, name, bounds=True), _Constraints(left, name, bounds=False)
+
+    def at_most(size: int) -> int:
+        return next(filter(others.hold, range(size, max(0, size - _IN_A_ROW), -1)), 0)
+
+    def some_fits(size: int) -> bool:
+        found = at_most(size)
+        return found >= first and fits(found)
+
+    first = next((n for n in range(1, _IN_A_ROW) if bounds.hold(n) and others.hold(n)), 1)
+    last = around(first, MOST, bounds.hold)
+    found = at_most(around(max(first, guess), last, some_fits))
+    return found if found >= first else 0
+
+
+class _Constraints:
+    """Of one name: its bounds, or the equalities that it is held to, such as B % 8 == 0."""
+
+    def __init__(self, specs: Sequence[Spec], name: str, *, bounds: bool):
+        kept = [Spec(s.shape, s.dtype, [c for c in s.where if ("==" in c) is not bounds]) for s in specs]
+        self._specs = tuple(spec for spec in kept if spec.where)
+        self._name = name
+
+    def hold(self, size: int) -> bool:
+        """Whether they hold at this size."""
+        return not self._specs or allowed(self._specs, {self._name: size})
 
 
 def around(guess: int, bound: int, fits: Callable[[int], bool]) -> int:

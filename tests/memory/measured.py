@@ -12,15 +12,15 @@ from opstage import Options, scalar_trainer
 from opstage.init import build
 from opstage.models import Model
 from opstage.ops.dims import DimScope
+from opstage.ops.spec import sized
 from opstage.training.optim import Optimizer
-from opstage.training.sizes import bound_types
 from tests.graph.counting_allocator import Counted
 
 
 def batch_of(model: Model, sizes: Mapping[str, int]) -> list[Any]:
     """Numbers of the model's types: floats in (0, 1), and integers that any index may be."""
     rng = np.random.default_rng(0)
-    types = bound_types(model.batch, sizes, DimScope(), np.dtype(np.float32))
+    types = [spec.bind(DimScope(), np.dtype(np.float32)) for spec in sized(model.batch, sizes)]
     return [
         (rng.uniform(0.1, 0.9, t.shape) if t.dtype.kind == "f" else rng.integers(0, 2, t.shape)).astype(t.dtype)
         for t in types

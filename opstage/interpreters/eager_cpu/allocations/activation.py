@@ -25,7 +25,7 @@ ALLOCATIONS: dict[Primitive, Rule] = {
     RELU: like_operands,
     RELU_GRAD: _relu_grad,
     TANH_GRAD: temporaries(1),
-    SIGMOID_GRAD: temporaries(1),
+    SIGMOID_GRAD: like_operands,  # NumPy multiplies in place where an operand is nobody's
     SILU: temporaries(2),
 }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ....ops.dims import Dim, evaluate
 from ....ops.primitive import Static
 from ....ops.types import TensorType
-from .strides import Sizes, Strides, elements, kept_order
+from .strides import Sizes, Strides, elements, kept_order, without_axes
 
 
 class Operand(NamedTuple):
@@ -65,7 +65,15 @@ class Call(NamedTuple):
     operands: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     static: Static
-    sizes: Any
+    sizes: Mapping[str, int]
+
+    def at(self, sizes: Mapping[str, int]) -> Call:
+        """The same call with decisions taken at other sizes."""
+
+        def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+            return tuple([o._replace(shape=evaluate(o.type.shape, sizes)) for o in operands])
+
+        return Call(moved(self.operands), moved(self.outputs), self.static, sizes)
 
     def number(self, dim: Any) -> Any:
         """A static parameter in numbers: a dim, or a tuple of dims."""
@@ -110,6 +118,16 @@ def like_operands(call: Call, workspace: Dim = 0) -> Allocation:
     """New results, their axes in memory as those of the operands."""
     layouts = [(operand.shape, operand.strides) for operand in call.operands]
     return Allocation(tuple([Result(kept_order(out.shape, layouts)) for out in call.outputs]), workspace)
+
+
+def like(x: Operand) -> Result:
+    """A new tensor of the shape of `x`, its axes in memory as those of `x`."""
+    return Result(kept_order(x.shape, [(x.shape, x.strides)]))
+
+
+def reduced(x: Operand, out: Operand, axes: Sequence[int], *, keepdims: bool = False) -> Result:
+    """What is left of `x` when `axes` are reduced, the others in memory as those of `x`."""
+    return Result(kept_order(out.shape, [without_axes(x.shape, x.strides, axes, keepdims)]))
 
 
 def temporaries(count: int) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.dims import Dim, prod
@@ -45,12 +46,26 @@ class _Sizes:
         grown = [n + 2 * p for n, p in zip(shape[-rank:], self.padding)]
         return prod((*shape[:-rank], *grown)) * self.x.type.dtype.itemsize
 
-    def block(self, along: Sizes, kernel_bytes: int, depth: int) -> int:
-        """Bytes of the columns, `depth` numbers each, for the windows `along` the axes of as many images as fit."""
-        row = depth * math.prod(along[1:]) * self.x.type.dtype.itemsize
+    def block(self, along: Sizes, kernel_bytes: int, depth: int) -> _Block:
+        """The windows `along` the axes of as many images as fit, with `depth` numbers in the columns of each."""
+        row = math.prod(along[1:])
         room = _room(kernel_bytes)
-        images = min(self.images, max(1, room // max(1, along[0] * row)))
-        return images * min(along[0], max(1, room // max(1, row))) * row
+        bytes_each = max(1, depth * row * self.x.type.dtype.itemsize)
+        images = min(self.images, max(1, room // max(1, along[0] * bytes_each)))
+        rows = min(along[0], max(1, room // bytes_each))
+        if rows < along[0]:
+            following = images * min(rows, along[0] - rows) * row
+        else:
+            following = min(images, self.images - images) * rows * row
+        return _Block(images, images * rows * row, following)
+
+
+class _Block(NamedTuple):
+    """The windows of one product, and of the `following` one: the columns of the first stay until that has its own."""
+
+    images: int
+    windows: int
+    following: int
 
 
 _GEOMETRY = ("stride", "padding", "dilation")
@@ -74,27 +89,45 @@ def _kernel_grad_sizes(call: Call) -> _Sizes:
 
 
 def _conv(call: Call) -> Allocation:
+    """x within its padding, the columns of a block, and their product or the columns of the next."""
     s, kernel = _conv_sizes(call), call.operands[0]
-    depth = elements(kernel.shape[1:])
-    columns = s.block(s.counts, kernel.sampled_nbytes, s.groups * depth)
-    product = columns // max(1, s.groups * depth) * s.channels
-    return fresh(call, s.padded + columns + product + packing_bytes(kernel))
+    return fresh(call, s.padded + _products(s, kernel) + packing_bytes(kernel))
+
+
+def _products(s: _Sizes, kernel: Operand) -> int:
+    depth = s.groups * elements(kernel.shape[1:])
+    block = s.block(s.counts, kernel.sampled_nbytes, depth)
+    beside = max(s.channels * block.windows, depth * block.following)
+    return (depth * block.windows + beside) * s.x.type.dtype.itemsize
 
 
 def _conv_transpose(call: Call) -> Allocation:
-    s, kernel = _transpose_sizes(call), call.operands[0]
-    depth = elements(kernel.shape[1:])
-    columns = s.block(s.counts, kernel.sampled_nbytes, s.groups * depth)
-    one_image = prod(call.outputs[0].type.shape[-len(s.kernel) - 1 :]) * s.x.type.dtype.itemsize
-    return fresh(call, kernel.nbytes + 2 * columns + one_image)
+    """Without strides a convolution with the kernel turned round; else columns, and sums of them for some images."""
+    s, kernel, out = _transpose_sizes(call), call.operands[0], call.outputs[0]
+    border = tuple([d * (k - 1) - p for k, p, d in zip(s.kernel, s.padding, s.dilation)])
+    extra = call.number(call.static["output_padding"])
+    if max(s.stride) == 1 and not any(extra) and min(border) >= 0 and kernel.shape[0] <= 2 * s.channels_in:
+        forward = _Sizes(call, call.operands[-1], out, s.kernel, s.channels_in)
+        forward.padding = border
+        turned = Operand(kernel.type, (s.channels_in, kernel.shape[0] // s.groups, *s.kernel))
+        return fresh(call, forward.padded + _products(forward, turned) + kernel.nbytes)
+    depth = s.groups * elements(kernel.shape[1:])
+    block = s.block(s.counts, kernel.sampled_nbytes, depth)
+    item = s.x.type.dtype.itemsize
+    columns = (depth * (block.windows + block.following) + s.channels * block.windows) * item
+    sums = (2 if block.images < s.images else 1) * block.images * elements(out.shape[-len(s.kernel) - 1 :]) * item
+    return fresh(call, kernel.nbytes + columns + sums)
 
 
 def _conv_kernel_grad(call: Call) -> Allocation:
+    """x within its padding, the columns of a block with the cotangents of their windows, and their product or the
+    columns of the next."""
     s, out = _kernel_grad_sizes(call), call.outputs[0]
-    depth = s.channels_in // s.groups * math.prod(s.kernel)
-    columns = s.block(s.counts, out.sampled_nbytes, s.groups * depth)
-    left = columns // max(1, s.groups * depth) * s.channels
-    return fresh(call, s.padded + columns + left + out.nbytes)
+    depth = s.channels_in * math.prod(s.kernel)
+    block = s.block(s.counts, out.sampled_nbytes, depth)
+    item = s.x.type.dtype.itemsize
+    columns, following = (depth * windows * item for windows in (block.windows, block.following))
+    return fresh(call, s.padded + s.channels * block.windows * item + columns + max(following, out.sampled_nbytes))
 
 
 def _in_machine_code(call: Call, plan: native.Plan) -> Allocation:

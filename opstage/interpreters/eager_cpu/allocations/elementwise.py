@@ -41,7 +41,7 @@ ALLOCATIONS: dict[Primitive, Rule] = {
     **dict.fromkeys(_UFUNCS, like_operands),
     SIGMOID: temporaries(2),
     SOFTPLUS: temporaries(2),
-    ERF: lambda call: like_operands(call, 2 * call.outputs[0].type.size * 8),  # of Python's floats, one by one
+    ERF: lambda call: like_operands(call, call.outputs[0].type.size * 8),  # the floats are objects
     POW: _power,
     SAFE_LOG: temporaries(1),
 }

@@ -22,8 +22,8 @@ from ....ops.catalogue.layout import (
     UNSQUEEZE,
 )
 from ....ops.primitive import Primitive
-from .allocation import Allocation, Call, Result, Rule, fresh, like_operands, view
-from .strides import broadcast, canonical, full, kept_order, permuted, reshaped, sliced
+from .allocation import Allocation, Call, Result, Rule, fresh, view
+from .strides import Sizes, broadcast, full, in_order_of, permuted, reshaped, sliced
 
 
 def _broadcast_to(call: Call) -> Allocation:
@@ -58,14 +58,24 @@ def _slice(call: Call) -> Allocation:
     return view(call, sliced(x.shape, x.strides, axis, call.outputs[0].shape[axis], step))
 
 
+def _concat(call: Call) -> Allocation:
+    """The axes in memory as those of the parts."""
+    return _joined(call, [(x.shape, full(x.shape, x.strides)) for x in call.operands])
+
+
 def _stack(call: Call) -> Allocation:
     """A concatenation of views with an axis of size 1 more."""
     axis = call.static["axis"]
-    layouts = []
+    parts = []
     for x in call.operands:
-        shape, strides = (*x.shape[:axis], 1, *x.shape[axis:]), full(x.shape, x.strides)
-        layouts.append((shape, canonical(shape, (*strides[:axis], 0, *strides[axis:]))))
-    return Allocation((Result(kept_order(call.outputs[0].shape, layouts)),))
+        strides = full(x.shape, x.strides)
+        parts.append(((*x.shape[:axis], 1, *x.shape[axis:]), (*strides[:axis], 0, *strides[axis:])))
+    return _joined(call, parts)
+
+
+def _joined(call: Call, parts: Sequence[tuple[Sizes, Sizes]]) -> Allocation:
+    telling = [tuple([0 if n == 1 else s for n, s in zip(shape, strides)]) for shape, strides in parts]
+    return Allocation((Result(in_order_of(call.outputs[0].shape, telling, slowest_first=True)),))
 
 
 ALLOCATIONS: dict[Primitive, Rule] = {
@@ -77,7 +87,7 @@ ALLOCATIONS: dict[Primitive, Rule] = {
     TRANSPOSE3D_LAST_TO_FIRST: _permuted(lambda call: (2, 0, 1)),
     TRANSPOSE3D_LAST_TWO: _permuted(lambda call: (0, 2, 1)),
     SWAP_ADJACENT_AT_DEPTH: _permuted(_swapped),
-    CONCAT: like_operands,
+    CONCAT: _concat,
     STACK: _stack,
     SLICE: _slice,
     PAD: fresh,

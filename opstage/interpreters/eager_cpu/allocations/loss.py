@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS
+from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, class_axis
 from ....ops.dims import Dim
 from ....ops.primitive import Primitive
 from ....ops.types import INT64
-from .allocation import Allocation, Call, Operand, Rule, fresh, packing_bytes
+from .allocation import Allocation, Call, Result, Rule, fresh, like, packing_bytes, reduced
 
 
-def _labels(labels: Operand) -> Dim:
-    """Which are ignored, 0 in their place, and some numbers for each position."""
-    return labels.type.size * (1 + 8 + 4 * 8)
+def _labels(call: Call, numbers: int) -> Dim:
+    """Which are ignored, labels with 0 in their place, and so many numbers for each position."""
+    logits, labels = call.operands[:2]
+    return labels.type.size * (1 + labels.type.dtype.itemsize + numbers * logits.type.dtype.itemsize)
 
 
 def _cross_entropy(call: Call) -> Allocation:
     """The logits less their greatest; exp takes its place."""
-    logits, labels = call.operands
-    return fresh(call, logits.nbytes + _labels(labels))
+    logits = call.operands[0]
+    loss, lse = call.outputs
+    axis = class_axis(len(logits.shape))
+    each = Result() if not loss.shape else reduced(logits, loss, (axis,))
+    return Allocation(
+        (each, reduced(logits, lse, (axis,), keepdims=True)),
+        logits.nbytes + _labels(call, 7 if call.static["label_smoothing"] else 4),
+    )
 
 
 def _cross_entropy_grad(call: Call) -> Allocation:
-    return fresh(call, _labels(call.operands[1]))
+    return Allocation((like(call.operands[0]),), _labels(call, 3))
 
 
 def _fast(numpy: Rule) -> Rule:

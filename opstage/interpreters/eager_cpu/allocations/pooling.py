@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
-from ....ops.dims import Dim
+from ....ops.dims import Dim, prod
 from ....ops.primitive import Primitive
 from ..kernels.pooling import _WORTH_A_CALL
 from ..loops import pooling as native
@@ -14,15 +12,15 @@ from .strides import elements
 
 
 def _max_pool(call: Call) -> Allocation:
-    """Ranks, a cell of every window, what is greater, and x within its padding."""
+    """Ranks, in a byte and as the words by which positions are looked up, a cell of every window, what was greater, and
+    x within its padding."""
     (x,), best = call.operands, call.outputs[0]
     padding = call.number(call.static["padding"])
     padded: Dim = 0
     if any(padding):
-        grown = [n + 2 * p for n, p in zip(x.shape[-len(padding) :], padding)]
-        padded = x.nbytes * math.prod(grown) // max(1, elements(x.shape[-len(padding) :]))
-    # positions, 8 bytes each, are made from the ranks when the rest but the ranks is gone
-    return fresh(call, call.beyond_results(best.nbytes * 2 + best.type.size * 3 + padded))
+        shape, rank = x.type.shape, len(padding)
+        padded = prod((*shape[:-rank], *[n + 2 * p for n, p in zip(shape[-rank:], padding)])) * x.type.dtype.itemsize
+    return fresh(call, best.nbytes + best.type.size * (1 + 8 + 1) + padded)
 
 
 def _positions(call: Call) -> Allocation:

@@ -14,16 +14,13 @@ from ....ops.catalogue.reduction import (
     SUM,
 )
 from ....ops.primitive import Primitive
-from .allocation import Allocation, Call, Result, Rule, fresh, like_operands, packing
-from .strides import kept_order, without_axes
+from .allocation import Allocation, Call, Rule, fresh, like, like_operands, packing, reduced
 
 
-def _reduced(call: Call, workspace: int = 0) -> Allocation:
-    """The axes that are left, in memory as those of x."""
-    x, out = call.operands[0], call.outputs[0]
-    axes, keepdims = call.static.get("axes", ()), call.static.get("keepdims", False)
-    rest = without_axes(x.shape, x.strides, axes, keepdims)
-    return Allocation((Result(kept_order(out.shape, [rest])),), workspace)
+def _reduced(call: Call) -> Allocation:
+    return Allocation(
+        (reduced(call.operands[0], call.outputs[0], call.static["axes"], keepdims=call.static["keepdims"]),)
+    )
 
 
 def _argmax(call: Call) -> Allocation:
@@ -43,6 +40,11 @@ def _along_rows(otherwise: Rule) -> Rule:
     return rule
 
 
+def _log_softmax_grad(call: Call) -> Allocation:
+    """What exp makes of the result of log_softmax becomes the cotangent."""
+    return Allocation((like(call.operands[0]),))
+
+
 def _twice(call: Call) -> Allocation:
     return like_operands(call, call.outputs[0].nbytes)
 
@@ -56,12 +58,12 @@ ALLOCATIONS: dict[Primitive, Rule] = {
     SOFTMAX: like_operands,
     SOFTMAX_GRAD: like_operands,
     LOG_SOFTMAX: _twice,
-    LOG_SOFTMAX_GRAD: like_operands,
+    LOG_SOFTMAX_GRAD: _log_softmax_grad,
 }
 
 FAST_ALLOCATIONS: dict[Primitive, Rule] = {
     SOFTMAX: _along_rows(like_operands),
     SOFTMAX_GRAD: _along_rows(like_operands),
     LOG_SOFTMAX: _along_rows(_twice),
-    LOG_SOFTMAX_GRAD: _along_rows(like_operands),
+    LOG_SOFTMAX_GRAD: _along_rows(_log_softmax_grad),
 }

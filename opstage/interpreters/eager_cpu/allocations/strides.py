@@ -30,12 +30,12 @@ def row_major(shape: Sizes) -> Sizes:
 
 
 def canonical(shape: Sizes, strides: Sequence[int]) -> Strides:
-    """None for strides that visit the elements in row-major order without gaps; axes of size 1 do not matter."""
+    """None for strides that visit the elements in row-major order without gaps. Axes of size 1 do not matter: 0."""
     step = 1
     for n, stride in zip(reversed(shape), reversed(strides)):
         if n != 1:
             if stride != step:
-                return None if 0 in shape else tuple(strides)
+                return None if 0 in shape else tuple([0 if n == 1 else s for n, s in zip(shape, strides)])
             step *= n
     return None
 
@@ -99,37 +99,46 @@ def reshaped(shape: Sizes, strides: Strides, to: Sizes) -> tuple[bool, Strides]:
 def kept_order(shape: Sizes, operands: Sequence[tuple[Sizes, Strides]]) -> Strides:
     """Of the new array that a ufunc makes: axes in the order in which the operands have them, without gaps.
 
-    The order is that of NumPy's iterator: axes are sorted by insertion, the strides of the operands compared one after
-    another; where two operands disagree, row-major order wins.
+    The operands are broadcast to its shape.
     """
     if all(strides is None for _, strides in operands):
         return None
-    rank = len(shape)
-    every = [full(shape, broadcast(s, strides, shape)) for s, strides in operands]
-    every = [tuple([0 if n == 1 else stride for n, stride in zip(shape, strides)]) for strides in every]
-    order = list(range(rank - 1, -1, -1))  # the fastest first
-    for i in range(1, rank):
+    return in_order_of(shape, [full(shape, broadcast(s, strides, shape)) for s, strides in operands])
+
+
+def in_order_of(shape: Sizes, operands: Sequence[Sizes], *, slowest_first: bool = False) -> Strides:
+    """Of a new array without gaps, its axes ordered as these strides have them, of which 0 says nothing.
+
+    Axes are sorted by insertion as NumPy's iterator does it, from the fastest on, or as its concatenation does it, from
+    the slowest on. The operands are asked one after another; where two disagree, row-major order wins.
+    """
+    every = [tuple([0 if n == 1 else stride for n, stride in zip(shape, strides)]) for strides in operands]
+    order = list(range(len(shape)))
+    if not slowest_first:
+        order.reverse()
+    for i in range(1, len(order)):
         axis, place = order[i], i
         for k in range(i - 1, -1, -1):
-            faster = _runs_faster(axis, order[k], every)
-            if faster is None:
+            less, more = (order[k], axis) if slowest_first else (axis, order[k])
+            smaller = _is_smaller(less, more, every)
+            if smaller is None:
                 continue
-            if not faster:
+            if not smaller:
                 break
             place = k
         order.insert(place, order.pop(i))
-    result, step = [0] * rank, 1
-    for axis in order:
+    result, step = [0] * len(shape), 1
+    for axis in reversed(order) if slowest_first else order:
         result[axis] = step
         step *= shape[axis]
     return canonical(shape, result)
 
 
-def _runs_faster(axis: int, than: int, operands: Sequence[Sizes]) -> bool | None:
-    """Whether `axis`, slower so far, has the smaller stride; None where no operand says."""
+def _is_smaller(axis: int, than: int, operands: Sequence[Sizes]) -> bool | None:
+    """Whether the stride along `axis` is the smaller one; None where no operand says."""
     answer = None
     for strides in operands:
-        a, b = abs(strides[axis]), abs(strides[than])
+        a, b = strides[axis], strides[than]
         if a and b:
             if b <= a:
                 answer = False

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ....ops.dims import Dim, DimExpr, evaluate
-from ....ops.dims.polynomial import Monomial
+from ....ops.dims.polynomial import Monomial, names_of
 
 Rows = npt.NDArray[np.int64]
 
 
+Kept: TypeAlias = Callable[[Mapping[str, int]], int]
+"""Bytes of the workspace that is kept between kernels, at given sizes."""
+
+
 @final
 class Formula:
-    """max(p, q, …) of polynomials in named dims; `str` is its text."""
+    """max(p, q, …) of polynomials in named dims, and the workspace that is kept, which follows caches and threads.
 
-    __slots__ = ("terms",)
+    `str` is its text, with the workspace as it is at moderate sizes; called with sizes it gives the number there.
+    """
 
-    def __init__(self, terms: Sequence[Dim]):
+    __slots__ = ("terms", "_kept", "_usually_kept")
+
+    def __init__(self, terms: Sequence[Dim], kept: Kept = lambda sizes: 0, usually_kept: int = 0):
         self.terms = tuple(terms)
+        self._kept = kept
+        self._usually_kept = usually_kept
 
     @classmethod
-    def greatest(cls, rows: Rows, monomials: Sequence[Monomial], scope: Any) -> Formula:
+    def greatest(cls, rows: Rows, monomials: Sequence[Monomial], scope: Any, kept: Kept, usually_kept: int) -> Formula:
         """Of polynomials given by their coefficients, a row each, those that are greatest somewhere.
 
         A polynomial is left out that is nowhere greater than another one, or than a mean of two others; names stand for
         no negative numbers.
         """
-        found = _upper(rows)
         terms: list[Dim] = []
-        for row in found.tolist():
+        for row in _upper(rows).tolist():
             polynomial = {monomial: value for monomial, value in zip(monomials, row) if value}
             terms.append(row[0] if scope is None else scope.intern(polynomial))
-        return cls(terms)
+        return cls(terms, kept, usually_kept)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,48 +51,69 @@ class Formula:
         found: dict[str, None] = {}
         for term in self.terms:
             if isinstance(term, DimExpr):
-                found.update(dict.fromkeys(atom.text for monomial in term.polynomial for atom in monomial))
+                found.update(dict.fromkeys(name.text for name in names_of(term.polynomial)))
         return tuple(found)
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
-        """The number at given sizes; raises MissingSizeError for a name without one."""
-        return max(evaluate(term, sizes) for term in self.terms)
+        """The number of bytes at given sizes; raises MissingSizeError for a name without one."""
+        return max(evaluate(term, sizes) for term in self.terms) + self._kept(sizes)
 
     def __str__(self) -> str:
         texts = [f"{term:,}" if isinstance(term, int) else str(term) for term in self.terms]
-        return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
+        text = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
+        return f"{text} + {self._usually_kept:,}" if self._usually_kept else text
 
     __repr__ = __str__
 
 
 def _upper(rows: Rows) -> Rows:
     """The rows that are not, in every column, at most another row, nor at most a mean of two other rows."""
-    rows = np.unique(rows, axis=0)[::-1]
-    kept: list[npt.NDArray[np.int64]] = []
-    for row in rows:  # from the greatest first column on
-        if not any((other >= row).all() for other in kept):
-            kept = [other for other in kept if not (row >= other).all()]
-            kept.append(row)
-    i = 0
-    while i < len(kept):
-        others = kept[:i] + kept[i + 1 :]
-        if _under_a_mean(kept[i], others):
-            kept = others
+    rows = _undominated(rows)
+    first = _greatest_somewhere(rows)
+    rows = np.concatenate([rows[first], rows[~first & ~_under_a_mean(rows, rows[first])]])
+    i = int(first.sum())
+    while i < len(rows):  # the others, and there are few left
+        others = np.delete(rows, i, axis=0)
+        if _under_a_mean(rows[i : i + 1], others)[0]:
+            rows = others
         else:
             i += 1
+    return rows
+
+
+def _undominated(rows: Rows) -> Rows:
+    """The rows that are not in every column at most another one."""
+    rows = np.unique(rows, axis=0)
+    rows = rows[np.argsort(-rows.sum(axis=1, dtype=np.float64), kind="stable")]
+    kept = []
+    while len(rows):
+        kept.append(rows[0])
+        rows = rows[(rows > rows[0]).any(axis=1)]
     return np.array(kept)
 
 
-def _under_a_mean(row: npt.NDArray[np.int64], others: Sequence[npt.NDArray[np.int64]]) -> bool:
-    """Whether s·p + (1 - s)·q is at least the row in every column, for two of the others and an s in [0, 1]."""
-    for i, p in enumerate(others):
-        for q in others[:i]:
-            # s·(p - q) >= row - q in every column
-            slope, wanted = (p - q).astype(np.float64), (row - q).astype(np.float64)
-            if (wanted[slope == 0] > 0).any():
-                continue
-            least = np.max(wanted[slope > 0] / slope[slope > 0], initial=0.0)
-            most = np.min(wanted[slope < 0] / slope[slope < 0], initial=1.0)
-            if least <= most:
-                return True
-    return False
+def _greatest_somewhere(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Rows that are greatest for one of some weights of the columns; not all that are so for any."""
+    scale = rows.max(axis=0).astype(np.float64)
+    weights = np.exp(np.random.default_rng(0).normal(0, 3, (_TRIALS, rows.shape[1]))) / np.maximum(scale, 1)
+    found = np.zeros(len(rows), np.bool_)
+    found[np.argmax(rows @ weights.T, axis=0)] = True
+    return found
+
+
+_TRIALS = 64
+
+
+def _under_a_mean(rows: Rows, others: Rows) -> npt.NDArray[np.bool_]:
+    """For each row whether s·p + (1 - s)·q is at least it in every column, for two of the others and an s in [0, 1]."""
+    found = np.zeros(len(rows), np.bool_)
+    for i, q in enumerate(others):
+        slope = (others[:i] - q)[:, None].astype(np.float64)  # s·(p - q) ≥ row - q, in every column
+        wanted = (rows - q)[None].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bound = wanted / slope
+        least = np.max(bound, axis=2, initial=0.0, where=slope > 0)
+        most = np.min(bound, axis=2, initial=1.0, where=slope < 0)
+        possible = ((slope != 0) | (wanted <= 0)).all(axis=2)
+        found |= (possible & (least <= most)).any(axis=0)
+    return found

@@ -19,13 +19,13 @@ from ....ops.primitive import Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
-from ...eager_cpu.allocations import Allocation, Call, Operand, allocation_table
+from ...eager_cpu.allocations import Allocation, Call, Operand, Rule, allocation_table
 from ...eager_cpu.allocations.strides import canonical, full
 from ...interpreter import BaseInterpreter, Typed
 from ...structural import SCAN
 from ...tracer import constants
 from ...tracer import evaluate as evaluate_body
-from .timeline import Buffer, Kind, Timeline
+from .timeline import Buffer, History, Kind, Timeline
 
 _TURNS = 3
 """Of a loop that are gone through: the memory of all later ones is that of the third."""
@@ -61,7 +61,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     regions     the kind of what is made in regions of some names
     """
 
-    __slots__ = ("scope", "timeline", "kind", "sizes", "regions", "_rules", "_known")
+    __slots__ = ("scope", "timeline", "kind", "sizes", "regions", "_rules", "_known", "_keeping")
 
     def __init__(
         self, options: Options, scope: DimScope, sizes: Mapping[str, int], regions: Mapping[str, Kind] | None = None
@@ -74,6 +74,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self.regions = regions or {}
         self._rules = allocation_table(options.fast_kernels)
         self._known: dict[Any, _Known] = {}
+        self._keeping: list[tuple[Rule, Call]] = []
 
     @property
     @override
@@ -115,6 +116,15 @@ class MemoryOps(BaseInterpreter[Tensor]):
         finally:
             self.kind = outside
 
+    def history(self) -> History:
+        """What has been taken and given back until now."""
+        keeping = tuple(self._keeping)
+
+        def kept(sizes: Mapping[str, int]) -> int:
+            return max((rule(call.at(sizes)).kept for rule, call in keeping), default=0)
+
+        return self.timeline.close(kept)
+
     # The seam -------------------------------------------------------------------------------------------------------
 
     @override
@@ -133,8 +143,11 @@ class MemoryOps(BaseInterpreter[Tensor]):
                 return self.decompose(primitive, refs, static)
             operands = tuple([Operand(ref.type, self._shape(ref.type), ref.strides) for ref in refs])
             outputs = tuple([Operand(type_, self._shape(type_)) for type_ in types])
-            known = self._known[key] = _Known(types, rule(Call(operands, outputs, static, self.sizes)))
-        results, workspace, kept = known.allocation
+            call = Call(operands, outputs, static, self.sizes)
+            known = self._known[key] = _Known(types, rule(call))
+            if known.allocation.kept:
+                self._keeping.append((rule, call))
+        results, workspace, _ = known.allocation
         kind = Kind.GRADIENTS if self.cursor.backward and self.kind is Kind.ACTIVATIONS else self.kind
         outs = []
         for type_, (strides, of, nbytes) in zip(known.types, results):
@@ -143,7 +156,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
             else:
                 buffer = self.timeline.take(type_.nbytes if nbytes is None else nbytes, kind)
             outs.append(Tensor(type_, self, buffer, strides))
-        self.timeline.work_in(workspace, kept)
+        self.timeline.work_in(workspace)
         return tuple(outs)
 
     def _shape(self, type: TensorType) -> tuple[int, ...]:

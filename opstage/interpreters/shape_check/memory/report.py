@@ -13,7 +13,6 @@ class Memory:
     """Bytes of tensors at the moment of a step when they are most, in a run that has made steps before.
 
     parameters    the values from which the step starts
-    host          the values that were set last, which stay on the host when training has replaced them
     optimizer     moments and the like, as the step finds them
     state         the program's own state, such as running statistics
     batch         what comes from outside
@@ -25,7 +24,6 @@ class Memory:
     """
 
     parameters: int = 0
-    host: int = 0
     optimizer: int = 0
     state: int = 0
     batch: int = 0

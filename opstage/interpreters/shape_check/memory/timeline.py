@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ....ops.dims import Dim, DimExpr, evaluate
 from ....ops.dims.polynomial import Monomial
-from .formula import Formula
+from .formula import Formula, Kept
 
 Rows = npt.NDArray[np.int64]
 
@@ -31,8 +31,6 @@ class Kind(IntEnum):
     """New parameters and slots, beside the old ones."""
     WORKSPACE = 7
     """What kernels work in."""
-    HOST = 8
-    """Copies that stay on the host."""
 
 
 class Moment(NamedTuple):
@@ -65,24 +63,22 @@ class Timeline:
     which holds buffers in the place of arrays, the lives of buffers are those that the arrays would have.
     """
 
-    __slots__ = ("_events", "_sizes", "_number", "_kept")
+    __slots__ = ("_events", "_sizes", "_number")
 
     def __init__(self) -> None:
         self._events: list[int] = []
         self._sizes: list[Dim] = []
         self._number: dict[Dim, int] = {}
-        self._kept = 0
 
     def take(self, nbytes: Dim, kind: Kind) -> Buffer:
         """Memory that lives as long as the result."""
         return Buffer(self._events, self._code(nbytes, kind))
 
-    def work_in(self, nbytes: Dim, kept: int) -> None:
-        """Memory taken for a moment, and memory that from then on stays, the most that is ever wanted of it."""
+    def work_in(self, nbytes: Dim) -> None:
+        """Memory that is taken for a moment."""
         if not isinstance(nbytes, int) or nbytes:
             code = self._code(nbytes, Kind.WORKSPACE)
             self._events += (code, -code)
-        self._kept = max(self._kept, kept)
 
     def _code(self, nbytes: Dim, kind: Kind) -> int:
         number = self._number.get(nbytes)
@@ -91,24 +87,23 @@ class Timeline:
             self._sizes.append(nbytes)
         return number * len(Kind) + kind + 1
 
-    def close(self) -> History:
-        """What has happened so far, for good."""
-        return History(np.array(self._events, np.int64), tuple(self._sizes), self._kept)
+    def close(self, kept: Kept) -> History:
+        """What has happened so far, for good; `kept` is there all the time."""
+        return History(np.array(self._events, np.int64), tuple(self._sizes), kept)
 
 
 @final
 class History:
-    """The events of a run, their sizes in named dims or in numbers."""
+    """The events of a run, their sizes in named dims or in numbers, and the workspace that is kept between kernels."""
 
-    __slots__ = ("_number", "_kind", "_sign", "_sizes", "kept")
+    __slots__ = ("_number", "_kind", "_sign", "_sizes", "_kept")
 
-    def __init__(self, events: Rows, sizes: tuple[Dim, ...], kept: int):
-        """`kept` bytes of workspace are there all the time."""
+    def __init__(self, events: Rows, sizes: tuple[Dim, ...], kept: Kept):
         which = np.abs(events) - 1
         self._number, self._kind = which // len(Kind), which % len(Kind)
         self._sign = np.sign(events)
         self._sizes = sizes
-        self.kept = kept
+        self._kept = kept
 
     def peak(self, sizes: Mapping[str, int]) -> Moment:
         """The moment with the most memory, the first of them."""
@@ -116,11 +111,11 @@ class History:
         change = self._sign * value[self._number]
         at = int(np.argmax(np.cumsum(change))) + 1
         of = {kind: int(change[:at][self._kind[:at] == kind].sum()) for kind in Kind}
-        of[Kind.WORKSPACE] += self.kept
+        of[Kind.WORKSPACE] += self._kept(sizes)
         return Moment(sum(of.values()), of)
 
-    def formula(self) -> Formula:
-        """The peak as the greatest of polynomials in the named dims."""
+    def formula(self, sample: Mapping[str, int]) -> Formula:
+        """The peak as the greatest of polynomials in the named dims; its text has the kept workspace at a `sample`."""
         monomials: dict[Monomial, int] = {(): 0}
         terms: list[tuple[int, int, int]] = []
         scope: Any = None
@@ -135,6 +130,4 @@ class History:
             table[row, column] = coefficient
         levels = np.cumsum(self._sign[:, None] * table[self._number], axis=0)
         tops = np.flatnonzero((self._sign > 0) & (np.append(self._sign[1:], -1) < 0))  # before something is given back
-        levels = levels[tops]
-        levels[:, 0] += self.kept
-        return Formula.greatest(levels, tuple(monomials), scope)
+        return Formula.greatest(levels[tops], tuple(monomials), scope, self._kept, self._kept(sample))

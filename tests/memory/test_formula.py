@@ -1,0 +1,137 @@
+"""The peak as a formula: the same as at numbers, and solved for the largest size that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage import Options, Spec, optim
+from opstage.interpreters.shape_check.memory.formula import Formula, _upper
+from opstage.models import MODELS, gpt, model
+from opstage.ops.errors import UsageError
+from opstage.training.memory import model_memory, step_memory
+from opstage.training.sizes import around
+
+ADAMW = optim.adamw(lr=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_formula_is_the_prediction_at_all_sizes(name: str) -> None:
+    memory = model_memory(model(name), ADAMW)
+    formula = memory.formula()
+    assert set(formula.names) == set(memory.names)
+    for batch in (1, 2, 7, 16, 33, 500, 4000):
+        for length in (1, 32, 100) if name == "gpt" else (0,):
+            sizes = {"B": batch, "T": length} if length else {"B": batch}
+            assert formula(sizes) == memory.at(**sizes).peak, sizes
+
+
+def test_a_formula_of_one_name_leaves_the_others_in() -> None:
+    memory = model_memory(model("gpt"), ADAMW)
+    assert memory.formula(T=64).names == ("B",)
+    assert memory.formula(T=64)({"B": 24}) == memory.formula(B=24)({"T": 64}) == memory.at(B=24, T=64).peak
+
+
+def product(ops: Any, params: Any, x: Any) -> Any:
+    """A loss: the sum of x·wᵀ."""
+    return ops.sum(ops.linear(params, None, x))
+
+
+def test_the_text_of_a_formula() -> None:
+    """The batch takes 32·B bytes and the product 16·B; the parameter, its gradient and its new value 128 each."""
+    memory = step_memory(product, Spec((4, 8)), Spec("B 8"), optimizer=optim.sgd(lr=0.1))
+    assert str(memory.formula()) == "max(32*B + 400, 48*B + 144)"
+    assert (memory.at(B=2).peak, memory.at(B=100).peak) == (32 * 2 + 400, 48 * 100 + 144)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "lstm", "gpt"])
+def test_the_largest_batch_fits_and_one_more_does_not(name: str) -> None:
+    memory = model_memory(model(name), ADAMW)
+    rest = {"T": 64} if name == "gpt" else {}
+    largest = memory.largest("B", "300MB", **rest)
+    assert memory.at(B=largest, **rest).peak <= 300_000_000 < memory.at(B=largest + 1, **rest).peak
+    assert memory.formula(**rest)({"B": largest}) <= 300_000_000
+
+
+def test_the_largest_batch_of_a_compiled_step() -> None:
+    memory = model_memory(model("mlp"), ADAMW, Options(backend="compiled"))
+    largest = memory.largest("B", "20MiB")
+    assert memory.at(B=largest).peak <= 20 * 2**20 < memory.at(B=largest + 1).peak
+
+
+def test_the_largest_size_is_one_that_is_allowed() -> None:
+    def largest(*where: str) -> int:
+        memory = step_memory(product, Spec((4, 8)), Spec("B 8", where=where), optimizer=ADAMW)
+        return memory.largest("B", 1_000_320)
+
+    assert largest() % 8 == 7
+    assert largest("B % 8 == 0") == largest() - 7
+    assert largest("B <= 100") == largest("B >= 50", "100 >= B") == 100
+    assert largest("B % 8 == 0", "B < 100") == 96
+    assert largest("B >= 1000") == largest()
+
+
+def test_the_length_is_bounded_by_the_model() -> None:
+    assert model_memory(model("gpt"), ADAMW).largest("T", "64GiB", B=1) == 128
+
+
+def test_a_deep_model_has_a_short_formula() -> None:
+    made = gpt.make(gpt.Config(length=256, width=64, depth=24, heads=4, hidden=256))
+    assert len(model_memory(made, ADAMW).formula().terms) <= 8
+
+
+def test_what_cannot_be_answered() -> None:
+    memory = model_memory(model("gpt"), ADAMW)
+    with pytest.raises(UsageError, match=r"depends on T: give a number, T=…"):
+        memory.at(B=4)
+    with pytest.raises(UsageError, match=r"the step has no size 'b'; it has B, T"):
+        memory.at(b=4, T=8)
+    with pytest.raises(UsageError, match=r"T <= 128 does not hold"):
+        memory.at(B=4, T=129)
+    with pytest.raises(UsageError, match=r"depends on T"):
+        memory.largest("B", "1GiB")
+    with pytest.raises(UsageError, match=r"B is what is looked for"):
+        memory.largest("B", "1GiB", B=3, T=4)
+    with pytest.raises(UsageError, match=r"not even B=1, T=8 fits 1.0 MiB: it takes 2\d\.\d MiB"):
+        memory.largest("B", "1MiB", T=8)
+    with pytest.raises(UsageError, match="objects of Python"):
+        model_memory(model("mlp"), ADAMW, Options(dtype="exact"))
+    with pytest.raises(UsageError, match="planned at numbers"):
+        model_memory(model("mlp"), ADAMW, Options(backend="compiled")).formula()
+
+
+# Of polynomials -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_leaving_out_polynomials_never_changes_the_greatest(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 50, (60, 3))
+    line = np.linspace(0, 1, 9)[:, None] * np.array([40, -40, 10]) + np.array([5, 60, 5])  # as layer after layer has it
+    rows = np.concatenate([rows, line.astype(np.int64)])
+    upper = _upper(rows)
+    weights = rng.uniform(0, 10, (1000, 3)) ** rng.integers(0, 4, (1000, 1))
+    assert np.max(upper @ weights.T, axis=0) == pytest.approx(np.max(rows @ weights.T, axis=0))
+    assert len(upper) <= len(rows) / 3
+
+
+def test_a_formula_of_numbers() -> None:
+    assert str(Formula([1234567])) == "1,234,567"
+    assert Formula([3, 5])({}) == 5
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 7, 8, 100, 999, 1000])
+@pytest.mark.parametrize("guess", [1, 8, 99, 100, 101, 5000])
+def test_the_last_that_fits_is_found_from_any_guess(last: int, guess: int) -> None:
+    asked: list[int] = []
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        return size <= last
+
+    assert around(guess, 1000, fits) == last
+    assert all(1 <= size <= 1000 for size in asked)
+    if guess == last < 1000:
+        assert len(asked) == 2

@@ -1,0 +1,194 @@
+"""What the kernels' rules say that they work in, against what an allocator counts while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage import Options, optim
+from opstage.interpreters.derivatives import run_on_tape
+from opstage.interpreters.eager_cpu.allocations import Call, allocation_table
+from opstage.interpreters.registry import make_interpreter
+from opstage.interpreters.transparent import Transparent
+from opstage.ops import derived
+from opstage.ops.primitive import Primitive, Static
+from opstage.training.optim import Optimizer
+from tests.graph.counting_allocator import Counted
+from tests.memory.measured import forget_workspace
+from tests.memory.test_allocations import as_operand
+
+_RNG = np.random.default_rng(0)
+_SMALL = 8192  # bytes of vectors, and of numbers beside them, of which the rules do not speak
+
+
+def floats(*shape: int) -> Any:
+    return _RNG.uniform(0.1, 0.9, shape).astype(np.float32)
+
+
+def integers(most: int, *shape: int) -> Any:
+    return _RNG.integers(0, most, shape)
+
+
+Program = Callable[..., Any]
+X, STACK, IMAGES = floats(64, 2000), floats(64, 50, 40), floats(20, 16, 12, 12)
+LARGE = floats(20, 8, 24, 24)
+
+CASES: dict[str, tuple[Program, tuple[Any, ...]]] = {
+    **{
+        name: (lambda o, x, name=name: getattr(o, name)(x), (X,))
+        for name in [
+            "neg",
+            "abs",
+            "sqrt",
+            "exp",
+            "log",
+            "inv",
+            "tanh",
+            "sigmoid",
+            "softplus",
+            "erf",
+            "relu",
+            "silu",
+            "gelu",
+            "sum",
+        ]
+    },
+    **{f"pow {e}": (lambda o, x, e=e: o.pow(x, exponent=e), (X,)) for e in (2, -1, 0.5, -0.5, 3)},
+    "clamp": (lambda o, x: o.clamp(x, lo=0.2, hi=0.5), (X,)),
+    "safe_log": (lambda o, x: o.safe_log(x, eps=0.1), (X,)),
+    "select": (lambda o, x, y: o.select(o.less(x, y), x, y), (X, floats(64, 2000))),
+    "iota": (lambda o, x: o.mul(x, o.cast(o.iota(shape=x.shape, axis=1), dtype="float32")), (X,)),
+    **{f"softmax {a}": (lambda o, x, a=a: o.softmax(x, axis=a), (STACK,)) for a in range(3)},
+    **{f"log_softmax {a}": (lambda o, x, a=a: o.log_softmax(x, axis=a), (STACK,)) for a in range(3)},
+    **{f"reduce_sum {a}": (lambda o, x, a=a: o.reduce_sum(x, axis=a), (STACK,)) for a in range(3)},
+    "reduce_mean": (lambda o, x: o.reduce_mean(x, axis=1), (STACK,)),
+    "reduce_max": (lambda o, x: o.reduce_max(x, axis=1), (STACK,)),
+    "argmax": (lambda o, x: o.argmax(x, axis=1), (STACK,)),
+    "argmax of rows": (lambda o, x: o.argmax(x, axis=2), (STACK,)),
+    "reshape of a view": (lambda o, x: o.flatten(o.permute(x, axes=(2, 0, 1))), (STACK,)),
+    "pad": (lambda o, x: o.pad(x, padding=((1, 1), (2, 3))), (X,)),
+    "concat": (lambda o, x: o.concat([x, x], axis=0), (X,)),
+    "gather_rows": (lambda o, x, i: o.gather_rows(x, i), (floats(100, 64), integers(100, 30, 20))),
+    "gather_rows, zero": (lambda o, x, i: o.gather_rows(x, i, mode="zero"), (floats(100, 64), integers(100, 30, 20))),
+    "gather_rows, int32": (
+        lambda o, x, i: o.gather_rows(x, i),
+        (floats(100, 64), integers(100, 30, 20).astype(np.int32)),
+    ),
+    "gather_vec": (lambda o, x, i: o.gather_vec(x, i), (floats(1000), integers(1000, 9000))),
+    "matmul": (lambda o, x, y: o.matmul(x, y), (floats(300, 200), floats(200, 100))),
+    "bmm": (lambda o, x, y: o.bmm(x, y), (floats(10, 30, 200), floats(10, 200, 100))),
+    "linear": (lambda o, w, b, x: o.linear(w, b, x), (floats(100, 200), floats(100), floats(30, 20, 200))),
+    "linear of a view": (
+        lambda o, w, x: o.linear(w, None, o.permute(x, axes=(1, 0, 2))),
+        (floats(100, 200), floats(30, 20, 200)),
+    ),
+    "conv": (lambda o, k, b, x: o.conv(k, b, x, padding=1), (floats(16, 8, 3, 3), floats(16), LARGE)),
+    "conv, strides": (lambda o, k, x: o.conv(k, None, x, stride=2), (floats(16, 8, 3, 3), LARGE)),
+    "conv, pointwise": (lambda o, k, x: o.conv(k, None, x), (floats(16, 8, 1, 1), LARGE)),
+    "conv, sequence": (lambda o, k, x: o.conv(k, None, x, padding=2), (floats(16, 8, 5), floats(20, 8, 240))),
+    "conv, groups": (lambda o, k, x: o.conv(k, None, x, groups=4), (floats(16, 2, 3, 3), LARGE)),
+    "conv_transpose": (lambda o, k, x: o.conv_transpose(k, None, x, stride=2), (floats(16, 8, 2, 2), IMAGES)),
+    "conv_transpose, turned": (lambda o, k, x: o.conv_transpose(k, None, x), (floats(16, 8, 3, 3), IMAGES)),
+    "max_pool": (lambda o, x: o.max_pool2d(x, kernel=2), (LARGE,)),
+    "max_pool, padding": (lambda o, x: o.max_pool(x, kernel=(3, 3), stride=2, padding=1), (LARGE,)),
+    "avg_pool": (lambda o, x: o.avg_pool2d(x, kernel=2), (LARGE,)),
+    "layer_norm": (lambda o, x, g: o.layer_norm(x, g, g), (floats(64, 30, 100), floats(100))),
+    "rms_norm": (lambda o, x, g: o.rms_norm(x, g), (floats(64, 30, 100), floats(100))),
+    "group_norm": (lambda o, x, g: o.group_norm(x, g, g, groups=4), (IMAGES, floats(16))),
+    "batch_norm": (lambda o, x, g: o.batch_norm(x, g, g)[0], (IMAGES, floats(16))),
+    "batch_norm of rows": (lambda o, x, g: o.batch_norm(x, g, g)[0], (floats(2000, 16), floats(16))),
+    "batch_norm_eval": (lambda o, x, g: o.batch_norm_eval(x, g, g, g, g), (IMAGES, floats(16))),
+    "attention": (
+        lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v, causal=True),
+        (floats(4, 3, 60, 16), floats(4, 3, 60, 16), floats(4, 3, 60, 16)),
+    ),
+    "attention, wide": (
+        lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v),
+        (floats(4, 3, 20, 64), floats(4, 3, 20, 64), floats(4, 3, 20, 64)),
+    ),
+    "attention, mask": (
+        lambda o, q, m: o.scaled_dot_product_attention(q, q, q, m),
+        (floats(4, 3, 60, 16), np.ones((60, 60), np.bool_)),
+    ),
+    "mse_loss": (lambda o, x, y: o.mse_loss(x, y), (X, floats(64, 2000))),
+    "cross_entropy": (lambda o, x, y: o.cross_entropy(x, y), (floats(640, 50), integers(50, 640))),
+    "cross_entropy, images": (
+        lambda o, x, y: o.cross_entropy(x, y, label_smoothing=0.1),
+        (floats(20, 10, 30, 30), integers(10, 20, 30, 30)),
+    ),
+    "rand_uniform": (lambda o, x: o.mul(x, o.rand_uniform(shape=x.shape)), (X,)),
+    "rand_normal": (lambda o, x: o.mul(x, o.rand_normal(shape=x.shape)), (X,)),
+    "dropout": (lambda o, x: derived.dropout(o, x, 0.3, True), (X,)),
+}
+
+OPTIMIZERS: tuple[Optimizer, ...] = (
+    optim.sgd(lr=0.1),
+    optim.sgd(lr=0.1, weight_decay=0.1),
+    optim.momentum(lr=0.1, weight_decay=0.1),
+    optim.nesterov(lr=0.1),
+    optim.adagrad(lr=0.1),
+    optim.rmsprop(lr=0.1),
+    optim.adam(lr=0.1, weight_decay=0.1),
+    optim.adamw(lr=0.1),
+    optim.adamw(lr=0.1, weight_decay=0.0),
+    optim.adadelta(lr=0.1),
+    optim.muon(lr=0.1),
+)
+
+
+class Weighed(Transparent[Any]):
+    """Compares, op by op, what a kernel takes with what its rule says."""
+
+    def __init__(self, options: Options):
+        super().__init__(make_interpreter(options))
+        self.rules = allocation_table(options.fast_kernels)
+
+    def bind(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> tuple[Any, ...]:
+        rule = self.rules.get(primitive)
+        if rule is None:
+            return (
+                self.inner.bind(primitive, refs, static) if primitive.core else self.decompose(primitive, refs, static)
+            )
+        self.inner.bind(primitive, refs, static)  # machine code is made
+        forget_workspace()
+        with Counted() as count:
+            outs = self.inner.bind(primitive, refs, static)
+            found = count.peak
+        said = rule(Call(tuple(map(as_operand, refs)), tuple(map(as_operand, outs)), static, {}))
+        own = [(out, result.nbytes) for out, result in zip(outs, said.results) if result.of is None]
+        results: Any = sum(out.nbytes if nbytes is None else nbytes for out, nbytes in own)
+        assert results + said.workspace + said.kept == pytest.approx(found, rel=0.08, abs=_SMALL), primitive
+        return outs
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_kernel_works_in_what_its_rule_says(case: str, fast: bool) -> None:
+    """In the op itself and in its vjp."""
+    call, arrays = CASES[case]
+
+    def program(base: Any, *refs: Any) -> tuple[Any, ...]:
+        tape, nodes, (out,), _ = run_on_tape(base, call, refs, (True,) * len(refs))
+        if out.record is not None:
+            tape.pull([out], [np.ones(out.shape, out.dtype)], [node for group in nodes for node in group])
+        return (out.value,)
+
+    ops = Weighed(Options(fast_kernels=fast))
+    ops.execute_each(program, tuple([ops.put(array) for array in arrays]))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name} {getattr(o, 'weight_decay', 0)}")
+def test_an_update_works_in_what_its_rule_says(optimizer: Optimizer, fast: bool) -> None:
+    slots = optimizer.slots((64, 2000), np.dtype(np.float32), "p")
+    ops = Weighed(Options(fast_kernels=fast))
+
+    def program(base: Any, p: Any, g: Any, *slots: Any) -> tuple[Any, ...]:
+        scalars = {name: base.const(value) for name, value in optimizer.scalars(1).items()}
+        new, held = optimizer.update(base, p, g, slots, scalars)
+        return (new, *held)
+
+    ops.execute_each(program, (X, floats(64, 2000), *[floats(*map(int, slot.shape)) for slot in slots]))
