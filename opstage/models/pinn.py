@@ -80,7 +80,7 @@ def residual(ops: Ops[R], params: Tree, x: R, t: R) -> tuple[R, R]:
     return ops.sub(left, ops.scale(u_xx, c=VISCOSITY)), u_x
 
 
-def loss(ops: Ops[R], params: Tree, x: R, t: R, u: R, *, config: Config) -> R:
+def loss(ops: Ops[R], params: Tree, x: R, t: R, _u: R, *, config: Config) -> R:
     """Mean square of the damped residual at the points; the solution u at them is not looked at."""
     r, u_x = residual(ops, params, x, t)
     one = ops.full(shape=x.shape, value=1.0, dtype=x.dtype)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..interpreters.shape_check import Step
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import DType, dtype_name
@@ -26,12 +27,14 @@ class StepLayout:
     names       `params.<path>`, `state.<path>`, the names of the loss's arguments, `slots.<path>.<i>`, and those of the
                 optimizer's scalars
     parameters  how many of the inputs are parameters; they come first
+    step        which of them are trained, and what is the optimizer's; None without one
     """
 
     program: Callable[..., Any]
     specs: tuple[Spec, ...]
     names: tuple[str, ...]
     parameters: int
+    step: Step | None
 
 
 def step_layout(
@@ -80,4 +83,6 @@ def step_layout(
         )
         return value, dict(aux.metrics), aux.state, list(new), [list(each) for each in new_slots]
 
-    return StepLayout(program, tuple(specs), tuple(names), len(leaves))
+    held_slots = sum(map(len, slots))
+    step = Step(loss.trained, hidden=held_slots + len(scalars), new=len(trained) + held_slots)
+    return StepLayout(program, tuple(specs), tuple(names), len(leaves), step if optimizer is not None else None)

@@ -54,7 +54,8 @@ def check_step(
 
 def check_layout(layout: StepLayout, options: Options) -> Report:
     """The report on a step, whose parameters, state and batch come first among its inputs."""
-    return check_base_program(layout.program, layout.specs, layout.names, options, parameters=layout.parameters)
+    count, step = layout.parameters, layout.step
+    return check_base_program(layout.program, layout.specs, layout.names, options, parameters=count, step=step)
 
 
 def training_layout(

@@ -2,11 +2,15 @@
 
 from .check import check_base_program, unusable
 from .contract import Contract
+from .finding import Finding
 from .history import Entry, History, Named
 from .interpreter import ShapeOps, ShapeRef
-from .report import RULES, Assumption, Declaration, Finding, Report
+from .lints import LINTS, Step
+from .report import Assumption, Declaration, Report
+from .rules import RULES
 
 __all__ = [
+    "LINTS",
     "RULES",
     "Assumption",
     "Contract",
@@ -18,6 +22,7 @@ __all__ = [
     "Report",
     "ShapeOps",
     "ShapeRef",
+    "Step",
     "check_base_program",
     "unusable",
 ]

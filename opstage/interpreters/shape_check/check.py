@@ -12,18 +12,26 @@ from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
 from ...options import Options
 from ..registry import make_interpreter
+from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .report import Declaration, Finding, Report
+from .lints import Step, lint
+from .report import Declaration, Report
 
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
 
 
 def check_base_program(
-    program: Callable[..., Any], specs: Sequence[Spec], names: Sequence[str], options: Options, *, parameters: int = 0
+    program: Callable[..., Any],
+    specs: Sequence[Spec],
+    names: Sequence[str],
+    options: Options,
+    *,
+    parameters: int = 0,
+    step: Step | None = None,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
-    The first `parameters` tensors are counted as the model's parameters.
+    The first `parameters` tensors are counted as the model's parameters; `step` says which are trained.
     """
     try:
         runs_on = make_interpreter(options)
@@ -51,7 +59,10 @@ def check_base_program(
     except Exception as error:
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error, ops))
-    return _report(ops, errors, outputs, inputs, count, declarations)
+    odd = lint(ops.history, parameters, step, sound=not (ops.findings or errors))
+    errors += [finding for finding in odd if finding.severity == "error"]
+    warnings = tuple([finding for finding in odd if finding.severity == "warning"])
+    return _report(ops, errors, outputs, inputs, count, declarations, warnings)
 
 
 def unusable(what: str, error: OpstageError, options: Options) -> Report:
@@ -90,6 +101,7 @@ def _report(
     inputs: Any,
     parameters: Any,
     declarations: tuple[Declaration, ...] = (),
+    warnings: tuple[Finding, ...] = (),
 ) -> Report:
     return Report(
         errors=(*ops.findings, *errors),
@@ -100,6 +112,7 @@ def _report(
         parameters=parameters,
         inputs=inputs,
         declarations=declarations,
+        warnings=warnings,
         history=ops.history,
     )
 

@@ -52,6 +52,7 @@ class History:
     parameters  how many of the inputs, from the first on, are the model's parameters
     constants   numbers of the tensors that the program made from values, with the values
     outputs     numbers of what it returned, in order; empty where an error kept it from returning
+    places      where the user's program called each op, by its ordinal
     """
 
     scope: DimScope = field(default_factory=DimScope)
@@ -60,3 +61,4 @@ class History:
     parameters: int = 0
     constants: dict[int, Any] = field(default_factory=dict)
     outputs: tuple[int, ...] = ()
+    places: dict[int, Place | None] = field(default_factory=dict)

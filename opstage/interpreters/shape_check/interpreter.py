@@ -32,9 +32,10 @@ from ...ops.spec import Spec, as_specs
 from ...ops.types import DType, TensorType, as_dtype, show_shape
 from ...options import Options
 from ..interpreter import BaseInterpreter, Holding, Typed
+from .finding import Finding
 from .fixes import FailedCall, suggest_fix
 from .history import Entry, History, Named
-from .report import Assumption, Finding
+from .report import Assumption
 
 
 class _Inferred:
@@ -88,7 +89,6 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "made",
         "_memo",
         "_noted",
-        "_places",
     )
 
     def __init__(self, options: Options, *, collect: bool = False, runs_on: BaseInterpreter[Any] | None = None):
@@ -106,7 +106,6 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.made = 0  # how many tensors there have been
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions
-        self._places: dict[int, Place | None] = {}  # where the user called each op, for what its backward pass needs
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
     def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
         if not self.collect or self.cursor.quiet:
             return
-        self._places[self.cursor.ordinal] = user_place()
+        self.history.places[self.cursor.ordinal] = user_place()
         held = []
         for ref in refs:
             while isinstance(ref, Holding):
@@ -257,12 +256,12 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.bound_ops += 1
         if not self.collect or self.cursor.quiet:
             return None
-        place = self._places[self.cursor.ordinal] = user_place()
+        place = self.history.places[self.cursor.ordinal] = user_place()
         return place
 
     def _source(self) -> SourceLine | None:
         """The user's call of the op where the cursor stands."""
-        place = self._places.get(self.cursor.ordinal)
+        place = self.history.places.get(self.cursor.ordinal)
         return None if place is None else place.source
 
     def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:

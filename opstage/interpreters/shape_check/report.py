@@ -6,69 +6,17 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...ops.dims import Dim
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
+from .finding import Finding
 from .history import History
 
 if TYPE_CHECKING:
     from .table import Table
-
-Severity = Literal["error", "warning"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, or with severity `warning` one that is odd: what, where, and in which tensors."""
-
-    op: str
-    reason: str
-    region: str = ""
-    source: SourceLine | None = None
-    operands: tuple[str, ...] = ()
-    """The operands that have a name, e.g. `weight is params.blocks.0.w1 (256, 784)`."""
-    bindings: tuple[str, ...] = ()
-    """Where each named dim of the operands was bound."""
-    rule: str = "program"
-    """What kind of finding it is, one of `RULES`."""
-    severity: Severity = "error"
-    fix: str = ""
-    """What would mend it, as an instruction."""
-    constraint: str | None = None
-    """The constraint on named dims that would make it right, such as `N % 3 == 0`."""
-    calls: tuple[SourceLine, ...] = field(default=(), compare=False)
-    """The lines of the user's program that led to `source`, innermost first."""
-
-    def __str__(self) -> str:
-        place = f"{self.op} at {self.source}" if self.source else self.op
-        lines = [f"{place}{f' ({self.region})' if self.region else ''}: {self.reason}"]
-        if self.source and self.source.text:
-            lines.append(f"    {self.source.text}")
-            if self.source.carets:
-                lines.append(f"    {self.source.carets}")
-        lines += [f"  called at {call}: {call.text}" for call in self.calls]
-        lines += [f"  {operand}" for operand in self.operands]
-        lines += [f"  {binding}" for binding in self.bindings]
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
-
-
-RULES: dict[str, str] = {
-    "shape": "The shapes, ranks or static parameters of an op do not fit.",
-    "dtype": "An operand has a dtype that the op does not take; nothing is promoted silently.",
-    "unsupported": "The interpreter that the program is for cannot compute an op.",
-    "index-range": "A literal index is out of range.",
-    "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
-    "spec": "A Spec cannot be read, or its constraints contradict each other.",
-    "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
-    "batch": "Data do not fit the declared shapes of the batch.",
-    "program": "The program broke a rule of refs, or raised an error of its own.",
-}
-"""The kinds of findings; a lint adds its own."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....ops.errors import SourceLine
-from ..report import Assumption, Declaration, Finding
+from ..finding import Finding
+from ..report import Assumption, Declaration
 from .outcome import Outcome, Section, Unusable
 
 FORMAT = "opstage check"

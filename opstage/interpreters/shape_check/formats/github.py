@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....ops.errors import SourceLine
-from ..report import Finding
+from ..finding import Finding
 from .outcome import Outcome
 from .places import shown_path
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ops.errors import SourceLine
-from ..report import Assumption, Declaration, Finding, Report
+from ..finding import Finding
+from ..report import Assumption, Declaration, Report
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ....ops.errors import SourceLine
-from ..report import RULES, Finding
+from ..finding import Finding
+from ..rules import RULES
 from .outcome import Outcome
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

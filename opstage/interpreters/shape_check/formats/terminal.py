@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Callable, Iterator, Sequence
 
 from ....ops.errors import SourceLine
-from ..report import Finding
+from ..finding import Finding
 from .outcome import Outcome
 from .places import shown_path
 

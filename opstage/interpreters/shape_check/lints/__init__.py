@@ -1,0 +1,86 @@
+"""Lints: what is odd about a program that is right by the rules of its ops, read from what it did.
+
+A lint is a function from the `Subject` to findings. `LINTS` is the table of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ..finding import Finding, Severity
+from ..history import History
+from . import blocked, indices, probabilities, singles, stretched, unused
+from .subject import Step, Subject
+
+__all__ = ["LINTS", "Lint", "Step", "lint"]
+
+
+class Lint(NamedTuple):
+    """rule       its name, by which formats and filters know it
+    about      what it finds, in a sentence
+    severity   of its findings; where it is a warning, the docstring of `find` says when it is an error
+    """
+
+    rule: str
+    about: str
+    severity: Severity
+    find: Callable[[Subject], Iterable[Finding]]
+
+
+LINTS: tuple[Lint, ...] = (
+    Lint(unused.PARAMETER, "A parameter on which the loss does not depend.", "warning", unused.unused_parameters),
+    Lint(unused.INPUT, "An argument or a leaf of the state that is never used.", "warning", unused.unused_inputs),
+    Lint(
+        blocked.RULE,
+        "A parameter that reaches the loss only through ops without a derivative; an error where no parameter has a "
+        "gradient.",
+        "warning",
+        blocked.blocked_gradients,
+    ),
+    Lint(
+        indices.RULE,
+        "An index or label that the program writes down is out of range (only a warning in one_hot, which makes zeros "
+        "of it).",
+        "error",
+        indices.index_ranges,
+    ),
+    Lint(
+        stretched.RULE,
+        "Infix broadcasting repeats both operands, such as (B,) + (B, 1).",
+        "warning",
+        stretched.stretched_both,
+    ),
+    Lint(
+        singles.SOFTMAX_RULE,
+        "A softmax or cross-entropy over an axis of size 1, which is constant.",
+        "warning",
+        singles.softmax_of_one,
+    ),
+    Lint(singles.NORM_RULE, "A normalisation over one element, which is constant.", "warning", singles.norm_of_one),
+    Lint(
+        probabilities.LOGITS_RULE,
+        "Probabilities are passed to cross_entropy or to a second softmax.",
+        "warning",
+        probabilities.probabilities_as_logits,
+    ),
+    Lint(
+        probabilities.LOG_RULE,
+        "The logarithm of a softmax or sigmoid, which is -inf where that rounds to 0.",
+        "warning",
+        probabilities.log_of_probability,
+    ),
+    Lint(probabilities.DROPOUT_RULE, "Dropout that keeps nothing.", "warning", probabilities.dropout_all),
+)
+
+
+def lint(history: History, parameters: int, step: Step | None, *, sound: bool) -> list[Finding]:
+    """All that the lints find; those of one line in a program that runs it often, such as a layer's, once.
+
+    parameters   how many of the first inputs are the first argument's
+    step         where the program is a whole training step
+    sound        whether no error was found before
+    """
+    subject = Subject(history, parameters, step, sound=sound)
+    found = [finding for each in LINTS for finding in each.find(subject)]
+    return list({(f.rule, f.op, f.source, f.reason): f for f in reversed(found)}.values())[::-1]

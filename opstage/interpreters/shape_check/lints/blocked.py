@@ -1,0 +1,116 @@
+"""Parameters on which the loss depends, but not along any path that carries a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ....ops.catalogue.logic import DETACH
+from ....ops.types import dtype_name, is_float
+from ...structural import SCAN
+from ..finding import Finding
+from ..history import Entry, Named
+from .reach import sources
+from .subject import Subject
+
+RULE = "blocked-gradient"
+
+_IDLE = "if that is meant, freeze what stands before it with requires_grad=False"
+
+
+def blocked_gradients(subject: Subject) -> Iterator[Finding]:
+    """Trained parameters whose every path to the loss ends at an op without a derivative, a finding for each such op.
+
+    Where that is so of all parameters of a step, or none reaches the loss at all, the step could change nothing: an
+    error. Outside of a training step nobody asked for a gradient (an accuracy is a program as well), so some parameter
+    must have one before the lack of it in another is worth a warning.
+    """
+    if not subject.sound or subject.loss is None or not subject.trained:
+        return
+    moved = sources(subject.forward, [subject.loss], subject.turns, differentiably=True)
+    still = [named for named in subject.trained if named.number not in moved]
+    nothing_moves = len(still) == len(subject.trained)
+    if not still or (nothing_moves and subject.step is None):
+        return
+    blockers = _blockers(subject, [named for named in still if named.number in subject.used_by_loss])
+    if nothing_moves:
+        yield _nothing_moves(subject, next((entry for entry, _ in blockers), None))
+        return
+    for entry, leaves in blockers:
+        names = ", ".join(named.path for named in leaves[:3]) + (f" and {len(leaves) - 3} more" if leaves[3:] else "")
+        verb = "reaches" if len(leaves) == 1 else "reach"
+        reason = f"{names} {verb} the loss only through {entry.primitive.name}, {_why(entry)}: no gradient comes back"
+        yield subject.at(entry, RULE, reason, f"{_fix(entry)}; {_IDLE}")
+
+
+def _nothing_moves(subject: Subject, blocker: Entry | None) -> Finding:
+    count = len(subject.trained)
+    which = subject.trained[0].path if count == 1 else f"any of the {count} parameters"
+    if blocker is not None:
+        reason = f"the loss has no gradient for {which}: it depends on them only through {blocker.primitive.name}"
+        reason = reason if count > 1 else reason.replace("on them", "on it")
+        return subject.at(blocker, RULE, f"{reason}, {_why(blocker)}", _fix(blocker), severity="error")
+    reason = f"the loss does not depend on {which}, so a training step would change nothing"
+    source = None if subject.loss is None else subject.source(subject.maker(subject.loss))
+    return Finding("loss", reason, source=source, rule=RULE, fix="compute the loss from the parameters")
+
+
+def _why(entry: Entry) -> str:
+    if entry.primitive is DETACH:
+        return "which ends a gradient"
+    if not is_float(entry.output_types[0].dtype):
+        return f"whose result is {dtype_name(entry.output_types[0].dtype)}"
+    return "which has no derivative"
+
+
+def _fix(entry: Entry) -> str:
+    if entry.primitive is DETACH:
+        return "take out the detach"
+    return f"compute the loss from what {entry.primitive.name} reads, or from a smooth stand-in for it"
+
+
+def _blockers(subject: Subject, blocked: Sequence[Named]) -> list[tuple[Entry, list[Named]]]:
+    """The first op at which each parameter's gradient ends, and the parameters that end there."""
+    found: dict[int, Entry] = {}
+    bits = {named.number: 1 << i for i, named in enumerate(blocked)}
+    _follow(subject, subject.forward, subject.used_by_loss, bits, found)
+    ends: dict[int, tuple[Entry, list[Named]]] = {}
+    for i, named in enumerate(blocked):
+        if i in found:
+            ends.setdefault(id(found[i]), (found[i], []))[1].append(named)
+    return list(ends.values())
+
+
+def _follow(
+    subject: Subject, entries: Sequence[Entry], wanted: set[int] | None, bits: dict[int, int], found: dict[int, Entry]
+) -> None:
+    """Carry the bits of parameters along differentiable paths, and note in `found` where the way of each ends first.
+
+    Of the program itself only what is `wanted` is followed; of a loop all.
+    """
+    for entry in entries:
+        carried = 0
+        for number in entry.inputs:
+            carried |= bits.get(number, 0)
+        if not carried or (wanted is not None and wanted.isdisjoint(entry.outputs)):
+            continue
+        if entry.primitive is SCAN:
+            _through_loop(subject, entry, bits, found)
+        passes = entry.primitive.differentiable and any(is_float(type_.dtype) for type_ in entry.output_types)
+        if passes:
+            for number in entry.outputs:
+                bits[number] = carried
+        else:
+            while carried:
+                lowest = carried & -carried
+                found.setdefault(lowest.bit_length() - 1, entry)
+                carried ^= lowest
+
+
+def _through_loop(subject: Subject, loop: Entry, bits: dict[int, int], found: dict[int, Entry]) -> None:
+    turn = subject.turns.of(loop)
+    for number, outside in zip(turn.inputs, loop.inputs):
+        bits[number] = bits.get(outside, 0)
+    for _ in range(2):  # once more for what the carry brings back
+        _follow(subject, turn.entries, None, bits, found)
+        for i in range(loop.static["carries"]):
+            bits[turn.inputs[i]] |= bits.get(turn.outputs[i], 0)

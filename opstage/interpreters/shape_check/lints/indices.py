@@ -1,0 +1,114 @@
+"""Literal indices and labels that are out of range, whatever comes at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS, SCATTER_ADD_VEC
+from ....ops.catalogue.layout import BROADCAST_TO, UNSQUEEZE
+from ....ops.catalogue.logic import EQUAL, FULL, IOTA
+from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
+from ....ops.dims import Dim, Verdict, at_most, is_zero, require_at_most
+from ....ops.errors import ShapeError
+from ....ops.types import TensorType, show_shape
+from ..finding import Finding
+from ..history import Entry
+from .layout import unmoved
+from .subject import Subject
+
+RULE = "index-range"
+
+_POSITIONS = {GATHER_ROWS: 1, GATHER_VEC: 1, SCATTER_ADD_ROWS: 2, SCATTER_ADD_VEC: 2}
+"""Which operand holds the indices."""
+
+
+class _Range(NamedTuple):
+    """The least and the greatest of the integers in a literal tensor."""
+
+    least: int
+    greatest: Dim
+
+
+def index_ranges(subject: Subject) -> Iterator[Finding]:
+    """Indices and labels known from the program's text against the sizes that they go into: an error where they do not
+    fit for some allowed size, as the run would raise. Where it cannot be decided, the run will tell.
+    """
+    for entry in subject.calls(*_POSITIONS):
+        if entry.static["mode"] == "raise":
+            x, at = entry.input_types[0], _POSITIONS[entry.primitive]
+            found = _literal(subject, entry.inputs[at], entry.input_types[at])
+            if found is not None:
+                yield from _compare(subject, entry, "index", found, x.shape[0], f"x is {show_shape(x.shape)}")
+    for entry in subject.calls(CROSS_ENTROPY):
+        logits, labels = entry.input_types
+        found = _literal(subject, entry.inputs[1], labels, ignored=entry.static["ignore_index"])
+        if found is not None:
+            axis = class_axis(len(logits.shape))
+            sizes = f"logits are {show_shape(logits.shape)}, with classes on axis {axis}"
+            yield from _compare(subject, entry, "label", found, logits.shape[axis], sizes)
+    for entry in subject.calls(EQUAL):
+        yield from _one_hot(subject, entry)
+
+
+def _compare(subject: Subject, entry: Entry, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
+    last = extent - 1
+    if found.least < 0:
+        reason = f"{what} {found.least} is out of range: {sizes}, so it must be 0 … {last}"
+        fix = "count from the front" if what == "index" else f"ignore_index={found.least} leaves such positions out"
+        yield subject.at(entry, RULE, reason, fix, severity="error")
+    elif at_most(found.greatest + 1, extent) is Verdict.refuted:
+        try:
+            require_at_most(
+                found.greatest + 1,
+                extent,
+                f"{what} {found.greatest} is out of range: {sizes}, so it must be 0 … {last}",
+            )
+        except ShapeError as error:
+            yield subject.at(entry, RULE, error.reason, severity="error", constraint=getattr(error, "constraint", None))
+
+
+def _one_hot(subject: Subject, entry: Entry) -> Iterator[Finding]:
+    """`ops.one_hot` compares labels, spread along an axis, with the positions along it: one too great has no equal."""
+    spread, positions = (subject.maker(number) for number in entry.inputs)
+    if spread is None or positions is None or spread.primitive is not BROADCAST_TO or positions.primitive is not IOTA:
+        return
+    axis, labels = positions.static["axis"], subject.maker(spread.inputs[0])
+    if labels is None or labels.primitive is not UNSQUEEZE or labels.static["axis"] != axis:
+        return
+    found, classes = _literal(subject, labels.inputs[0], labels.input_types[0]), entry.input_types[0].shape[axis]
+    if found is None or not isinstance(found.greatest, int):
+        return
+    wrong = found.least if found.least < 0 else found.greatest
+    if wrong < 0 or at_most(classes, wrong) is Verdict.proved:
+        reason = f"label {wrong} is out of range: there are {classes} classes, so its row is all zeros"
+        yield subject.at(entry, RULE, reason, f"labels are 0 … {classes - 1}")
+
+
+def _literal(subject: Subject, number: int, type: TensorType, ignored: int | None = None) -> _Range | None:
+    """The range of a tensor that the program made from numbers alone, in the order it likes; None of any other."""
+    if any(is_zero(dim) for dim in type.shape):
+        return None
+    number = unmoved(subject, number)
+    if number in subject.history.constants:
+        return _of_array(np.asarray(subject.history.constants[number]), ignored)
+    maker = subject.maker(number)
+    if maker is None:
+        return None
+    if maker.primitive is FULL:
+        return _of_array(np.asarray(maker.static["value"]), ignored)
+    if maker.primitive is IOTA:
+        shape = maker.static["shape"]
+        return _Range(0, shape[maker.static["axis"]] - 1)
+    return None
+
+
+def _of_array(values: npt.NDArray[Any], ignored: int | None) -> _Range | None:
+    if values.dtype.kind not in "iu":
+        return None
+    if ignored is not None:
+        values = values[values != ignored]
+    return _Range(int(values.min()), int(values.max())) if values.size else None

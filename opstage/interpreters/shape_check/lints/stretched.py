@@ -1,0 +1,55 @@
+"""Infix arithmetic in which each operand is repeated along an axis of the other."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+
+from ....ops.catalogue.elementwise import ADD, DIV, MUL, SUB
+from ....ops.catalogue.layout import BROADCAST_TO
+from ....ops.catalogue.logic import EQUAL, LESS, LESS_EQUAL
+from ....ops.dims import is_one
+from ....ops.errors import Place
+from ....ops.types import Shape, show_shape
+from ..finding import Finding
+from ..history import Entry
+from .subject import Subject
+
+RULE = "stretched-both"
+
+_OPERATORS = {"BINARY_OP", "COMPARE_OP"}
+
+
+def stretched_both(subject: Subject) -> Iterator[Finding]:
+    """`x + y` that repeats both operands, such as (B,) + (B, 1), whose result is (B, B): mostly an axis too many or too
+    few, and no error ever says so. `ops.broadcast_to` says that it is meant.
+
+    Infix inserts its broadcasts where the operator stands, so all three ops have the place of one `+` in the user's
+    code; a broadcast that the user wrote has that of a call.
+    """
+    for entry in subject.calls(ADD, SUB, MUL, DIV, LESS, LESS_EQUAL, EQUAL):
+        if entry.place is None or not _is_operator(entry.place):
+            continue
+        makers = [subject.maker(number) for number in entry.inputs]
+        both = [m for m in makers if m is not None and m.primitive is BROADCAST_TO and m.place == entry.place]
+        if len(both) == 2:
+            yield _stretched(subject, entry, both[0], both[1])
+
+
+def _is_operator(place: Place) -> bool:
+    return dis.opname[place.code.co_code[place.instruction]] in _OPERATORS
+
+
+def _stretched(subject: Subject, entry: Entry, left: Entry, right: Entry) -> Finding:
+    x, y = left.input_types[0], right.input_types[0]
+    out = entry.output_types[0].shape
+    reason = f"both operands are stretched: {show_shape(x.shape)} and {show_shape(y.shape)} become {show_shape(out)}"
+    meant = "write ops.broadcast_to where the larger shape is meant"
+    fix = f"give both one shape, {show_shape(_bare(x.shape))}; {meant}" if _bare(x.shape) == _bare(y.shape) else meant
+    operands = [("the left", left.inputs[0], x), ("the right", right.inputs[0], y)]
+    return subject.at(entry, RULE, reason, fix, operands=operands)
+
+
+def _bare(shape: Shape) -> Shape:
+    """The shape without its axes of size 1."""
+    return tuple([dim for dim in shape if not is_one(dim)])

@@ -1,0 +1,127 @@
+"""Parameters that never reach the loss, and inputs on which nothing depends.
+
+Both are warnings. A trained parameter whose gradient is always zero is nearly always a mistake (a layer that was made
+and not called, `wq` read where `wk` was meant), yet such a program runs and trains, and some are written on purpose: a
+switch turns a block off and leaves its weights, so that checkpoints still fit; two losses take turns over one tree; a
+frozen tree is loaded whole and used in part. A check that refused them would be turned off. Only where *no* trained
+parameter has a gradient is there nothing that the step could do, and that is an error: `blocked-gradient` says it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ....ops.errors import SourceLine
+from ..finding import Finding
+from ..history import Entry, Named
+from .subject import Subject
+
+PARAMETER = "unused-parameter"
+INPUT = "unused-input"
+
+
+def unused_parameters(subject: Subject) -> Iterator[Finding]:
+    """A parameter on which the loss does not depend, or a whole branch of them; of a program without loss, no result.
+
+    A frozen parameter is used wherever a result depends on it. A step that reads no trained parameter at all is an
+    error already, see `blocked-gradient`.
+    """
+    if not subject.sound:
+        return
+    trained = {named.number for named in subject.trained} if subject.step else set()
+    if trained and trained.isdisjoint(subject.used_by_loss):
+        return
+    unused = [
+        named
+        for named in subject.parameters
+        if named.number not in (subject.used_by_loss if named.number in trained else subject.used)
+    ]
+    for path, leaves in _branches(unused, subject.parameters):
+        yield _parameter(subject, path, leaves, any(named.number in trained for named in leaves))
+
+
+def unused_inputs(subject: Subject) -> Iterator[Finding]:
+    """An argument of the program, or a leaf of its state, on which no result depends.
+
+    A name that begins with `_` says, as elsewhere in Python, that it is given and not wanted: silence.
+    """
+    if not subject.sound:
+        return
+    for named in subject.given:
+        if named.number not in subject.used and not named.path.startswith("_"):
+            reader = _reader(subject, [named])
+            reason = f"{named.type}, is never used: {_fate(subject, named, reader)}"
+            fix = "use it, or take it out"
+            if "." not in named.path:
+                fix += f"; if it is given and not wanted, call it _{named.path}"
+            yield Finding(named.path, reason, source=_line(subject, reader), rule=INPUT, severity="warning", fix=fix)
+
+
+def _branches(unused: Sequence[Named], every: Sequence[Named]) -> list[tuple[str, list[Named]]]:
+    """The unused leaves, those of a branch that is unused as a whole together, under its path."""
+    total, missing = (Counter(p for named in leaves for p in _prefixes(named.path)) for leaves in (every, unused))
+    branches: dict[str, list[Named]] = {}
+    for named in unused:
+        whole = next(path for path in _prefixes(named.path) if missing[path] == total[path])
+        branches.setdefault(whole, []).append(named)
+    return [(leaves[0].path if len(leaves) == 1 else path, leaves) for path, leaves in branches.items()]
+
+
+def _prefixes(path: str) -> list[str]:
+    """`params`, `params.blocks`, `params.blocks.0`, …: the branches that hold a leaf, and the leaf itself."""
+    parts = path.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _parameter(subject: Subject, path: str, leaves: Sequence[Named], trained: bool) -> Finding:
+    """The finding on one branch; beside a leaf of the same type that is read twice, where it was probably meant."""
+    goal = "any result" if subject.loss is None else "the loss"
+    reader = _reader(subject, leaves)
+    what = str(leaves[0].type) if len(leaves) == 1 else f"{len(leaves)} tensors"
+    reason = f"{what}, never reaches {goal}: {_fate(subject, leaves[0], reader)}"
+    fix = "use it, or take it out of the parameters"
+    if trained:
+        fix += "; if it is meant to lie idle, freeze it with requires_grad=False"
+    source = _line(subject, reader)
+    twin = _read_twice(subject, leaves[0]) if len(leaves) == 1 and reader is None else None
+    if twin is not None:
+        other, first, second = twin
+        reason += f", while {other.path}, of the same type, is read here and at {subject.source(first)}"
+        source, fix = subject.source(second), f"read {path} in one of the two places"
+    return Finding(path, reason, source=source, rule=PARAMETER, severity="warning", fix=fix)
+
+
+def _fate(subject: Subject, named: Named, reader: Entry | None) -> str:
+    if reader is None:
+        return "no op reads it"
+    if named.number in subject.used:
+        return "it goes into metrics or state alone"
+    return f"{reader.primitive.name} reads it, whose result goes nowhere"
+
+
+def _line(subject: Subject, reader: Entry | None) -> SourceLine | None:
+    """The op that reads it in vain; else the one that made the result which it was to reach."""
+    return subject.source(reader if reader is not None else subject.maker(subject.results[0]))
+
+
+def _reader(subject: Subject, leaves: Sequence[Named]) -> Entry | None:
+    """The first op of the program that reads one of these."""
+    numbers = {named.number for named in leaves}
+    return next((e for e in subject.forward if not (e.backward or numbers.isdisjoint(e.inputs))), None)
+
+
+def _read_twice(subject: Subject, unused: Named) -> tuple[Named, Entry, Entry] | None:
+    """A parameter whose path differs in one step, of the same type, that two calls read; and the first two."""
+    for named in subject.parameters:
+        if named.type == unused.type and _differ_once(named.path, unused.path):
+            calls = {e.ordinal: e for e in reversed(subject.forward) if named.number in e.inputs and not e.backward}
+            if len(calls) > 1:
+                second, first = list(calls.values())[-2:]
+                return named, first, second
+    return None
+
+
+def _differ_once(path: str, other: str) -> bool:
+    a, b = path.split("."), other.split(".")
+    return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) == 1

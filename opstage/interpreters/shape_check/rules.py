@@ -1,0 +1,18 @@
+"""Every kind of finding, by the name that formats and filters use."""
+
+from __future__ import annotations
+
+from .lints import LINTS
+
+RULES: dict[str, str] = {
+    "shape": "The shapes, ranks or static parameters of an op do not fit.",
+    "dtype": "An operand has a dtype that the op does not take; nothing is promoted silently.",
+    "unsupported": "The interpreter that the program is for cannot compute an op.",
+    "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
+    "spec": "A Spec cannot be read, or its constraints contradict each other.",
+    "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
+    "batch": "Data do not fit the declared shapes of the batch.",
+    "program": "The program broke a rule of refs, or raised an error of its own.",
+    **{lint.rule: lint.about for lint in LINTS},
+}
+"""What each rule is about, in a sentence."""
