@@ -13,10 +13,10 @@ DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow lint docs browser parity bench clean
+.PHONY: help train test test-slow lint docs browser parity shape-errors bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo 'Another Python: make test PYTHON=python3.12. More words for a command: make train ARGS="mlp --epochs 5".'
 
 train: $(RUN_STAMP)  ## train the default model on the embedded digits
@@ -44,6 +44,10 @@ docs: $(DOCS_STAMP)  ## build the guide as a site in site/ (warnings are errors)
 parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
 	$(BIN)/python -m tests.parity.report
+
+shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
+	$(BIN)/python -m tests.check.peers.ask
+	$(BIN)/python -m tests.check.shape_errors
 
 bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in ARGS
 	$(BIN)/python -m benchmarks $(ARGS)
