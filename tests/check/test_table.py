@@ -21,6 +21,7 @@ from opstage import Spec, optim
 from opstage.interpreters.folding import Group
 from opstage.interpreters.shape_check import Report
 from opstage.interpreters.shape_check.table import Amounts, Row, Table, show_flops, show_formula, show_size
+from opstage.interpreters.shape_check.table.text import for_terminal
 from opstage.models import MODELS, Model, gpt, model
 from opstage.ops.dims import DimScope, evaluate
 from opstage.ops.errors import ShapeError, UsageError
@@ -380,9 +381,10 @@ def test_a_forward_pass_has_no_columns_for_what_it_does_not_do() -> None:
 
 
 def shown_with_rich(table: Table, width: int) -> str:
-    console = Console(width=width, force_terminal=False, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text()
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
 
 
 def test_a_terminal_shows_the_same() -> None:
@@ -391,12 +393,18 @@ def test_a_terminal_shows_the_same() -> None:
     for line in str(table).splitlines()[2:]:
         for cell in re.split(r" {2,}", line.strip("- ")):
             assert cell in wide
-    assert all(len(line) <= 80 for line in shown_with_rich(table, 80).splitlines())
+    narrow = shown_with_rich(step(model("gpt")).at(B=64, T=128).table, 80)
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "scaled_dot_product_attention" in narrow and re.search("bytes *$", narrow, re.MULTILINE)
+    assert "result" not in narrow  # what is spared first
+    assert re.sub(r"\x1b\[[0-9;]*m", "", for_terminal(table, 200)) == wide
 
 
 def test_json_holds_the_whole_table() -> None:
     report = step(model("gpt"))
-    data = json.loads(report.at(B=2, T=16).to_json())
+    document = json.loads(report.at(B=2, T=16).to_json())
+    assert document["ok"] and document["findings"] == []
+    data = document["sections"]["table"]["data"]
     assert data["sizes"] == {"B": 2, "T": 16}
     fields = ("parameters", "forward_flops", "backward_flops", "update_flops", "saved_bytes", "forward_bytes")
     for field in fields:
@@ -408,7 +416,7 @@ def test_json_holds_the_whole_table() -> None:
     first = data["blocks"][0]["members"][0]
     assert first["operands"][0] == {"path": "params.bytes", "shape": [256, 128], "dtype": "float32"}
     assert first["location"]["file"].endswith("gpt.py")
-    formulas = json.loads(report.to_json())
+    formulas = json.loads(report.to_json())["sections"]["table"]["data"]
     scope = DimScope()
     assert (
         evaluate(scope.parse(formulas["totals"]["forward_flops"]), {"B": 2, "T": 16}) == data["totals"]["forward_flops"]

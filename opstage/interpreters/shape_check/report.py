@@ -121,11 +121,13 @@ class Report:
         )
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The table as JSON, with the sizes that were put in; `opstage.interpreters.shape_check.table.data` says what
-        there is in it."""
+        """Findings, conditions, inputs and the table as JSON: the document of one target that `opstage check --format
+        json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.table.data`."""
+        from .formats import Outcome, Section, to_document
         from .table.data import table_as_dict
 
-        return json.dumps(table_as_dict(self), indent=indent, ensure_ascii=False)
+        table = Section("table", table_as_dict(self), str(self.table))
+        return json.dumps(to_document(Outcome.of(self, "program", sections=[table])), indent=indent, ensure_ascii=False)
 
     def _repr_html_(self) -> str:
         from .table.html import report_html

@@ -12,6 +12,7 @@ from .amounts import Amounts, total
 from .rows import Row, rows_of
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table as RichTable
 
 Item: TypeAlias = "Row | Group[Row] | Fold[Row]"
@@ -98,10 +99,10 @@ class Table:
 
         return plain(self)
 
-    def __rich__(self) -> RichTable:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
         from .text import rich_table
 
-        return rich_table(self)
+        yield rich_table(self, options.max_width)
 
     def _repr_html_(self) -> str:
         from .html import table_html

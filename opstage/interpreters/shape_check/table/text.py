@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+import io
+from typing import NamedTuple
 
+from rich import box
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -12,49 +15,80 @@ from .columns import columns_of, result_of
 from .table import Line, Table
 
 _GAP = "  "
+_INDENT = "  "
+_NARROW = 16
+"""In a terminal a formula that is wider goes over several lines."""
+_SPARED = ("result", "FLOP/byte", "update FLOPs", "share", "bytes moved")
+"""What a terminal that is too narrow leaves out, one after the other."""
+
+
+class _Cells(NamedTuple):
+    """The cells of a line, in the order of the headings."""
+
+    texts: list[str]
+    op: bool
+    """Whether it is that of an op."""
 
 
 def plain(table: Table) -> str:
     """Columns divided by spaces: the block or op, what it makes, then its amounts, from the right."""
-    columns = columns_of(table)
-    rows = [["block / op", "result", *[column.heading for column in columns]]]
-    for line in table.lines():
-        result = result_of(line.row) if line.row else ""
-        rows.append([_INDENT * line.depth + name_of(line), result, *[column.show(line.amounts) for column in columns]])
-    if not is_nothing(table.unread):
-        rows.append(["read by no op", "", *[column.show(table.unread_amounts) for column in columns]])
-    rows.append(["total", "", *[column.show(table.total) for column in columns]])
-    widths = [max(map(len, cells)) for cells in zip_longest(*rows, fillvalue="")]
-    lines = [
+    headings, lines, total = _read(table)
+    rows = [headings, *[line.texts for line in lines], total]
+    widths = _widths(rows)
+    texts = [
         _GAP.join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))
         for row in rows
     ]
     rule = "-" * sum(widths, len(_GAP) * (len(widths) - 1))
-    return "\n".join(line.rstrip() for line in (lines[0], rule, *lines[1:-1], rule, lines[-1]))
+    return "\n".join(text.rstrip() for text in (texts[0], rule, *texts[1:-1], rule, texts[-1]))
 
 
-def rich_table(table: Table) -> RichTable:
-    """The same with colours, in as many columns as the terminal has."""
+def rich_table(table: Table, width: int) -> RichTable:
+    """The same with colours, in as many columns as a terminal of that width has room for."""
+    headings, lines, total = _read(table)
+    widths = [min(w, _NARROW) if i else w for i, w in enumerate(_widths([headings, *[x.texts for x in lines], total]))]
+    shown = list(range(len(headings)))
+    for spared in _SPARED:
+        if sum(widths[i] + 3 for i in shown) > width and spared in headings:
+            shown.remove(headings.index(spared))
+    made = RichTable(box=box.SIMPLE_HEAD, show_footer=True, header_style="bold", footer_style="bold", pad_edge=False)
+    if sum(widths[i] + 3 for i in shown) > width:
+        widths[1:] = [min(w, max(1, (width - widths[0]) // (len(shown) - 1) - 3)) for w in widths[1:]]
+    for i in shown:
+        made.add_column(headings[i], total[i], justify="left" if i < 2 else "right", width=widths[i], overflow="fold")
+    for line in lines:
+        style = "" if line.op else "bold cyan"
+        made.add_row(*[Text(line.texts[i], style=style) for i in shown])
+    return made
+
+
+def for_terminal(table: Table, width: int) -> str:
+    """What rich prints of it in a terminal of so many columns, colours included."""
+    console = Console(width=width, force_terminal=True, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(rich_table(table, width))
+    return capture.get()
+
+
+def _read(table: Table) -> tuple[list[str], list[_Cells], list[str]]:
+    """Headings, lines and the totals."""
     columns = columns_of(table)
-    shown = RichTable(show_footer=True, header_style="bold", footer_style="bold", pad_edge=False)
-    shown.add_column("block / op", footer="total", no_wrap=True)
-    shown.add_column("result", style="dim")
-    for column in columns:
-        shown.add_column(column.heading, footer=column.show(table.total), justify="right")
+    lines = []
     for line in table.lines():
-        style = "" if line.row else "bold"
-        name = Text(_INDENT * line.depth + name_of(line), style=style or "cyan")
         result = result_of(line.row) if line.row else ""
-        shown.add_row(name, result, *[Text(column.show(line.amounts), style=style) for column in columns])
+        name = _INDENT * line.depth + _name(line)
+        lines.append(_Cells([name, result, *[column.show(line.amounts) for column in columns]], line.row is not None))
     if not is_nothing(table.unread):
-        shown.add_row("read by no op", "", *[column.show(table.unread_amounts) for column in columns])
-    return shown
+        lines.append(_Cells(["read by no op", "", *[column.show(table.unread_amounts) for column in columns]], True))
+    headings = ["block / op", "result", *[column.heading for column in columns]]
+    return headings, lines, ["total", "", *[column.show(table.total) for column in columns]]
 
 
-_INDENT = "  "
+def _widths(rows: list[list[str]]) -> list[int]:
+    return [max(map(len, cells)) for cells in zip(*rows)]
 
 
-def name_of(line: Line) -> str:
+def _name(line: Line) -> str:
     """`blocks.0 … blocks.47 (48 x)`, and for the first of them `each: blocks.0`."""
     if line.times > 1:
         return f"{line.name} ({line.times} x)"
