@@ -25,8 +25,7 @@ from opstage.interpreters.shape_check.table.text import for_terminal
 from opstage.models import MODELS, Model, gpt, model
 from opstage.ops.dims import DimScope, evaluate
 from opstage.ops.errors import ShapeError, UsageError
-from opstage.ops.types import dtype_name
-from opstage.training.sizes import bound_types
+from opstage.ops.spec import sized
 from tests.check.kept import kept_bytes
 
 NAMES = sorted(MODELS)
@@ -175,8 +174,7 @@ def groups(group: Group[Row]) -> Iterator[Group[Row]]:
 def test_formulas_give_the_numbers_of_a_check_with_sizes(name: str) -> None:
     made, sizes = model(name), sizes_of(name, 6)
     symbolic = step(made, optimizer=optim.adamw())
-    types = bound_types(made.batch, sizes, DimScope(), np.dtype(np.float32))
-    concrete = step(made, *[Spec(tuple(t.shape), dtype_name(t.dtype)) for t in types], optimizer=optim.adamw())
+    concrete = step(made, *sized(made.batch, sizes), optimizer=optim.adamw())
     there = symbolic.at(**sizes)
     assert there.cost == concrete.cost
     assert there.inputs == concrete.inputs and there.parameters == concrete.parameters

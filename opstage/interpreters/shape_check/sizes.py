@@ -76,10 +76,12 @@ class _Put:
 
     def __init__(self, sizes: Mapping[str, int]):
         self._sizes = sizes
-        self._types: dict[TensorType, TensorType] = {}
+        self._types: dict[tuple[TensorType, ...], tuple[TensorType, ...]] = {}
         self._costs: dict[Cost, Cost] = {}
 
     def value(self, value: Any) -> Any:
+        if isinstance(value, int):
+            return value
         if isinstance(value, TensorType):
             return self.type(value)
         if type(value) is tuple:
@@ -87,9 +89,12 @@ class _Put:
         return UNKNOWN if value is UNKNOWN else evaluate(value, self._sizes)
 
     def type(self, type_: TensorType) -> TensorType:
-        found = self._types.get(type_)
+        return TensorType(self.value(type_.shape), type_.dtype)
+
+    def types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        found = self._types.get(types)
         if found is None:
-            found = self._types[type_] = TensorType(self.value(type_.shape), type_.dtype)
+            found = self._types[types] = tuple([self.type(type_) for type_ in types])
         return found
 
     def cost(self, cost: Cost) -> Cost:
@@ -99,9 +104,10 @@ class _Put:
         return found
 
     def entry(self, entry: Entry) -> Entry:
-        return entry._replace(
-            static={name: self.value(value) for name, value in entry.static.items()},
-            input_types=tuple([self.type(type_) for type_ in entry.input_types]),
-            output_types=tuple([self.type(type_) for type_ in entry.output_types]),
-            cost=self.cost(entry.cost),
+        static = entry.static
+        if static:
+            static = {name: self.value(value) for name, value in static.items()}
+        inputs, outputs = self.types(entry.input_types), self.types(entry.output_types)
+        return Entry(
+            entry.primitive, static, entry.inputs, inputs, entry.outputs, outputs, self.cost(entry.cost), *entry[7:]
         )
