@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...experiment.settings import OptimizerSettings
 from ...interpreters.shape_check import Finding, Report
+from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.formats import Section
 from ...options import Options
 from ...training.batch_header import check_data
@@ -24,7 +25,41 @@ def completed(checked: Checked, options: Options, asked: Asked) -> tuple[Report,
     if asked.strict:
         report = report.strict()
     errors = (*report.errors, *_stored(checked, options, asked))
-    return replace(report, errors=errors), []
+    sections = []
+    if asked.runs_on:
+        sections.append(_where_it_runs(report, options))
+    return replace(report, errors=errors), sections
+
+
+def _where_it_runs(report: Report, options: Options) -> Section:
+    """On which interpreters, in which dtypes, and whether in ONNX."""
+    answers = capabilities(report, options)
+    data = [
+        {
+            "where": answer.where,
+            "dtype": answer.dtype,
+            "runs": answer.runs,
+            "op": answer.obstacle.op if answer.obstacle is not None else "",
+            "reason": str(answer.obstacle or ""),
+        }
+        for answer in answers
+    ]
+    by_place: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_place.setdefault(answer.where, []).append(answer)
+    lines = ["where it runs:"]
+    for where, each in by_place.items():
+        lines.append(f"  {where:<28} {', '.join(f'{a.dtype} {_YES[a.runs]}' for a in each)}")
+        reasons: dict[str, list[str]] = {}
+        for answer in each:
+            if answer.obstacle is not None:
+                reasons.setdefault(str(answer.obstacle), []).append(answer.dtype)
+        for reason, dtypes in reasons.items():
+            lines.append(f"    {reason}" if len(dtypes) == len(each) else f"    {', '.join(dtypes)}: {reason}")
+    return Section("runs_on", data, "\n".join(lines))
+
+
+_YES = {True: "yes", False: "no"}
 
 
 def optimizer_called(name: str | None) -> Optimizer | None:

@@ -1,0 +1,171 @@
+"""Where a checked program runs: which interpreter has a kernel for each op, in which dtype; whether ONNX can say it.
+
+It is answered from what the check noted, the kernel tables and the table of ONNX rules; nothing is run for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+from ...ops.closed import Body
+from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
+from ...ops.primitive import Primitive, Static
+from ...ops.types import TensorType
+from ...options import Device, FloatName, Options
+from ..interpreter import BaseInterpreter
+from ..registry import backends, make_interpreter
+from .interpreter import ShapeOps, ShapeRef
+from .report import Report
+
+_UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a program does not run somewhere: the op at fault and where the program calls it; no op where none is."""
+
+    reason: str
+    op: str = ""
+    source: SourceLine | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.op} at {self.source}: " if self.source is not None else f"{self.op}: " if self.op else ""
+        return place + self.reason
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a program runs on `where`, in `dtype`: `obstacle` is what keeps it from it, None for nothing."""
+
+    where: str
+    dtype: str
+    obstacle: Obstacle | None
+
+    @property
+    def runs(self) -> bool:
+        return self.obstacle is None
+
+
+class _Use(NamedTuple):
+    """One way in which the program uses an op."""
+
+    primitive: Primitive
+    types: tuple[TensorType, ...]
+    static: Static
+    source: SourceLine | None
+    step_only: bool
+
+
+def capabilities(report: Report, options: Options) -> tuple[Answer, ...]:
+    """An answer for each interpreter, device and dtype, and for ONNX; `options` are those of the check."""
+    uses = list(_uses(report))
+    answers = []
+    for device in get_args(Device):
+        for backend in backends():
+            if backend == "shape_check":
+                continue
+            for dtype in get_args(FloatName):
+                answers.append(_on(uses, options, backend, device, dtype))
+    return (*answers, *_in_onnx(uses, options))
+
+
+def _on(uses: list[_Use], options: Options, backend: str, device: str, dtype: str) -> Answer:
+    where = f"{backend} on {device}"
+    try:
+        wanted = options.replace(backend=backend, device=device, dtype=dtype)
+        interpreter = make_interpreter(wanted)
+    except UsageError as error:
+        return Answer(where, dtype, Obstacle(str(error)))
+    return Answer(where, dtype, _first(uses, lambda use: _lacks_kernel(interpreter, wanted, use)))
+
+
+def _in_onnx(uses: list[_Use], options: Options) -> Iterator[Answer]:
+    from ..graph.onnx import RULES
+
+    if options.dtype == "exact":
+        yield Answer("ONNX", options.dtype, Obstacle("ONNX has no element type for dtype exact"))
+        return
+    memo: dict[Primitive, str] = {}
+
+    def unsaid(use: _Use) -> str:
+        rule = RULES.get(use.primitive)
+        if rule is not None and rule.says is not None:
+            return ""
+        if use.primitive not in memo:
+            memo[use.primitive] = ""  # a decomposition never comes back to its own op
+            if rule is not None or use.primitive.decomposition is None:
+                memo[use.primitive] = f"ONNX cannot say {use.primitive}: {rule.note if rule else 'no rule says it'}"
+            else:
+                memo[use.primitive] = next(filter(None, map(unsaid, _parts(use, options))), "")
+        return memo[use.primitive]
+
+    forward = [use for use in uses if not use.step_only]
+    yield Answer("ONNX, the forward pass", options.dtype, _first(forward, unsaid))
+    if len(forward) < len(uses):
+        yield Answer("ONNX, one training step", options.dtype, _first(uses, unsaid))
+
+
+def _first(uses: list[_Use], fault: Callable[[_Use], str]) -> Obstacle | None:
+    for use in uses:
+        reason = fault(use)
+        if reason:
+            return Obstacle(reason, use.primitive.name, use.source)
+    return None
+
+
+def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _Use) -> str:
+    """Why an interpreter cannot compute an op, neither itself nor by its decomposition; empty where it can."""
+    if interpreter.has_kernel(use.primitive) or any(isinstance(value, Body) for value in use.static.values()):
+        return ""  # the ops of a body are uses of their own
+    if use.primitive.decomposition is None:
+        return interpreter.unsupported(use.primitive).reason
+    parts = ShapeOps(options, runs_on=interpreter)
+    try:
+        parts.decompose(use.primitive, tuple(ShapeRef(type_, parts) for type_ in use.types), use.static)
+    except UnsupportedError as error:
+        return error.reason
+    except OpstageError:
+        return ""  # found by the check itself
+    return ""
+
+
+def _parts(use: _Use, options: Options) -> list[_Use]:
+    """The ops that a composite is made of."""
+    parts = ShapeOps(options)
+    try:
+        parts.decompose(use.primitive, tuple(ShapeRef(type_, parts) for type_ in use.types), use.static)
+    except OpstageError:
+        return []
+    return [_Use(e.primitive, e.input_types, e.static, use.source, use.step_only) for e in parts.history.entries]
+
+
+def _uses(report: Report) -> Iterator[_Use]:
+    """Each op that the program uses in each way, with the line that first does."""
+    entries = report.history.entries
+    places = {entry.ordinal: entry.place for entry in entries if entry.place is not None}
+    met = set()
+    for entry in entries:
+        step_only = entry.backward or any(name == _UPDATE for name, _ in entry.region[:1])
+        key = (entry.primitive, entry.input_types, *entry.static.values(), step_only)
+        if entry.doubtful or key in met:
+            continue
+        met.add(key)
+        place = places.get(entry.ordinal)
+        use = _Use(entry.primitive, entry.input_types, entry.static, place and place.source, step_only)
+        yield use
+        yield from _inside(use)
+
+
+def _inside(use: _Use) -> Iterator[_Use]:
+    """The ops in the body of a loop."""
+    for body in use.static.values():
+        if not isinstance(body, Body):
+            continue
+        for equation in body.equations:
+            types = tuple(body.types[slot] for slot in equation.inputs)
+            source = body.lines.get(equation.ordinal) or use.source
+            inner = _Use(equation.primitive, types, equation.static, source, use.step_only)
+            yield inner
+            yield from _inside(inner)
