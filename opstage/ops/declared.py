@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from .errors import UsageError, nearest
+from .errors import SourceLine, UsageError, nearest
 from .spec import Spec
 from .types import DTYPES
 
@@ -64,8 +64,11 @@ def declared(program: Any) -> Shapes | None:
     return found if isinstance(found, Shapes) else None
 
 
-def read_inputs(texts: Sequence[str], where: Sequence[str] = ()) -> dict[str, Spec]:
-    """Texts `NAME: DIMS [DTYPE]` as Specs by name, the constraints on the first. Raises UsageError."""
+def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceLine | None = None) -> dict[str, Spec]:
+    """Texts `NAME: DIMS [DTYPE]` as Specs by name, the constraints on the first. Raises UsageError.
+
+    source   where they were written, if not where this is called
+    """
     where = (where,) if isinstance(where, str) else tuple(where)
     read: dict[str, Spec] = {}
     for text in texts:
@@ -78,6 +81,9 @@ def read_inputs(texts: Sequence[str], where: Sequence[str] = ()) -> dict[str, Sp
             raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
         first = next(iter(read))
         read[first] = replace(read[first], where=where)
+    if source is not None:
+        for spec in read.values():
+            object.__setattr__(spec, "source", source)
     return read
 
 

@@ -15,6 +15,7 @@ ROOT = Path(opstage.__file__).parent
 HOUSE = (
     "cli",
     "experiment",
+    "testing",
     "training",
     "compilation",
     "api",

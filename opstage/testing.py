@@ -1,0 +1,76 @@
+"""For tests of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .interpreters.shape_check import Report
+from .interpreters.shape_check.formats.terminal import render_finding
+from .ops.declared import Shapes, declared, read_inputs
+from .ops.errors import UsageError
+from .ops.spec import Spec
+from .options import Options
+from .training.optim import Optimizer
+from .training.program_check import check_program, line_of
+
+
+def assert_shapes(
+    program: Callable[..., Any],
+    *inputs: str,
+    params: Any = None,
+    state: Any = None,
+    where: Sequence[str] = (),
+    step: bool | None = None,
+    train: bool = True,
+    strict: bool = False,
+    optimizer: Optimizer | None = None,
+    options: Options | None = None,
+    **specs: Spec,
+) -> Report:
+    """Check a program on shapes and return the report; an AssertionError holds what is wrong with it.
+
+    inputs   texts `NAME: DIMS [DTYPE]`, as for `opstage.shapes`; without any, what the program declares itself
+    specs    Specs by the name of the argument, in place of texts
+    strict   whether what stays undecided is an error
+
+    Other arguments are those of `opstage.shapes` and of `opstage check`. Raises UsageError for shapes that do not go
+    with the program's arguments.
+    """
+    own = declared(program) or Shapes({})
+    given = {**read_inputs(inputs, where if inputs else ()), **specs}
+    if where and not inputs:
+        raise UsageError(f"where={list(where)!r} goes with inputs as text; a Spec has a where of its own")
+    chosen = Shapes(
+        given if given else own.inputs,
+        own.params if params is None else params,
+        own.state if state is None else state,
+    )
+    return assert_declared(program, chosen, step=step, train=train, strict=strict, optimizer=optimizer, options=options)
+
+
+def assert_declared(
+    program: Callable[..., Any],
+    shapes: Shapes,
+    *,
+    step: bool | None = None,
+    train: bool = True,
+    strict: bool = False,
+    optimizer: Optimizer | None = None,
+    options: Options | None = None,
+) -> Report:
+    """`assert_shapes` for shapes that were read already."""
+    checked = check_program(program, shapes, options=options, train=train, step=step, optimizer=optimizer)
+    report = checked.report.strict() if strict else checked.report
+    if not report.ok:
+        name = getattr(program, "__name__", "the program")
+        findings = "\n\n".join(render_finding(finding) for finding in report.errors)
+        raise AssertionError(f"{name}, {checked.what}:\n\n{findings}\n")
+    return report
+
+
+def read_mark(inputs: Sequence[str], more: Mapping[str, Any], function: Any) -> tuple[Shapes, dict[str, Any]]:
+    """The shapes that a pytest mark tells of a function, as written at its decorators, and what else it tells."""
+    rest = dict(more)
+    read = read_inputs(inputs, rest.pop("where", ()), line_of(function))
+    return Shapes(read, rest.pop("params", None), rest.pop("state", None)), rest
