@@ -95,7 +95,7 @@ def _npz_headers(path: Path) -> dict[str, ArrayHeader]:
 
 def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:
     """The array with as many rows as a batch has."""
-    first = next(iter(spec.shape.split() if isinstance(spec.shape, str) else spec.shape), None)
+    first = next(iter(spec.entries), None)
     if not array.shape or first is None:
         return array
     rows = (

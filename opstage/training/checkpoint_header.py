@@ -40,7 +40,7 @@ def check_checkpoint(
         }
     else:
         found = {name if name in expected else f"params.{name}": tensor for name, tensor in header.items()}
-    return tuple(_differences(expected, found, options, Path(path)))
+    return tuple(_differences(expected, found, options, Path(path), exact=ours))
 
 
 def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
@@ -60,18 +60,23 @@ def _leaves(tree: Any) -> dict[str, Spec]:
 
 
 def _differences(
-    expected: Mapping[str, Spec], found: Mapping[str, TensorHeader], options: Options, path: Path
+    expected: Mapping[str, Spec], found: Mapping[str, TensorHeader], options: Options, path: Path, *, exact: bool
 ) -> list[Finding]:
+    """`exact`: floats of another width do not fit either, since a run goes on in its own dtype alone."""
     findings = []
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     sizes: dict[str, tuple[int, str]] = {}
     for name, spec in expected.items():
         if name in missing:
-            findings.append(_finding(name, f"{path} has no {name}{nearest(name, unexpected)}; the model has {spec}"))
+            findings.append(
+                _finding(
+                    name, f"{path} has no {name}{nearest(name, unexpected)}; the model has {_declared(spec, options)}"
+                )
+            )
             continue
         tensor = found[name]
-        why = _shape_difference(name, spec, tensor, sizes) or _dtype_difference(spec, tensor, options)
+        why = _shape_difference(name, spec, tensor, sizes) or _dtype_difference(spec, tensor, options, exact)
         if why:
             findings.append(_finding(name, f"{name} in {path} is {_show(tensor)}: {why}"))
     for name in unexpected:
@@ -87,7 +92,7 @@ def _finding(name: str, reason: str) -> Finding:
 
 def _shape_difference(name: str, spec: Spec, tensor: TensorHeader, sizes: dict[str, tuple[int, str]]) -> str:
     """Why a stored shape is not the one expected; a named dim has one size in the whole checkpoint."""
-    entries = spec.shape.split() if isinstance(spec.shape, str) else [str(entry) for entry in spec.shape]
+    entries = [str(entry) for entry in spec.entries]
     if len(entries) != len(tensor.shape):
         return f"the model has rank {len(entries)}, {_wanted(entries)}"
     for axis, (entry, size) in enumerate(zip(entries, tensor.shape)):
@@ -100,11 +105,16 @@ def _shape_difference(name: str, spec: Spec, tensor: TensorHeader, sizes: dict[s
     return ""
 
 
-def _dtype_difference(spec: Spec, tensor: TensorHeader, options: Options) -> str:
-    dtype = as_dtype(spec.dtype or options.dtype)
-    if {"f": "f", "O": "f", "b": "b"}.get(dtype.kind, "i") != tensor.kind:
-        return f"the model has {spec.dtype or options.dtype}"
+def _dtype_difference(spec: Spec, tensor: TensorHeader, options: Options, exact: bool) -> str:
+    name = spec.dtype or options.dtype
+    kind = {"f": "f", "O": "f", "b": "b"}.get(as_dtype(name).kind, "i")
+    if kind != tensor.kind or (exact and kind == "f" and _NAMES.get(tensor.dtype) != options.dtype):
+        return f"the model has {options.dtype if kind == 'f' else name}"
     return ""
+
+
+def _declared(spec: Spec, options: Options) -> str:
+    return f"{_wanted([str(entry) for entry in spec.entries])} {spec.dtype or options.dtype}"
 
 
 def _wanted(entries: list[str]) -> str:

@@ -229,6 +229,19 @@ def test_files_are_held_against_the_program(folder: Path) -> None:
         assert part in text, text
 
 
+def test_a_run_and_a_recipe_are_held_against_their_model(opstage: Command, tmp_path: Path) -> None:
+    small = ["mlp", "--model.hidden", "8"]
+    assert opstage("train", *small, "--epochs", "1", "--out", "run", "--run.plot", "false")[0] == 0
+    assert opstage("check", *small, "--checkpoint", "run", "--data", "recipe")[0] == 0
+    code, out, _ = opstage("check", "mlp", "--checkpoint", "run", "--format", "github")
+    assert code == 1 and "params.layers.0.weight in run is (8, 64) float32" in out
+    code, out, _ = opstage("check", *small, "--dtype", "float64", "--checkpoint", "run")
+    assert code == 1 and "is (8,) float32: the model has float64" in out
+    for path, message in [("nothing", "nothing: cannot be read: No such file"), (".", ".: holds no checkpoint")]:
+        code, out, err = opstage("check", *small, "--checkpoint", path)
+        assert (code, out) == (2, "") and message in err
+
+
 # The command, with its processes ------------------------------------------------------------------------------------
 
 

@@ -80,17 +80,23 @@ class Step:
 
 
 def steps(document: Path) -> list[Step]:
-    """The blocks of a document that are run, in order."""
+    """The blocks of a document that are run, in order: those that are not files of their own."""
     every = [*blocks(document), None]
     return [
         Step(block.language, block.text, after.text if after is not None and after.language == "text" else "")
         for block, after in itertools.pairwise(every)
-        if block is not None and block.language in ("python", "sh")
+        if block is not None and block.language in ("python", "sh") and not block.path
     ]
 
 
 def run_steps(document: Path, folder: Path, name: str = "model.py") -> list[str]:
-    """What each step prints, all of them run as the one file `name`, in one namespace, in the empty `folder`."""
+    """What each step prints, all of them run as the one file `name`, in one namespace, in the empty `folder`.
+
+    Blocks of Python that are files of their own, `# classifier.py`, lie in the folder.
+    """
+    for block in blocks(document):
+        if block.language == "python" and block.path:
+            (folder / block.path).write_text(f"# {block.path}\n{block.text}")
     parts = [step.code if step.language == "python" else _COMMAND.format(text=step.code) for step in steps(document)]
     (folder / name).write_text(f"print({BETWEEN!r}, end='')\n".join(parts))
     return run_python(name, cwd=folder, path=[ROOT]).split(BETWEEN)

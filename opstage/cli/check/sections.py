@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ...experiment.settings import OptimizerSettings
 from ...interpreters.shape_check import Finding, Report
@@ -15,16 +17,21 @@ from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from .request import Asked
 
+RECIPE = "recipe"
+"""As a data file, the data that a shipped model is trained on."""
 
-def completed(checked: Checked, options: Options, asked: Asked) -> tuple[Report, list[Section]]:
-    """The report with the findings that flags ask for, and its sections.
+
+def completed(
+    checked: Checked, options: Options, asked: Asked, found: Sequence[Finding] = ()
+) -> tuple[Report, list[Section]]:
+    """The report with what else was `found` and what flags ask for, and its sections.
 
     A part that is added gets its flag in `command.py` and `Asked`, and a function here.
     """
     report = checked.report
     if asked.strict:
         report = report.strict()
-    errors = (*report.errors, *_stored(checked, options, asked))
+    errors = (*report.errors, *found, *_stored(checked, options, asked))
     sections = []
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
@@ -72,6 +79,8 @@ def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, 
     found: tuple[Finding, ...] = ()
     if asked.checkpoint is not None:
         found += check_checkpoint(asked.checkpoint, checked.params, checked.state, options)
+    if asked.data == RECIPE and not Path(RECIPE).exists():
+        return found
     if asked.data is not None:
         found += check_data(asked.data, checked.batch, asked.batch_size)
     return found

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...api import argument_paths, check
 from ...experiment.settings import Settings
+from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
+from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import Outcome
+from ...models import Model
 from ...models import model as shipped_model
 from ...ops.errors import UsageError
-from ...ops.spec import as_specs
+from ...ops.spec import Spec, as_specs
 from ...ops.trees import flatten
+from ...training.batch_header import ArrayHeader, check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
+from ...training.recipes import recipe
 from ...training.validate import check_step
 from .request import Asked
-from .sections import completed, optimizer_called
+from .sections import RECIPE, completed, optimizer_called
 
 
 def check_shipped(settings: Settings, asked: Asked) -> Outcome:
@@ -44,5 +51,14 @@ def check_shipped(settings: Settings, asked: Asked) -> Outcome:
     names = argument_paths(chosen.loss, (*(None for _ in held), *chosen.batch))
     batch = dict(zip(names, flatten(chosen.batch)[0]))
     checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch)
-    report, sections = completed(checked, options, asked)
+    found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
+    report, sections = completed(checked, options, asked, found)
     return Outcome.of(report, settings.run.model, checked.what, sections)
+
+
+def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:
+    """What keeps the model's own data from being its batches."""
+    training, _ = load_data(settings, model, recipe(model.name))
+    arrays = {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(training.names, training.arrays)}
+    size = asked.batch_size if asked.batch_size is not None else settings.data.batch_size
+    return check_arrays(arrays, batch, f"the data of {model.name}'s recipe", size)

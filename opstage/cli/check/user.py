@@ -15,7 +15,7 @@ from ...options import Options
 from ...training.program_check import check_program, nested
 from .loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from .request import Request
-from .sections import completed, optimizer_called
+from .sections import RECIPE, completed, optimizer_called
 
 
 def check_user(request: Request) -> Iterator[Outcome]:
@@ -59,6 +59,8 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
         step=asked.step,
         optimizer=optimizer_called(asked.optimizer),
     )
+    if request.asked.data == RECIPE and not Path(RECIPE).exists():
+        raise UsageError(f"--data {RECIPE} is for shipped models; name a .npz or .csv file")
     report, sections = completed(checked, options, asked)
     return Outcome.of(report, label, checked.what, sections)
 

@@ -60,7 +60,9 @@ def _outcome(outcome: Outcome, paint: Paint) -> str:
         lines += ["", paint("right only if", "note") + " (every run is held to it):"]
         for condition in outcome.conditions:
             lines.append(f"  {condition}")
-    if outcome.findings or outcome.conditions:
+    if outcome.declarations:
+        lines += ["", f"{paint('given', 'note')}:", *(f"  {declaration}" for declaration in outcome.declarations)]
+    if outcome.findings or outcome.conditions or outcome.declarations:
         lines.append("")
     lines.append(_summary(outcome, paint))
     lines += [f"\n{section.text}" for section in outcome.sections]
