@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
+from typing_extensions import override
 
 from .. import __version__
 from ..ops.errors import OpstageError
-from .bench import bench
-from .check import check
-from .generate import generate
-from .graph import graph
-from .info import info
 from .termination import Terminated
-from .train import train
-from .weights import export_command, import_command
 
 INTERRUPTED = 130
 TERMINATED = 143
 
 
-@click.group(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    commands=[train, generate, check, graph, bench, info, import_command, export_command],
-)
+COMMANDS = {
+    "train": "train:train",
+    "generate": "generate:generate",
+    "check": "check.command:check",
+    "graph": "graph:graph",
+    "bench": "bench:bench",
+    "info": "info:info",
+    "import-weights": "weights:import_command",
+    "export-weights": "weights:export_command",
+}
+"""Module and name of each; a command is imported when it is asked for."""
+
+
+class Commands(click.Group):
+    """A group that imports no command but the one that runs."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(f".{module}", __package__), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="opstage")
 def cli() -> None:
     """Write a model once; run it, differentiate it and check its shapes by choosing an interpreter."""

@@ -10,7 +10,3 @@ user.py       the functions of a user's file, checked
 shipped.py    a shipped model, checked
 sections.py   what a report holds beside its findings
 """
-
-from .command import check
-
-__all__ = ["check"]

@@ -6,11 +6,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from ...experiment.settings import OptimizerName, configure
 from ...interpreters.shape_check.formats import FORMATS, Outcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...ops.errors import UsageError
@@ -18,7 +17,7 @@ from ...options import Options
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .process import check_all
 from .request import Asked, Request
-from .shipped import check_shipped
+from .sections import OPTIMIZERS
 from .target import Target, may_declare, read_target
 
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -56,7 +55,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--step/--forward", default=None, help="The whole training step (default for a loss), or the forward pass."
 )
-@click.option("--optimizer", type=click.Choice(get_args(OptimizerName)), help="Whose update the step ends with.")
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Whose update the step ends with.")
 @click.option("--checkpoint", metavar="PATH", help="Hold a run directory or .safetensors file against the parameters.")
 @click.option("--data", metavar="FILE", help="Hold a data file (.npz, .csv), or `recipe`, against the batch.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Rows of the data in a batch.")
@@ -104,9 +103,10 @@ def check(
     outcomes: dict[Target, list[Outcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
+            from .shipped import check_configured  # with all that training needs
+
             layer = flag_layer(OPTION_PATHS, option_flags)
-            settings = configure(target.model or None, file=config, flags=[layer]).settings
-            outcomes[target].append(check_shipped(settings, asked))
+            outcomes[target].append(check_configured(target.model or None, config, layer, asked))
     requests = [_request(target, asked, time_limit, memory_limit) for target in outcomes if target.model is None]
     for outcome in check_all(requests) if requests else []:
         target = next(t for t in users if outcome.target == t.word or outcome.target.startswith(f"{t.word}:"))

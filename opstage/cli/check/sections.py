@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...experiment.settings import OptimizerSettings
 from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.formats import Section
 from ...options import Options
+from ...training import optim
 from ...training.batch_header import check_data
 from ...training.checkpoint_header import check_checkpoint
 from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from .request import Asked
+
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon")
 
 RECIPE = "recipe"
 """As a data file, the data that a shipped model is trained on."""
@@ -70,8 +72,11 @@ _YES = {True: "yes", False: "no"}
 
 
 def optimizer_called(name: str | None) -> Optimizer | None:
-    """The optimizer of that name with its own defaults."""
-    return None if name is None else OptimizerSettings(name=name).make(2)  # type: ignore[arg-type]  # read as such
+    """The optimizer of that name with its own defaults; muon leaves what is no matrix to adamw."""
+    if name is None:
+        return None
+    made: Optimizer = optim.muon(others=optim.adamw()) if name == "muon" else getattr(optim, name)()
+    return made
 
 
 def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, ...]:

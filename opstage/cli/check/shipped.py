@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from ...api import argument_paths, check
-from ...experiment.settings import Settings
+from ...config import Layer
+from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
@@ -21,6 +23,11 @@ from ...training.recipes import recipe
 from ...training.validate import check_step
 from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
+
+
+def check_configured(model: str | None, file: Path | None, flags: Layer, asked: Asked) -> Outcome:
+    """The outcome for a model, cnn if none is named, configured as by train."""
+    return check_shipped(configure(model, file=file, flags=[flags]).settings, asked)
 
 
 def check_shipped(settings: Settings, asked: Asked) -> Outcome:
