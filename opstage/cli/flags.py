@@ -10,6 +10,7 @@ import click
 from typing_extensions import override
 
 from ..config import Layer
+from ..ops.errors import UsageError
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _META = "opstage.dotted"
@@ -72,3 +73,18 @@ def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = decorate(command)
     return command
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """`B=32,T=16` as a mapping. Raises UsageError."""
+    sizes: dict[str, int] = {}
+    for entry in filter(None, text.split(",")):
+        name, equals, number = (part.strip() for part in entry.partition("="))
+        if not (name and equals and number.isdecimal()):
+            raise UsageError(f"--at {entry}: expected NAME=NUMBER, as in --at B=32,T=16")
+        if int(number) == 0:
+            raise UsageError(f"--at {entry}: a size is at least 1")
+        if name in sizes:
+            raise UsageError(f"--at {text}: {name} is given twice")
+        sizes[name] = int(number)
+    return sizes

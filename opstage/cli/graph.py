@@ -13,7 +13,7 @@ from ..interpreters.graph import Graph
 from ..models import model as shipped_model
 from ..ops.errors import UsageError
 from ..training.recorded import record_model
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
 
 FORMATS = ("text", "dot", "svg", "html", "onnx")
 
@@ -54,21 +54,6 @@ def graph(
         click.echo(text, nl=False)
     else:
         write_file(output, [text.encode()])
-
-
-def read_sizes(text: str) -> dict[str, int]:
-    """`B=32,T=16` as a mapping. Raises UsageError."""
-    sizes: dict[str, int] = {}
-    for entry in filter(None, text.split(",")):
-        name, equals, number = (part.strip() for part in entry.partition("="))
-        if not (name and equals and number.isdecimal()):
-            raise UsageError(f"--at {entry}: expected NAME=NUMBER, as in --at B=32,T=16")
-        if int(number) == 0:
-            raise UsageError(f"--at {entry}: a size is at least 1")
-        if name in sizes:
-            raise UsageError(f"--at {text}: {name} is given twice")
-        sizes[name] = int(number)
-    return sizes
 
 
 def _written(recorded: Graph, form: str, title: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--data", metavar="FILE", help="Hold a data file (.npz, .csv), or `recipe`, against the batch.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Rows of the data in a batch.")
 @click.option("--runs-on", is_flag=True, help="Say on which interpreters, in which dtypes and whether in ONNX it runs.")
+@click.option("--table", is_flag=True, help="Add what each block and each op costs.")
+@click.option("--at", metavar="B=32,…", default="", help="Sizes for the named dims: costs are numbers then.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."
 )
@@ -99,7 +102,8 @@ def check(
     users = [target for target in chosen if target.model is None]
     if users and dotted_flags():
         raise UsageError(f"--{next(iter(dotted_flags()))} is a setting of shipped models, and {users[0].word} is none")
-    asked = Asked(**flags, options=_options(config, option_flags) if users else {})
+    columns = shutil.get_terminal_size().columns if form == "terminal" and _has_colours(sys.stdout) else None
+    asked = Asked(**flags, columns=columns, options=_options(config, option_flags) if users else {})
     outcomes: dict[Target, list[Outcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:

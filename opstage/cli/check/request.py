@@ -17,6 +17,7 @@ class Asked:
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
     options         what flags set among the `Options`
+    columns         how wide the terminal is that the output is for, None for a file
     """
 
     inputs: tuple[str, ...] = ()
@@ -33,6 +34,9 @@ class Asked:
     data: str | None = None
     batch_size: int | None = None
     runs_on: bool = False
+    table: bool = False
+    at: str = ""
+    columns: int | None = None
 
 
 @dataclass(frozen=True)

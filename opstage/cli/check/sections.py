@@ -9,12 +9,16 @@ from pathlib import Path
 from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
 from ...interpreters.shape_check.formats import Section
+from ...interpreters.shape_check.table.data import table_as_dict
+from ...interpreters.shape_check.table.text import for_terminal
+from ...ops.errors import ShapeError, UsageError
 from ...options import Options
 from ...training import optim
 from ...training.batch_header import check_data
 from ...training.checkpoint_header import check_checkpoint
 from ...training.optim import Optimizer
 from ...training.program_check import Checked
+from ..flags import read_sizes
 from .request import Asked
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon")
@@ -30,14 +34,33 @@ def completed(
 
     A part that is added gets its flag in `command.py` and `Asked`, and a function here.
     """
-    report = checked.report
+    report = _at(checked.report, asked.at)
     if asked.strict:
         report = report.strict()
     errors = (*report.errors, *found, *_stored(checked, options, asked))
     sections = []
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
+    if asked.table:
+        sections.append(_table(report, asked.columns))
     return replace(report, errors=errors), sections
+
+
+def _at(report: Report, text: str) -> Report:
+    """The report with the sizes of `--at`; one on a program that has no dims because its shapes are wrong as it is."""
+    sizes = read_sizes(text)
+    if not sizes or (report.errors and not report.history.scope.names):
+        return report
+    try:
+        return report.at(**sizes)
+    except (ShapeError, UsageError) as error:
+        raise UsageError(f"--at {text}: {getattr(error, 'reason', error)}") from None
+
+
+def _table(report: Report, columns: int | None) -> Section:
+    """What each block and each op costs; for a terminal in its width."""
+    text = str(report.table) if columns is None else for_terminal(report.table, columns)
+    return Section("table", table_as_dict(report), text.rstrip())
 
 
 def _where_it_runs(report: Report, options: Options) -> Section:

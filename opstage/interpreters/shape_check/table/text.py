@@ -18,7 +18,7 @@ _GAP = "  "
 _INDENT = "  "
 _NARROW = 16
 """In a terminal a formula that is wider goes over several lines."""
-_SPARED = ("result", "FLOP/byte", "update FLOPs", "share", "bytes moved")
+_SPARED = ("FLOP/byte", "result", "update FLOPs", "share", "bytes moved")
 """What a terminal that is too narrow leaves out, one after the other."""
 
 
