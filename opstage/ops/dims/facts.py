@@ -196,7 +196,7 @@ class Facts:
 
     def _add_equation(self, p: poly.Polynomial) -> None:
         while True:
-            p = _primitive(self._without_positive(self.normal(p)))
+            p = poly.ordered(_primitive(self._without_positive(self.normal(p))))
             value = poly.constant_value(p)
             if value is not None:
                 if value:
@@ -300,7 +300,7 @@ class Facts:
 
     def _add_inequality(self, p: poly.Polynomial) -> None:
         for each in least_of(self.normal(p)):
-            self._add_normal_inequality(self._without_positive(each))
+            self._add_normal_inequality(poly.ordered(self._without_positive(each)))
 
     def _add_normal_inequality(self, p: poly.Polynomial) -> None:
         value = poly.constant_value(p)

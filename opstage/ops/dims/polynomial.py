@@ -154,6 +154,11 @@ def power(p: Polynomial, exponent: int) -> Polynomial:
     return result
 
 
+def ordered(p: Polynomial) -> Polynomial:
+    """`p` with its terms in order, so that what goes through them does so in the same way however p came about."""
+    return {monomial: p[monomial] for monomial in sorted(p, key=_order)}
+
+
 def leading(p: Polynomial) -> Monomial:
     """The greatest monomial of `p`."""
     return min(p, key=_order)

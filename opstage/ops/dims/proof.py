@@ -46,6 +46,7 @@ class Prover:
         self._most_cases = cases
         self._ranges: dict[poly.Quotient | poly.Minimum, Range] = {}
         self._proved = {claim.key: True for claim in facts.claims}
+        self._proved |= {Claim(True, poly.scale(c.polynomial, -1)).key: True for c in facts.claims if c.is_zero}
         self._cases: dict[Hashable, Prover | None] = {}
 
     def always(self, claim: Claim) -> bool:
@@ -55,8 +56,10 @@ class Prover:
         if found is None:
             if self._within is None:
                 self._effort.left = _MOST_EFFORT
-            p = self.facts.normal(claim.polynomial)
+            p = poly.ordered(self.facts.normal(claim.polynomial))
             found = self._is_shown(claim.is_zero, p, _MOST_COMBINED) or self._holds_by_cases(Claim(claim.is_zero, p))
+            if not found and claim.is_zero and self._within is None:
+                found = self.always(Claim(False, p)) and self.always(Claim(False, poly.scale(p, -1)))
             self._proved[key] = found
         return found
 
@@ -188,7 +191,11 @@ class Prover:
                     return False
             return False
 
-        return any(show(p, 1, to_combine) for to_combine in range(most_combined + 1))
+        if any(show(p, 1, to_combine) for to_combine in range(most_combined + 1)):
+            return True
+        return most_combined == _MOST_COMBINED and any(
+            self._is_nonnegative(equivalent, _MOST_COMBINED - 1) for equivalent in _multiplied_out(p)
+        )
 
     def _eliminations(
         self, p: poly.Polynomial, known: list[poly.Polynomial]
@@ -199,14 +206,25 @@ class Prover:
                 continue
             for inequality in known:
                 for other, c in inequality.items():
-                    cofactor = poly.without(monomial, other) if other and c * coefficient > 0 else None
-                    if cofactor is not None and all(self._is_natural(atom) for atom in cofactor):
+                    if not other or c * coefficient <= 0:
+                        continue
+                    cofactor = poly.without(monomial, other)
+                    if cofactor is not None and all(self._low(atom) >= 0 for atom in cofactor):
                         common = math.gcd(c, coefficient)
                         yield abs(c) // common, inequality, {cofactor: abs(coefficient) // common}
+                    elif (
+                        cofactor is None and coefficient < 0 and (surplus := poly.without(other, monomial)) is not None
+                    ):
+                        # B*T <= 4096 and 8 <= B give 8*T <= 4096
+                        least = math.prod(self._low(atom) for atom in surplus)
+                        if least > 0 and all(self._low(atom) > 0 for atom in surplus):
+                            common = math.gcd(c * least, coefficient)
+                            yield abs(c) * least // common, inequality, {(): abs(coefficient) // common}
 
-    def _is_natural(self, atom: poly.Atom) -> bool:
+    def _low(self, atom: poly.Atom) -> int:
+        """A lower end of the atom's range; -1 where none is known."""
         low = self._range_of(atom).low
-        return low is not None and low >= 0
+        return -1 if low is None else low
 
     def _range_of(self, atom: poly.Atom) -> Range:
         if isinstance(atom, poly.Name):
@@ -236,7 +254,7 @@ class Prover:
             high = n_high // d_low if n_high >= 0 else -1 if d_high is None else n_high // d_high
         # n >= k*d means q >= k, and n < k*d means q < k. This range stands while the two are looked for.
         self._ranges[quotient] = Range(low, high)
-        for k in (0, -1):
+        for k in (-1, 0, 1):
             if (low is None or low < k) and self._is_nonnegative(_minus_times(quotient, k), 1):
                 low = k
         for k in (0, 1):
@@ -270,6 +288,22 @@ def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Poly
     product = poly.multiply(atom.denominator, poly.variable(atom))
     rest = poly.add(atom.numerator, product, -1)
     return [rest, poly.add(poly.add(atom.denominator, poly.constant(1), -1), rest, -1)]
+
+
+def _multiplied_out(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
+    """What is nonnegative just where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k + 1)*d."""
+    for monomial, coefficient in p.items():
+        atom = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(atom, poly.Quotient) or coefficient not in (1, -1):
+            continue
+        if poly.constant_value(atom.denominator) is not None:
+            continue  # its two inequalities serve as well
+        rest = poly.multiply(poly.add(p, {monomial: coefficient}, -1), atom.denominator)
+        if coefficient == 1:
+            yield poly.add(rest, atom.numerator)
+        else:
+            below = poly.add(poly.add(rest, atom.denominator), atom.numerator, -1)
+            yield poly.add(below, poly.constant(1), -1)
 
 
 def _minus_times(quotient: poly.Quotient, k: int) -> poly.Polynomial:

@@ -169,12 +169,21 @@ class DimScope:
 
     def constraint_for(self, claim: Claim) -> str | None:
         """A constraint that proves the claim once it is declared, and that some allowed values satisfy; else None."""
-        text = constraint_text(self, claim)
-        try:
-            prover = self._declaring(self._claims(text))
-        except (Contradiction, UsageError):
-            return None
-        return text if prover.always(claim) and find_witness(prover.facts, claim, True) is not None else None
+        text, prover = self._proving(claim)
+        return text if prover is not None and find_witness(prover.facts, claim, True) is not None else None
+
+    def _proving(self, claim: Claim) -> tuple[str, Prover | None]:
+        """The shortest text that proves the claim once it is declared, and what then decides; else the plain text."""
+        text = ""
+        for plain in (False, True):
+            text = constraint_text(self, claim, plain)
+            try:
+                prover = self._declaring(self._claims(text))
+            except (Contradiction, UsageError):
+                continue
+            if prover.always(claim):
+                return text, prover
+        return text, None
 
     def require(self, claim: Claim, message: Message) -> None:
         """Raise `ShapeError` when the claim is refuted, record it as a condition when it is undecided.
@@ -186,7 +195,7 @@ class DimScope:
             return
         text = (message if isinstance(message, str) else message()).rstrip(".")
         if verdict is Verdict.undecided:
-            self.conditions.append(Condition(constraint_text(self, claim), claim, text, user_frame()))
+            self.conditions.append(Condition(self._proving(claim)[0], claim, text, user_frame()))
             self._assumed = None
             return
         values = values_text(broken_at or {}, claim)
