@@ -68,7 +68,7 @@ class Report:
     """The constraints that the Specs declare."""
     history: History = field(default_factory=History, repr=False, compare=False)
     """What the program did, op by op."""
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     """What `at` put in for the named dims."""
 
     @property
