@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_PYTHON = str(Path(linecache.__file__).parent) + "/"
 _COMMANDS = _PACKAGE + "cli/"
 _USER_CODE_INSIDE = _PACKAGE + "models/"  # the shipped models are programs like any user's
 
@@ -76,6 +77,11 @@ class Place(NamedTuple):
 def is_user_file(file: str) -> bool:
     """Whether code from `file` belongs to a program rather than to the framework."""
     return not file.startswith(_PACKAGE) or file.startswith(_USER_CODE_INSIDE)
+
+
+def is_library(file: str) -> bool:
+    """Whether code from `file` was installed, or came with Python, so that nobody looks for a mistake there first."""
+    return file.startswith((_PYTHON, "<")) or any(f"{folder}/" in file for folder in ("site-packages", "dist-packages"))
 
 
 def _is_written(code: CodeType) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def bad(ops, params, x, y):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setattr("sys.path", [*sys.path])
     (tmp_path / "my_model.py").write_text(MODEL)
     return tmp_path
 
@@ -281,8 +283,12 @@ def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1, err
 
 
-def test_files_without_declarations_can_be_passed_over(opstage: Command, folder: Path) -> None:
+def test_the_hook_passes_over_files_without_declarations(opstage: Command, folder: Path) -> None:
     (folder / "setup.py").write_text("raise SystemExit('never run')\n")
-    assert opstage("check", "setup.py", "--skip-undeclared") == (0, "", "")
+    hook = (Path(__file__).resolve().parents[2] / ".pre-commit-hooks.yaml").read_text()
+    (entry,) = re.findall(r"^  entry: opstage (.*)$", hook, re.MULTILINE)
+    assert opstage(*entry.split(), "setup.py") == (0, "", "")
+    code, out, _ = opstage(*entry.split(), "setup.py", "my_model.py")
+    assert code == 1 and "my_model.py:bad" in out and out.endswith("1 of 2 programs right, 1 with errors\n")
     code, _, err = opstage("check", "setup.py")
     assert code == 2 and "never run" in err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from opstage.interpreters.shape_check.formats import Outcome
 ASKED = Asked(inputs=("x: B 3",))
 
 PROGRAMS = """
+import json
 import sys
 number = 3
 
@@ -53,6 +56,9 @@ def exits(ops, x):
 
 def hungry(ops, x):
     return bytearray(1 << 55)
+
+def in_a_library(ops, x):
+    return json.loads("{")
 
 def too_many(ops, x, y):
     return x
@@ -96,6 +102,7 @@ def line(outcome: Outcome) -> str:
         ("raises_beneath", "TypeError: '<' not supported", 'return sorted([1, "a"])'),
         ("garbage", "got a str where it needs a ref", "def garbage(ops, x):"),
         ("nothing", "returns no tensor", "def nothing(ops, x):"),
+        ("in_a_library", "JSONDecodeError: Expecting property name", 'return json.loads("{")'),
         ("hungry", "MemoryError", "return bytearray(1 << 55)"),
     ],
 )
@@ -232,3 +239,31 @@ def test_a_file_that_prints_reads_and_leaves_processes_behind(folder: Path) -> N
     (target,) = json.loads(ended.stdout)["targets"]
     assert target["ok"] and "on output" in target["printed"] and "on error output" in target["printed"]
     assert len(target["printed"]) < 70_000
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs process groups")
+def test_an_interrupt_ends_what_is_being_checked(folder: Path) -> None:
+    """Ctrl-C while the file runs, which says so by a file of its own."""
+    (folder / "waits.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path('started.new').write_text(str(os.getpid()))\n"
+        "os.rename('started.new', 'started')\n"
+        "time.sleep(1000)\n"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        "from opstage.cli import main; main()",
+        "check",
+        "waits.py:loss",
+        "--input",
+        "x: B",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "started").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "started").read_text()), 0)

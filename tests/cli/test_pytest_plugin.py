@@ -11,6 +11,7 @@ import pytest
 
 from opstage import Spec, UsageError
 from opstage.testing import assert_shapes
+from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 pytest_plugins = ["pytester"]
@@ -82,6 +83,15 @@ def test_programs_are_checked_in_place_of_being_called(pytester: pytest.Pytester
     text = result.stdout.str()
     assert "test_misnamed has no argument 'z'" in text and "takes no parameters" in text
     assert "opstage_pytest.py" not in text and "Traceback" not in text
+
+
+def test_the_guides_own_test(pytester: pytest.Pytester) -> None:
+    for block in blocks(ROOT / "docs" / "guide" / "checking-in-ci.md"):
+        if block.path:
+            (pytester.path / block.path).write_text(block.text)
+    pytester.syspathinsert()
+    plugins = ("-p", "no:opstage", "-p", "opstage_pytest", "-p", "no:cacheprovider")
+    pytester.runpytest_inprocess(*plugins, "test_classifier.py").assert_outcomes(passed=2)
 
 
 def test_the_plugin_does_not_load_opstage_by_itself() -> None:

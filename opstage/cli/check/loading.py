@@ -12,9 +12,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from ...ops.declared import declared
-from ...ops.errors import OpstageError, Place, SourceLine, is_user_file, nearest
-
-_LIBRARIES = ("site-packages", "dist-packages", "<frozen")
+from ...ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
 
 
 class Refusal(Exception):
@@ -144,8 +142,7 @@ def is_own_file(file: str, path: Path | None) -> bool:
     """Whether a file is the user's, not a library's, not Python's, not the framework's."""
     if path is not None and file == str(path):
         return True
-    library = str(Path(importlib.__file__ or "").parent.parent)
-    return is_user_file(file) and not file.startswith((library, "<")) and not any(part in file for part in _LIBRARIES)
+    return is_user_file(file) and not is_library(file)
 
 
 def _named(error: BaseException) -> str:

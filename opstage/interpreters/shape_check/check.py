@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...ops.dims import UNKNOWN, UnknownDimError
-from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_user_file, nearest
+from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_library, is_user_file, nearest
 from ...ops.spec import Spec
 from ...ops.trees import flatten, unflatten
 from ...options import Options
@@ -127,12 +127,14 @@ def _declarations(specs: Sequence[Spec]) -> tuple[Declaration, ...]:
 
 
 def _user_line(error: BaseException) -> SourceLine | None:
-    """The innermost line of the user's program in the traceback."""
+    """The innermost line of the user's program in the traceback; one of a library where there is no other."""
     found: SourceLine | None = None
+    own = False
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if is_user_file(code.co_filename):
+        if is_user_file(code.co_filename) and not (own and is_library(code.co_filename)):
             found = Place(code, traceback.tb_lasti, traceback.tb_lineno).source
+            own = own or not is_library(code.co_filename)
         traceback = traceback.tb_next
     return found
