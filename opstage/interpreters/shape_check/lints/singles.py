@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
-from ....ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM, RMS_NORM
+from ....ops.catalogue.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
 from ....ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
 from ....ops.dims import Dim, is_one, prod
 from ....ops.types import show_shape
@@ -36,8 +36,11 @@ def softmax_of_one(subject: Subject) -> Iterator[Finding]:
 
 
 def norm_of_one(subject: Subject) -> Iterator[Finding]:
-    """A mean of one element is that element: what is left after it is taken off is 0, and beta all that comes out."""
-    for entry in subject.calls(LAYER_NORM, RMS_NORM, GROUP_NORM, BATCH_NORM):
+    """A mean of one element is that element: what is left after it is taken off is 0, and beta all that comes out.
+
+    A batch norm of one element is an error of the op itself.
+    """
+    for entry in subject.calls(LAYER_NORM, RMS_NORM, GROUP_NORM):
         if is_one(_count(entry)):
             left = "its sign" if entry.primitive is RMS_NORM else "0"
             shape = show_shape(entry.input_types[0].shape)
@@ -51,7 +54,4 @@ def _count(entry: Entry) -> Dim:
     if entry.primitive is GROUP_NORM:
         groups: int = entry.static["groups"]
         return prod((shape[1] // groups, *shape[2:]))
-    if entry.primitive is BATCH_NORM:
-        axis = entry.static["channel_axis"]
-        return prod((*shape[:axis], *shape[axis + 1 :]))
     return shape[-1]

@@ -45,7 +45,8 @@ def _stretched(subject: Subject, entry: Entry, left: Entry, right: Entry) -> Fin
     out = entry.output_types[0].shape
     reason = f"both operands are stretched: {show_shape(x.shape)} and {show_shape(y.shape)} become {show_shape(out)}"
     meant = "write ops.broadcast_to where the larger shape is meant"
-    fix = f"give both one shape, {show_shape(_bare(x.shape))}; {meant}" if _bare(x.shape) == _bare(y.shape) else meant
+    bare = {show_shape(_bare(x.shape)), show_shape(_bare(y.shape))}  # sizes that look alike; == would ask for a proof
+    fix = f"give both one shape, {bare.pop()}; {meant}" if len(bare) == 1 else meant
     operands = [("the left", left.inputs[0], x), ("the right", right.inputs[0], y)]
     return subject.at(entry, RULE, reason, fix, operands=operands)
 

@@ -5,6 +5,8 @@ and not called, `wq` read where `wk` was meant), yet such a program runs and tra
 switch turns a block off and leaves its weights, so that checkpoints still fit; two losses take turns over one tree; a
 frozen tree is loaded whole and used in part. A check that refused them would be turned off. Only where *no* trained
 parameter has a gradient is there nothing that the step could do, and that is an error: `blocked-gradient` says it.
+
+A name that begins with `_` says, as elsewhere in Python, that what it stands for is given and not wanted: silence.
 """
 
 from __future__ import annotations
@@ -36,26 +38,29 @@ def unused_parameters(subject: Subject) -> Iterator[Finding]:
         named
         for named in subject.parameters
         if named.number not in (subject.used_by_loss if named.number in trained else subject.used)
+        and not _is_meant(named.path)
     ]
     for path, leaves in _branches(unused, subject.parameters):
-        yield _parameter(subject, path, leaves, any(named.number in trained for named in leaves))
+        yield _parameter(subject, path, leaves)
 
 
 def unused_inputs(subject: Subject) -> Iterator[Finding]:
-    """An argument of the program, or a leaf of its state, on which no result depends.
-
-    A name that begins with `_` says, as elsewhere in Python, that it is given and not wanted: silence.
-    """
+    """An argument of the program, or a leaf of its state, on which no result depends."""
     if not subject.sound:
         return
     for named in subject.given:
-        if named.number not in subject.used and not named.path.startswith("_"):
+        if named.number not in subject.used and not _is_meant(named.path):
             reader = _reader(subject, [named])
             reason = f"{named.type}, is never used: {_fate(subject, named, reader)}"
             fix = "use it, or take it out"
             if "." not in named.path:
                 fix += f"; if it is given and not wanted, call it _{named.path}"
             yield Finding(named.path, reason, source=_line(subject, reader), rule=INPUT, severity="warning", fix=fix)
+
+
+def _is_meant(path: str) -> bool:
+    """Whether a name says that what it stands for is given and not wanted."""
+    return any(part.startswith("_") for part in path.split("."))
 
 
 def _branches(unused: Sequence[Named], every: Sequence[Named]) -> list[tuple[str, list[Named]]]:
@@ -74,15 +79,13 @@ def _prefixes(path: str) -> list[str]:
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def _parameter(subject: Subject, path: str, leaves: Sequence[Named], trained: bool) -> Finding:
+def _parameter(subject: Subject, path: str, leaves: Sequence[Named]) -> Finding:
     """The finding on one branch; beside a leaf of the same type that is read twice, where it was probably meant."""
     goal = "any result" if subject.loss is None else "the loss"
     reader = _reader(subject, leaves)
     what = str(leaves[0].type) if len(leaves) == 1 else f"{len(leaves)} tensors"
     reason = f"{what}, never reaches {goal}: {_fate(subject, leaves[0], reader)}"
     fix = "use it, or take it out of the parameters"
-    if trained:
-        fix += "; if it is meant to lie idle, freeze it with requires_grad=False"
     source = _line(subject, reader)
     twin = _read_twice(subject, leaves[0]) if len(leaves) == 1 and reader is None else None
     if twin is not None:
@@ -114,7 +117,7 @@ def _reader(subject: Subject, leaves: Sequence[Named]) -> Entry | None:
 def _read_twice(subject: Subject, unused: Named) -> tuple[Named, Entry, Entry] | None:
     """A parameter whose path differs in one step, of the same type, that two calls read; and the first two."""
     for named in subject.parameters:
-        if named.type == unused.type and _differ_once(named.path, unused.path):
+        if str(named.type) == str(unused.type) and _differ_once(named.path, unused.path):
             calls = {e.ordinal: e for e in reversed(subject.forward) if named.number in e.inputs and not e.backward}
             if len(calls) > 1:
                 second, first = list(calls.values())[-2:]
