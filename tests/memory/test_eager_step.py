@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from opstage import Options, optim
+from opstage import Options, Spec, optim, scalar_trainer
 from opstage.models import MODELS, model
-from opstage.training.memory import model_memory
+from opstage.training.memory import model_memory, step_memory
 from opstage.training.optim import Optimizer
+from tests.graph.counting_allocator import Counted
 from tests.memory.measured import measured_peak
 
 ADAMW, SGD = optim.adamw(lr=1e-3), optim.sgd(lr=1e-3)
@@ -38,3 +42,32 @@ def test_a_large_step_takes_what_is_predicted(name: str, optimizer: Optimizer, o
     made, sizes = model(name), {"B": 48, "T": 128} if name == "gpt" else {"B": 256}
     predicted = model_memory(made, optimizer, options).at(**sizes).peak
     assert predicted == pytest.approx(measured_peak(made, sizes, optimizer, options), rel=0.02)
+
+
+def test_clipping_and_frozen_parameters_count() -> None:
+    """Against what the allocator counts in a loop of one's own."""
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    x = rng.standard_normal((64, 300)).astype(np.float32)
+    flags = {"a": True, "b": False, "c": True}
+    given: Any = {"options": Options(validate=False), "requires_grad": flags, "clip": optim.clip.by_global_norm(1.0)}
+    said = step_memory(deep, params, Spec("B 300"), optimizer=ADAMW, **given)
+    trainer = scalar_trainer(deep, params, **given)
+    trainer.step_with(ADAMW, trainer.init_optim(ADAMW), x)  # machine code is made
+    del trainer
+    with Counted() as count:
+        trainer, batch = scalar_trainer(deep, params, **given), np.array(x)
+        state = trainer.init_optim(ADAMW)
+        for _ in range(3):
+            state = trainer.step_with(ADAMW, state, batch)
+        assert said.at(B=64).peak == pytest.approx(count.peak, rel=0.01)
+    assert said.at(B=64).optimizer == pytest.approx(2 * 4 * (400 * 300 + 10 * 500), abs=64)
+
+
+SHAPES = {"a": (400, 300), "b": (500, 400), "c": (10, 500)}
+
+
+def deep(ops: Any, params: Any, x: Any) -> Any:
+    for name in SHAPES:
+        x = ops.tanh(ops.linear(params[name], None, x))
+    return ops.reduce_mean(ops.mul(x, x))

@@ -18,9 +18,9 @@ class Memory:
     batch         what comes from outside
     activations   what the forward pass made and is still there
     gradients     what the backward pass made and is still there
-    results       new parameters and moments: they stand beside the old ones until the step is committed
-    workspace     what kernels work in
-    arena         of the compiled interpreter: activations, gradients and workspaces in one block
+    results       new parameters and moments, where they stand beside the old ones until the step is committed
+    workspace     what kernels work in; of the compiled interpreter constants, and the addresses of arguments
+    arena         of the compiled interpreter: activations, gradients and what kernels work in, in one block
     """
 
     parameters: int = 0
