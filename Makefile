@@ -13,7 +13,7 @@ DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow lint docs browser parity shape-errors bench clean
+.PHONY: help train test test-slow cuda-sim lint docs browser parity shape-errors bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(DEVELOP_STAMP)  ## run the tests (those marked slow excepted)
 
 test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
+
+cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulator, without a GPU
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/cuda $(ARGS)
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ GROUP = "opstage.interpreters"
 
 _OWN: dict[tuple[str, str], str] = {
     ("eager", "cpu"): "opstage.interpreters.eager_cpu:NumpyOps",
+    ("eager", "cuda"): "opstage.interpreters.eager_cuda:CudaOps",
     ("compiled", "cpu"): "opstage.interpreters.graph.compiled:CompiledOps",
     ("shape_check", "cpu"): "opstage.interpreters.shape_check:ShapeOps",
     ("shape_check", "cuda"): "opstage.interpreters.shape_check:ShapeOps",

@@ -18,9 +18,8 @@ from ....ops.catalogue.indexing import (
     SCATTER_ADD_SCALAR,
     SCATTER_ADD_VEC,
 )
-from ....ops.errors import RangeError
 from ....ops.primitive import Primitive
-from ....ops.types import show_shape
+from ...indices import require_in_range
 from ..loops import indexing as loops
 from ..loops.jit import integers, packed
 from .numbers import number
@@ -28,32 +27,10 @@ from .numbers import number
 Array = npt.NDArray[Any]
 
 
-def first_out_of_range(idx: Array, count: int) -> tuple[int, tuple[int, ...]] | None:
-    """The first entry of `idx`, in row-major order, that is not in [0, count), and its position; None when all are."""
-    if not idx.size or (idx.min() >= 0 and idx.max() < count):
-        return None
-    position = np.unravel_index(np.argmax((idx < 0) | (idx >= count)), idx.shape)
-    return int(idx[position]), tuple(int(p) for p in position)
-
-
-def require_in_range(op: str, x: Array, idx: Array) -> None:
-    """Mode "raise": every index must name a row of x."""
-    found = first_out_of_range(idx, len(x))
-    if found is not None:
-        index, position = found
-        place = f" at position {show_shape(position)}" if position else ""
-        allowed = f"so indices are 0 … {len(x) - 1}, and negative ones are out of range" if len(x) else "without a row"
-        raise RangeError(
-            f"index {index}{place} is out of range: x is {show_shape(x.shape)}, {allowed}; "
-            'pass mode="zero" where an index out of range is meant to stand for zeros',
-            op=op,
-        )
-
-
 def gather(op: str) -> Callable[..., Array]:
     def kernel(x: Array, idx: Array, mode: str) -> Array:
         if mode == "raise":
-            require_in_range(op, x, idx)
+            require_in_range(op, x.shape, idx)
             out: Array = np.take(x, idx, axis=0)
             return out
         valid = (idx >= 0) & (idx < len(x))
@@ -69,7 +46,7 @@ def gather(op: str) -> Callable[..., Array]:
 def scatter_add(op: str) -> Callable[..., Array]:
     def kernel(x: Array, v: Array, idx: Array, mode: str) -> Array:
         if mode == "raise":
-            require_in_range(op, x, idx)
+            require_in_range(op, x.shape, idx)
         else:
             valid = (idx >= 0) & (idx < len(x))
             idx, v = idx[valid], v[valid]
@@ -111,7 +88,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 
 def fast_scatter_add_rows(x: Array, v: Array, idx: Array, mode: str) -> Array:
     if mode == "raise":
-        require_in_range("scatter_add_row", x, idx)
+        require_in_range("scatter_add_row", x.shape, idx)
     out = np.array(x, order="C")
     if out.size:
         matrix = out.reshape(len(out), out[0].size)

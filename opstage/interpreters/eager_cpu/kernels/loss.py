@@ -12,9 +12,9 @@ from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, 
 from ....ops.errors import RangeError
 from ....ops.primitive import Primitive
 from ....ops.types import show_shape
+from ...indices import first_out_of_range
 from ..loops import loss as loops
 from ..loops.jit import flat, integers, rows
-from .indexing import first_out_of_range
 from .numbers import number
 
 Array = npt.NDArray[Any]

@@ -1,0 +1,74 @@
+"""`DeviceBuffer`: a tensor in the memory of a device, contiguous and row-major."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+from ...ops.errors import ProgramError, ShapeError
+from ...ops.types import DType, show_shape
+
+LARGEST = 2**31 - 1
+"""Kernels count elements in 32 bits."""
+
+
+@final
+class Memory:
+    """Bytes of a device, given back when nobody holds them any more or when `free` is called, whichever is first."""
+
+    __slots__ = ("device", "handle", "nbytes", "__weakref__")
+
+    def __init__(self, device: Any, handle: Any, nbytes: int):
+        self.device = device
+        self.handle = handle
+        self.nbytes = nbytes
+
+    def free(self) -> None:
+        """Give the bytes back; a second time does nothing."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self.device.release(handle, self.nbytes)
+
+    def __del__(self) -> None:
+        self.free()
+
+
+@final
+class DeviceBuffer:
+    """Elements of one dtype in a shape. Several buffers may share one memory, as a reshaped tensor does."""
+
+    __slots__ = ("shape", "dtype", "size", "memory")
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, memory: Memory):
+        self.shape = shape
+        self.dtype = dtype
+        self.size = math.prod(shape)
+        self.memory = memory
+        if self.size > LARGEST:
+            raise ShapeError(
+                f"a tensor of shape {show_shape(shape)} has {self.size:,} elements; kernels count them in 32 bits, so "
+                f"a tensor on a device has at most {LARGEST:,}"
+            )
+        if self.size * dtype.itemsize > memory.nbytes:
+            raise ShapeError(
+                f"shape {show_shape(shape)} takes {self.size * dtype.itemsize:,} bytes, but the memory has "
+                f"{memory.nbytes:,}"
+            )
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({show_shape(self.shape)}, {self.dtype})"
+
+    @property
+    def handle(self) -> Any:
+        """What the device calls this memory. Raises ProgramError once it was freed."""
+        if self.memory.handle is None:
+            raise ProgramError(f"{self!r} was freed; a tensor of a finished run is read before the next one begins")
+        return self.memory.handle
+
+    def reshaped(self, shape: tuple[int, ...]) -> DeviceBuffer:
+        """The same elements in another shape of as many, sharing the memory."""
+        return DeviceBuffer(shape, self.dtype, self.memory)
+
+    def free(self) -> None:
+        """Give the memory back now, for all who share it; a second time does nothing."""
+        self.memory.free()

@@ -1,0 +1,135 @@
+"""What an interpreter asks of a device: memory, copies, and kernels run by many threads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.errors import user_frame
+from ....ops.types import DType, TensorType
+from ..buffer import DeviceBuffer, Memory
+from .watch import Watched, range_error
+
+THREADS = 256
+"""Of a block, where a kernel does not say otherwise."""
+
+
+_MOST_NUMBERS = 4096
+
+
+class Device(ABC):
+    """One GPU and one stream: what is asked of it happens in that order.
+
+    used, peak      bytes that are held now, and were at most
+    op, region      of what is being computed, for errors that are found later
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.peak = 0
+        self.op = ""
+        self.region = ""
+        self._flag: DeviceBuffer | None = None
+        self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
+        self._watched: list[Watched] = []
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def empty(self, type: TensorType) -> DeviceBuffer:
+        """A buffer of this type, its elements whatever they are."""
+        shape: Any = type.shape
+        return DeviceBuffer(shape, type.dtype, self.memory(int(type.nbytes)))
+
+    def memory(self, nbytes: int) -> Memory:
+        """So many bytes of the device."""
+        memory = Memory(self, self.allocate(nbytes), nbytes)
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+        return memory
+
+    def release(self, handle: Any, nbytes: int) -> None:
+        """Take memory back; called once for each by its `Memory`."""
+        self.used -= nbytes
+        self.deallocate(handle, nbytes)
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Any:
+        """A handle of so many bytes."""
+
+    @abstractmethod
+    def deallocate(self, handle: Any, nbytes: int) -> None:
+        """The handle is of no more use; work that was asked for before may still use its bytes."""
+
+    # Copies ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
+        """A buffer with the elements of a host array, which may be changed as soon as this returns."""
+
+    @abstractmethod
+    def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
+        """A host array of the caller's own, once everything asked for before is done."""
+
+    def numbers(self, *values: int) -> DeviceBuffer:
+        """These numbers as int32 on the device, such as the sizes and steps of a window; uploaded once and kept."""
+        found = self._numbers.get(values)
+        if found is None:
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
+            found = self._numbers[values] = self.upload(np.array(values or (0,), np.int32))
+        return found
+
+    # Kernels --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
+        """Run a kernel. Arguments are buffers, for which it gets pointers, and numbers, which have NumPy's types.
+
+        Raises OpstageError with the kernel's name where it does not compile.
+        """
+
+    def each(self, kernel: Callable[..., None], count: int, *arguments: Any) -> None:
+        """Run `kernel(count, *arguments)`, which goes through `count` elements in steps of the whole grid."""
+        if count:
+            self.launch(kernel, self.blocks_for(count), THREADS, np.int32(count), *arguments)
+
+    def blocks_for(self, count: int) -> int:
+        """Of `THREADS` threads, for so many elements."""
+        return -(-count // THREADS)
+
+    # Indices out of range ------------------------------------------------------------------------------------------
+
+    @property
+    def flag(self) -> DeviceBuffer:
+        """A number: 0, or that of the first op that met an index out of range."""
+        if self._flag is None:
+            self._flag = self.upload(np.zeros(1, np.int32))
+        return self._flag
+
+    def watched(self, shape: tuple[int, ...], idx: DeviceBuffer) -> int:
+        """The number to which a kernel sets the flag if an index of `idx` names no row of a tensor of this shape."""
+        self._watched.append(Watched(self.op, self.region, user_frame(), shape, idx))
+        return len(self._watched)
+
+    def raise_flagged(self) -> None:
+        """Raise RangeError if an index was out of range in anything asked for so far."""
+        if not self._watched:
+            return
+        number = int(self.download(self.flag)[0])
+        watched, self._watched = self._watched, []
+        if number:
+            self._flag = None
+            raise range_error(watched[number - 1], self.download)
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done."""
+
+
+def pointer_type(dtype: DType) -> DType:
+    """The dtype as kernels see it: masks are bytes."""
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype

@@ -1,0 +1,166 @@
+"""Threads of numba's simulator as greenlets: one switch per barrier, where the stock simulator has an OS thread each.
+
+It also has the warp's shuffles and votes, which the stock one lacks, and says which threads wait at different barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+from numba.cuda.simulator import kernel as simulator_kernel
+from numba.cuda.simulator import kernelapi
+
+WARP = 32
+_BLOCK = "syncthreads"
+
+
+class DivergenceError(RuntimeError):
+    """Threads wait at barriers that can never be passed."""
+
+
+class _Thread:
+    """One thread of a block: where it is, the barrier at which it waits, and what it brings there."""
+
+    __slots__ = ("threadIdx", "blockIdx", "thread_id", "waits_at", "value", "block", "run")
+
+    def __init__(self, index: Any, block_index: Any, thread_id: int, block: _Block):
+        self.threadIdx = index
+        self.blockIdx = block_index
+        self.thread_id = thread_id
+        self.block = block
+        self.waits_at: str | None = None
+        self.value: Any = None
+        self.run: Any = None
+
+
+_current: _Thread
+
+
+class _Block:
+    """Stands in for the simulator's BlockManager: runs one block of threads at a time."""
+
+    def __init__(self, f: Callable[..., None], grid_dim: Any, block_dim: Any, debug: bool):
+        self._f = f
+        self._grid_dim = grid_dim
+        self._block_dim = block_dim
+        self.block_state = np.zeros(block_dim, np.bool_)
+        self.threads: list[_Thread] = []
+        self.main: Any = None
+
+    def run(self, grid_point: Any, *args: Any) -> None:
+        global _current
+        dim = kernelapi.Dim3(*self._block_dim)
+        block_index = kernelapi.Dim3(*grid_point)
+        self.main = getcurrent()
+        indices = [(x, y, z) for z in range(dim.z) for y in range(dim.y) for x in range(dim.x)]
+        self.threads = [_Thread(kernelapi.Dim3(*at), block_index, i, self) for i, at in enumerate(indices)]
+        ready: Sequence[_Thread] = self.threads
+        while ready:
+            for thread in ready:
+                _current, thread.waits_at = thread, None
+                try:
+                    if thread.run is None:
+                        thread.run = greenlet(self._f, self.main)
+                        thread.run.gr_context = copy_context()  # in which NumPy keeps what it does about overflow
+                        thread.run.switch(*args)
+                    else:
+                        thread.run.switch()
+                except Exception as error:
+                    place = f"thread {list(thread.threadIdx)} of block {list(thread.blockIdx)}"
+                    raise type(error)(f"{place}: {error}").with_traceback(error.__traceback__) from None
+            ready = self._passing()
+
+    def _passing(self) -> Sequence[_Thread]:
+        """The threads whose barrier everyone has reached; none when all have ended."""
+        live = [thread for thread in self.threads if not thread.run.dead]
+        if not live:
+            return ()
+        warps: dict[int, list[_Thread]] = {}
+        for thread in live:
+            warps.setdefault(thread.thread_id // WARP, []).append(thread)
+        passing = []
+        for warp in warps.values():
+            barriers = {thread.waits_at for thread in warp}
+            if len(barriers) == 1 and _BLOCK not in barriers:
+                passing += warp
+        if passing:
+            return passing
+        if any(thread.waits_at != _BLOCK for thread in live):
+            places = sorted({str(thread.waits_at) for thread in live})
+            raise DivergenceError(f"threads of one block wait at different barriers: {', '.join(places)}")
+        if len(live) != len(self.threads):
+            raise DivergenceError(
+                f"{_BLOCK} was reached by {len(live)} of {len(self.threads)} threads; the others ended"
+            )
+        return live
+
+
+def _wait(barrier: str) -> None:
+    global _current
+    thread = _current
+    thread.waits_at = barrier
+    thread.block.main.switch()
+    _current = thread
+
+
+class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typed
+    """What `cuda` is while a kernel runs."""
+
+    threadIdx = property(lambda self: _current.threadIdx)  # noqa: N815  # the names of CUDA
+    blockIdx = property(lambda self: _current.blockIdx)  # noqa: N815
+    laneid = property(lambda self: _current.thread_id % WARP)
+
+    def syncthreads(self) -> None:
+        _wait(_BLOCK)
+
+    def syncthreads_count(self, value: Any) -> int:
+        return self._vote(value, lambda values: sum(map(bool, values)))
+
+    def syncthreads_and(self, value: Any) -> int:
+        return self._vote(value, all)
+
+    def syncthreads_or(self, value: Any) -> int:
+        return self._vote(value, any)
+
+    def _vote(self, value: Any, outcome: Callable[[list[Any]], Any]) -> int:
+        thread = _current
+        thread.value = value
+        _wait(_BLOCK)
+        result = int(outcome([each.value for each in thread.block.threads]))
+        _wait(_BLOCK)
+        return result
+
+    def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
+        _wait("syncwarp")
+
+    def _shuffled(self, value: Any, source: Callable[[int], int]) -> Any:
+        thread = _current
+        thread.value = value
+        _wait("shfl_sync")
+        threads, lane = thread.block.threads, thread.thread_id % WARP
+        first, wanted = thread.thread_id - lane, source(lane)
+        found = threads[first + wanted].value if 0 <= wanted < WARP and first + wanted < len(threads) else value
+        _wait("the end of shfl_sync")
+        return found
+
+    def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+        return self._shuffled(value, lambda own: lane % WARP)
+
+    def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
+        return self._shuffled(value, lambda own: own + delta)
+
+    def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
+        return self._shuffled(value, lambda own: own - delta)
+
+    def shfl_xor_sync(self, mask: int, value: Any, delta: int) -> Any:
+        return self._shuffled(value, lambda own: own ^ delta)
+
+
+def install() -> None:
+    """Let the simulator run kernels this way."""
+    simulator_kernel.BlockManager = _Block
+    simulator_kernel.FakeCUDAModule = _CudaModule

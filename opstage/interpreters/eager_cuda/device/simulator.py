@@ -1,0 +1,75 @@
+"""A device whose kernels run in Python, by numba's simulator: everything but speed can be seen on it, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ....ops.types import TensorType
+from ..buffer import DeviceBuffer
+from ..language import cuda
+from . import scheduler
+from .interface import Device, pointer_type
+
+MOST_BLOCKS, MOST_THREADS = 2, 32
+"""Of a kernel that steps through its elements: two blocks and one warp show every way to go wrong, and are quick."""
+
+
+@final
+class Simulator(Device):
+    """Memory is bytes of the host, filled with a pattern when it is given out, so that what was not written is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scheduler.install()
+
+    @override
+    def allocate(self, nbytes: int) -> Any:
+        return np.full(nbytes, 0xCB, np.uint8)
+
+    @override
+    def deallocate(self, handle: Any, nbytes: int) -> None:
+        handle.fill(0xDB)
+
+    @override
+    def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
+        buffer = self.empty(TensorType(array.shape, array.dtype))
+        _elements(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
+        return buffer
+
+    @override
+    def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
+        return np.array(_elements(buffer)).view(buffer.dtype).reshape(buffer.shape)
+
+    @override
+    def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
+        given = [_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
+        with np.errstate(all="ignore"):
+            _compiled(kernel)[blocks, threads](*given)
+
+    @override
+    def each(self, kernel: Callable[..., None], count: int, *arguments: Any) -> None:
+        if count:
+            blocks = min(MOST_BLOCKS, -(-count // MOST_THREADS))
+            self.launch(kernel, blocks, MOST_THREADS, np.int32(count), *arguments)
+
+    @override
+    def synchronize(self) -> None:
+        pass
+
+
+def _elements(buffer: DeviceBuffer) -> npt.NDArray[Any]:
+    """As the pointer that a kernel gets."""
+    dtype = pointer_type(buffer.dtype)
+    elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
+    return elements
+
+
+@cache
+def _compiled(kernel: Callable[..., None]) -> Any:
+    return cuda.jit(kernel)

@@ -1,0 +1,34 @@
+"""Indices that kernels found out of range: noted on the device, told when a value is next read back.
+
+A kernel that meets such an index sets the device's flag to the number of its op, unless an earlier op did. Looking at
+the flag is a copy of four bytes; only when it is set is more done, and the error is then that of every interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ....ops.errors import RangeError, SourceLine
+from ...indices import require_in_range
+from ..buffer import DeviceBuffer
+
+
+class Watched(NamedTuple):
+    """An op that reads or writes at indices: what it is called, where, and with what."""
+
+    op: str
+    region: str
+    source: SourceLine | None
+    shape: tuple[int, ...]
+    idx: DeviceBuffer
+
+
+def range_error(watched: Watched, download: Callable[[DeviceBuffer], Any]) -> RangeError:
+    """The error of an op whose index was out of range."""
+    try:
+        require_in_range(watched.op, watched.shape, download(watched.idx))
+    except RangeError as error:
+        error.source, error.region = watched.source, watched.region
+        return error
+    raise AssertionError(f"the flag of {watched.op} was set, but its indices are all in range")

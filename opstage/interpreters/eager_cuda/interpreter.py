@@ -1,0 +1,108 @@
+"""`CudaOps`: each op at once, on buffers of a device. Beneath a tape it is the eager CUDA interpreter."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.closed import Body
+from ...ops.errors import LocatedError, ProgramError, UnsupportedError
+from ...ops.primitive import Primitive, Static
+from ...ops.types import DType, TensorType, as_dtype, dtype_name
+from ...options import Options
+from ..eager_cpu.interpreter import as_array
+from ..interpreter import BaseInterpreter
+from .buffer import DeviceBuffer
+from .device import Device, find_device
+from .kernels import KERNELS
+from .wire import DEVICE_DTYPES, to_wire
+
+_KNOWN_LIMIT = 1 << 16
+
+
+@final
+class CudaOps(BaseInterpreter[DeviceBuffer]):
+    """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error.
+
+    Raises UsageError where there is no device.
+    """
+
+    __slots__ = ("device", "_known")
+
+    def __init__(self, options: Options, device: Device | None = None):
+        super().__init__(as_dtype(options.dtype), options.seed)
+        self.device = device if device is not None else find_device()
+        self._known: dict[Any, tuple[TensorType, ...]] = {}
+
+    # The host's side ------------------------------------------------------------------------------------------------
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return primitive in KERNELS
+
+    @override
+    def put(self, value: Any, /) -> DeviceBuffer:
+        if type(value) is DeviceBuffer:
+            return value
+        return self.device.upload(to_wire(as_array(value, self.dtype)))
+
+    @override
+    def get(self, ref: DeviceBuffer, /) -> Any:
+        self.device.raise_flagged()
+        return self.device.download(ref)
+
+    @override
+    def adopt(self, ref: Any, /) -> DeviceBuffer:
+        if type(ref) is DeviceBuffer:
+            return ref
+        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> DeviceBuffer:
+        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+        return self.device.upload(to_wire(np.asarray(array)))
+
+    # The seam -------------------------------------------------------------------------------------------------------
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
+        types = self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
+        kernel = KERNELS.get(primitive)
+        if kernel is None:
+            if primitive.decomposition is None:
+                raise self.unsupported(primitive)
+            return self.decompose(primitive, refs, static)
+        device = self.device
+        device.op, device.region = primitive.name, self.cursor.region.name
+        try:
+            results: tuple[DeviceBuffer, ...] = kernel(device, types, *refs, **static)
+        except LocatedError as error:  # what no kernel can do
+            error.place(primitive.name, device.region)
+            raise
+        return results
+
+    @override
+    def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
+        key = (primitive, types, *static.values())
+        known = self._known.get(key)
+        if known is None:
+            known = primitive.infer(types, static, self.cursor.region.name)
+            self._require_device_form(primitive, known)
+            if not any(isinstance(value, Body) for value in static.values()):
+                if len(self._known) >= _KNOWN_LIMIT:
+                    self._known.clear()
+                self._known[key] = known
+        return known
+
+    def _require_device_form(self, primitive: Primitive, types: tuple[TensorType, ...]) -> None:
+        for type_ in types:
+            if type_.dtype not in DEVICE_DTYPES:
+                names = ", ".join(map(dtype_name, DEVICE_DTYPES))
+                raise UnsupportedError(
+                    f"{primitive} gives a tensor of {dtype_name(type_.dtype)}, which has no form on the device; that "
+                    f"holds {names}",
+                    op=primitive.name,
+                    region=self.cursor.region.name,
+                )

@@ -1,0 +1,29 @@
+"""What computes each op on a device: `KERNELS` maps primitives to functions that launch kernels.
+
+An entry is `(device, types, *buffers, **static) -> buffers`, with the types that the op's shape rule gives its outputs
+and residuals. Each family of ops has a module of the same name as in the catalogue. A composite without an entry runs
+by its decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ....ops.primitive import Primitive
+from . import convolution, elementwise, indexing, layout, linalg, logic, pooling, random, reduction
+
+KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
+    {
+        **elementwise.KERNELS,
+        **logic.KERNELS,
+        **layout.KERNELS,
+        **reduction.KERNELS,
+        **linalg.KERNELS,
+        **convolution.KERNELS,
+        **pooling.KERNELS,
+        **indexing.KERNELS,
+        **random.KERNELS,
+    }
+)

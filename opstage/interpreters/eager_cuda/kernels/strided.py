@@ -1,0 +1,60 @@
+"""Copies between places that lie in even steps: what permutes, repeats, cuts and joins tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..buffer import DeviceBuffer
+from ..device.interface import Device
+from ..language import cuda
+
+
+def row_major(shape: tuple[int, ...]) -> list[int]:
+    """How many elements lie between neighbours along each axis."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def copy_kernel(count: Any, out: Any, x: Any, to: Any, start: Any, rank: Any, axes: Any) -> None:
+    """out[to + Σ tₖ·iₖ] = x[start + Σ sₖ·iₖ] for every index i of a box; `axes` are (nₖ, tₖ, sₖ) for each of its sides,
+    the last one first."""
+    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
+        rest, target, source = cell, to, start
+        for k in range(rank):
+            n = axes[3 * k]
+            i = rest % n
+            rest = rest // n
+            target += i * axes[3 * k + 1]
+            source += i * axes[3 * k + 2]
+        out[target] = x[source]
+
+
+def copy(
+    device: Device,
+    box: tuple[int, ...],
+    out: DeviceBuffer,
+    x: DeviceBuffer,
+    *,
+    to: int = 0,
+    out_strides: list[int] | None = None,
+    start: int = 0,
+    strides: list[int],
+) -> None:
+    """Copy a box of x into out; the strides are in elements, and those of out the row-major ones if not given."""
+    targets = row_major(out.shape) if out_strides is None else out_strides
+    axes = _merged([(n, t, s) for n, t, s in zip(box, targets, strides, strict=True) if n != 1])
+    numbers = device.numbers(*(number for axis in reversed(axes) for number in axis))
+    device.each(copy_kernel, math.prod(box), out, x, np.int32(to), np.int32(start), np.int32(len(axes)), numbers)
+
+
+def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Neighbouring axes as one wherever both sides go through them in even steps."""
+    result: list[tuple[int, int, int]] = []
+    for n, t, s in axes:
+        if result and result[-1][1] == n * t and result[-1][2] == n * s:
+            result[-1] = (result[-1][0] * n, t, s)
+        else:
+            result.append((n, t, s))
+    return result

@@ -1,0 +1,53 @@
+"""How the elements of a host array stand in the memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.errors import UsageError
+from ...ops.types import DType, as_dtype, dtype_name
+
+Array = npt.NDArray[Any]
+
+DEVICE_DTYPES: tuple[DType, ...] = tuple(np.dtype(t) for t in (np.float32, np.int32, np.int64, np.bool_))
+"""What devices hold."""
+
+_FORMATS: dict[DType, Callable[[Array], Array]] = {}
+
+
+def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
+    """Let arrays of a dtype without a device form be uploaded as what `encode(array)` gives, of one that has.
+
+    dtype   such as "float64" or "exact"
+    encode  array -> array of the same shape, float32, int32, int64 or bool
+
+    What comes back from the device stays in its own dtype. Raises UsageError for a dtype that has a device form.
+    """
+    source = as_dtype(dtype)
+    if source in DEVICE_DTYPES:
+        raise UsageError(f"{dtype_name(source)} has a device form already; a wire format is for a dtype without one")
+    _FORMATS[source] = encode
+
+
+def to_wire(array: Array) -> Array:
+    """The array as it is uploaded. Raises UsageError for a dtype that has no device form."""
+    if array.dtype in DEVICE_DTYPES:
+        return np.ascontiguousarray(array).reshape(array.shape)
+    encode = _FORMATS.get(array.dtype)
+    if encode is None:
+        names = ", ".join(map(dtype_name, DEVICE_DTYPES))
+        raise UsageError(
+            f"a tensor of {dtype_name(array.dtype)} has no form on the device, which holds {names}; use "
+            "Options(dtype='float32'), or opstage.register_wire_format to say what it becomes"
+        )
+    encoded = np.asarray(encode(array))
+    if encoded.shape != array.shape or encoded.dtype not in DEVICE_DTYPES:
+        raise UsageError(
+            f"the wire format of {dtype_name(array.dtype)} made {encoded.dtype} of shape {encoded.shape} from shape "
+            f"{array.shape}; it must keep the shape and give one of the device's dtypes"
+        )
+    return np.ascontiguousarray(encoded).reshape(array.shape)

@@ -1,0 +1,36 @@
+"""Indices that must name a row: which one does not, and the error that says so, the same on every interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import RangeError
+from ..ops.types import show_shape
+
+Array = npt.NDArray[Any]
+
+
+def first_out_of_range(idx: Array, count: int) -> tuple[int, tuple[int, ...]] | None:
+    """The first entry of `idx`, in row-major order, that is not in [0, count), and its position; None when all are."""
+    if not idx.size or (idx.min() >= 0 and idx.max() < count):
+        return None
+    position = np.unravel_index(np.argmax((idx < 0) | (idx >= count)), idx.shape)
+    return int(idx[position]), tuple(int(p) for p in position)
+
+
+def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
+    """Mode "raise": every index must name a row of x, a tensor of this shape."""
+    found = first_out_of_range(idx, shape[0])
+    if found is not None:
+        index, position = found
+        place = f" at position {show_shape(position)}" if position else ""
+        rows = shape[0]
+        allowed = f"so indices are 0 … {rows - 1}, and negative ones are out of range" if rows else "without a row"
+        raise RangeError(
+            f"index {index}{place} is out of range: x is {show_shape(shape)}, {allowed}; "
+            'pass mode="zero" where an index out of range is meant to stand for zeros',
+            op=op,
+        )

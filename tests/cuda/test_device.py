@@ -1,0 +1,152 @@
+"""Memory of a device, what is uploaded, indices out of range, and the scheduler of simulated threads."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.interpreters.eager_cuda import DeviceBuffer
+from opstage.interpreters.eager_cuda.device import find_device
+from opstage.interpreters.eager_cuda.device.scheduler import DivergenceError
+from opstage.interpreters.eager_cuda.language import cuda
+from opstage.interpreters.eager_cuda.wire import register_wire_format
+from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
+from opstage.ops.types import FLOAT32, TensorType
+from opstage.options import Options
+
+CUDA = Options(device="cuda")
+
+
+def buffer(*shape: int) -> DeviceBuffer:
+    return find_device().empty(TensorType(shape, FLOAT32))
+
+
+# Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_given_back_when_the_last_who_shares_it_is_gone() -> None:
+    gc.collect()
+    before = find_device().used
+    x = buffer(2, 3)
+    y = x.reshaped((6,))
+    assert find_device().used == before + 24
+    del x
+    assert find_device().used == before + 24
+    del y
+    assert find_device().used == before
+
+
+def test_freeing_twice_is_harmless_and_reading_afterwards_is_an_error() -> None:
+    x = buffer(4)
+    used = find_device().used
+    x.free()
+    x.free()
+    assert find_device().used == used - 16
+    with pytest.raises(ProgramError, match="was freed"):
+        find_device().download(x)
+
+
+def test_a_shape_must_fit_its_memory_and_be_countable() -> None:
+    with pytest.raises(ShapeError, match="takes 32 bytes, but the memory has 24"):
+        buffer(2, 3).reshaped((8,))
+    memory = buffer(1).memory
+    with pytest.raises(ShapeError, match="kernels count them in 32 bits"):
+        DeviceBuffer((2**16, 2**15), FLOAT32, memory)
+
+
+def test_memory_that_was_not_written_is_seen() -> None:
+    assert not np.isfinite(find_device().download(buffer(4))).any() or (find_device().download(buffer(4)) != 0).all()
+
+
+def test_training_holds_constant_memory() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3, 4)).astype(np.float32), np.array([0, 1, 1])
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.linear(params["w"], params["b"], x), y)
+
+    params = {"w": rng.standard_normal((2, 4)).astype(np.float32), "b": np.zeros(2, np.float32)}
+    trainer = opstage.scalar_trainer(loss, params, options=CUDA)
+    optimizer = opstage.optim.adamw(lr=0.1)
+    state, used = trainer.init_optim(optimizer), []
+    for _ in range(50):
+        state = trainer.step_with(optimizer, state, x, y)
+        gc.collect()
+        used.append(find_device().used)
+    assert len(set(used[2:])) == 1, used
+    assert trainer.forward(x, y) < 0.5
+
+
+# What is uploaded -------------------------------------------------------------------------------------------------
+
+
+def test_a_dtype_without_a_form_on_the_device_is_an_error_until_one_is_registered() -> None:
+    options = Options(device="cuda", dtype="float64")
+    with pytest.raises(UsageError, match=r"argument x: a tensor of float64 has no form on the device.*register_wire"):
+        opstage.run(lambda ops, x: x, np.ones(2), options=options)
+    with pytest.raises(UsageError, match="has a device form already"):
+        register_wire_format("float32", lambda array: array)
+
+
+# Indices ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_op_with_a_bad_index_is_named_when_a_value_is_read_back() -> None:
+    def program(ops: Any, x: Any, good: Any, bad: Any) -> Any:
+        a = ops.gather_rows(x, good)
+        b = ops.gather_rows(x, bad)  # here
+        return ops.add(a, b)
+
+    args = np.ones((3, 2), np.float32), np.array([0, 1]), np.array([2, 7])
+    messages = []
+    for options in (Options(), CUDA):
+        with pytest.raises(RangeError, match=r"index 7 at position \(1,\)") as caught:
+            opstage.run(program, *args, options=options)
+        assert caught.value.source is not None and caught.value.source.text.endswith("# here")
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    opstage.run(program, args[0], args[1], args[1], options=CUDA)  # the error is over
+
+
+def test_a_bad_index_leaves_the_parameters_as_they_were() -> None:
+    def loss(ops: Any, params: Any, idx: Any) -> Any:
+        return ops.sum(ops.gather_rows(params, idx))
+
+    trainer = opstage.scalar_trainer(loss, np.ones((3, 2), np.float32), options=CUDA)
+    with pytest.raises(RangeError):
+        trainer.step(0.1, np.array([5]))
+    np.testing.assert_array_equal(trainer.get_params(), np.ones((3, 2)))
+    assert trainer.steps_taken == 0
+
+
+# Simulated threads ------------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_that_not_all_threads_reach_is_an_error() -> None:
+    def kernel(out: Any) -> None:
+        if cuda.threadIdx.x < 3:
+            cuda.syncthreads()
+        out[0] = 1
+
+    with pytest.raises(DivergenceError, match="reached by 3 of 4 threads"):
+        find_device().launch(kernel, 1, 4, buffer(1))
+
+
+def test_shuffles_reach_the_lanes_that_they_name() -> None:
+    def kernel(down: Any, up: Any, across: Any) -> None:
+        i = cuda.threadIdx.x
+        down[i] = cuda.shfl_down_sync(0xFFFFFFFF, i, 1)
+        up[i] = cuda.shfl_up_sync(0xFFFFFFFF, i, 2)
+        across[i] = cuda.shfl_xor_sync(0xFFFFFFFF, i, 16)
+
+    outs = [buffer(32) for _ in range(3)]
+    find_device().launch(kernel, 1, 32, *outs)
+    down, up, across = map(find_device().download, outs)
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(down, np.minimum(lanes + 1, 31))
+    np.testing.assert_array_equal(up, np.where(lanes < 2, lanes, lanes - 2))
+    np.testing.assert_array_equal(across, lanes ^ 16)

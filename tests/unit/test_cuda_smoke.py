@@ -1,0 +1,26 @@
+"""A part of tests/cuda in a process of its own, because numba decides when it is imported whether it simulates CUDA."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+
+@pytest.mark.parametrize(
+    "tests",
+    ["tests/cuda/test_device.py", "tests/cuda/test_conformance.py -k (matmul or conv-1d or softmax)"],
+    ids=["device", "conformance"],
+)
+def test_simulated(tests: str) -> None:
+    path, _, chosen = tests.partition(" -k ")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path]
+    command += ["-k", chosen] if chosen else []
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
