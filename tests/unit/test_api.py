@@ -330,7 +330,7 @@ def test_what_is_no_ref_is_refused(program: Any, message: str) -> None:
     ("options", "message"),
     [
         ({"backend": "eagre"}, r"unknown backend 'eagre' \(did you mean 'eager'\?\); here are "),
-        ({"device": "cuda"}, r"backend 'eager' does not run on device 'cuda'"),
+        ({"device": "cuda"}, r"device 'cuda' needs (an NVIDIA driver|the package numba-cuda)"),
         ({"device": "cuba"}, r"device: 'cuba' is not one of 'cpu', 'cuda' \(did you mean 'cuda'\?\)"),
         (
             {"matmul_precision": "tf32"},
