@@ -9,7 +9,7 @@ The function stays as it is; `declared(loss)` gives what was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .errors import SourceLine, UsageError, nearest
@@ -80,7 +80,7 @@ def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceL
         if not read:
             raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
         first = next(iter(read))
-        read[first] = replace(read[first], where=where)
+        read[first] = Spec(read[first].shape, read[first].dtype, where)
     if source is not None:
         for spec in read.values():
             object.__setattr__(spec, "source", source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ def parameter_specs(source: Any, name: str = "params") -> Any:
         raise UsageError(f"{name} holds no parameters: it is {_short(source)}")
     for path, leaf in zip(paths(tree), leaves):
         try:
+            if not (isinstance(leaf, (Spec, Number)) or hasattr(leaf, "shape")):
+                raise TypeError
             as_specs(_plain(leaf))
         except (OpstageError, ValueError, TypeError):
             raise UsageError(
@@ -47,7 +50,9 @@ def parameter_specs(source: Any, name: str = "params") -> Any:
 
 
 def _makes(source: Any) -> bool:
-    """Whether it is to be called for the parameters: a function, not a module of another library that is callable."""
+    """Whether it is to be called for the parameters: a function or a class, not a module that is callable itself."""
+    if isinstance(source, type):
+        return True
     return callable(source) and not hasattr(source, "state_dict") and not hasattr(source, "shape")
 
 

@@ -11,6 +11,7 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.formats import Outcome, Unusable
 from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
+from ...ops.spec import Spec
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
@@ -74,8 +75,9 @@ def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -
         first = next(iter(inputs), None)
         if first is None:
             raise UsageError("--where speaks of no input; give one with --input 'x: B 64'")
-        every = dict.fromkeys((*inputs[first].where, *asked.where))
-        inputs[first] = type(inputs[first])(inputs[first].shape, inputs[first].dtype, tuple(every))
+        spec, every = inputs[first], dict.fromkeys((*inputs[first].where, *asked.where))
+        inputs[first] = Spec(spec.shape, spec.dtype, tuple(every))
+        object.__setattr__(inputs[first], "source", spec.source)
     params: Any = own.params
     if asked.params is not None and asked.param:
         raise UsageError("--param and --params both give the parameters; leave one of them out")
