@@ -24,10 +24,7 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
     state, batch = trainer.init_optim(optimizer), workload.data()
 
     def one() -> float:
-        nonlocal state
-        result = trainer.train_step(optimizer, state, *batch)
-        state = result.state
-        return float(result.loss)
+        return float(trainer.advance(optimizer, state, *batch).loss)
 
     return one
 

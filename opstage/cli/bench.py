@@ -96,10 +96,7 @@ def _steps(task: Task) -> Callable[[], Any]:
     state = task.trainer.init_optim(task.optimizer)
 
     def step() -> Any:
-        nonlocal state
-        result = task.trainer.train_step(task.optimizer, state, *batch)
-        state = result.state
-        return result.loss
+        return task.trainer.advance(task.optimizer, state, *batch).loss
 
     return step
 

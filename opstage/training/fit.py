@@ -82,8 +82,8 @@ def fit(
     """Train until `epochs` are done; the result of each, those of `start` included.
 
     `metrics` is a program that returns sums over a batch by name; they become means over the held-out samples. With
-    `start` the trainer and `state` must be those of that position; see opstage.training.checkpoint. A step is whole: an
-    interrupt that comes during one is raised after it.
+    `start` the trainer and `state` must be those of that position; see opstage.training.checkpoint. Every step moves
+    `state` on. A step is whole: an interrupt that comes during one is raised after it.
     """
     state = state if state is not None else trainer.init_optim(optimizer)
     at = start if start is not None else Position()
@@ -96,9 +96,8 @@ def fit(
                     if batch is None:
                         break
                     with uninterrupted():
-                        result = trainer.train_step(optimizer, state, *batch)
+                        result = trainer.advance(optimizer, state, *batch)
                         loss, size, number = float(result.loss), len(batch[0]), at.batch
-                        state = result.state
                         at = replace(
                             at,
                             batch=number + 1,

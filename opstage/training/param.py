@@ -20,12 +20,23 @@ class Param:
     """A value that training changes, whether it takes a gradient, and a name for messages.
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
-    mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. No
-    array is ever written in place: a new value replaces the old one, so whoever still holds the old one holds it
-    unchanged.
+    mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
+    value replaces the old one, so whoever still holds the old one holds it unchanged; only a mirror that nobody else
+    has seen is written over (`lends`).
     """
 
-    __slots__ = ("name", "shape", "dtype", "_requires_grad", "_version", "_host", "_mirror", "_home", "__weakref__")
+    __slots__ = (
+        "name",
+        "shape",
+        "dtype",
+        "_requires_grad",
+        "_version",
+        "_host",
+        "_mirror",
+        "_home",
+        "_seen",
+        "__weakref__",
+    )
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class Param:
         self.dtype: DType = host.dtype
         self._mirror: Any = None
         self._home: BaseInterpreter[Any] | None = None
+        self._seen = False  # whether an array of the current value may be held elsewhere
         self.requires_grad = requires_grad
 
     # What it is -----------------------------------------------------------------------------------------------------
@@ -83,6 +95,7 @@ class Param:
     @property
     def value(self) -> Array:
         """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
+        self._seen = True
         view = self._synchronised().view()
         view.flags.writeable = False
         return view
@@ -91,6 +104,7 @@ class Param:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         self._host = self.checked(value)
         self._mirror = self._home = None
+        self._seen = False
         self._version += 1
 
     def checked(self, value: Any) -> Array:
@@ -126,17 +140,24 @@ class Param:
                     f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
                     op="Param",
                 )
-            self._mirror, self._home = interpreter.put(self._synchronised()), interpreter
+            host = self._synchronised()
+            self._seen = self._seen or self._home is not None  # the one before may still compute with it
+            self._mirror, self._home = interpreter.put(host), interpreter
         return self._mirror
+
+    def lends(self, interpreter: BaseInterpreter[Any]) -> bool:
+        """Whether the mirror on `interpreter` may be written over, as a step does that commits what it wrote."""
+        return self._home is interpreter and not self._seen
 
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
         self.accept(value)
         self.commit_accepted(value, interpreter)
 
-    def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
-        """`commit` of a value that `accept` has let through: nothing here can fail."""
+    def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any], *, alone: bool = False) -> None:
+        """`commit` of a value that `accept` has let through: nothing here can fail. `alone`: nobody else holds it."""
         self._mirror, self._home, self._host = value, interpreter, None
+        self._seen = not alone
         self._version += 1
 
     def accept(self, value: Any) -> None:
@@ -152,6 +173,7 @@ class Param:
         """Give the interpreter's copy up; the host's copy is brought up to date first."""
         self._synchronised()
         self._mirror = self._home = None
+        self._seen = True
 
     def _synchronised(self) -> Array:
         """The host's copy, brought up to date."""

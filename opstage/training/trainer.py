@@ -9,20 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 
-from ..api import argument_paths, execute_on_trees, owned, put_all, with_train
-from ..interpreters.anomaly import watched
+from ..api import argument_paths, owned, put_all, with_train
+from ..interpreters.anomaly import execute_watched, watched
+from ..interpreters.base_program import BaseProgram
 from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check import Contract, Report
 from ..ops.errors import UsageError, ValidationError
-from ..ops.program import Aux
 from ..ops.spec import Spec, as_specs
-from ..ops.trees import align, flatten, paths, structure_paths, unflatten
+from ..ops.trees import Structure, align, flatten, paths, structure_paths, unflatten
 from ..ops.types import dtype_name
 from ..options import Options
 from . import optim
@@ -188,6 +189,25 @@ class ScalarTrainer:
 
     def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`step_with`, with the loss and metrics of the batch beside the next state."""
+        return self._train_step(optimizer, state, batch)
+
+    def advance(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
+        """`train_step` that moves `state` itself on, and may do so in the memory of its moments.
+
+        A step that raises or is interrupted leaves parameters and `state` both as they were or both moved on.
+        """
+        return self._train_step(optimizer, state, batch, moved=True)
+
+    def _train_step(
+        self,
+        optimizer: Optimizer,
+        state: OptimizerState,
+        batch: tuple[Any, ...],
+        *,
+        moved: bool = False,
+        named: str | None = None,
+    ) -> StepResult:
+        """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
         trained = [param for param in self._params if param.requires_grad]
         if len(state.slots) != len(trained):
             raise UsageError(
@@ -201,17 +221,29 @@ class ScalarTrainer:
 
         def arguments(refs: tuple[Any, ...]) -> tuple[Any, ...]:
             slots = [tuple(slot) for slot in state.slots]
-            return (self._values(), slots, {name: put(value) for name, value in scalars.items()}, *refs)
+            return (values, slots, {name: put(value) for name, value in scalars.items()}, *refs)
 
-        loss, aux, new, slots = self._run(program, batch, arguments, keep=True, key=("step", optimizer.program_key))
-        result = StepResult(
-            self._host(loss),
-            {name: self._host(value) for name, value in aux.metrics.items()},
-            OptimizerState(state.t + 1, tuple(tuple(slot) for slot in slots)),
-        )
-        if self._interpreter.executes:
-            self._commit(trained, new, aux)
-        self.last_metrics = result.metrics
+        values = self._values()
+        spare = {i: p.lends(self._interpreter) for i, p in enumerate(self._params) if p.requires_grad}
+        if moved:
+            spare |= dict.fromkeys(range(len(values), len(values) + sum(map(len, state.slots))), True)
+        ran, outputs = self._execute(program, batch, arguments, key=("step", optimizer.program_key), spare=spare)
+        loss, aux, new, slots = unflatten(_structure(ran), outputs)
+        for param, value in zip(trained, new):
+            param.accept(value)
+        t, slots, leaves = state.t + 1, tuple(map(tuple, slots)), flatten(aux.state)[0]
+        with uninterrupted():
+            ran.finish()
+            loss, metrics = self._host(loss), {name: self._host(value) for name, value in aux.metrics.items()}
+            if moved:
+                object.__setattr__(state, "slots", slots)  # no one else may change it
+                object.__setattr__(state, "t", t)
+            result = StepResult(loss, metrics, state if moved else OptimizerState(t, slots))
+            if self._interpreter.executes:
+                self._commit(trained, new, leaves)
+            if named is not None:
+                self._moments[named] = result.state
+        self.last_metrics = metrics
         return result
 
     def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:
@@ -244,7 +276,7 @@ class ScalarTrainer:
         expected = {f"{n} slot {i}": (s.shape, s.dtype) for n, each in zip(names, declared) for i, s in enumerate(each)}
         found = {f"{n} slot {i}": slot for n, each in saved.slots.items() for i, slot in enumerate(each)}
         require_fit(f"the saved moments of {saved.name}", expected, found)
-        slots = (tuple(map(self._interpreter.put, saved.slots.get(name, ()))) for name in names)
+        slots = (tuple(self._interpreter.put(np.array(x)) for x in saved.slots.get(name, ())) for name in names)
         return OptimizerState(saved.t, tuple(slots))
 
     def restore(self, saved: TrainerValues) -> None:
@@ -279,19 +311,14 @@ class ScalarTrainer:
 
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
         state = self._moments.get(name) or self.init_optim(optimizer)
-        result = self.train_step(optimizer, state, *batch)
-        self._moments[name] = result.state
-        return result.loss
+        return self._train_step(optimizer, state, batch, moved=True, named=name).loss
 
-    def _commit(self, trained: Sequence[Param], values: Sequence[Any], aux: Aux) -> None:
-        state = flatten(aux.state)[0] if self._has_state else []
+    def _commit(self, trained: Sequence[Param], values: Sequence[Any], state: list[Any]) -> None:
+        """Put what a step has given in its place: nothing but assignments."""
         for param, value in zip(trained, values):
-            param.accept(value)
-        with uninterrupted():
-            for param, value in zip(trained, values):
-                param.commit_accepted(value, self._interpreter)
-            self._state_leaves = state
-            self.steps_taken += 1
+            param.commit_accepted(value, self._interpreter, alone=True)
+        self._state_leaves = state if self._has_state else []
+        self.steps_taken += 1
 
     def _program(self, train: bool) -> LossProgram:
         trained = tuple(param.requires_grad for param in self._params)
@@ -309,13 +336,26 @@ class ScalarTrainer:
         batch: tuple[Any, ...],
         arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         *,
-        keep: bool = False,
         promised: bool = True,
         key: tuple[Hashable, ...],
     ) -> Any:
-        """Run a base program on (…, state, batch): on the host, or with `keep` as values of the interpreter.
+        """What a base program gives on (…, state, batch), on the host."""
+        ran, outputs = self._execute(base, batch, arguments, promised=promised, key=key)
+        return unflatten(_structure(ran), [self._host(ref) for ref in outputs])
 
-        `key` tells this trainer's programs apart.
+    def _execute(
+        self,
+        base: Callable[..., Any],
+        batch: tuple[Any, ...],
+        arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        *,
+        promised: bool = True,
+        key: tuple[Hashable, ...],
+        spare: Mapping[int, bool] = MappingProxyType({}),
+    ) -> tuple[BaseProgram, tuple[Any, ...]]:
+        """Run a base program on (…, state, batch): the program, and values of the interpreter, once it is finished.
+
+        `key` tells this trainer's programs apart; `spare` are leaves that may be written over, see `BaseProgram`.
 
         A batch is held to the trainer's contract where it is `promised`: for programs that take what the loss does.
         """
@@ -324,12 +364,10 @@ class ScalarTrainer:
         if promised:
             self._contract.check(batch, arrays, refs, self._validate_batch)
         state = unflatten(self._state_structure, self._state_leaves)
-        trees = arguments((state, unflatten(batch_structure, refs)))
+        leaves, structure = flatten(arguments((state, unflatten(batch_structure, refs))))
         trained = tuple(param.requires_grad for param in self._params)
-        outputs, structure = execute_on_trees(
-            self._interpreter, base, trees, self.options, self.steps_taken, (*key, trained)
-        )
-        return unflatten(structure, outputs if keep else [self._host(ref) for ref in outputs])
+        program = BaseProgram(base, structure, (*key, trained), spare)
+        return program, execute_watched(self._interpreter, program, tuple(leaves), self.options, self.steps_taken)
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
@@ -390,6 +428,12 @@ _NAMED: dict[str, Optimizer] = {"sgd": optim.sgd(), "adam": optim.adam(), "adamw
 
 def _interpreter(options: Options) -> BaseInterpreter[Any]:
     return watched(make_interpreter(options), options)
+
+
+def _structure(ran: BaseProgram) -> Structure:
+    """That of what a program returned."""
+    assert ran.result is not None
+    return ran.result
 
 
 def _type_spec(value: Any) -> Spec:

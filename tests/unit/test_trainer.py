@@ -206,8 +206,8 @@ def test_an_interrupt_between_two_commits_leaves_a_whole_step() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._param, name)
 
-        def commit_accepted(self, value: Any, interpreter: Any) -> None:
-            commit(self._param, value, interpreter)
+        def commit_accepted(self, value: Any, interpreter: Any, *, alone: bool) -> None:
+            commit(self._param, value, interpreter, alone=alone)
             calls.append(self._param.name)
             signal.raise_signal(signal.SIGINT)
 

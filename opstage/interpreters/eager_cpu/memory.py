@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -19,3 +21,22 @@ def keep_freed_memory() -> None:
     "M_MMAP_THRESHOLD"). So one is freed here. No page of it is touched; other C libraries are not affected.
     """
     np.empty(_LARGEST, np.uint8)
+
+
+def give_back_freed_memory() -> None:
+    """Have glibc give the system what it keeps of freed blocks, before much is asked for at one time.
+
+    A large request is mapped anew and so leaves the heap as it is: what was freed there, such as the arrays from which
+    a model was made, would stay resident beside it. Other C libraries are not affected.
+    """
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(("malloc_trim", ctypes.CDLL(None)))
+    except (AttributeError, OSError, TypeError):  # another C library; there the process itself is no library
+        return None

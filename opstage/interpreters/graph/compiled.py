@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, final
 
 import numpy as np
@@ -90,14 +90,30 @@ class CompiledOps(HostArrays):
         self, program: Callable[..., tuple[Array, ...]], refs: tuple[Array, ...], step: int = 0
     ) -> tuple[Array, ...]:
         with self._lock:
-            key = program.key if isinstance(program, BaseProgram) else None
-            entry = self._entry(program, tuple([TensorType(r.shape, r.dtype) for r in refs]), key)
-            if isinstance(program, BaseProgram):
-                program.result = entry.result
-            return entry.executor.run(refs, step)
+            types = tuple([TensorType(r.shape, r.dtype) for r in refs])
+            if not isinstance(program, BaseProgram):
+                return self._entry(program, types, None).executor.run(refs, step)
+            spare = frozenset(program.spare)
+            entry = self._entry(program, types, None if program.key is None else (program.key, spare), spare=spare)
+            program.result = entry.result
+            if not spare:
+                return entry.executor.run(refs, step)
+            outputs, finish = entry.executor.start(refs, step, {i for i, free in program.spare.items() if free})
+
+            def finish_alone() -> None:
+                with self._lock:
+                    finish()
+
+            program.finish = finish_alone
+            return outputs
 
     def _entry(
-        self, program: Callable[..., Any], types: tuple[TensorType, ...], key: Hashable, what: str = ""
+        self,
+        program: Callable[..., Any],
+        types: tuple[TensorType, ...],
+        key: Hashable,
+        what: str = "",
+        spare: Collection[int] = (),
     ) -> _Entry:
         try:
             entry = self._programs.get((key, types)) if key is not None else None
@@ -108,7 +124,9 @@ class CompiledOps(HostArrays):
             return entry
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
         graph = record(program, types, self.dtype, self.seed)
-        entry = _Entry(Executor(graph, self.options), program.result if isinstance(program, BaseProgram) else None)
+        entry = _Entry(
+            Executor(graph, self.options, spare), program.result if isinstance(program, BaseProgram) else None
+        )
         if key is not None:
             self._programs[key, types] = entry
             while len(self._programs) > _PROGRAMS_KEPT:

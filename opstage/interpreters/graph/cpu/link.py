@@ -44,6 +44,7 @@ class Linked:
         "_offsets",
         "_starts",
         "_segments",
+        "_split",
         "_inner",
     )
 
@@ -98,17 +99,23 @@ class Linked:
         table = np.array(patches, np.int64).reshape(-1, 3)
         self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
         self._starts = starts
-        self._segments = self._scheduled()
+        self._segments, self._split = self._scheduled()
 
-    def _scheduled(self, *, alone: bool = False) -> list[Schedule | HostStep | LoopStep]:
-        """The steps in their order, those in machine code together as far as they follow each other unless `alone`."""
+    def _scheduled(self, *, alone: bool = False) -> tuple[list[Schedule | HostStep | LoopStep], int]:
+        """The steps in their order, those in machine code together as far as they follow each other unless `alone`.
+
+        And with which of them the plan's second part begins.
+        """
+        split = None
         segments: list[Schedule | HostStep | LoopStep] = []
         native: list[Step] = []
         arguments = self._words.view(np.uint64)
-        for start, step in zip(self._starts, self.plan.steps):
-            if native and (alone or not isinstance(step, NativeStep)):
+        for i, (start, step) in enumerate(zip(self._starts, self.plan.steps)):
+            if native and (alone or not isinstance(step, NativeStep) or i == self.plan.split):
                 segments.append(Schedule(native))
                 native = []
+            if i == self.plan.split:
+                split = len(segments)
             if isinstance(step, NativeStep):
                 assert isinstance(step.loop.kernel, Kernel)
                 mine = arguments[start : start + len(step.loop.words)]
@@ -117,7 +124,7 @@ class Linked:
                 segments.append(step)
         if native:
             segments.append(Schedule(native))
-        return segments
+        return segments, len(segments) if split is None else split
 
     def _placed(self, word: Address) -> tuple[int, int]:
         """A slot that has memory of its own, and the bytes from there on."""
@@ -139,19 +146,29 @@ class Linked:
 
     def run(self, moving: Sequence[Array]) -> None:
         """Do everything, with these packed arrays as inputs and results."""
-        if len(self._patches):
-            self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
-        for segment in self._segments:
-            self._do(segment, moving)
+        self.begin(moving)
+        self.end(moving)
 
-    def run_timed(self, moving: Sequence[Array], seconds: list[float]) -> None:
-        """As `run`, but each step of the plan by itself; what it took is added to its entry in `seconds`."""
+    def begin(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
+        """Do what comes before the first step that writes over an input.
+
+        With `seconds` each step of the plan is done by itself; what it took is added to its entry there.
+        """
         if len(self._patches):
             self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
-        for i, step in enumerate(self._scheduled(alone=True)):
-            begin = perf_counter()
-            self._do(step, moving)
-            seconds[i] += perf_counter() - begin
+        self._do_part(moving, seconds, second=False)
+
+    def end(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
+        """Do the rest, which cannot fail, on the same arrays."""
+        self._do_part(moving, seconds, second=True)
+
+    def _do_part(self, moving: Sequence[Array], seconds: list[float] | None, *, second: bool) -> None:
+        segments, split = (self._segments, self._split) if seconds is None else self._scheduled(alone=True)
+        for i in range(split, len(segments)) if second else range(split):
+            since = perf_counter()
+            self._do(segments[i], moving)
+            if seconds is not None:
+                seconds[i] += perf_counter() - since
 
     def _do(self, segment: Schedule | HostStep | LoopStep, moving: Sequence[Array]) -> None:
         if isinstance(segment, Schedule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -18,7 +18,8 @@ from .clusters import Level, Unit, gather
 from .legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
-from .source import Loop, Room, cluster_loop, overwritable, total_loop
+from .source import ErrorFlag, Loop, Room, cluster_loop, overwritable, total_loop
+from .spare import written_over
 from .texts import Text, compile_texts
 
 Array = npt.NDArray[Any]
@@ -55,28 +56,44 @@ class Plan:
     """What is done, and where everything lies; the kernels of clusters are texts until they are compiled.
 
     offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
-    outputs     roots that are results, each a buffer of its own
+    results     roots that are results, each a buffer of its own, but for those
+    over        that are written over an input: the input of each
+    split       the first step that writes over an input; from there on no step can fail
     """
 
-    def __init__(self, body: Body, *, own_outputs: bool = False):
-        """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another."""
+    def __init__(self, body: Body, *, own_outputs: bool = False, spare: Collection[int] = ()):
+        """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another.
+
+        `spare` are the positions of inputs that may be written over.
+        """
         self.legal = legal = Legal(body, own_outputs=own_outputs)
         self.units = gather(legal)
         self.results = dict.fromkeys(
             legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views
         )
-        made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
-        self.results = {root: None for root in self.results if root in made}
+        written = {slot for unit in self.units for e in unit.equations for slot in e.outputs}
+        self.results = {root: None for root in self.results if root in written}
         read = self._read_by()
-        self.steps: list[NativeStep | HostStep | LoopStep] = []
+        lowered = [self._lower(unit, number, read) for number, unit in enumerate(self.units)]
+        fallible = [number for number, steps in enumerate(lowered) if any(map(_may_fail, steps))]
+        inputs = {legal.body.inputs[position] for position in spare}
+        self.over, order = written_over(legal, self.units, read, self.results, inputs, fallible)
+        self.units = [self.units[number] for number in order]
+        self.steps: list[NativeStep | HostStep | LoopStep] = [
+            step._replace(unit=number) for number, before in enumerate(order) for step in lowered[before]
+        ]
+        made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
+        writing = {made[slot] for slot in self.over}
+        self.split = next((i for i, step in enumerate(self.steps) if step.unit in writing), len(self.steps))
+        read = self._read_by()
         items: list[Item] = []
-        for number, unit in enumerate(self.units):
-            loops = self._lower(unit, number, read)
-            for loop in loops:
-                rooms = {word.key: word for word in loop.words if isinstance(word, Room)}
+        for step in self.steps:
+            if isinstance(step, LoopStep):
+                items += _rooms_of_a_loop(step)
+            elif isinstance(step, NativeStep):
+                number = step.unit
+                rooms = {word.key: word for word in step.loop.words if isinstance(word, Room)}
                 items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
-            if self.steps and isinstance(self.steps[-1], LoopStep) and self.steps[-1].unit == number:
-                items += _rooms_of_a_loop(self.steps[-1])
         begun: dict[int, list[int]] = {}  # when the parts of a whole are written
         for slot, part in legal.parts.items():
             begun.setdefault(part.whole, []).append(made[slot])
@@ -149,7 +166,8 @@ class Plan:
             return False
         return not readers - {number}
 
-    def _lower(self, unit: Unit, number: int, read: dict[int, set[int]]) -> list[Loop]:
+    def _lower(self, unit: Unit, number: int, read: dict[int, set[int]]) -> list[NativeStep | HostStep | LoopStep]:
+        """The steps of a unit."""
         legal = self.legal
         if unit.cluster is None:
             (e,) = unit.equations
@@ -160,13 +178,10 @@ class Plan:
                 product = product_loop(legal, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
             if by_hand is None and e.primitive is SCAN and _turns(legal, e):
-                self.steps.append(LoopStep(e, Plan(e.static["body"], own_outputs=True), number))
-                return []
+                return [LoopStep(e, Plan(e.static["body"], own_outputs=True), number)]
             if by_hand is None:
-                self.steps.append(HostStep(e, number))
-                return []
-            self.steps += [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
-            return [loop for loop, _ in by_hand]
+                return [HostStep(e, number)]
+            return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
         stored = {
             slot
             for slot in unit.cluster.levels
@@ -174,15 +189,18 @@ class Plan:
         }
         loop = cluster_loop(unit.cluster, unit.equations, stored)
         parallel = unit.cluster.size >= _FEW and loop.tasks > 1
-        self.steps.append(NativeStep(loop, parallel, number))
-        loops = [loop]
+        steps: list[NativeStep | HostStep | LoopStep] = [NativeStep(loop, parallel, number)]
         for room, slot in loop.totals:
             dtype = dtype_name(legal.types[slot].dtype)
             count = int(np.prod(legal.views[slot].shape))
             total = total_loop(room, slot, count, workers() if parallel else 1, dtype)
-            self.steps.append(NativeStep(total, False, number))
-            loops.append(total)
-        return loops
+            steps.append(NativeStep(total, False, number))
+        return steps
+
+
+def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
+    """Whether it may find an index out of range, or is Python, in which anything may happen."""
+    return not isinstance(step, NativeStep) or any(isinstance(word, ErrorFlag) for word in step.loop.words)
 
 
 def _turns(legal: Legal, e: Equation) -> bool:
