@@ -77,7 +77,6 @@ def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -
             raise UsageError("--where speaks of no input; give one with --input 'x: B 64'")
         spec, every = inputs[first], dict.fromkeys((*inputs[first].where, *asked.where))
         inputs[first] = Spec(spec.shape, spec.dtype, tuple(every))
-        object.__setattr__(inputs[first], "source", spec.source)
     params: Any = own.params
     if asked.params is not None and asked.param:
         raise UsageError("--param and --params both give the parameters; leave one of them out")
