@@ -149,6 +149,14 @@ class ValidationError(UsageError):
         self.report = report
 
 
+class ProgramWarning(UserWarning):
+    """What the shape checker finds odd in a program that it lets run; `finding` is the same as data."""
+
+    def __init__(self, message: str, finding: object = None):
+        super().__init__(message)
+        self.finding = finding
+
+
 class ProgramError(OpstageError, TypeError):
     """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is no ref."""
 

@@ -7,6 +7,7 @@ and state beside the old ones, and only `_commit`, which an interrupt cannot cut
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,8 +21,8 @@ from ..interpreters.base_program import BaseProgram
 from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
-from ..interpreters.shape_check import Contract, Report
-from ..ops.errors import UsageError, ValidationError
+from ..interpreters.shape_check import Contract, Finding, Report
+from ..ops.errors import ProgramWarning, UsageError, ValidationError
 from ..ops.spec import Spec, as_specs
 from ..ops.trees import Structure, align, flatten, paths, structure_paths, unflatten
 from ..ops.types import dtype_name
@@ -85,6 +86,7 @@ class ScalarTrainer:
         self._state_leaves = [self._interpreter.put(leaf) for leaf in self._state_leaves]
         self._contract = Contract(specs, batch_names(loss, specs, skip=3 if self._has_state else 2))
         self._moments: dict[str, OptimizerState] = {}
+        self._warned: set[tuple[Hashable, ...]] = set()
         if options.validate and specs:
             self._validate(specs)
 
@@ -387,7 +389,20 @@ class ScalarTrainer:
         report = self.report(*specs)
         if not report.ok:
             raise ValidationError(str(report), report)
+        for finding in report.warnings:
+            self._warn(finding)
         self._contract.assume(report.conditions)
+
+    def _warn(self, finding: Finding) -> None:
+        """A Python warning at the user's line, once for each, however many shapes of batches come."""
+        key = (finding.rule, finding.op, finding.source)
+        if key not in self._warned:
+            self._warned.add(key)
+            warning, source = ProgramWarning(str(finding), finding), finding.source
+            if source is None:
+                warnings.warn(warning, stacklevel=2)
+            else:
+                warnings.warn_explicit(warning, None, source.file, source.line)
 
     def _validate_batch(self, batch: tuple[Any, ...]) -> None:
         if self.options.validate:
@@ -412,7 +427,8 @@ def scalar_trainer(
     state           for a loss with state, `(ops, params, state, *batch) -> (loss, Aux(state=…))`, its first value
     clip            a program (ops, gradients) -> gradients, see opstage.optim.clip
 
-    With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report.
+    With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report. What
+    is merely odd, such as a parameter that never reaches the loss, is a ProgramWarning.
     """
     return ScalarTrainer(loss, params, specs, options if options is not None else Options(), requires_grad, state, clip)
 

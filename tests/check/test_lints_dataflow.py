@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import opstage
@@ -287,6 +288,20 @@ def test_results_that_are_arguments() -> None:
         return params["w"], x
 
     assert checked(PARAMETER, same, specs(w="3"), X) == []
+
+
+def test_a_trainer_warns_once_at_the_line_of_the_user() -> None:
+    params = {name: np.zeros((8, 8), np.float32) for name in ("wq", "wk")}
+    with pytest.warns(opstage.ProgramWarning, match="read params.wk in one of the two places") as caught:
+        trainer = opstage.scalar_trainer(attention, params)
+        trainer.step(0.1, np.ones((2, 8), np.float32))
+        trainer.step(0.1, np.ones((3, 8), np.float32))
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert isinstance(warning.message, opstage.ProgramWarning)
+    finding = warning.message.finding
+    assert isinstance(finding, Finding) and finding.source is not None
+    assert finding.rule == PARAMETER and warning.lineno == finding.source.line
 
 
 def test_symbolic_parameters_are_compared_by_their_names() -> None:
