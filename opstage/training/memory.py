@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, final
 
-from ..interpreters.graph.explain import explain
+import numpy as np
+
+from ..interpreters.graph.cpu.optimise import optimise
+from ..interpreters.graph.cpu.plan import LoopStep, NativeStep, Plan
+from ..interpreters.graph.cpu.source import Address
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps, parse_bytes, show_bytes
 from ..models import Model
@@ -131,15 +135,38 @@ class StepMemory:
         return history
 
     def _compiled(self, sizes: Mapping[str, int]) -> Memory:
-        """What the plan of the compiled step says, beside what comes in."""
+        """What the plan of the compiled step says, beside what comes in.
+
+        A training loop lets a step write over the parameters and slots that it moves on.
+        """
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
-        planned = explain(graph).memory
+        moved = [i for i, name in enumerate(self.layout.names) if _kind(name) in (Kind.PARAMETERS, Kind.OPTIMIZER)]
+        plan = Plan(optimise(graph)[0].body, spare=moved)
         given = dict.fromkeys((kind.name.lower() for kind in (*_KINDS.values(), Kind.BATCH)), 0)
         for type_, name in zip(types, self.layout.names):
-            nbytes: Any = type_.nbytes
-            given[_kind(name).name.lower()] += nbytes
-        return Memory(**given, results=planned.results, arena=planned.arena)
+            given[_kind(name).name.lower()] += _nbytes(type_)
+        results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
+        return Memory(**given, results=results, workspace=_tables(plan), arena=plan.arena_bytes)
+
+
+def _tables(plan: Plan) -> int:
+    """Bytes of the constants and of the addresses by which machine code finds its arguments, three words for each that
+    moves from call to call."""
+    moving = {*plan.legal.body.inputs, *plan.results}
+    total = sum(np.asarray(constant).nbytes for constant in plan.legal.constants.values())
+    for step in plan.steps:
+        total += 24
+        if isinstance(step, LoopStep):
+            total += _tables(step.plan)
+        elif isinstance(step, NativeStep):
+            total += sum(32 if isinstance(word, Address) and word[0] in moving else 8 for word in step.loop.words)
+    return total
+
+
+def _nbytes(type_: TensorType) -> int:
+    nbytes: Any = type_.nbytes
+    return int(nbytes)
 
 
 def _kind(name: str) -> Kind:

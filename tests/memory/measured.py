@@ -37,16 +37,17 @@ def measured_peak(model: Model, sizes: Mapping[str, int], optimizer: Optimizer, 
         return scalar_trainer(model.loss, params, *model.batch, options=options, state=state)
 
     before = trainer()
-    before.step_with(optimizer, before.init_optim(optimizer), *batch_of(model, sizes))  # machine code is made
+    before.advance(optimizer, before.init_optim(optimizer), *batch_of(model, sizes))  # machine code is made
     del before
     gc.collect()
     forget_workspace()
     with Counted() as count:
         counted, batch = trainer(), batch_of(model, sizes)
-        held = counted.step_with(optimizer, counted.init_optim(optimizer), *batch)
+        held = counted.init_optim(optimizer)
+        counted.advance(optimizer, held, *batch)
         count.peak = count.live
         for _ in range(2):
-            held = counted.step_with(optimizer, held, *batch)
+            counted.advance(optimizer, held, *batch)
         return count.peak
 
 
