@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 from ..api import check, with_train
@@ -16,9 +17,10 @@ from ..ops.program import Aux
 from ..ops.spec import Spec
 from ..ops.types import FLOAT32, TensorType, is_float
 from ..options import Options
+from .layout import StepLayout
 from .optim import Optimizer
 from .parameter_specs import parameter_specs
-from .validate import check_step
+from .validate import report_on, training_layout
 
 FORWARD = "the forward pass"
 STEP = "one training step"
@@ -34,6 +36,7 @@ class Checked:
     what            `FORWARD` or `STEP`
     params, state   trees of Specs, None without any
     batch           the Spec of every tensor of the batch by path
+    layout          of a step, what it takes; its memory is predicted from that
     """
 
     report: Report
@@ -41,6 +44,7 @@ class Checked:
     params: Any
     state: Any
     batch: Mapping[str, Spec]
+    layout: StepLayout | None = None
 
 
 def check_program(
@@ -75,10 +79,9 @@ def check_program(
         if bound.params is None:
             forward = replace(forward, parameters=0, history=replace(forward.history, parameters=0))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
-    report = check_step(
-        bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state, options=options
-    )
-    return Checked(_complete(report, program, name), STEP, bound.params, bound.state, batch)
+    layout = partial(training_layout, bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state)
+    report, made = report_on(lambda chosen: layout(options=chosen), options)
+    return Checked(_complete(report, program, name), STEP, bound.params, bound.state, batch, made)
 
 
 def line_of(program: Any) -> SourceLine | None:

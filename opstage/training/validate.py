@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..api import argument_paths, with_train
@@ -35,21 +36,20 @@ def check_step(
     of Specs, arrays, declared parameters and tuples of sizes. The optimizer is SGD if none is given, whose update has
     the shapes of every other. Raises nothing: what is wrong is in the report.
     """
+    step = partial(training_layout, optimizer=optimizer, state=state, requires_grad=requires_grad, clip=clip)
+    return report_on(lambda chosen: step(loss, params, *batch, options=chosen), options)[0]
+
+
+def report_on(
+    layout: Callable[[Options], StepLayout], options: Options | None = None
+) -> tuple[Report, StepLayout | None]:
+    """The report on the step that `layout(options)` lays out, and that; None where it cannot be."""
     options = options if options is not None else Options()
     try:
-        layout = training_layout(
-            loss,
-            params,
-            *batch,
-            optimizer=optimizer,
-            state=state,
-            options=options,
-            requires_grad=requires_grad,
-            clip=clip,
-        )
+        made = layout(options)
     except OpstageError as error:
-        return unusable("Spec", error, options)
-    return check_layout(layout, options)
+        return unusable("Spec", error, options), None
+    return check_layout(made, options), made
 
 
 def check_layout(layout: StepLayout, options: Options) -> Report:

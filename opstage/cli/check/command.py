@@ -63,6 +63,8 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--runs-on", is_flag=True, help="Say on which interpreters, in which dtypes and whether in ONNX it runs.")
 @click.option("--table", is_flag=True, help="Add what each block and each op costs.")
 @click.option("--at", metavar="B=32,…", default="", help="Sizes for the named dims: costs are numbers then.")
+@click.option("--memory", is_flag=True, help="Add the tensor memory that a step takes, per interpreter.")
+@click.option("--max-memory", metavar="SIZE", help="Find the largest size that fits; an error where nothing does.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."
 )

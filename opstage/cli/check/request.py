@@ -17,6 +17,7 @@ class Asked:
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
     options         what flags set among the `Options`
+    max_memory      an amount such as 24GiB
     columns         how wide the terminal is that the output is for, None for a file
     """
 
@@ -36,6 +37,8 @@ class Asked:
     runs_on: bool = False
     table: bool = False
     at: str = ""
+    memory: bool = False
+    max_memory: str | None = None
     columns: int | None = None
 
 

@@ -19,6 +19,7 @@ from ...training.checkpoint_header import check_checkpoint
 from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from ..flags import read_sizes
+from .memory import memory_section
 from .request import Asked
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon")
@@ -34,7 +35,7 @@ def completed(
 
     A part that is added gets its flag in `command.py` and `Asked`, and a function here.
     """
-    report = _at(checked.report, asked.at)
+    report = checked.report if _leaves_one_open(checked, asked) else _at(checked.report, asked.at)
     if asked.strict:
         report = report.strict()
     errors = (*report.errors, *found, *_stored(checked, options, asked))
@@ -43,7 +44,17 @@ def completed(
         sections.append(_where_it_runs(report, options))
     if asked.table:
         sections.append(_table(report, asked.columns))
+    if (asked.memory or asked.max_memory is not None) and report.ok:
+        section, too_large = memory_section(checked, options, read_sizes(asked.at), asked.max_memory)
+        sections.append(section)
+        errors = (*errors, *too_large)
     return replace(report, errors=errors), sections
+
+
+def _leaves_one_open(checked: Checked, asked: Asked) -> bool:
+    """Whether `--at` has all sizes but one, which `--max-memory` is to find."""
+    names = checked.report.history.scope.names
+    return asked.max_memory is not None and len(names) - len(read_sizes(asked.at)) == 1
 
 
 def _at(report: Report, text: str) -> Report:

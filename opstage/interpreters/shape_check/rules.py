@@ -12,6 +12,7 @@ RULES: dict[str, str] = {
     "spec": "A Spec cannot be read, or its constraints contradict each other.",
     "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
     "batch": "Data do not fit the declared shapes of the batch.",
+    "memory": "A step takes more memory than it may.",
     "program": "The program broke a rule of refs, or raised an error of its own.",
     **{lint.rule: lint.about for lint in LINTS},
 }

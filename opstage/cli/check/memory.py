@@ -1,0 +1,74 @@
+"""The tensor memory of the checked step on each interpreter, and the largest size that fits into a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...interpreters.shape_check import Finding
+from ...interpreters.shape_check.formats import Section
+from ...interpreters.shape_check.memory import parse_bytes, show_bytes
+from ...ops.errors import UsageError
+from ...options import Options
+from ...training.program_check import Checked
+from ...training.sizes import dim_names
+
+BACKENDS = ("eager", "compiled")
+
+
+def memory_section(
+    checked: Checked, options: Options, sizes: Mapping[str, int], most: str | None
+) -> tuple[Section, tuple[Finding, ...]]:
+    """The memory per interpreter at `sizes`, as a formula where one is missing; and findings where it exceeds `most`.
+
+    With `most` and one size left open, the largest that fits. Raises UsageError for a forward pass, and for `most` with
+    more than one size open.
+    """
+    from ...training.memory import StepMemory  # with the planner of the compiled interpreter
+
+    if checked.layout is None:
+        raise UsageError("memory is predicted for a whole training step; leave --forward and --eval out")
+    given = {name: size for name, size in sizes.items() if name in dim_names(checked.layout.specs)}
+    limit = None if most is None else parse_bytes(most)
+    lines, data, findings = ["memory of tensors in a step:"], [], []
+    for backend in BACKENDS:
+        step = StepMemory(checked.layout, options.replace(backend=backend))
+        open_ = [name for name in step.names if name not in given]
+        entry: dict[str, Any] = {"interpreter": f"{backend} on cpu", "sizes": dict(given)}
+        if open_ and backend == "eager":
+            entry["peak_bytes"] = str(step.formula(**given))
+        if not open_:
+            memory = step.at(**given)
+            entry["peak_bytes"] = memory.peak
+            if limit is not None and memory.peak > limit:
+                findings.append(_too_large(backend, memory.peak, given, limit))
+        elif limit is not None:
+            if len(open_) > 1:
+                raise UsageError(
+                    f"--max-memory finds one size, and {', '.join(open_)} are open: give the others by --at, "
+                    f"for instance --at {','.join(f'{name}=…' for name in open_[1:])}"
+                )
+            try:
+                entry["largest"] = {open_[0]: step.largest(open_[0], limit, **given)}
+            except UsageError as error:
+                findings.append(Finding("memory", f"{backend} on cpu: {error}", rule="memory"))
+        lines += _lines(entry, most)
+        data.append(entry)
+    return Section("memory", data, "\n".join(lines)), tuple(findings)
+
+
+def _lines(entry: Mapping[str, Any], most: str | None) -> list[str]:
+    peak = entry.get("peak_bytes")
+    at = ", ".join(f"{name}={size}" for name, size in entry["sizes"].items())
+    shown = show_bytes(peak) if isinstance(peak, int) else peak if peak is not None else "planned at numbers, give --at"
+    where = f" at {at}" if at else ""
+    lines = [] if peak is None and "largest" in entry else [f"  {entry['interpreter']:<20} {shown}{where}"]
+    for name, size in entry.get("largest", {}).items():
+        lines.append(f"  {entry['interpreter']:<20} {name}={size} is the largest that fits {most}{where}")
+    return lines
+
+
+def _too_large(backend: str, peak: int, sizes: Mapping[str, int], limit: int) -> Finding:
+    at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    reason = f"{backend} on cpu: a step takes {show_bytes(peak)} of tensors at {at}, more than {show_bytes(limit)}"
+    return Finding("memory", reason, rule="memory", fix=f"leave one of {', '.join(sizes)} open to find what fits")

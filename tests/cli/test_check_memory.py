@@ -1,0 +1,65 @@
+"""`opstage check --memory` and `--max-memory`: the memory of a step, and the largest size that fits."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from opstage.models import model
+from opstage.options import Options
+from opstage.training import optim
+from opstage.training.memory import model_memory
+from tests.cli.conftest import Command
+
+
+def predicted(backend: str, **sizes: int) -> int:
+    return model_memory(model("mlp"), optim.sgd(), Options(backend=backend)).at(**sizes).peak  # type: ignore[arg-type]
+
+
+def test_memory_is_told_per_interpreter(opstage: Command) -> None:
+    code, out, err = opstage("check", "mlp", "--memory", "--at", "B=64", "--format", "json")
+    assert (code, err) == (0, "")
+    (target,) = json.loads(out)["targets"]
+    entries = {entry["interpreter"]: entry for entry in target["sections"]["memory"]["data"]}
+    assert {name: entry["peak_bytes"] for name, entry in entries.items()} == {
+        "eager on cpu": predicted("eager", B=64),
+        "compiled on cpu": predicted("compiled", B=64),
+    }
+
+
+def test_without_a_size_it_is_a_formula(opstage: Command) -> None:
+    code, out, _ = opstage("check", "mlp", "--memory")
+    assert code == 0
+    assert re.search(r"eager on cpu +max\(.*\*B \+ \d", out), out
+    assert "planned at numbers, give --at" in out
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_the_largest_size_fits_and_one_more_does_not(opstage: Command, backend: str) -> None:
+    code, out, _ = opstage("check", "mlp", "--max-memory", "64MiB")
+    assert code == 0
+    found = re.search(rf"{backend} on cpu +B=(\d+) is the largest that fits 64MiB", out)
+    assert found is not None, out
+    size = int(found[1])
+    assert predicted(backend, B=size) <= 64 * 2**20 < predicted(backend, B=size + 1)
+
+
+def test_a_step_that_takes_too_much_is_an_error(opstage: Command) -> None:
+    code, out, _ = opstage("check", "mlp", "--max-memory", "1MB", "--at", "B=64")
+    assert code == 1
+    assert "of tensors at B=64, more than 976.6 KiB" in " ".join(out.split())
+    code, out, _ = opstage("check", "mlp", "--max-memory", "1kB")
+    assert code == 1 and "not even B=1 fits" in out
+
+
+def test_one_size_is_looked_for(opstage: Command) -> None:
+    code, _, err = opstage("check", "gpt", "--max-memory", "2GiB")
+    assert code == 2 and "B, T are open" in err
+    code, out, _ = opstage("check", "gpt", "--max-memory", "2GiB", "--at", "T=64")
+    assert code == 0 and "is the largest that fits 2GiB at T=64" in out
+    code, _, err = opstage("check", "mlp", "--forward", "--memory")
+    assert code == 2 and "whole training step" in err
+    code, _, err = opstage("check", "mlp", "--max-memory", "plenty")
+    assert code == 2 and "plenty" in err
