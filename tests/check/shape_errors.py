@@ -107,10 +107,11 @@ def _summary(reports: dict[str, Report], texts: dict[str, str], answers: dict[st
         rows.append(f"| {name} | {len(said)} | {len(shared) - len(said)} | {lines:.0f} | {where} |")
     kinds = len({bug.kind for bug in BUGS.values()})
     models = len({bug.model for bug in BUGS.values()})
-    every = sum(bool(report.errors) for report in reports.values())
+    warned = sum(not report.errors for report in reports.values())
+    every = sum(bool(report.findings) for report in reports.values())
     return (
-        f"Of {len(BUGS)} mistakes of {kinds} kinds in {models} models Opstage finds {every}; {len(shared)} of them "
-        "were put to the peers too:\n\n"
+        f"Of {len(BUGS)} mistakes of {kinds} kinds in {models} models Opstage finds {every}, {warned} of them by a "
+        f"warning; {len(shared)} were put to the peers too:\n\n"
         + "\n".join(rows)
         + "\n\nThe peers stop at the first error; Opstage goes on, and leaves out what follows from one.\n"
     )

@@ -156,7 +156,10 @@ def counterexample(finding: Finding, model: Model) -> dict[str, int]:
     raise AssertionError(f"no allowed sizes have {at}")
 
 
-@pytest.mark.parametrize("bug", BUGS.values(), ids=list(BUGS))
+REFUTED = {name: bug for name, bug in BUGS.items() if bug.verdict == "refuted"}
+
+
+@pytest.mark.parametrize("bug", REFUTED.values(), ids=list(REFUTED))
 def test_what_is_refuted_fails_at_its_counterexample(bug: Bug, tmp_path: Path) -> None:
     model = bug.build(tmp_path)
     finding = step_report(model).errors[0]
@@ -164,7 +167,7 @@ def test_what_is_refuted_fails_at_its_counterexample(bug: Bug, tmp_path: Path) -
     assert run_step(model, sizes) is not None, (sizes, str(finding))
 
 
-@pytest.mark.parametrize("bug", BUGS.values(), ids=list(BUGS))
+@pytest.mark.parametrize("bug", REFUTED.values(), ids=list(REFUTED))
 def test_a_suggested_constraint_mends_the_call(bug: Bug, tmp_path: Path) -> None:
     model = bug.build(tmp_path)
     finding = step_report(model).errors[0]

@@ -68,9 +68,13 @@ class Bug:
         """The name of the module that has the mistake."""
         return self.file or self.model
 
+    def source_of_module(self) -> str:
+        """The right module's text."""
+        return (MODELS / f"{self.module}.py").read_text()
+
     def source(self) -> str:
         """The wrong module's text; the right one must have `old` exactly once."""
-        text = (MODELS / f"{self.module}.py").read_text()
+        text = self.source_of_module()
         count = text.count(self.old)
         assert count == 1, f"{self.name}: {self.module}.py has {self.old!r} {count} times"
         return text.replace(self.old, self.new)

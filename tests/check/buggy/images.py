@@ -323,6 +323,16 @@ IMAGES = (
         at="grown = ops.conv_transpose(",
     ),
     Bug(
+        "unet-targets-stretched",
+        "wrong rank",
+        "return ops.mse_loss(denoise(ops, params, x, config=config), y)",
+        "return ops.reduce_mean((denoise(ops, params, x, config=config) - ops.squeeze(y, axis=1)) ** 2)",
+        op="sub",
+        says="both operands are stretched: (B, 1, 8, 12) and (B, 8, 12) become (B, B, 8, 12)",
+        fix="give both one shape, (B, 8, 12)",
+        verdict="warning",
+    ),
+    Bug(
         "unet-loss-per-image",
         "loss is not a scalar",
         "return ops.mse_loss(denoise(ops, params, x, config=config), y)",

@@ -15,6 +15,7 @@ def test_found(bug: Bug, tmp_path: Path) -> None:
     report = bug.report(tmp_path)
     found = report.errors if bug.verdict == "refuted" else report.findings
     assert len(found) == bug.errors, report
+    assert report.ok == (bug.verdict != "refuted")
     first = found[0]
     assert first.severity == ("warning" if bug.verdict == "warning" else "error")
     assert first.op == bug.op and bug.says in first.reason, report
