@@ -210,3 +210,24 @@ def test_verdicts_are_true_at_the_ends(program: Program) -> None:
 def test_verdicts_of_many_programs_are_true_at_the_ends(program: Program) -> None:
     true_at_the_ends(program)
     verdicts_come_true(program, 4)
+
+
+def test_an_undecided_relation_is_where_a_run_fails() -> None:
+    """9³ = 6³ + 8³ + 1 is the least near miss of Fermat's last theorem, and farther off than a check looks."""
+
+    def first(ops: Any, x: Any, y: Any) -> Any:
+        return ops.slice(x, axis=0, start=0, length=y.shape[0])
+
+    x, y = Spec("X**3+Y**3"), Spec("Z**3", where=["Z**3 <= X**3 + Y**3 + 1"])
+    report = opstage.check(first, x, y)
+    (condition,) = report.conditions
+    assert report.ok and str(condition).startswith("Z**3 <= X**3 + Y**3, needed by slice at ")
+    assert condition.holds is not None
+    for a, b, c in ((1, 1, 1), (6, 8, 8), (6, 8, 9), (9, 10, 12)):
+        held = condition.holds({"X": a, "Y": b, "Z": c})
+        try:
+            opstage.run(first, np.zeros(a**3 + b**3), np.zeros(c**3))
+        except OpstageError:
+            assert not held
+        else:
+            assert held
