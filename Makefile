@@ -11,9 +11,10 @@ DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
+COMPILE_STAMP := $(VENV)/.cuda-compile-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow cuda-sim lint docs browser parity shape-errors bench clean
+.PHONY: help train test test-slow cuda-sim cuda-compile lint docs browser parity shape-errors bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 
 cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulator, without a GPU
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/cuda $(ARGS)
+
+cuda-compile: $(COMPILE_STAMP)  ## compile every CUDA kernel to machine code of sm_90, without a GPU
+	NUMBA_ENABLE_CUDASIM=0 $(BIN)/python -m pytest -n 2 -q tests/cuda_compile $(ARGS)
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -91,3 +95,8 @@ $(BENCH_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	rm -f $(VENV)/.run-* $(VENV)/.bench-*
 	touch $@ $(RUN_STAMP)
+
+$(COMPILE_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,cuda-compile]'
+	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.cuda-compile-*
+	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import platform
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,11 +24,11 @@ from typing import Any, NamedTuple
 
 from . import objects
 from .folder import cache_folder, compiled_sources, compiling
+from .kept import read_kept, write_kept
 from .processor import processor
 
 _log = logging.getLogger(__name__)
 _ENTRY = "opstage_kernel"
-_DIGEST_BYTES = 32
 
 
 class Kernel(NamedTuple):
@@ -187,39 +185,12 @@ def _path(key: str) -> Path | None:
     return None if folder is None else folder / f"{key[:32]}.o"
 
 
-def _digest(key: str, code: bytes) -> bytes:
-    """Of the key too: code under another one's name is damage as well."""
-    return hashlib.sha256(key.encode() + code).digest()
-
-
 def _read(key: str) -> bytes | None:
     path = _path(key)
-    if path is None:
-        return None
-    try:
-        kept = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
-    if _digest(key, code) != digest:
-        _log.debug("kept kernel %s is damaged and will be compiled again", path)
-        return None
-    return code
+    return None if path is None else read_kept(path, key)
 
 
 def _write(key: str, code: bytes) -> None:
-    """Keep the code; a disk that is full or read-only only means that the next process compiles it again."""
     path = _path(key)
-    if path is None:
-        return
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                file.write(_digest(key, code) + code)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        _log.debug("kernel not kept at %s: %s", path, error)
+    if path is not None:
+        write_kept(path, key, code)

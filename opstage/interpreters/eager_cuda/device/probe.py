@@ -10,12 +10,16 @@ from ....ops.errors import UsageError
 from .interface import Device
 
 
-@cache
 def find_device() -> Device:
     """The simulator where numba simulates CUDA (NUMBA_ENABLE_CUDASIM=1), else a GPU.
 
     Raises UsageError, naming what is missing and how to get it. Never falls back.
     """
+    return _found()
+
+
+@cache
+def _found() -> Device:
     if find_spec("numba_cuda") is None:
         raise UsageError("device 'cuda' needs the package numba-cuda; install it with: pip install 'opstage[cuda]'")
     from ..language import SIMULATED

@@ -1,0 +1,158 @@
+"""Kernels to machine code of a GPU, without one: Python to PTX by numba-cuda, PTX to a cubin by nvJitLink.
+
+A cubin is kept on disk under the digest of all that decides it: what the kernel computes, its signature, the GPU's
+architecture, and the versions of Python and of the compilers.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import threading
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+from ....ops.errors import UnsupportedError
+from ...native.folder import cache_folder
+from ...native.kept import read_kept, write_kept
+from .content import digest_of
+from .signature import Kernel, Signature, show
+
+ComputeCapability = tuple[int, int]
+
+_COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-nvvm")
+_ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
+_ENVIRONMENT = re.compile(r"^\.common \.global .*NumbaEnv.*\n", re.MULTILINE)  # of Python's, which kernels do not read
+_SHARED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
+_DOUBLE = re.compile(r"\.f64\b")
+
+_compiling = threading.Lock()
+"""numba compiles one function at a time."""
+
+
+class Resources(NamedTuple):
+    """What a kernel takes.
+
+    registers, stack, spilled   of a thread: registers, bytes of its stack, bytes of registers that did not fit
+    shared                      bytes of a block
+    doubles                     instructions with float64
+    """
+
+    registers: int
+    stack: int
+    spilled: int
+    shared: int
+    doubles: int
+
+
+class Compiled(NamedTuple):
+    """A cubin and the name in it of its one kernel."""
+
+    name: str
+    cubin: bytes
+    resources: Resources
+
+
+def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Compiled:
+    """The kernel for a signature, on GPUs of compute capability `cc`, as (9, 0) for sm_90; from disk if it is there.
+
+    Raises UnsupportedError, with the kernel's name and what the compiler said, where it does not compile.
+    """
+    key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), _versions())
+    folder = cache_folder()
+    path = None if folder is None else folder / f"{key[:32]}.cubin"
+    kept = None if path is None else read_kept(path, key)
+    if kept is not None:
+        return _unpacked(kept)
+    with _compiling:
+        compiled = _compiled(kernel, signature, cc)
+    if path is not None:
+        write_kept(path, key, _packed(compiled))
+    return compiled
+
+
+def to_ptx(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> str:
+    """What nvJitLink is given. Raises whatever numba does."""
+    from ..language import cuda
+
+    text, _ = cuda.compile_ptx(kernel, tuple(map(_numba_type, signature)), cc=cc)
+    return str(text)
+
+
+def _compiled(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Compiled:
+    try:
+        name, ptx = _renamed(to_ptx(kernel, signature, cc), kernel)
+        cubin, log = _linked(ptx, cc)
+    except Exception as error:
+        raise UnsupportedError(
+            f"the kernel {show(kernel, signature)} did not compile for sm_{cc[0]}{cc[1]}: {type(error).__name__}: "
+            f"{str(error).strip()}"
+        ) from error
+    return Compiled(name, cubin, resources(log, ptx))
+
+
+def _renamed(ptx: str, kernel: Kernel) -> tuple[str, str]:
+    """The kernel under the name by which profilers show it. Numba's own counts how often it compiled the function."""
+    entry = _ENTRY.search(ptx)
+    assert entry is not None, "PTX without a kernel"
+    name = "opstage_" + re.sub(r"\W", "_", kernel.__name__)
+    return name, _ENVIRONMENT.sub("", ptx).replace(entry[1], name)
+
+
+def _linked(ptx: str, cc: ComputeCapability) -> tuple[bytes, str]:
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", ptxas_options=["-v"])
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    try:
+        cubin = linker.link("cubin").code
+    except Exception as error:
+        raise RuntimeError(f"{error}\n{linker.get_error_log()}") from error
+    return bytes(cubin), linker.get_info_log()
+
+
+def resources(log: str, ptx: str) -> Resources:
+    """What ptxas said of a kernel with the option -v, and its PTX."""
+
+    def number(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, log)))
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        stack=number(r"(\d+) bytes stack frame"),
+        spilled=number(r"(\d+) bytes spill"),
+        shared=sum(map(int, _SHARED.findall(ptx))),  # ptxas gives room to arrays that others might see only when linked
+        doubles=sum(1 for line in ptx.splitlines() if _DOUBLE.search(line) and ".reg" not in line),
+    )
+
+
+def _numba_type(name: str) -> Any:
+    from numba import types
+
+    plain = name.removesuffix("*")
+    type_ = getattr(types, plain)
+    return type_ if plain == name else types.CPointer(type_)
+
+
+@cache
+def _versions() -> str:
+    found = []
+    for name in _COMPILERS:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _packed(compiled: Compiled) -> bytes:
+    """A line that says what it is, and the cubin."""
+    return json.dumps([compiled.name, *compiled.resources]).encode() + b"\n" + compiled.cubin
+
+
+def _unpacked(kept: bytes) -> Compiled:
+    line, _, cubin = kept.partition(b"\n")
+    name, *numbers = json.loads(line)
+    return Compiled(name, cubin, Resources(*numbers))

@@ -1,0 +1,66 @@
+"""Every kernel and signature that the conformance suite's samples and steps of training launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import opstage
+from opstage.interpreters.eager_cuda.device import probe
+from opstage.interpreters.eager_cuda.device.signature import Signature
+from opstage.ops.errors import LocatedError, UsageError
+from opstage.options import Options
+from tests.conformance.harness import inputs, leaves, program_of, random_like
+from tests.conformance.test_derivatives import scalarised
+from tests.samples import SAMPLES
+from tests.samples.sample import Sample
+
+from .recorder import Recorder
+
+CUDA = Options(device="cuda", detect_anomaly=False)
+
+
+@cache
+def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
+    """The ops that launched each kernel, in each of its types."""
+    recorder = Recorder()
+    with mock.patch.object(probe, "_found", lambda: recorder):
+        for sample in SAMPLES:
+            _sample(sample)
+        for name in ("sgd", "adam", "adamw"):
+            _training(getattr(opstage.optim, name)(lr=0.1))
+    return recorder.launches
+
+
+def _sample(sample: Sample) -> None:
+    args = inputs(sample, "float32")
+    with suppress(LocatedError, UsageError):  # what a device has not, tests/cuda sees refused
+        opstage.run(program_of(sample), *args, options=CUDA)
+        if sample.order == 0:
+            return
+        rng = np.random.default_rng(0)
+        outputs = [out for out in leaves(opstage.run(program_of(sample), *args)) if out.dtype.kind == "f"]
+        program = scalarised(sample, [rng.standard_normal(out.shape).astype(np.float32) for out in outputs])
+        opstage.value_and_grad(program, *args, wrt=tuple(range(len(args))), options=CUDA)
+        v = random_like(rng, args)
+        opstage.jvp(program_of(sample), args, v, options=CUDA)
+        if sample.order > 1:
+            opstage.hvp(program, args, v, options=CUDA)
+
+
+def _training(optimizer: Any) -> None:
+    x, y = np.ones((3, 4), np.float32), np.array([0, 1, 1])
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.relu(ops.linear(params["w"], params["b"], x)), y)
+
+    params = {"w": np.ones((2, 4), np.float32), "b": np.zeros(2, np.float32)}
+    trainer = opstage.scalar_trainer(loss, params, options=CUDA)
+    state = trainer.init_optim(optimizer)
+    for _ in range(2):
+        state = trainer.step_with(optimizer, state, x, y)

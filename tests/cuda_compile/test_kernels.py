@@ -1,0 +1,39 @@
+"""Every kernel that the samples launch, to a cubin of sm_90: it links, keeps its registers, and stays in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opstage.interpreters.eager_cuda.device.compile import compile_kernel
+from opstage.interpreters.eager_cuda.device.signature import Signature, show
+from opstage.interpreters.eager_cuda.kernels import KERNELS
+
+from .collect import collected
+
+SM_90 = (9, 0)
+MOST_REGISTERS = 128
+"""Two blocks of 256 threads then run on a multiprocessor at once, which has 65,536 registers."""
+
+REDUCED_BY_A_TABLE = {"sin": 32, "cos": 32}
+"""Bytes of stack: libdevice brings arguments beyond 105,615 into a period with many digits of 2/π, in float64."""
+
+LAUNCHED = sorted(collected(), key=lambda launch: show(*launch))
+
+
+@pytest.mark.parametrize(("kernel", "signature"), LAUNCHED, ids=[show(*launch) for launch in LAUNCHED])
+def test_compiles(kernel: Callable[..., None], signature: Signature) -> None:
+    compiled = compile_kernel(kernel, signature, SM_90)
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert compiled.name.encode() in compiled.cubin
+    resources = compiled.resources
+    assert 0 < resources.registers <= MOST_REGISTERS, resources
+    assert (resources.spilled, resources.stack) == (0, REDUCED_BY_A_TABLE.get(kernel.__name__, 0)), resources
+    if kernel.__name__ not in REDUCED_BY_A_TABLE:
+        assert resources.doubles == 0, "float64 on the way: a Python number met a float32"
+
+
+def test_the_samples_reach_every_op_with_a_kernel_of_its_own() -> None:
+    reached = set().union(*collected().values())
+    assert {primitive.name for primitive in KERNELS} - reached == {"detach", "reshape"}  # these launch nothing

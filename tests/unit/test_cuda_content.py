@@ -1,0 +1,51 @@
+"""The digest of what a kernel computes: the same for the same code, another for another constant, however deep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opstage.interpreters.eager_cuda.device.content import digest_of
+
+SCALE = np.float32(2)
+
+
+def scaled(x: Any) -> Any:
+    return x * SCALE
+
+
+def kernel_of(factor: Any) -> Any:
+    def formula(x: Any) -> Any:
+        return x * factor
+
+    def kernel(out: Any, x: Any) -> None:
+        out[0] = formula(x[0])
+
+    return kernel
+
+
+def test_two_functions_of_the_same_code_are_the_same() -> None:
+    assert digest_of(kernel_of(np.float32(2))) == digest_of(kernel_of(np.float32(2)))
+
+
+def test_a_constant_of_a_function_that_is_called_counts() -> None:
+    kernels = [kernel_of(np.float32(2)), kernel_of(np.float32(3)), kernel_of(np.float64(2)), kernel_of(2)]
+    assert len({digest_of(kernel) for kernel in kernels}) == 4
+
+
+def test_a_global_counts(monkeypatch: Any) -> None:
+    before = digest_of(scaled)
+    monkeypatch.setattr(f"{__name__}.SCALE", np.float32(3))
+    assert digest_of(scaled) != before
+
+
+def test_a_function_that_calls_itself_ends() -> None:
+    def again(x: Any) -> Any:
+        return again(x - 1) if x else x
+
+    assert digest_of(again) == digest_of(again)
+
+
+def test_what_else_decides_counts() -> None:
+    assert len({digest_of(scaled), digest_of(scaled, "sm_80"), digest_of(scaled, "sm_90")}) == 3
