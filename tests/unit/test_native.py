@@ -23,6 +23,7 @@ from opstage.interpreters.native import (
     compiler,
     find_blas,
     folder,
+    kept,
     multiply,
     one_thread,
 )
@@ -132,7 +133,7 @@ def test_a_kernel_is_kept_and_found_again(
 def test_a_damaged_entry_is_made_anew(
     empty_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bytes | None
 ) -> None:
-    caplog.set_level(logging.DEBUG, compiler.__name__)
+    caplog.set_level(logging.DEBUG, kept.__name__)
     compile_kernel("counting", "damaged", counting)
     (entry,) = empty_folder.rglob("*.o")
     whole = entry.read_bytes()
@@ -150,7 +151,7 @@ def test_a_full_disk_is_no_obstacle(empty_folder: Path, monkeypatch: pytest.Monk
     def fail(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(compiler.os, "replace", fail)
+    monkeypatch.setattr(kept.os, "replace", fail)
     assert run_counting(compile_kernel("counting", "full disk", counting)) == EXPECTED
     assert not list(empty_folder.rglob("*.o*"))
 
