@@ -12,6 +12,7 @@ from .ops.declared import shapes
 from .ops.errors import (
     DtypeError,
     OpstageError,
+    OutOfMemoryError,
     ProgramError,
     ProgramWarning,
     RangeError,
@@ -39,6 +40,7 @@ __all__ = [
     "Ops",
     "OpstageError",
     "Options",
+    "OutOfMemoryError",
     "Param",
     "ProgramError",
     "ProgramWarning",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import click
 
 from .. import __version__
 from ..interpreters.registry import backends
 
-PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click", "numba-cuda", "cuda-bindings")
+PACKAGES = ("numpy", "numba", "llvmlite", "optree", "rich", "click")
+CUDA_PACKAGES = ("numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-nvjitlink")
+CUDA_LIBRARIES = ("nvJitLink", "nvvm", "cublasLt")
 PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -21,17 +22,15 @@ def info() -> None:
     """Versions, BLAS and its core type, threads, and the GPU if there is one."""
     click.echo(f"opstage {__version__} on Python {platform.python_version()}, {platform.platform()}")
     for name in PACKAGES:
-        try:
-            click.echo(f"  {name:<14} {version(name)}")
-        except PackageNotFoundError:
-            click.echo(f"  {name:<14} not installed")
+        click.echo(f"  {name:<14} {_version(name)}")
     click.echo(f"interpreters     {', '.join(backends())}")
     click.echo(f"processor        {_processor()}, {os.cpu_count()} logical cores")
     for line in blas_lines():
         click.echo(line)
     pinned = {name: os.environ[name] for name in PINNING if name in os.environ}
     click.echo(f"environment      {', '.join(f'{k}={v}' for k, v in pinned.items()) or 'pins nothing'}")
-    click.echo(f"GPU              {_gpu()}")
+    for line in cuda_lines():
+        click.echo(line)
 
 
 def blas_lines() -> list[str]:
@@ -58,6 +57,42 @@ def blas_lines() -> list[str]:
     return lines or ["BLAS             none found"]
 
 
+def cuda_lines() -> list[str]:
+    """The GPUs and what the driver runs; the packages and libraries that kernels need there."""
+    from ..interpreters.gpus import look
+
+    machine = look()
+    if machine.version is None:
+        lines = ["GPU              none (no NVIDIA driver: libcuda was not found)"]
+    else:
+        lines = [f"NVIDIA driver    runs CUDA {machine.version[0]}.{machine.version[1]} and older"]
+        for gpu in machine.gpus:
+            memory = f"{gpu.memory / 2**30:.1f} GiB"
+            lines.append(f"GPU              {gpu.name}, compute capability {gpu.cc[0]}.{gpu.cc[1]}, {memory}")
+        if not machine.gpus:
+            lines.append("GPU              none (the NVIDIA driver is there but reports no device)")
+    lines.append("for CUDA")
+    lines += [f"  {name:<16} {_version(name)}" for name in CUDA_PACKAGES]
+    return lines + [f"  {name:<16} {_library(name)}" for name in CUDA_LIBRARIES]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _library(name: str) -> str:
+    """Where a library of NVIDIA's lies."""
+    try:
+        from cuda import pathfinder
+
+        return str(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
+    except Exception:  # nor is the package that looks for them always there
+        return "not found"
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:
@@ -67,18 +102,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _gpu() -> str:
-    import ctypes
-
-    try:
-        cuda: Any = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "none (no NVIDIA driver: libcuda.so.1 was not found)"
-    count = ctypes.c_int()
-    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return "none (the NVIDIA driver is there but reports no device)"
-    name = ctypes.create_string_buffer(128)
-    cuda.cuDeviceGetName(name, 128, 0)
-    return f"{name.value.decode()}" + (f" and {count.value - 1} more" if count.value > 1 else "")

@@ -218,6 +218,10 @@ class RangeError(LocatedError, IndexError):
     """An index or label out of range, found when the values are known."""
 
 
+class OutOfMemoryError(LocatedError, MemoryError):
+    """A device has no room for a tensor; says what was asked for, what is held and what is free."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest of `choices`, or nothing when none is close."""
     close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=1, cutoff=0.5)

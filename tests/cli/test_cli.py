@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.cli.info import CUDA_LIBRARIES, CUDA_PACKAGES, cuda_lines
+from opstage.interpreters import gpus
 from tests.cli.conftest import Command
 
 TINY = ["--epochs", "1", "--model.hidden", "8"]
@@ -97,6 +99,21 @@ def test_info_names_what_it_runs_on(opstage: Command) -> None:
     assert (code, err) == (0, "")
     for word in ("opstage", "numpy", "numba", "interpreters", "eager", "BLAS", "threads", "processor", "GPU"):
         assert word in out
+
+
+def test_info_lists_gpus_and_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    h200 = gpus.Gpu("NVIDIA H200", (9, 0), 150 * 2**30)
+    monkeypatch.setattr(gpus, "look", lambda: gpus.Machine((13, 0), (h200,)))
+    lines = cuda_lines()
+    assert lines[:2] == [
+        "NVIDIA driver    runs CUDA 13.0 and older",
+        "GPU              NVIDIA H200, compute capability 9.0, 150.0 GiB",
+    ]
+    assert [line.split()[0] for line in lines[3:]] == [*CUDA_PACKAGES, *CUDA_LIBRARIES]
+    monkeypatch.setattr(gpus, "look", lambda: gpus.NOTHING)
+    assert cuda_lines()[0] == "GPU              none (no NVIDIA driver: libcuda was not found)"
+    monkeypatch.setattr(gpus, "look", lambda: gpus.Machine((13, 0), ()))
+    assert "reports no device" in cuda_lines()[1]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["train", "--help"], ["check", "--help"], ["info", "--help"]])

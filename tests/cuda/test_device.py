@@ -81,6 +81,33 @@ def test_training_holds_constant_memory() -> None:
     assert trainer.forward(x, y) < 0.5
 
 
+def test_a_step_that_finds_no_room_leaves_the_parameters_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        return ops.sum(ops.exp(ops.matmul(x, params)))
+
+    trainer = opstage.scalar_trainer(loss, np.ones((4, 3), np.float32), options=CUDA)
+    x = np.ones((2, 4), np.float32)
+    trainer.step(0.001, x)
+    before, device = trainer.get_params().copy(), find_device()
+    allocate = type(device).allocate
+    for most in range(1, 6):
+        asked: list[int] = []
+
+        def limited(self: Any, nbytes: int, asked: list[int] = asked, most: int = most) -> Any:
+            asked.append(nbytes)
+            if len(asked) > most:
+                raise opstage.OutOfMemoryError(f"{nbytes} bytes were asked for")
+            return allocate(self, nbytes)
+
+        with monkeypatch.context() as limits, pytest.raises(opstage.OutOfMemoryError, match="bytes were asked for"):
+            limits.setattr(type(device), "allocate", limited)
+            trainer.step(0.001, x)
+        np.testing.assert_array_equal(trainer.get_params(), before)
+        assert trainer.steps_taken == 1
+    trainer.step(0.001, x)
+    assert (trainer.get_params() != before).any()
+
+
 # What is uploaded -------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
+from opstage.interpreters.eager_cuda.device.product import launch_product
 from opstage.interpreters.eager_cuda.device.signature import Signature, signature_of
 from opstage.ops.types import TensorType
 
@@ -50,6 +51,14 @@ class Recorder(Device):
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         assert 0 < blocks < 2**31 and 0 < threads <= 1024, (kernel.__name__, blocks, threads)
         self.launches.setdefault((kernel, signature_of(arguments)), set()).add(self.op)
+
+    @override
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+        launch_product(self, out, x, y)
+
+    @override
+    def trim(self) -> int:
+        return 0
 
     @override
     def synchronize(self) -> None:

@@ -15,8 +15,8 @@ import opstage
 from opstage.interpreters.eager_cuda.device import compile as compiling
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.device.compile import Resources, compile_kernel, resources
+from opstage.interpreters.eager_cuda.device.product import product_kernel
 from opstage.interpreters.eager_cuda.device.signature import signature_of
-from opstage.interpreters.eager_cuda.kernels.linalg import product_kernel
 from opstage.interpreters.eager_cuda.language import cuda
 from opstage.ops.errors import UnsupportedError
 from opstage.options import Options
@@ -88,7 +88,7 @@ def test_the_op_that_launched_it_is_named(folder: Path, monkeypatch: pytest.Monk
         """A recorder that compiles what it is asked to launch."""
 
         allocate, deallocate, synchronize = Recorder.allocate, Recorder.deallocate, Recorder.synchronize
-        upload, download = Recorder.upload, Recorder.download
+        upload, download, product, trim = Recorder.upload, Recorder.download, Recorder.product, Recorder.trim
 
         def launch(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> None:
             compile_kernel(kernel, signature_of(arguments), SM_90)

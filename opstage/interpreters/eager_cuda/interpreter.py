@@ -29,11 +29,12 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
     Raises UsageError where there is no device.
     """
 
-    __slots__ = ("device", "_known")
+    __slots__ = ("device", "_precision", "_known")
 
     def __init__(self, options: Options, device: Device | None = None):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.device = device if device is not None else find_device()
+        self._precision = options.matmul_precision
         self._known: dict[Any, tuple[TensorType, ...]] = {}
 
     # The host's side ------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
                 raise self.unsupported(primitive)
             return self.decompose(primitive, refs, static)
         device = self.device
-        device.op, device.region = primitive.name, self.cursor.region.name
+        device.op, device.region, device.precision = primitive.name, self.cursor.region.name, self._precision
         try:
             results: tuple[DeviceBuffer, ...] = kernel(device, types, *refs, **static)
         except LocatedError as error:  # what no kernel can do

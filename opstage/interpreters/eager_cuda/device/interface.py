@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ....ops.errors import user_frame
 from ....ops.types import DType, TensorType
+from ....options import MatmulPrecision
 from ..buffer import DeviceBuffer, Memory
 from .watch import Watched, range_error
 
@@ -26,6 +27,8 @@ class Device(ABC):
 
     used, peak      bytes that are held now, and were at most
     op, region      of what is being computed, for errors that are found later
+    precision       of float32 products, as Options.matmul_precision says
+    most_blocks     that a kernel which steps through its elements is started with
     """
 
     def __init__(self) -> None:
@@ -33,6 +36,8 @@ class Device(ABC):
         self.peak = 0
         self.op = ""
         self.region = ""
+        self.precision: MatmulPrecision = "fp32"
+        self.most_blocks = 2**31 - 1
         self._flag: DeviceBuffer | None = None
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
         self._watched: list[Watched] = []
@@ -63,6 +68,10 @@ class Device(ABC):
     @abstractmethod
     def deallocate(self, handle: Any, nbytes: int) -> None:
         """The handle is of no more use; work that was asked for before may still use its bytes."""
+
+    @abstractmethod
+    def trim(self) -> int:
+        """Return memory that is kept for reuse to whom it came from; how many bytes that was."""
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
@@ -99,7 +108,11 @@ class Device(ABC):
 
     def blocks_for(self, count: int) -> int:
         """Of `THREADS` threads, for so many elements."""
-        return -(-count // THREADS)
+        return min(-(-count // THREADS), self.most_blocks)
+
+    @abstractmethod
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+        """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty."""
 
     # Indices out of range ------------------------------------------------------------------------------------------
 

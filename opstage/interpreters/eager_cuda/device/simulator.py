@@ -15,6 +15,7 @@ from ..buffer import DeviceBuffer
 from ..language import cuda
 from . import scheduler
 from .interface import Device, pointer_type
+from .product import launch_product
 
 MOST_BLOCKS, MOST_THREADS = 2, 32
 """Of a kernel that steps through its elements: two blocks and one warp show every way to go wrong, and are quick."""
@@ -57,6 +58,14 @@ class Simulator(Device):
         if count:
             blocks = min(MOST_BLOCKS, -(-count // MOST_THREADS))
             self.launch(kernel, blocks, MOST_THREADS, np.int32(count), *arguments)
+
+    @override
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+        launch_product(self, out, x, y)
+
+    @override
+    def trim(self) -> int:
+        return 0
 
     @override
     def synchronize(self) -> None:

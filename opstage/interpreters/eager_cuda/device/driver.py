@@ -1,0 +1,195 @@
+"""A GPU, by cuda.core: one stream, memory from a pool of its own, kernels that were compiled to machine code."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ....ops.errors import OutOfMemoryError
+from ....ops.types import TensorType
+from ..buffer import DeviceBuffer
+from . import gemm
+from .buckets import Buckets, rounded
+from .compile import compile_kernel
+from .gemm import Gemm, Shape
+from .interface import Device
+from .signature import Kernel, Signature, signature_of
+from .staging import Staging
+
+BLOCKS_OF_A_PROCESSOR = 32
+"""More blocks of a kernel that steps through its elements would only wait for a place on a multiprocessor."""
+
+
+@final
+class Gpu(Device):
+    """The first GPU of the machine. A handle of memory is a Buffer of cuda.core.
+
+    core, driver   the modules cuda.core and cuda.bindings.driver, or what stands in for them in a test
+    library        how cuBLASLt is found
+    """
+
+    def __init__(self, core: Any = None, driver: Any = None, library: Callable[[], Any] = gemm.load):
+        super().__init__()
+        self._core = core if core is not None else import_module("cuda.core")
+        self._driver = driver if driver is not None else import_module("cuda.bindings.driver")
+        self._library = library
+        self._gpu = self._core.Device(0)
+        self._here = threading.local()
+        self._enter()
+        self._stream = self._gpu.create_stream()
+        self._resource = self._core.DeviceMemoryResource(self._gpu.device_id, self._core.DeviceMemoryResourceOptions())
+        self._buckets: Buckets[Any] = Buckets(self._make, self._end)
+        self._staging = Staging(self)
+        self._gemm: Gemm | None = None
+        self._workspace: Any = None
+        self._kernels: dict[tuple[Kernel, Signature], Any] = {}
+        self._configurations: dict[tuple[int, int], Any] = {}
+        capability = self._gpu.compute_capability
+        self.cc = int(capability[0]), int(capability[1])
+        self.name = str(self._gpu.name)
+        self.most_blocks = BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count)
+
+    def _enter(self) -> None:
+        """The driver wants each thread to say which device it means."""
+        if not getattr(self._here, "entered", False):
+            self._gpu.set_current()
+            self._here.entered = True
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    @override
+    def allocate(self, nbytes: int) -> Any:
+        self._enter()
+        try:
+            return self._buckets.take(nbytes)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+        self.trim()  # blocks of other sizes may make room for this one
+        try:
+            return self._buckets.take(nbytes)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise self._out_of_memory(nbytes) from error
+
+    @override
+    def deallocate(self, handle: Any, nbytes: int) -> None:
+        self._buckets.give(handle, nbytes)
+
+    def _make(self, nbytes: int) -> Any:
+        return self._resource.allocate(nbytes, stream=self._stream)
+
+    def _end(self, block: Any) -> None:
+        block.close(self._stream)
+
+    def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
+        free, total = self._done(self._driver.cuMemGetInfo())
+        return OutOfMemoryError(
+            f"{rounded(nbytes):,} bytes were asked for on the {self.name}, which has {free:,} free of {total:,}; "
+            f"tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as they were; make the "
+            "batch smaller, or end what else holds memory of this GPU"
+        )
+
+    @override
+    def trim(self) -> int:
+        self._enter()
+        kept = self._buckets.trim()
+        self.synchronize()
+        self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
+        return kept
+
+    @property
+    def held(self) -> int:
+        """Bytes that the driver has given out to this device's pool and not got back."""
+        return int(self._resource.attributes.used_mem_current)
+
+    # Copies ---------------------------------------------------------------------------------------------------------
+
+    @override
+    def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
+        self._enter()
+        buffer = self.empty(TensorType(array.shape, array.dtype))
+        self._staging.write(int(buffer.handle.handle), np.ascontiguousarray(array))
+        return buffer
+
+    @override
+    def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
+        self._enter()
+        array = np.empty(buffer.shape, buffer.dtype)
+        self._staging.read(int(buffer.handle.handle), array)
+        return array
+
+    def pinned(self, nbytes: int) -> int:
+        """The address of so many bytes of the host, which are this device's until the process ends."""
+        (address,) = self._done(self._driver.cuMemAllocHost(nbytes))
+        return int(address)
+
+    def copy_in(self, target: int, host: int, nbytes: int) -> None:
+        """From pinned memory to the GPU; returns before it is done."""
+        self._done(self._driver.cuMemcpyHtoDAsync(target, host, nbytes, self._stream.handle))
+
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        """From the GPU to pinned memory; returns before it is done."""
+        self._done(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
+
+    def event(self) -> Any:
+        """What all that was asked for so far is done by."""
+        return self._stream.record()
+
+    # Kernels --------------------------------------------------------------------------------------------------------
+
+    @override
+    def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
+        self._enter()
+        key = kernel, signature_of(arguments)
+        loaded = self._kernels.get(key)
+        if loaded is None:
+            loaded = self._kernels[key] = self._load(*key)
+        configuration = self._configurations.get((blocks, threads))
+        if configuration is None:
+            configuration = self._core.LaunchConfig(grid=blocks, block=threads)
+            self._configurations[blocks, threads] = configuration
+        given = [a.handle if type(a) is DeviceBuffer else a for a in arguments]
+        self._core.launch(self._stream, configuration, loaded, *given)
+
+    def _load(self, kernel: Kernel, signature: Signature) -> Any:
+        compiled = compile_kernel(kernel, signature, self.cc)
+        return self._core.ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
+
+    @override
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+        self._enter()
+        if self._gemm is None:
+            self._gemm = Gemm(self._library(), self._reserve, int(self._stream.handle))
+        shape = Shape(math.prod(x.shape[:-2]), x.shape[-2], y.shape[-1], x.shape[-1])
+        addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
+        self._gemm.product(*addresses, shape, self.precision)
+
+    def _reserve(self, nbytes: int) -> int:
+        self._workspace = self.allocate(nbytes)
+        return int(self._workspace.handle)
+
+    @override
+    def synchronize(self) -> None:
+        self._stream.sync()
+
+    # Errors of the driver ------------------------------------------------------------------------------------------
+
+    def _done(self, outcome: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a call of the driver gave. Raises RuntimeError, with the driver's name for it, where it failed."""
+        status, *values = outcome
+        if int(status):
+            raise RuntimeError(f"the CUDA driver says {getattr(status, 'name', status)}")
+        return tuple(values)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return "OUT_OF_MEMORY" in str(error)

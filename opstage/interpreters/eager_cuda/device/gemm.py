@@ -1,0 +1,183 @@
+"""Products of matrices by cuBLASLt, called through ctypes.
+
+cuBLASLt stores matrices column by column, so a row-major matrix is to it the transpose. The product out = x·y is thus
+computed as outᵀ = yᵀ·xᵀ: the operands change places, nothing is transposed. Values and layouts are those of cublasLt.h
+of CUDA 13, which are the same in CUDA 11 and 12.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple, final
+
+from ....ops.errors import UnsupportedError, UsageError
+from ....options import MatmulPrecision
+
+WORKSPACE = 32 << 20
+"""Bytes: what NVIDIA recommends for sm_90."""
+
+CUDA_R_32F = 0
+COMPUTE_TYPES: dict[MatmulPrecision, int] = {"fp32": 68, "tf32": 77, "bf16": 75}
+"""CUBLAS_COMPUTE_32F, _32F_FAST_TF32, _32F_FAST_16BF."""
+
+LAYOUT_BATCH_COUNT, LAYOUT_BATCH_STRIDE = 5, 6
+PREFERENCE_MOST_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
+REDUCTION_IN_WORKSPACE = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums in float32, added in one order
+
+
+class Algorithm(ctypes.Structure):
+    """cublasLtMatmulAlgo_t."""
+
+    _fields_ = [("data", c_uint64 * 8)]
+
+
+class Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = [
+        ("algorithm", Algorithm),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    ]
+
+
+# Of each function, the types of its arguments.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasLtCreate": (c_void_p,),
+    "cublasLtMatmulDescCreate": (c_void_p, c_int, c_int),
+    "cublasLtMatrixLayoutCreate": (c_void_p, c_int, c_uint64, c_uint64, c_int64),
+    "cublasLtMatrixLayoutSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatmulPreferenceCreate": (c_void_p,),
+    "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, c_void_p, c_void_p),
+    # handle, operation, alpha, A, its layout, B, its layout, beta, C, its layout, D, its layout, algorithm,
+    # workspace, its bytes, stream
+    "cublasLtMatmul": (*(c_void_p,) * 14, c_size_t, c_void_p),
+}
+
+
+class Shape(NamedTuple):
+    """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns)."""
+
+    batch: int
+    rows: int
+    columns: int
+    extent: int
+
+
+class Plan(NamedTuple):
+    """What a product of one shape and precision is asked for with; made once."""
+
+    operation: Any
+    x: Any
+    y: Any
+    out: Any
+    algorithm: Any
+
+
+def load() -> Any:
+    """The library. Raises UsageError where it is not found."""
+    from cuda import pathfinder
+
+    try:
+        path = pathfinder.load_nvidia_dynamic_lib("cublasLt").abs_path
+    except Exception as error:
+        raise UsageError(
+            "device 'cuda' multiplies matrices by cuBLASLt, and that library was not found; install it with: "
+            "pip install 'opstage[cuda]'"
+        ) from error
+    return typed(ctypes.CDLL(path))
+
+
+def typed(library: Any) -> Any:
+    """The library, its functions told of their arguments."""
+    for name, types in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, c_int
+    library.cublasLtGetStatusString.argtypes, library.cublasLtGetStatusString.restype = (c_int,), c_char_p
+    return library
+
+
+@final
+class Gemm:
+    """Products on one stream of the current device.
+
+    workspace   gives the address of so many bytes of the device, once
+    stream      the address of the CUstream
+    """
+
+    def __init__(self, library: Any, workspace: Callable[[int], int], stream: int):
+        self._library = library
+        self._stream = stream
+        self._plans: dict[tuple[Shape, MatmulPrecision], Plan] = {}
+        self._handle = c_void_p()
+        self._call("cublasLtCreate", byref(self._handle))
+        self._workspace = workspace(WORKSPACE)
+        self._one, self._zero = c_float(1), c_float(0)
+        self._scales = ctypes.addressof(self._one), ctypes.addressof(self._zero)
+
+    def product(self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision) -> None:
+        """out = x·y, of row-major float32 matrices at these addresses; returns before it is done."""
+        plan = self._plans.get((shape, precision))
+        if plan is None:
+            plan = self._plans[shape, precision] = self._plan(shape, precision)
+        one, zero = self._scales
+        status = self._library.cublasLtMatmul(
+            *(self._handle, plan.operation, one, y, plan.y, x, plan.x, zero, out, plan.out, out, plan.out),
+            *(plan.algorithm, self._workspace, WORKSPACE, self._stream),
+        )
+        if status:
+            raise self._error("cublasLtMatmul", status, shape)
+
+    def _plan(self, shape: Shape, precision: MatmulPrecision) -> Plan:
+        batch, rows, columns, extent = shape
+        operation = c_void_p()
+        self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
+        y = self._layout(columns, extent, batch, shape)
+        x = self._layout(extent, rows, batch, shape)
+        out = self._layout(columns, rows, batch, shape)
+        preference = c_void_p()
+        self._call("cublasLtMatmulPreferenceCreate", byref(preference), shape=shape)
+        set_preference = "cublasLtMatmulPreferenceSetAttribute"
+        self._set(set_preference, preference, PREFERENCE_MOST_WORKSPACE, c_uint64(WORKSPACE), shape)
+        self._set(set_preference, preference, PREFERENCE_REDUCTIONS, c_uint32(REDUCTION_IN_WORKSPACE), shape)
+        best, found = Heuristic(), c_int()
+        self._call(
+            "cublasLtMatmulAlgoGetHeuristic",
+            *(self._handle, operation, y, x, out, out, preference, 1, byref(best), byref(found)),
+            shape=shape,
+        )
+        if not found.value or best.state:
+            raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
+        return Plan(operation, x, y, out, byref(best.algorithm))
+
+    def _layout(self, rows: int, columns: int, batch: int, shape: Shape) -> Any:
+        """Of column-major matrices, one after the other."""
+        layout = c_void_p()
+        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, rows, shape=shape)
+        if batch > 1:
+            set_layout = "cublasLtMatrixLayoutSetAttribute"
+            self._set(set_layout, layout, LAYOUT_BATCH_COUNT, c_int32(batch), shape)
+            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(rows * columns), shape)
+        return layout
+
+    def _set(self, name: str, target: Any, attribute: int, value: Any, shape: Shape) -> None:
+        self._call(name, target, attribute, byref(value), ctypes.sizeof(value), shape=shape)
+
+    def _call(self, name: str, *arguments: Any, shape: Shape | None = None) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise self._error(name, status, shape)
+
+    def _error(self, name: str, status: int, shape: Shape | None) -> UnsupportedError:
+        said = self._library.cublasLtGetStatusString(status).decode()
+        return UnsupportedError(f"{name} failed{f' for {_show(shape)}' if shape else ''}: {said} (status {status})")
+
+
+def _show(shape: Shape) -> str:
+    batch, rows, columns, extent = shape
+    return f"{f'{batch} products' if batch > 1 else 'a product'} of ({rows}, {extent}) and ({extent}, {columns})"

@@ -1,0 +1,245 @@
+"""The device of a real GPU, with stand-ins for cuda.core and the driver whose memory is the host's."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.eager_cuda.device import driver as driver_module
+from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
+from opstage.interpreters.eager_cuda.device.driver import Gpu
+from opstage.ops.errors import OutOfMemoryError, UnsupportedError
+from opstage.ops.types import FLOAT32, TensorType
+from tests.unit.test_cuda_gemm import Library
+
+TOTAL = 1 << 20
+
+
+class Status(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+
+
+class CUDAError(Exception):
+    pass
+
+
+class Buffer:
+    """Memory of the GPU: bytes of the host."""
+
+    def __init__(self, api: Api, nbytes: int):
+        self.api, self.size = api, nbytes
+        self.array = np.full(nbytes, 0xCB, np.uint8)
+        self.handle = self.array.ctypes.data
+
+    def close(self, stream: Any) -> None:
+        assert stream is self.api.stream
+        self.api.used -= self.size
+        self.api.said.append(f"close {self.size}")
+
+
+class Api:
+    """cuda.core and cuda.bindings.driver, with a note of what they were asked for."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.used, self.total = 0, TOTAL
+        self.host: list[Any] = []
+        self.launches: list[Any] = []
+        self.copy_status = Status.CUDA_SUCCESS
+        event = SimpleNamespace(sync=lambda: self.said.append("event sync"))
+        self.stream = SimpleNamespace(handle=77, sync=lambda: self.said.append("sync"), record=lambda: event)
+        self.device = SimpleNamespace(
+            device_id=0,
+            name="NVIDIA H200",
+            compute_capability=(9, 0),
+            properties=SimpleNamespace(multiprocessor_count=2),
+            set_current=lambda: self.said.append("set_current"),
+            create_stream=lambda: self.stream,
+        )
+        self.resource = SimpleNamespace(handle="pool", allocate=self.allocate, attributes=SimpleNamespace())
+        self.core = SimpleNamespace(
+            Device=lambda ordinal: self.device,
+            DeviceMemoryResourceOptions=lambda: "options",
+            DeviceMemoryResource=lambda device_id, options: self.resource,
+            LaunchConfig=self.configuration,
+            ObjectCode=SimpleNamespace(from_cubin=lambda cubin: SimpleNamespace(get_kernel=lambda name: (cubin, name))),
+            launch=lambda *given: self.launches.append(given),
+        )
+        self.driver = SimpleNamespace(
+            cuMemGetInfo=lambda: (Status.CUDA_SUCCESS, self.total - self.used, self.total),
+            cuMemPoolTrimTo=self.trim,
+            cuMemAllocHost=self.pinned,
+            cuMemcpyHtoDAsync=self.copy,
+            cuMemcpyDtoHAsync=self.copy,
+        )
+
+    def configuration(self, *, grid: int, block: int) -> Any:
+        self.said.append(f"configuration {grid} x {block}")
+        return grid, block
+
+    def allocate(self, nbytes: int, *, stream: Any) -> Buffer:
+        assert stream is self.stream
+        if self.used + nbytes > self.total:
+            raise CUDAError("CUDA_ERROR_OUT_OF_MEMORY: the API call failed")
+        self.used += nbytes
+        self.said.append(f"allocate {nbytes}")
+        return Buffer(self, nbytes)
+
+    def trim(self, pool: Any, least: int) -> Any:
+        self.said.append(f"trim {pool} to {least}")
+        return (Status.CUDA_SUCCESS,)
+
+    def pinned(self, nbytes: int) -> Any:
+        self.host.append((ctypes.c_uint8 * nbytes)())
+        return Status.CUDA_SUCCESS, ctypes.addressof(self.host[-1])
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> Any:
+        assert stream == self.stream.handle
+        ctypes.memmove(target, source, nbytes)
+        return (self.copy_status,)
+
+    def gpu(self, library: Any = None) -> Gpu:
+        return Gpu(self.core, self.driver, library or Library)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def test_arrays_go_there_and_back(api: Api) -> None:
+    gpu = api.gpu()
+    for array in (np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False]), np.array(5), np.empty((0, 2))):
+        given = array.astype(np.float32) if array.dtype == np.float64 else array
+        back = gpu.download(gpu.upload(given))
+        assert (back.dtype, back.shape) == (given.dtype, given.shape)
+        np.testing.assert_array_equal(back, given)
+    transposed = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    np.testing.assert_array_equal(gpu.download(gpu.upload(transposed)), transposed)
+
+
+def test_a_copy_that_fails_is_an_error_with_the_drivers_name_for_it(api: Api) -> None:
+    gpu = api.gpu()
+    api.copy_status = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        gpu.upload(np.ones(3, np.float32))
+
+
+def test_memory_is_used_again_and_returned_when_it_is_trimmed(api: Api) -> None:
+    gpu = api.gpu()
+    x = gpu.empty(TensorType((300,), FLOAT32))
+    assert gpu.used == 1200
+    del x
+    y = gpu.empty(TensorType((3, 110), FLOAT32))
+    assert (gpu.used, gpu.peak) == (1320, 1320)
+    assert [said for said in api.said if said.startswith("allocate")] == ["allocate 1536"]
+    assert gpu.trim() == 0
+    del y
+    assert gpu.trim() == 1536
+    assert api.said[-3:] == ["close 1536", "sync", "trim pool to 0"]
+    assert (gpu.used, api.used) == (0, 0)
+
+
+def test_blocks_kept_for_other_sizes_make_room(api: Api) -> None:
+    gpu = api.gpu()
+    parts = [gpu.empty(TensorType((1 << 16,), FLOAT32)) for _ in range(4)]
+    del parts
+    assert api.used == TOTAL
+    whole = gpu.empty(TensorType((1 << 18,), FLOAT32))
+    assert gpu.used == api.used == TOTAL
+    with pytest.raises(
+        OutOfMemoryError,
+        match="512 bytes were asked for on the NVIDIA H200, which has 0 free of 1,048,576; tensors hold 1,048,576",
+    ):
+        gpu.empty(TensorType((1,), FLOAT32))
+    del whole
+    gpu.empty(TensorType((1,), FLOAT32))
+
+
+def test_an_error_that_is_not_about_memory_is_told_as_it_is(api: Api) -> None:
+    gpu = api.gpu()
+
+    def fail(nbytes: int, *, stream: Any) -> Any:
+        raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    api.resource.allocate = fail
+    with pytest.raises(CUDAError, match="ILLEGAL_ADDRESS"):
+        gpu.empty(TensorType((1,), FLOAT32))
+
+
+def test_launches_are_of_kernels_and_configurations_that_are_made_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def kernel(*_: Any) -> None:
+        raise AssertionError("not run by Python")
+
+    def compiled(kernel: Any, signature: Any, cc: Any) -> Compiled:
+        asked.append((signature, cc))
+        return Compiled("opstage_kernel", b"cubin of " + ", ".join(signature).encode(), Resources(1, 0, 0, 0, 0))
+
+    monkeypatch.setattr(driver_module, "compile_kernel", compiled)
+    gpu = api.gpu()
+    x, mask = gpu.upload(np.ones(1000, np.float32)), gpu.upload(np.ones(1000, np.bool_))
+    for _ in range(2):
+        gpu.each(kernel, 1000, x, mask, np.float32(0.5))
+    gpu.each(kernel, 1000, x, x, np.float32(0.5))
+    assert asked == [
+        (("int32", "float32*", "uint8*", "float32"), (9, 0)),
+        (("int32", "float32*", "float32*", "float32"), (9, 0)),
+    ]
+    stream, configuration, loaded, *given = api.launches[0]
+    assert (stream, configuration) == (api.stream, (4, 256))
+    assert loaded == (b"cubin of int32, float32*, uint8*, float32", "opstage_kernel")
+    assert given == [np.int32(1000), x.handle, mask.handle, np.float32(0.5)]
+    assert [type(each).__name__ for each in given] == ["int32", "Buffer", "Buffer", "float32"]
+    assert [said for said in api.said if said.startswith("conf")] == ["configuration 4 x 256"]
+    gpu.each(kernel, 10**9, x, mask, np.float32(0.5))
+    assert api.launches[-1][1] == (64, 256)  # the kernel steps on: 32 blocks for each of two multiprocessors
+
+
+def test_a_kernel_that_does_not_compile_is_launched_by_nobody(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Compiled:
+        raise UnsupportedError("the kernel exp(int32) did not compile")
+
+    monkeypatch.setattr(driver_module, "compile_kernel", fails)
+    gpu = api.gpu()
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="did not compile"):
+            gpu.launch(lambda n: None, 1, 1, np.int32(1))
+    assert api.launches == []
+
+
+def test_products_are_the_librarys(api: Api) -> None:
+    library = Library()
+    api.total = 1 << 26
+    gpu = api.gpu(lambda: library)
+    rng = np.random.default_rng(0)
+    for x, y in [((2, 3), (3, 4)), ((5, 2, 3), (5, 3, 1)), ((2, 2, 1, 6), (2, 2, 6, 2))]:
+        a, b = rng.standard_normal(x).astype(np.float32), rng.standard_normal(y).astype(np.float32)
+        out = gpu.empty(TensorType((*x[:-1], y[-1]), FLOAT32))
+        gpu.product(out, gpu.upload(a), gpu.upload(b))
+        np.testing.assert_allclose(gpu.download(out), a @ b, rtol=1e-5, atol=1e-6)
+    assert library.calls.count("cublasLtCreate") == 1
+    assert set(library.streams) == {77}
+    gpu.precision = "bf16"
+    gpu.product(out, gpu.upload(a), gpu.upload(b))
+    assert [told["compute"] for told in library.things if "compute" in told][-1] == 75
+
+
+def test_each_thread_says_which_device_it_means(api: Api) -> None:
+    gpu = api.gpu()
+    gpu.upload(np.ones(1, np.float32))
+    assert api.said.count("set_current") == 1
+    thread = threading.Thread(target=lambda: [gpu.upload(np.ones(1, np.float32)) for _ in range(2)])
+    thread.start()
+    thread.join()
+    assert api.said.count("set_current") == 2

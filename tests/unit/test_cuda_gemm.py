@@ -1,0 +1,242 @@
+"""Calls of cuBLASLt against a stand-in that reads what it is given as cublasLt.h says, and computes with NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.eager_cuda.device import gemm
+from opstage.interpreters.eager_cuda.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape
+from opstage.ops.errors import UnsupportedError
+
+# As in the headers of CUDA 13: cublasLt.h, cublas_api.h, library_types.h.
+CUDA_R_32F = 0
+CUBLAS_COMPUTE_32F = 68
+CUBLAS_COMPUTE_32F_FAST_16BF = 75
+CUBLAS_COMPUTE_32F_FAST_TF32 = 77
+CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5
+CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
+CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
+CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3
+CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
+CUBLAS_STATUS_INVALID_VALUE = 7
+CUBLAS_STATUS_NOT_SUPPORTED = 15
+
+
+class Library:
+    """cuBLASLt on arrays of the host: opaque things are numbers by which it finds what it was told of them."""
+
+    def __init__(self) -> None:
+        self.things: list[dict[Any, Any]] = [{}]
+        self.calls: list[str] = []
+        self.fails: dict[str, int] = {}
+        self.found = 1
+        self.workspaces: list[tuple[int, int]] = []
+        self.streams: list[int] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if not name.startswith("cublasLt") or name == "cublasLtGetStatusString":
+            return value
+
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            assert len(arguments) == len(SIGNATURES[name])
+            return self.fails.get(name) or value(*arguments) or 0
+
+        return call
+
+    def new(self, pointer: Any, **told: Any) -> None:
+        pointer._obj.value = len(self.things)
+        self.things.append(told)
+
+    def of(self, thing: Any) -> dict[Any, Any]:
+        return self.things[thing.value]
+
+    def cublasLtCreate(self, handle: Any) -> None:  # noqa: N802
+        self.new(handle)
+
+    def cublasLtMatmulDescCreate(self, operation: Any, compute: int, scale: int) -> None:  # noqa: N802
+        assert scale == CUDA_R_32F
+        self.new(operation, compute=compute)
+
+    def cublasLtMatrixLayoutCreate(  # noqa: N802
+        self, layout: Any, type: int, rows: int, columns: int, leading: int
+    ) -> None:
+        assert type == CUDA_R_32F
+        self.new(layout, rows=rows, columns=columns, leading=leading)
+
+    def cublasLtMatrixLayoutSetAttribute(self, layout: Any, attribute: int, value: Any, size: int) -> None:  # noqa: N802
+        kinds = {
+            CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: ("count", ctypes.c_int32),
+            CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: ("step", ctypes.c_int64),
+        }
+        name, kind = kinds[attribute]
+        assert size == ctypes.sizeof(kind)
+        self.of(layout)[name] = ctypes.cast(value, ctypes.POINTER(kind))[0]
+
+    def cublasLtMatmulPreferenceCreate(self, preference: Any) -> None:  # noqa: N802
+        self.new(preference)
+
+    def cublasLtMatmulPreferenceSetAttribute(  # noqa: N802
+        self, preference: Any, attribute: int, value: Any, size: int
+    ) -> None:
+        kinds: dict[int, Any] = {
+            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: ctypes.c_uint32,
+        }
+        assert size == ctypes.sizeof(kinds[attribute])
+        self.of(preference)[attribute] = ctypes.cast(value, ctypes.POINTER(kinds[attribute]))[0]
+
+    def cublasLtMatmulAlgoGetHeuristic(  # noqa: N802
+        self,
+        handle: Any,
+        operation: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        preference: Any,
+        n: int,
+        best: Any,
+        found: Any,
+    ) -> None:
+        assert n == 1 and c is d
+        assert self.of(preference) == {
+            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: 32 * 2**20,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+        }
+        assert self.of(a)["columns"] == self.of(b)["rows"]
+        best._obj.algorithm.data[0] = 1000 + self.of(operation)["compute"]
+        found._obj.value = self.found
+
+    def cublasLtMatmul(  # noqa: N802
+        self,
+        handle: Any,
+        operation: Any,
+        alpha: int,
+        a: int,
+        a_layout: Any,
+        b: int,
+        b_layout: Any,
+        beta: int,
+        c: int,
+        c_layout: Any,
+        d: int,
+        d_layout: Any,
+        algorithm: Any,
+        workspace: int,
+        nbytes: int,
+        stream: int,
+    ) -> None:
+        assert algorithm._obj.data[0] == 1000 + self.of(operation)["compute"]
+        assert (ctypes.c_float.from_address(alpha).value, ctypes.c_float.from_address(beta).value) == (1, 0)
+        assert c == d and c_layout is d_layout
+        self.workspaces.append((workspace, nbytes))
+        self.streams.append(stream)
+        matrix(d, self.of(d_layout))[:] = matrix(a, self.of(a_layout)) @ matrix(b, self.of(b_layout))
+
+    def cublasLtGetStatusString(self, status: int) -> bytes:  # noqa: N802
+        return {7: b"invalid value", 15: b"not supported"}[status]
+
+
+def matrix(address: int, told: dict[str, int]) -> Any:
+    """Column-major matrices, (count, rows, columns)."""
+    count, step = told.get("count", 1), told.get("step", 0)
+    rows, columns, leading = told["rows"], told["columns"], told["leading"]
+    flat = np.ctypeslib.as_array((ctypes.c_float * (count * max(step, leading * columns))).from_address(address))
+    return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), (4 * step, 4, 4 * leading))
+
+
+def gemm_of(library: Library) -> Gemm:
+    return Gemm(library, lambda nbytes: 4096 + nbytes, 77)
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 2, 3, 4), Shape(1, 1, 5, 1), Shape(3, 4, 2, 5), Shape(2, 1, 1, 7)])
+def test_row_major_products_are_those_of_numpy(shape: Shape) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((shape.batch, shape.rows, shape.extent)).astype(np.float32)
+    y = rng.standard_normal((shape.batch, shape.extent, shape.columns)).astype(np.float32)
+    out = np.zeros((shape.batch, shape.rows, shape.columns), np.float32)
+    library = Library()
+    gemm_of(library).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, shape, "fp32")
+    np.testing.assert_allclose(out, x @ y, rtol=1e-5, atol=1e-6)
+    assert library.workspaces == [(4096 + 32 * 2**20, 32 * 2**20)]
+    assert library.streams == [77]
+
+
+def test_a_plan_is_made_once_for_a_shape_and_a_precision() -> None:
+    library = Library()
+    x, out = np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)
+    product = gemm_of(library)
+    for _ in range(3):
+        product.product(out.ctypes.data, x.ctypes.data, x.ctypes.data, Shape(1, 4, 4, 4), "fp32")
+    assert library.calls == [
+        "cublasLtCreate",
+        "cublasLtMatmulDescCreate",
+        *["cublasLtMatrixLayoutCreate"] * 3,
+        "cublasLtMatmulPreferenceCreate",
+        *["cublasLtMatmulPreferenceSetAttribute"] * 2,
+        "cublasLtMatmulAlgoGetHeuristic",
+        *["cublasLtMatmul"] * 3,
+    ]
+    compute = {}
+    for precision in ("fp32", "tf32", "bf16"):
+        product.product(out.ctypes.data, x.ctypes.data, x.ctypes.data, Shape(1, 4, 4, 4), precision)
+        compute[precision] = [told["compute"] for told in library.things if "compute" in told][-1]
+    assert compute == {
+        "fp32": CUBLAS_COMPUTE_32F,
+        "tf32": CUBLAS_COMPUTE_32F_FAST_TF32,
+        "bf16": CUBLAS_COMPUTE_32F_FAST_16BF,
+    }
+
+
+def test_structs_lie_as_in_the_header() -> None:
+    """uint64_t data[8]; then size_t, an enum (4 bytes), float, int[4]."""
+    assert ctypes.sizeof(Algorithm) == 64
+    assert {name: getattr(Heuristic, name).offset for name, *_ in Heuristic._fields_} == {
+        "algorithm": 0,
+        "workspace": 64,
+        "state": 72,
+        "waves": 76,
+        "reserved": 80,
+    }
+    assert ctypes.sizeof(Heuristic) == 96
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("cublasLtCreate", 7, r"cublasLtCreate failed: invalid value \(status 7\)"),
+        ("cublasLtMatrixLayoutCreate", 7, r"Create failed for a product of \(2, 4\) and \(4, 3\): invalid value"),
+        ("cublasLtMatmul", 15, r"cublasLtMatmul failed for a product of \(2, 4\) and \(4, 3\): not supported"),
+    ],
+)
+def test_what_fails_is_named(name: str, status: int, said: str) -> None:
+    library = Library()
+    library.fails[name] = status
+    with pytest.raises(UnsupportedError, match=said):
+        gemm_of(library).product(0, 0, 0, Shape(1, 2, 3, 4), "fp32")
+
+
+def test_a_shape_without_an_algorithm_is_an_error() -> None:
+    library = Library()
+    library.found = 0
+    with pytest.raises(UnsupportedError, match=r"no algorithm for 5 products of \(2, 4\) and \(4, 3\).*'tf32'"):
+        gemm_of(library).product(0, 0, 0, Shape(5, 2, 3, 4), "tf32")
+
+
+def test_every_function_has_the_number_of_arguments_of_the_header() -> None:
+    assert {name: len(types) for name, types in gemm.SIGNATURES.items()} == {
+        "cublasLtCreate": 1,
+        "cublasLtMatmulDescCreate": 3,
+        "cublasLtMatrixLayoutCreate": 5,
+        "cublasLtMatrixLayoutSetAttribute": 4,
+        "cublasLtMatmulPreferenceCreate": 1,
+        "cublasLtMatmulPreferenceSetAttribute": 4,
+        "cublasLtMatmulAlgoGetHeuristic": 10,
+        "cublasLtMatmul": 16,
+    }

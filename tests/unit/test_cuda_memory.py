@@ -1,0 +1,132 @@
+"""Memory of a GPU: what was given back is found again by size, and copies go through two halves of pinned memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.eager_cuda.device.buckets import Buckets, rounded
+from opstage.interpreters.eager_cuda.device.staging import Staging
+
+# Buckets ------------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_rounded_up_by_an_eighth_at_most() -> None:
+    assert [rounded(n) for n in (0, 1, 512, 513, 4096, 4097, 8192, 8193)] == [
+        512,
+        512,
+        512,
+        1024,
+        4096,
+        4608,
+        8192,
+        9216,
+    ]
+    sizes = np.random.default_rng(0).integers(5000, 2**34, 500)
+    for n in map(int, sizes):
+        assert n <= rounded(n) <= n * 1.125 + 1
+        assert rounded(rounded(n)) == rounded(n)
+        assert rounded(n) % 512 == 0
+
+
+def test_what_was_given_back_is_taken_again_until_it_is_trimmed() -> None:
+    made: list[int] = []
+    ended: list[int] = []
+
+    def make(nbytes: int) -> int:
+        made.append(nbytes)
+        return len(made)
+
+    buckets = Buckets(make, ended.append)
+    first, second = buckets.take(1000), buckets.take(900)
+    assert (first, second, made, buckets.kept) == (1, 2, [1024, 1024], 0)
+    buckets.give(first, 1000)
+    assert buckets.kept == 1024
+    assert buckets.take(600) == first
+    assert buckets.take(100) == 3
+    buckets.give(first, 600)
+    buckets.give(3, 100)
+    assert buckets.trim() == 1536
+    assert (sorted(ended), buckets.kept) == ([1, 3], 0)
+    assert buckets.take(1000) == 4
+
+
+def test_a_block_that_cannot_be_made_leaves_the_count() -> None:
+    def fail(nbytes: int) -> int:
+        raise MemoryError
+
+    buckets = Buckets(fail, lambda block: None)
+    with pytest.raises(MemoryError):
+        buckets.take(10)
+    assert buckets.kept == 0
+
+
+# Staging --------------------------------------------------------------------------------------------------------------
+
+
+class LateCopies:
+    """Copies that are done when their event is waited for, and not before."""
+
+    def __init__(self) -> None:
+        self.device = np.zeros(1000, np.uint8)
+        self.host: Any = None
+        self.waiting: list[Any] = []
+        self.said: list[str] = []
+
+    def pinned(self, nbytes: int) -> int:
+        self.host = (ctypes.c_uint8 * nbytes)()
+        self.said.append(f"pinned {nbytes}")
+        return ctypes.addressof(self.host)
+
+    def copy_in(self, target: int, host: int, nbytes: int) -> None:
+        self.said.append(f"in {nbytes}")
+        self.waiting.append(lambda: ctypes.memmove(self.device.ctypes.data + target, host, nbytes))
+
+    def copy_out(self, host: int, source: int, nbytes: int) -> None:
+        self.said.append(f"out {nbytes}")
+        self.waiting.append(lambda: ctypes.memmove(host, self.device.ctypes.data + source, nbytes))
+
+    def event(self) -> Any:
+        copies, count = self, len(self.waiting)
+
+        class Event:
+            def sync(self) -> None:
+                copies.said.append("wait")
+                for index in range(count):
+                    copies.waiting[index]()
+                    copies.waiting[index] = lambda: None
+
+        return Event()
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 16, 17, 100])
+def test_what_is_written_is_read_back(count: int) -> None:
+    copies = LateCopies()
+    staging = Staging(copies, half=32)
+    x = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    given = x.copy()
+    staging.write(40, given)
+    given[:] = 0  # the caller may change it at once
+    back = np.empty_like(x)
+    staging.read(40, back)
+    np.testing.assert_array_equal(back, x)
+
+
+def test_a_half_is_waited_for_before_it_is_filled_again_and_no_sooner() -> None:
+    copies = LateCopies()
+    staging = Staging(copies, half=32)
+    for _ in range(3):
+        staging.write(0, np.ones(8, np.float32))
+    assert copies.said == ["pinned 64", "in 32", "in 32", "wait", "in 32"]
+
+
+def test_masks_and_single_numbers_are_copied() -> None:
+    staging = Staging(LateCopies(), half=32)
+    for array in (np.array([True, False, True]), np.array(7, np.int64), np.ones((2, 3), np.int32)):
+        staging.write(0, array)
+        back = np.empty_like(array)
+        staging.read(0, back)
+        np.testing.assert_array_equal(back, array)
