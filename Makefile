@@ -14,7 +14,7 @@ BENCH_STAMP := $(VENV)/.bench-$(KEY)
 COMPILE_STAMP := $(VENV)/.cuda-compile-$(KEY)
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow cuda-sim cuda-compile lint docs browser parity shape-errors bench clean
+.PHONY: help train test test-slow cuda-sim cuda-compile gpu lint docs browser parity shape-errors bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulato
 
 cuda-compile: $(COMPILE_STAMP)  ## compile every CUDA kernel to machine code of sm_90, without a GPU
 	NUMBA_ENABLE_CUDASIM=0 $(BIN)/python -m pytest -n 2 -q tests/cuda_compile $(ARGS)
+
+gpu: $(DEVELOP_STAMP)  ## run the tests that need a GPU and report what it does; says so where there is none
+	@if $(BIN)/python -m tests.gpu.here; then \
+	  $(BIN)/python -m pip install --quiet --editable '.[test,lint,cuda]' && \
+	  $(BIN)/python -m pytest -q tests/gpu $(ARGS) && \
+	  $(BIN)/python -m tests.gpu.report; \
+	fi
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,0 +1,97 @@
+"""The device of a real GPU, its kernels run by the simulator: all of it but cuda.core, cuBLASLt and machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.interpreters.eager_cuda.device import driver as driver_module
+from opstage.interpreters.eager_cuda.device import probe, scheduler
+from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
+from opstage.interpreters.eager_cuda.device.driver import Gpu
+from opstage.interpreters.eager_cuda.language import cuda
+from opstage.options import Options
+from tests.samples.sample import Sample
+from tests.unit.test_cuda_driver import Api, Buffer
+from tests.unit.test_cuda_gemm import Library
+
+from . import test_conformance as conformance
+
+
+class RunningApi(Api):
+    """Its launches run kernels; machine code is the number of a kernel and its signature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 1 << 28
+        self.compiled: list[Any] = []
+        self.core.launch = self.launch
+
+    def compile(self, kernel: Any, signature: Any, cc: Any) -> Compiled:
+        self.compiled.append((cuda.jit(kernel), signature))
+        return Compiled(str(len(self.compiled) - 1), b"", Resources(1, 0, 0, 0, 0))
+
+    def launch(self, stream: Any, configuration: Any, loaded: Any, *arguments: Any) -> None:
+        assert stream is self.stream
+        kernel, signature = self.compiled[int(loaded[1])]
+        assert len(signature) == len(arguments)
+        given = [as_pointer(a, name) if isinstance(a, Buffer) else a for a, name in zip(arguments, signature)]
+        assert [type(a).__name__ for a in given if type(a) is not np.ndarray] == [n for n in signature if "*" not in n]
+        with np.errstate(all="ignore"):
+            kernel[min(configuration[0], 2) if configuration[1] == 256 else configuration[0], 32](*given)
+
+
+def as_pointer(buffer: Buffer, name: str) -> Any:
+    dtype = np.dtype(name.removesuffix("*"))
+    whole = (ctypes.c_uint8 * (buffer.size - buffer.size % dtype.itemsize)).from_address(buffer.handle)
+    return np.ctypeslib.as_array(whole).view(dtype)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    scheduler.install()
+    api = RunningApi()
+    gpu = Gpu(api.core, api.driver, Library)
+    monkeypatch.setattr(driver_module, "compile_kernel", api.compile)
+    monkeypatch.setattr(probe, "_found", lambda: gpu)
+    yield gpu
+
+
+@pytest.mark.parametrize("sample", conformance.samples(0)[::7], ids=lambda s: s.id)
+def test_samples(gpu: Gpu, sample: Sample) -> None:
+    conformance.test_values(sample)
+    gc.collect()
+    assert gpu.used == sum(buffer.memory.nbytes for buffer in kept(gpu))
+
+
+def kept(gpu: Gpu) -> list[Any]:
+    """What a device holds for itself."""
+    return [*gpu._numbers.values(), *([gpu._flag] if gpu._flag is not None else [])]
+
+
+def test_training_takes_all_its_memory_in_the_first_steps(gpu: Gpu) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3, 4)).astype(np.float32), np.array([0, 1, 1])
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.linear(params["w"], params["b"], x), y)
+
+    params = {"w": rng.standard_normal((2, 4)).astype(np.float32), "b": np.zeros(2, np.float32)}
+    trainers = [opstage.scalar_trainer(loss, params, options=options) for options in (conformance.CUDA, Options())]
+    optimizer = opstage.optim.adamw(lr=0.1)
+    states = [trainer.init_optim(optimizer) for trainer in trainers]
+    api: Any = gpu._resource.allocate.__self__
+    used = []
+    for _ in range(5):
+        states = [trainer.step_with(optimizer, state, x, y) for trainer, state in zip(trainers, states)]
+        gc.collect()
+        used.append(api.used)
+    assert used[2] == used[-1]
+    for name in params:
+        np.testing.assert_allclose(*[trainer.get_params()[name] for trainer in trainers], rtol=1e-4, atol=1e-5)
