@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 from . import init, models
 from .api import check, hvp, jvp, run, value_and_grad, vjp
 from .compilation import CompiledOut, CompiledScalar, compile, record
+from .interpreters.wire import register_wire_format
 from .ops import derived, transform
 from .ops.declared import shapes
 from .ops.errors import (
@@ -65,6 +66,7 @@ __all__ = [
     "models",
     "optim",
     "record",
+    "register_wire_format",
     "run",
     "scalar_trainer",
     "shapes",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..data import Batches, Dataset, Loader, Prefetch
-from ..init import build
+from ..init import Plan, build
 from ..models import Model
 from ..models import model as shipped_model
 from ..training.optim import Optimizer
+from ..training.parameters import plan_params
 from ..training.recipes import Recipe
 from ..training.recipes import recipe as shipped_recipe
 from ..training.trainer import ScalarTrainer, scalar_trainer
@@ -56,7 +57,7 @@ def prepare(settings: Settings) -> Task:
         batches = Prefetch(batches, settings.data.prefetch)
     test_batches = Loader(held_out, min(256, len(held_out)), shuffle=False)
     optimizer = settings.optimizer.make(run.epochs * len(batches))
-    params = build(chosen.init, dtype=options.dtype, seed=options.seed)
+    params = plan_params(Plan.of(chosen.init), chosen.init, options)
     state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
     start = time.perf_counter()
     trainer = scalar_trainer(

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy.typing as npt
 from typing_extensions import override
 
+from ..init.schemes import Elementary
 from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
@@ -129,6 +130,18 @@ class BaseInterpreter(Interpreter[R]):
     @abstractmethod
     def get(self, ref: R, /) -> Any:
         """A value back on the host."""
+
+    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
+        """The first value of a parameter or moment. With memory of its own an interpreter makes it there."""
+        return self.put(initialiser.materialise(shape, dtype))
+
+    def raise_pending(self) -> None:
+        """Raise what was found wrong so far, where ops run later than they are asked for; else do nothing."""
+        return
+
+    def trim(self) -> None:
+        """Give memory that is kept for reuse back to the system, where any is kept."""
+        return
 
     def has_kernel(self, primitive: Primitive) -> bool:
         """Whether it computes `primitive` itself, in its dtype; a composite that it has no kernel for is decomposed.

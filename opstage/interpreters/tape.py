@@ -73,6 +73,11 @@ class Record(Generic[R]):
         constants = iter(_types(self.constants))
         return tuple([next(constants) if p is None else p.output(slot) for p, slot in zip(self.parents, self.slots)])
 
+    def forget(self) -> None:
+        """Drop what the op kept for a backward pass, so that none can go through it any more."""
+        self.saved = self.sources = ()
+        self.primitive = _CONSUMED
+
     def output(self, slot: int) -> TensorType:
         """The type of one output or residual."""
         if not slot:
@@ -321,7 +326,7 @@ class Tape(Wrapper[Node[R], R]):
                         for parent, slot, cotangent in zip(sources, record.slots, pulled):
                             if parent is not None and cotangent is not None:
                                 _deposit(ops, parent, slot, cotangent)
-                    if not keep:
+                    if not keep:  # record.forget(), written out
                         record.saved = record.sources = ()
                         record.primitive = _CONSUMED
         finally:

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..init.schemes import Elementary
 from ..ops.errors import UnsupportedError
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import DType, TensorType
@@ -38,6 +39,18 @@ class Transparent(BaseInterpreter[R]):
     @override
     def get(self, ref: R, /) -> Any:
         return self.inner.get(ref)
+
+    @override
+    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> R:
+        return self.inner.fill(initialiser, shape, dtype)
+
+    @override
+    def raise_pending(self) -> None:
+        self.inner.raise_pending()
+
+    @override
+    def trim(self) -> None:
+        self.inner.trim()
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -67,6 +67,12 @@ class Gradients:
         with Quietly(self._base.cursor):
             return self._base.full(shape=node.shape, value=0.0, dtype=node.dtype)
 
+    def forget(self) -> None:
+        """Drop the gradients, and what the ops kept for the pass, which whoever still holds a ref would keep alive."""
+        for record in self._found:
+            record.forget()
+        self._found.clear()
+
     def _node(self, of: Node[Any] | Param) -> Node[Any]:
         if isinstance(of, Param):
             if of not in self._used:

@@ -14,6 +14,7 @@ from ..ops.trees import flatten, map_leaves
 from ..options import Options
 from .optim import Optimizer
 from .parameters import cast as in_dtype
+from .parameters import plan_params
 from .trainer import OptimizerState, ScalarTrainer, scalar_trainer
 
 Sample = tuple[Any, ...]
@@ -35,19 +36,24 @@ class ScalarModuleDef:
     def instantiate(self, options: Options | None = None, *, requires_grad: Any = None) -> ScalarModule:
         """The module with the parameters of `init`, in `options.dtype`."""
         options = options if options is not None else Options()
-        return ScalarModule.create(self.loss, self._values(options), options, requires_grad=requires_grad)
+        params = plan_params(Plan.of(self.init), self.init, options) if self._declares() else self.init
+        return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
 
     def instantiate_with(
         self, cast: Callable[[Any], Any], options: Options | None = None, *, requires_grad: Any = None
     ) -> ScalarModule:
         """Each parameter is `cast(array)` of its float64 initial value: another precision, say, or a perturbation."""
         options = options if options is not None else Options()
-        wide = in_dtype(self._values(options.replace(dtype="float64")), "float64")
+        values = build(self.init, dtype="float64", seed=options.seed) if self._declares() else self.init
+        wide = in_dtype(values, "float64")
         return ScalarModule.create(self.loss, map_leaves(cast, wide), options, requires_grad=requires_grad)
 
     def instantiate_with_plan(self, options: Options, plan: Plan, *, requires_grad: Any = None) -> ScalarModule:
-        """Parameters from a plan instead of `init`, whose shapes it is checked against before any is made."""
-        params = plan.materialise(self.init, dtype=options.dtype, seed=options.seed)
+        """Parameters from a plan instead of `init`, whose shapes it is checked against before any is made.
+
+        They are made where the options have them stand: with device="cuda" on the device, and not on the host.
+        """
+        params = plan_params(plan, self.init, options)
         return ScalarModule.create(self.loss, params, options, requires_grad=requires_grad)
 
     def instantiate_with_init(
@@ -56,11 +62,8 @@ class ScalarModuleDef:
         """`instantiate_with_plan` from a plain list, one initialiser per parameter in the order of their paths."""
         return self.instantiate_with_plan(options, Plan(list(initialisers)), requires_grad=requires_grad)
 
-    def _values(self, options: Options) -> Any:
-        leaves, _ = flatten(self.init)
-        if any(isinstance(leaf, Declaration) for leaf in leaves):
-            return build(self.init, dtype=options.dtype, seed=options.seed)
-        return self.init
+    def _declares(self) -> bool:
+        return any(isinstance(leaf, Declaration) for leaf in flatten(self.init)[0])
 
 
 @final

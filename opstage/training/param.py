@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from ..init import Placement
 from ..interpreters.eager_cpu.interpreter import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
@@ -31,6 +32,7 @@ class Param:
         "dtype",
         "_requires_grad",
         "_version",
+        "_first",
         "_host",
         "_mirror",
         "_home",
@@ -51,11 +53,25 @@ class Param:
         Raises UsageError for what is not numeric, and DtypeError for integers with `requires_grad`.
         """
         self.name = name
-        self._version = 0
         host = _owned(value, None if dtype is None else as_dtype(dtype), self)
-        self._host: Array | None = host  # None where the mirror is newer
-        self.shape: tuple[int, ...] = host.shape
-        self.dtype: DType = host.dtype
+        self._begin(host, host.shape, host.dtype, requires_grad)
+
+    @classmethod
+    def planned(
+        cls, first: Placement, *, dtype: str | DType = "float32", name: str | None = None, requires_grad: bool = True
+    ) -> Param:
+        """A parameter whose first value is made where it is first used: on an interpreter, no host array is made."""
+        param = cls.__new__(cls)
+        param.name = name
+        param._begin(first, first.shape, as_dtype(dtype), requires_grad)
+        return param
+
+    def _begin(self, value: Array | Placement, shape: tuple[int, ...], dtype: DType, requires_grad: bool) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._version = 0
+        self._first = value if isinstance(value, Placement) else None  # how to make it, while it stands nowhere
+        self._host = None if isinstance(value, Placement) else value  # None also where a mirror is newer
         self._mirror: Any = None
         self._home: BaseInterpreter[Any] | None = None
         self._seen = False  # whether an array of the current value may be held elsewhere
@@ -103,7 +119,7 @@ class Param:
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         self._host = self.checked(value)
-        self._mirror = self._home = None
+        self._mirror = self._home = self._first = None
         self._seen = False
         self._version += 1
 
@@ -128,7 +144,7 @@ class Param:
 
     @property
     def host_stale(self) -> bool:
-        """Whether the mirror is newer than the host's copy."""
+        """Whether the host has no copy of the value: a mirror is newer, or it was made on an interpreter."""
         return self._host is None
 
     def mirror(self, interpreter: BaseInterpreter[Any]) -> Any:
@@ -140,9 +156,12 @@ class Param:
                     f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
                     op="Param",
                 )
-            host = self._synchronised()
-            self._seen = self._seen or self._home is not None  # the one before may still compute with it
-            self._mirror, self._home = interpreter.put(host), interpreter
+            if self._first is not None:
+                value = interpreter.fill(self._first.initialiser, self.shape, self.dtype)
+            else:
+                value = interpreter.put(self._synchronised())
+                self._seen = self._seen or self._home is not None  # the one before may still compute with it
+            self._mirror, self._home, self._first = value, interpreter, None
         return self._mirror
 
     def lends(self, interpreter: BaseInterpreter[Any]) -> bool:
@@ -156,7 +175,7 @@ class Param:
 
     def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any], *, alone: bool = False) -> None:
         """`commit` of a value that `accept` has let through: nothing here can fail. `alone`: nobody else holds it."""
-        self._mirror, self._home, self._host = value, interpreter, None
+        self._mirror, self._home, self._host, self._first = value, interpreter, None, None
         self._seen = not alone
         self._version += 1
 
@@ -178,8 +197,11 @@ class Param:
     def _synchronised(self) -> Array:
         """The host's copy, brought up to date."""
         if self._host is None:
-            assert self._home is not None
-            self._host = np.asarray(self._home.get(self._mirror))
+            if self._first is not None:
+                self._host, self._first = self._first.materialise(self.dtype), None
+            else:
+                assert self._home is not None
+                self._host = np.asarray(self._home.get(self._mirror))
         return self._host
 
 

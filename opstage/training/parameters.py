@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..init import Plan
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..ops.catalogue.update import SGD_UPDATE
@@ -55,6 +56,17 @@ def make_params(values: Any, *, requires_grad: Any = None, options: Options | No
     leaves, structure = flatten(values)
     flags = requires_grad_flags(values, requires_grad, options)
     return unflatten(structure, [as_param(x, n, f, options) for x, n, f in zip(leaves, paths(values), flags)])
+
+
+def plan_params(plan: Plan, parameters: Any, options: Options) -> Any:
+    """A tree like `parameters` (whatever has shapes) of Params that the plan gives their first values.
+
+    Each is made on the interpreter that first uses it. Raises UsageError where the plan does not fit.
+    """
+    placements = plan.placements(parameters, seed=options.seed)
+    flag = options.requires_grad_by_default
+    made = [Param.planned(p, dtype=options.dtype, name=p.path, requires_grad=flag) for p in placements]
+    return unflatten(flatten(parameters)[1], made)
 
 
 def get_values(params: Any) -> Any:

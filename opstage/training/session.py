@@ -105,10 +105,16 @@ class Session(Interpreter[Ref]):
         Refs, natural numbers and gradients of the old tape are of no more use. Parameters keep their values, their
         mirrors on the device and their moments.
         """
-        ended = self._tape
+        ended, gradients = self._tape, self._gradients
         self._resets += 1
         self._begin()
         ended.close(_RESET)
+        if gradients is not None:
+            gradients.forget()
+
+    def trim(self) -> None:
+        """Give memory that a device keeps for the next ops back to the system; parameters, moments and refs stay."""
+        self._base.trim()
 
     # Tensors in and out ---------------------------------------------------------------------------------------------
 
@@ -379,6 +385,7 @@ class Session(Interpreter[Ref]):
             return
         values = iter(base.fetch([ref for each in updated for ref in each.refs], gradients.moment))
         fetched = [(each, *[next(values) for _ in each.refs]) for each in updated]
+        store.raise_pending()
         with uninterrupted():
             for each, value, *slots in fetched:
                 each.param.commit(value, store)

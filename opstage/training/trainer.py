@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ..api import argument_paths, owned, put_all, with_train
+from ..init import Constant
 from ..interpreters.anomaly import execute_watched, watched
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.derivatives import run_on_tape
@@ -181,9 +182,7 @@ class ScalarTrainer:
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
         _, declared = self._declared(optimizer)
-        put = self._interpreter.put
-        slots = (tuple(put(np.full(shape, fill, dtype)) for shape, dtype, fill in each) for each in declared)
-        return OptimizerState(0, tuple(slots))
+        return OptimizerState(0, tuple(tuple(map(self._first_moment, each)) for each in declared))
 
     def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
         """One step of an optimizer from `state`; returns the next state and leaves `state` as it was."""
@@ -248,6 +247,10 @@ class ScalarTrainer:
         self.last_metrics = metrics
         return result
 
+    def trim(self) -> None:
+        """Give memory that a device keeps for the next step back to the system; parameters and moments stay."""
+        self._interpreter.trim()
+
     def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:
         """Let `stand(interpreter)`, a `Transparent`, take the place of this trainer's interpreter."""
         self._interpreter = stand(self._interpreter)
@@ -310,6 +313,10 @@ class ScalarTrainer:
         trained = [(name, param) for name, param in zip(self._names, self._params) if param.requires_grad]
         names = [name for name, _ in trained]
         return names, optimizer.init([(param.shape, param.dtype) for _, param in trained], names)
+
+    def _first_moment(self, slot: optim.Slot) -> Any:
+        shape: Any = slot.shape  # of a parameter, so of numbers
+        return self._interpreter.fill(Constant(slot.fill), shape, slot.dtype)
 
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
         state = self._moments.get(name) or self.init_optim(optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from opstage.interpreters.eager_cuda import DeviceBuffer
 from opstage.interpreters.eager_cuda.device import find_device
 from opstage.interpreters.eager_cuda.device.scheduler import DivergenceError
 from opstage.interpreters.eager_cuda.language import cuda
-from opstage.interpreters.eager_cuda.wire import register_wire_format
 from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
@@ -116,7 +116,21 @@ def test_a_dtype_without_a_form_on_the_device_is_an_error_until_one_is_registere
     with pytest.raises(UsageError, match=r"argument x: a tensor of float64 has no form on the device.*register_wire"):
         opstage.run(lambda ops, x: x, np.ones(2), options=options)
     with pytest.raises(UsageError, match="has a device form already"):
-        register_wire_format("float32", lambda array: array)
+        opstage.register_wire_format("float32", lambda array: array)
+
+
+def test_a_registered_wire_format_is_how_a_dtype_is_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opstage.interpreters.wire._FORMATS", {})
+    exact, halves = Options(device="cuda", dtype="exact"), np.array([Fraction(1, 2), Fraction(-3, 4)])
+    with pytest.raises(UsageError, match="a tensor of exact has no form on the device"):
+        opstage.run(lambda ops, x: x, halves, options=exact)
+    opstage.register_wire_format("exact", lambda array: array.astype(np.float32))
+    doubled = opstage.run(lambda ops, x: ops.add(x, x), halves, options=exact)
+    assert doubled.dtype == np.float32
+    np.testing.assert_array_equal(doubled, [1.0, -1.5])
+    opstage.register_wire_format("exact", lambda array: array.astype(np.float64))
+    with pytest.raises(UsageError, match="the wire format of exact made float64"):
+        opstage.run(lambda ops, x: x, halves, options=exact)
 
 
 # Indices ------------------------------------------------------------------------------------------------------------

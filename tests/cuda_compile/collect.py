@@ -11,9 +11,12 @@ from unittest import mock
 import numpy as np
 
 import opstage
+from opstage.init import normal, uniform, zeros
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.device.signature import Signature
+from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import LocatedError, UsageError
+from opstage.ops.types import FLOAT32
 from opstage.options import Options
 from tests.conformance.harness import inputs, leaves, program_of, random_like
 from tests.conformance.test_derivatives import scalarised
@@ -34,7 +37,14 @@ def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
             _sample(sample)
         for name in ("sgd", "adam", "adamw"):
             _training(getattr(opstage.optim, name)(lr=0.1))
+        _first_values()
     return recorder.launches
+
+
+def _first_values() -> None:
+    interpreter = make_interpreter(CUDA)
+    for scheme in (zeros, uniform(-1.0, 1.0, seed=0), normal(seed=0)):
+        interpreter.fill(scheme, (3,), FLOAT32)
 
 
 def _sample(sample: Sample) -> None:

@@ -24,3 +24,12 @@ def test_simulated(tests: str) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+def test_a_wire_format_is_registered_without_cuda() -> None:
+    code = (
+        "import sys, opstage; opstage.register_wire_format('float64', lambda array: array.astype('float32'));"
+        "print(sorted({'numba', 'numba.cuda', 'numba_cuda'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

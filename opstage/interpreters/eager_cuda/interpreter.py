@@ -7,17 +7,19 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UnsupportedError
 from ...ops.primitive import Primitive, Static
-from ...ops.types import DType, TensorType, as_dtype, dtype_name
+from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name
 from ...options import Options
 from ..eager_cpu.interpreter import as_array
 from ..interpreter import BaseInterpreter
+from ..wire import DEVICE_DTYPES, to_wire
 from .buffer import DeviceBuffer
 from .device import Device, find_device
 from .kernels import KERNELS
-from .wire import DEVICE_DTYPES, to_wire
+from .kernels.filling import FILLS
 
 _KNOWN_LIMIT = 1 << 16
 
@@ -53,6 +55,22 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
     def get(self, ref: DeviceBuffer, /) -> Any:
         self.device.raise_flagged()
         return self.device.download(ref)
+
+    @override
+    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> DeviceBuffer:
+        kernel = FILLS.get(type(initialiser)) if dtype == FLOAT32 else None
+        if kernel is None:
+            return super().fill(initialiser, shape, dtype)
+        self.device.op, self.device.region = "fill", self.cursor.region.name
+        return kernel(self.device, initialiser, shape)
+
+    @override
+    def raise_pending(self) -> None:
+        self.device.raise_flagged()
+
+    @override
+    def trim(self) -> None:
+        self.device.shrink()
 
     @override
     def adopt(self, ref: Any, /) -> DeviceBuffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.errors import user_frame
+from ....ops.errors import OutOfMemoryError, user_frame
 from ....ops.types import DType, TensorType
 from ....options import MatmulPrecision
 from ..buffer import DeviceBuffer, Memory
@@ -50,8 +51,13 @@ class Device(ABC):
         return DeviceBuffer(shape, type.dtype, self.memory(int(type.nbytes)))
 
     def memory(self, nbytes: int) -> Memory:
-        """So many bytes of the device."""
-        memory = Memory(self, self.allocate(nbytes), nbytes)
+        """So many bytes of the device. Raises OutOfMemoryError where there is no room, even after a `shrink`."""
+        try:
+            handle = self.allocate(nbytes)
+        except OutOfMemoryError:
+            self.shrink()
+            handle = self.allocate(nbytes)
+        memory = Memory(self, handle, nbytes)
         self.used += nbytes
         self.peak = max(self.peak, self.used)
         return memory
@@ -63,7 +69,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Any:
-        """A handle of so many bytes."""
+        """A handle of so many bytes. Raises OutOfMemoryError where there is no room."""
 
     @abstractmethod
     def deallocate(self, handle: Any, nbytes: int) -> None:
@@ -72,6 +78,12 @@ class Device(ABC):
     @abstractmethod
     def trim(self) -> int:
         """Return memory that is kept for reuse to whom it came from; how many bytes that was."""
+
+    def shrink(self) -> int:
+        """`trim`, once what only cycles of objects hold was let go, and what can be uploaded again was forgotten."""
+        gc.collect()
+        self._numbers.clear()
+        return self.trim()
 
     # Copies ---------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from ....ops.errors import OutOfMemoryError
 from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
 from ..language import cuda
@@ -23,14 +24,24 @@ MOST_BLOCKS, MOST_THREADS = 2, 32
 
 @final
 class Simulator(Device):
-    """Memory is bytes of the host, filled with a pattern when it is given out, so that what was not written is seen."""
+    """Memory is bytes of the host, filled with a pattern when it is given out, so that what was not written is seen.
 
-    def __init__(self) -> None:
+    limit   how many bytes it gives out at most; None: as many as the host has
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
         super().__init__()
+        self.limit = limit
         scheduler.install()
 
     @override
     def allocate(self, nbytes: int) -> Any:
+        if self.limit is not None and self.used + nbytes > self.limit:
+            raise OutOfMemoryError(
+                f"{nbytes:,} bytes were asked for on the simulated device, which has {self.limit - self.used:,} free "
+                f"of {self.limit:,}; tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as "
+                "they were; make the batch smaller"
+            )
         return np.full(nbytes, 0xCB, np.uint8)
 
     @override

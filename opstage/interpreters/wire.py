@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.errors import UsageError
-from ...ops.types import DType, as_dtype, dtype_name
+from ..ops.errors import UsageError
+from ..ops.types import DType, as_dtype, dtype_name
 
 Array = npt.NDArray[Any]
 
