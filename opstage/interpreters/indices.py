@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ops.catalogue.loss import class_axis
 from ..ops.errors import RangeError
 from ..ops.types import show_shape
 
@@ -32,5 +33,20 @@ def require_in_range(op: str, shape: tuple[int, ...], idx: Array) -> None:
         raise RangeError(
             f"index {index}{place} is out of range: x is {show_shape(shape)}, {allowed}; "
             'pass mode="zero" where an index out of range is meant to stand for zeros',
+            op=op,
+        )
+
+
+def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_index: int) -> None:
+    """Every label must name a class of logits of this shape, or be `ignore_index`."""
+    axis = class_axis(len(shape))
+    classes = shape[axis]
+    found = first_out_of_range(np.where(labels == ignore_index, 0, labels), classes)
+    if found is not None:
+        label, position = found
+        place = f" at position {show_shape(position)}" if position else ""
+        raise RangeError(
+            f"label {label}{place} is out of range: logits are {show_shape(shape)} with {classes} classes on "
+            f"axis {axis}, so labels are 0 … {classes - 1}, or ignore_index={ignore_index}",
             op=op,
         )

@@ -217,7 +217,7 @@ class Stopped(Exception):
 
 
 def launches(device: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the n-th launch raise, n = 0, 7, 14, …"""
+    """Let the n-th launch raise, n = 0, 3, 6, …"""
     launch, n = Simulator.launch, 0
     while True:
         left = n
@@ -232,7 +232,7 @@ def launches(device: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         with monkeypatch.context() as patch:
             patch.setattr(Simulator, "launch", stopping)
             yield
-        n += 7
+        n += 3
 
 
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(

@@ -53,8 +53,17 @@ class Recorder(Device):
         self.launches.setdefault((kernel, signature_of(arguments)), set()).add(self.op)
 
     @override
-    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
-        launch_product(self, out, x, y)
+    def product(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        y: DeviceBuffer,
+        *,
+        x_turned: bool = False,
+        y_turned: bool = False,
+        bias: DeviceBuffer | None = None,
+    ) -> None:
+        launch_product(self, out, x, y, x_turned, y_turned, bias)
 
     @override
     def trim(self) -> int:

@@ -49,10 +49,10 @@ def test_a_python_number_that_makes_float64_of_a_float32_is_seen(folder: Path) -
 
 
 def test_shared_memory_is_counted(folder: Path) -> None:
-    signature = ("int32", "int32", "int32", "float32*", "float32*", "float32*", "int32")
-    compiled = compile_kernel(product_kernel, signature, SM_90)
-    assert compiled.resources.shared == 2 * 16 * 16 * 4
-    assert b".nv.shared.opstage_product_kernel" in compiled.cubin
+    signature = *("int32",) * 3, *("float32*",) * 4, "int32", "int32"
+    compiled = compile_kernel(product_kernel(False, True), signature, SM_90)
+    assert compiled.resources.shared == 2 * 16 * 17 * 4
+    assert b".nv.shared.opstage_product" in compiled.cubin
 
 
 def test_what_ptxas_says_is_read() -> None:

@@ -228,6 +228,17 @@ def test_products_are_the_librarys(api: Api) -> None:
         out = gpu.empty(TensorType((*x[:-1], y[-1]), FLOAT32))
         gpu.product(out, gpu.upload(a), gpu.upload(b))
         np.testing.assert_allclose(gpu.download(out), a @ b, rtol=1e-5, atol=1e-6)
+        turned = [gpu.upload(np.ascontiguousarray(m.swapaxes(-1, -2))) for m in (a, b)]
+        gpu.product(out, *turned, x_turned=True, y_turned=True)
+        np.testing.assert_allclose(gpu.download(out), a @ b, rtol=1e-5, atol=1e-6)
+    bias, single = np.arange(4, dtype=np.float32), gpu.empty(TensorType((2, 4), FLOAT32))
+    gpu.product(
+        single,
+        gpu.upload(np.ones((2, 3), np.float32)),
+        gpu.upload(np.eye(3, 4, dtype=np.float32)),
+        bias=(gpu.upload(bias)),
+    )
+    np.testing.assert_array_equal(gpu.download(single), np.tile(np.eye(3, 4).sum(axis=0) + bias, (2, 1)))
     assert library.calls.count("cublasLtCreate") == 1
     assert set(library.streams) == {77}
     gpu.precision = "bf16"

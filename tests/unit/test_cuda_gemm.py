@@ -22,6 +22,12 @@ CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
 CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
 CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3
 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
+CUBLASLT_MATMUL_DESC_TRANSA = 3
+CUBLASLT_MATMUL_DESC_TRANSB = 4
+CUBLASLT_MATMUL_DESC_EPILOGUE = 7
+CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
+CUBLAS_OP_T = 1
+CUBLASLT_EPILOGUE_BIAS = 4
 CUBLAS_STATUS_INVALID_VALUE = 7
 CUBLAS_STATUS_NOT_SUPPORTED = 15
 
@@ -62,6 +68,16 @@ class Library:
     def cublasLtMatmulDescCreate(self, operation: Any, compute: int, scale: int) -> None:  # noqa: N802
         assert scale == CUDA_R_32F
         self.new(operation, compute=compute)
+
+    def cublasLtMatmulDescSetAttribute(self, operation: Any, attribute: int, value: Any, size: int) -> None:  # noqa: N802
+        kinds: dict[int, Any] = {
+            CUBLASLT_MATMUL_DESC_TRANSA: ctypes.c_int32,
+            CUBLASLT_MATMUL_DESC_TRANSB: ctypes.c_int32,
+            CUBLASLT_MATMUL_DESC_EPILOGUE: ctypes.c_uint32,
+            CUBLASLT_MATMUL_DESC_BIAS_POINTER: ctypes.c_uint64,
+        }
+        assert size == ctypes.sizeof(kinds[attribute])
+        self.of(operation)[attribute] = ctypes.cast(value, ctypes.POINTER(kinds[attribute]))[0]
 
     def cublasLtMatrixLayoutCreate(  # noqa: N802
         self, layout: Any, type: int, rows: int, columns: int, leading: int
@@ -109,7 +125,9 @@ class Library:
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: 32 * 2**20,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
         }
-        assert self.of(a)["columns"] == self.of(b)["rows"]
+        turned = [self.of(operation).get(way) for way in (CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB)]
+        left, right = "rows" if turned[0] == CUBLAS_OP_T else "columns", "columns" if turned[1] else "rows"
+        assert self.of(a)[left] == self.of(b)[right]
         best._obj.algorithm.data[0] = 1000 + self.of(operation)["compute"]
         found._obj.value = self.found
 
@@ -137,7 +155,18 @@ class Library:
         assert c == d and c_layout is d_layout
         self.workspaces.append((workspace, nbytes))
         self.streams.append(stream)
-        matrix(d, self.of(d_layout))[:] = matrix(a, self.of(a_layout)) @ matrix(b, self.of(b_layout))
+        told = self.of(operation)
+        left, right = matrix(a, self.of(a_layout)), matrix(b, self.of(b_layout))
+        if told.get(CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T:
+            left = left.swapaxes(1, 2)
+        if told.get(CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T:
+            right = right.swapaxes(1, 2)
+        result = left @ right
+        if told.get(CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BIAS:
+            address = told[CUBLASLT_MATMUL_DESC_BIAS_POINTER]
+            bias = (ctypes.c_float * result.shape[1]).from_address(address)
+            result = result + np.ctypeslib.as_array(bias)[:, None]
+        matrix(d, self.of(d_layout))[:] = result
 
     def cublasLtGetStatusString(self, status: int) -> bytes:  # noqa: N802
         return {7: b"invalid value", 15: b"not supported"}[status]
@@ -166,6 +195,32 @@ def test_row_major_products_are_those_of_numpy(shape: Shape) -> None:
     np.testing.assert_allclose(out, x @ y, rtol=1e-5, atol=1e-6)
     assert library.workspaces == [(4096 + 32 * 2**20, 32 * 2**20)]
     assert library.streams == [77]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("x_turned", "y_turned"), [(True, False), (False, True), (True, True)])
+def test_turned_operands_are_read_as_they_lie(batch: int, x_turned: bool, y_turned: bool) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((batch, 2, 5)).astype(np.float32)
+    y = rng.standard_normal((batch, 5, 3)).astype(np.float32)
+    lies = [np.ascontiguousarray(a.swapaxes(1, 2)) if t else a for a, t in ((x, x_turned), (y, y_turned))]
+    out = np.zeros((batch, 2, 3), np.float32)
+    shape = Shape(batch, 2, 3, 5, x_turned, y_turned)
+    gemm_of(Library()).product(out.ctypes.data, lies[0].ctypes.data, lies[1].ctypes.data, shape, "fp32")
+    np.testing.assert_allclose(out, x @ y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_bias_is_added_to_every_row() -> None:
+    """One plan serves every bias, and another one the product without."""
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((4, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
+    library = Library()
+    product, out = gemm_of(library), np.zeros((4, 3), np.float32)
+    for bias in (np.arange(3, dtype=np.float32), np.ones(3, np.float32), None):
+        address = None if bias is None else bias.ctypes.data
+        product.product(out.ctypes.data, x.ctypes.data, y.ctypes.data, Shape(1, 4, 3, 5), "fp32", address)
+        np.testing.assert_allclose(out, x @ y + (0 if bias is None else bias), rtol=1e-5, atol=1e-6)
+    assert library.calls.count("cublasLtMatmulDescCreate") == 2
 
 
 def test_a_plan_is_made_once_for_a_shape_and_a_precision() -> None:
@@ -233,6 +288,7 @@ def test_every_function_has_the_number_of_arguments_of_the_header() -> None:
     assert {name: len(types) for name, types in gemm.SIGNATURES.items()} == {
         "cublasLtCreate": 1,
         "cublasLtMatmulDescCreate": 3,
+        "cublasLtMatmulDescSetAttribute": 4,
         "cublasLtMatrixLayoutCreate": 5,
         "cublasLtMatrixLayoutSetAttribute": 4,
         "cublasLtMatmulPreferenceCreate": 1,

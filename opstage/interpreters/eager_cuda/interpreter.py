@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -31,19 +32,22 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
     Raises UsageError where there is no device.
     """
 
-    __slots__ = ("device", "_precision", "_known")
+    __slots__ = ("device", "kernels", "_precision", "_known")
 
-    def __init__(self, options: Options, device: Device | None = None):
+    def __init__(
+        self, options: Options, device: Device | None = None, kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS
+    ):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.device = device if device is not None else find_device()
         self._precision = options.matmul_precision
+        self.kernels = kernels
         self._known: dict[Any, tuple[TensorType, ...]] = {}
 
     # The host's side ------------------------------------------------------------------------------------------------
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
-        return primitive in KERNELS
+        return primitive in self.kernels
 
     @override
     def put(self, value: Any, /) -> DeviceBuffer:
@@ -88,7 +92,7 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
         types = self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
-        kernel = KERNELS.get(primitive)
+        kernel = self.kernels.get(primitive)
         if kernel is None:
             if primitive.decomposition is None:
                 raise self.unsupported(primitive)

@@ -27,6 +27,33 @@ def device_function(function: F) -> F:
     return function if SIMULATED else cuda.jit(device=True, inline="always")(function)
 
 
+def _simulated_barrier() -> None:
+    from .device.scheduler import wait_for_block
+
+    wait_for_block()
+
+
+def _simulated_shuffle(value: Any, distance: int) -> Any:
+    from .device.scheduler import exchange
+
+    return exchange(value, distance)
+
+
+def _barrier() -> None:
+    cuda.syncthreads()
+
+
+def _shuffle(value: Any, distance: Any) -> Any:
+    return cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)
+
+
+# The simulator gives a kernel's own file a `cuda` that knows its threads; functions in other files have these two.
+barrier: Any = _simulated_barrier if SIMULATED else device_function(_barrier)
+"""Wait until every thread of the block is here."""
+shuffle: Any = _simulated_shuffle if SIMULATED else device_function(_shuffle)
+"""The value of the thread of the same warp whose number differs by exactly the bits of `distance`."""
+
+
 # Functions of one number, float32 to float32. Python's own raise for what IEEE arithmetic has a result for.
 _library: Any = np if SIMULATED else math
 exp: Any = _library.exp
@@ -39,4 +66,28 @@ log1p: Any = _library.log1p
 power: Any = np.power if SIMULATED else math.pow
 erf: Any = math.erf
 
-__all__ = ["SIMULATED", "cos", "cuda", "device_function", "erf", "exp", "log", "log1p", "power", "sin", "sqrt", "tanh"]
+
+def _cos_pi(x: Any) -> Any:
+    return np.cos(np.float32(math.pi) * x)
+
+
+cos_pi: Any = _cos_pi if SIMULATED else numba.cuda.libdevice.cospif
+"""cos(π·x), which reduces its argument exactly, where cos keeps a table of the digits of 2/π for great ones."""
+
+__all__ = [
+    "SIMULATED",
+    "barrier",
+    "cos",
+    "cos_pi",
+    "cuda",
+    "device_function",
+    "erf",
+    "exp",
+    "log",
+    "log1p",
+    "power",
+    "shuffle",
+    "sin",
+    "sqrt",
+    "tanh",
+]

@@ -1,6 +1,6 @@
 """Optimizer updates of one element. Their operations stand in the order of the decompositions, so the bits are theirs.
 
-`a` beside a rate is 1 - rate, rounded once. Each factory takes the square root; see the package.
+`a` beside a rate is 1 - rate, rounded once. A factory takes the square root if its formula has one; see the package.
 """
 
 from __future__ import annotations
@@ -9,6 +9,38 @@ from collections.abc import Callable
 from typing import Any
 
 Function = Callable[..., Any]
+
+
+def decayed() -> Function:
+    """The gradient with the penalty ½·decay·p² in it."""
+
+    def formula(p: Any, g: Any, decay: Any) -> Any:
+        return g + p * decay
+
+    return formula
+
+
+def sgd() -> Function:
+    def formula(p: Any, g: Any, lr: Any) -> Any:
+        return p - g * lr
+
+    return formula
+
+
+def momentum() -> Function:
+    def formula(p: Any, g: Any, velocity: Any, lr: Any, rate: Any) -> Any:
+        velocity = velocity * rate + g
+        return p - velocity * lr, velocity
+
+    return formula
+
+
+def nesterov() -> Function:
+    def formula(p: Any, g: Any, velocity: Any, lr: Any, rate: Any) -> Any:
+        velocity = velocity * rate + g
+        return p - (g + velocity * rate) * lr, velocity
+
+    return formula
 
 
 def adagrad(sqrt: Function) -> Function:

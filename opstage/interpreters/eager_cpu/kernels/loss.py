@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, class_axis
-from ....ops.errors import RangeError
 from ....ops.primitive import Primitive
-from ....ops.types import show_shape
-from ...indices import first_out_of_range
+from ...indices import require_labels
 from ..loops import loss as loops
 from ..loops.jit import flat, integers, rows
 from .numbers import number
@@ -27,19 +25,10 @@ def mse_loss(x: Array, y: Array) -> Array:
 
 def _labels(op: str, logits: Array, labels: Array, ignore_index: int) -> tuple[int, Array, Array]:
     """The axis of the classes; where positions are ignored, and labels with 0 there, both of size 1 on that axis."""
+    require_labels(op, logits.shape, labels, ignore_index=ignore_index)
     axis = class_axis(logits.ndim)
-    classes = logits.shape[axis]
     ignored = np.asarray(labels == ignore_index)
     safe = np.where(ignored, 0, labels)
-    found = first_out_of_range(safe, classes)
-    if found is not None:
-        label, position = found
-        place = f" at position {show_shape(position)}" if position else ""
-        raise RangeError(
-            f"label {label}{place} is out of range: logits are {show_shape(logits.shape)} with {classes} classes on "
-            f"axis {axis}, so labels are 0 … {classes - 1}, or ignore_index={ignore_index}",
-            op=op,
-        )
     return axis, np.expand_dims(ignored, axis), np.expand_dims(safe, axis)
 
 

@@ -165,13 +165,23 @@ class Gpu(Device):
         return self._core.ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
 
     @override
-    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+    def product(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        y: DeviceBuffer,
+        *,
+        x_turned: bool = False,
+        y_turned: bool = False,
+        bias: DeviceBuffer | None = None,
+    ) -> None:
         self._enter()
         if self._gemm is None:
             self._gemm = Gemm(self._library(), self._reserve, int(self._stream.handle))
-        shape = Shape(math.prod(x.shape[:-2]), x.shape[-2], y.shape[-1], x.shape[-1])
+        batch, (rows, columns) = math.prod(out.shape[:-2]), out.shape[-2:]
+        shape = Shape(batch, rows, columns, x.shape[-2 if x_turned else -1], x_turned, y_turned)
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
-        self._gemm.product(*addresses, shape, self.precision)
+        self._gemm.product(*addresses, shape, self.precision, None if bias is None else int(bias.handle.handle))
 
     def _reserve(self, nbytes: int) -> int:
         self._workspace = self.allocate(nbytes)

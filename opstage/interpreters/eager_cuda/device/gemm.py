@@ -24,6 +24,9 @@ COMPUTE_TYPES: dict[MatmulPrecision, int] = {"fp32": 68, "tf32": 77, "bf16": 75}
 
 LAYOUT_BATCH_COUNT, LAYOUT_BATCH_STRIDE = 5, 6
 PREFERENCE_MOST_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
+TURN_A, TURN_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
+TURNED = 1  # CUBLAS_OP_T
+WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS: one number for each row of a column-major matrix, so for each column of ours
 REDUCTION_IN_WORKSPACE = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums in float32, added in one order
 
 
@@ -49,6 +52,7 @@ class Heuristic(ctypes.Structure):
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (c_void_p,),
     "cublasLtMatmulDescCreate": (c_void_p, c_int, c_int),
+    "cublasLtMatmulDescSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatrixLayoutCreate": (c_void_p, c_int, c_uint64, c_uint64, c_int64),
     "cublasLtMatrixLayoutSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatmulPreferenceCreate": (c_void_p,),
@@ -61,12 +65,17 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class Shape(NamedTuple):
-    """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns)."""
+    """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns).
+
+    x_turned, y_turned   the operand lies in memory as its transpose
+    """
 
     batch: int
     rows: int
     columns: int
     extent: int
+    x_turned: bool = False
+    y_turned: bool = False
 
 
 class Plan(NamedTuple):
@@ -102,6 +111,9 @@ def typed(library: Any) -> Any:
     return library
 
 
+_SET_OPERATION = "cublasLtMatmulDescSetAttribute"
+
+
 @final
 class Gemm:
     """Products on one stream of the current device.
@@ -113,18 +125,23 @@ class Gemm:
     def __init__(self, library: Any, workspace: Callable[[int], int], stream: int):
         self._library = library
         self._stream = stream
-        self._plans: dict[tuple[Shape, MatmulPrecision], Plan] = {}
+        self._plans: dict[tuple[Shape, MatmulPrecision, bool], Plan] = {}
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
         self._workspace = workspace(WORKSPACE)
         self._one, self._zero = c_float(1), c_float(0)
         self._scales = ctypes.addressof(self._one), ctypes.addressof(self._zero)
 
-    def product(self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision) -> None:
-        """out = x·y, of row-major float32 matrices at these addresses; returns before it is done."""
-        plan = self._plans.get((shape, precision))
+    def product(
+        self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision, bias: int | None = None
+    ) -> None:
+        """out = x·y + bias, of row-major float32 matrices at these addresses; returns before it is done."""
+        key = shape, precision, bias is not None
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[shape, precision] = self._plan(shape, precision)
+            plan = self._plans[key] = self._plan(*key)
+        if bias is not None:
+            self._set(_SET_OPERATION, plan.operation, BIAS_POINTER, c_void_p(bias), shape)
         one, zero = self._scales
         status = self._library.cublasLtMatmul(
             *(self._handle, plan.operation, one, y, plan.y, x, plan.x, zero, out, plan.out, out, plan.out),
@@ -133,12 +150,17 @@ class Gemm:
         if status:
             raise self._error("cublasLtMatmul", status, shape)
 
-    def _plan(self, shape: Shape, precision: MatmulPrecision) -> Plan:
-        batch, rows, columns, extent = shape
+    def _plan(self, shape: Shape, precision: MatmulPrecision, biased: bool) -> Plan:
+        batch, rows, columns, extent, x_turned, y_turned = shape
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
-        y = self._layout(columns, extent, batch, shape)
-        x = self._layout(extent, rows, batch, shape)
+        for attribute, turned in ((TURN_A, y_turned), (TURN_B, x_turned)):
+            if turned:
+                self._set(_SET_OPERATION, operation, attribute, c_int32(TURNED), shape)
+        if biased:
+            self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
+        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), batch, shape)
+        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), batch, shape)
         out = self._layout(columns, rows, batch, shape)
         preference = c_void_p()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference), shape=shape)
@@ -179,5 +201,5 @@ class Gemm:
 
 
 def _show(shape: Shape) -> str:
-    batch, rows, columns, extent = shape
+    batch, rows, columns, extent, *_ = shape
     return f"{f'{batch} products' if batch > 1 else 'a product'} of ({rows}, {extent}) and ({extent}, {columns})"

@@ -13,11 +13,15 @@ import numpy.typing as npt
 from ....ops.errors import OutOfMemoryError, user_frame
 from ....ops.types import DType, TensorType
 from ....options import MatmulPrecision
+from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
-from .watch import Watched, range_error
+from .watch import Require, Watched, range_error
 
 THREADS = 256
 """Of a block, where a kernel does not say otherwise."""
+
+WARP = 32
+_LONGEST_OF_WARP = 1024
 
 
 _MOST_NUMBERS = 4096
@@ -118,13 +122,38 @@ class Device(ABC):
         if count:
             self.launch(kernel, self.blocks_for(count), THREADS, np.int32(count), *arguments)
 
+    @property
+    def block(self) -> int:
+        """How many threads a block has that works on one thing alone."""
+        return THREADS
+
+    def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
+        """Run `kernel(rows, lanes, *arguments)`, which goes through `rows` rows of `extent` numbers, `lanes` threads
+        side by side on each: one thread where rows are short, a warp, or the whole block."""
+        if rows:
+            lanes = 1 if extent < WARP else WARP if extent <= _LONGEST_OF_WARP else THREADS
+            self.launch(kernel, self.blocks_for(rows * lanes), THREADS, np.int32(rows), np.int32(lanes), *arguments)
+
     def blocks_for(self, count: int) -> int:
         """Of `THREADS` threads, for so many elements."""
         return min(-(-count // THREADS), self.most_blocks)
 
     @abstractmethod
-    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
-        """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty."""
+    def product(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        y: DeviceBuffer,
+        *,
+        x_turned: bool = False,
+        y_turned: bool = False,
+        bias: DeviceBuffer | None = None,
+    ) -> None:
+        """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
+
+        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). A bias (n) is added to
+        each row, of one product alone.
+        """
 
     # Indices out of range ------------------------------------------------------------------------------------------
 
@@ -135,9 +164,10 @@ class Device(ABC):
             self._flag = self.upload(np.zeros(1, np.int32))
         return self._flag
 
-    def watched(self, shape: tuple[int, ...], idx: DeviceBuffer) -> int:
-        """The number to which a kernel sets the flag if an index of `idx` names no row of a tensor of this shape."""
-        self._watched.append(Watched(self.op, self.region, user_frame(), shape, idx))
+    def watched(self, shape: tuple[int, ...], idx: DeviceBuffer, require: Require = require_in_range) -> int:
+        """The number to which a kernel sets the flag if `require(op, shape, idx)` would raise, by default because an
+        index names no row of a tensor of this shape."""
+        self._watched.append(Watched(self.op, self.region, user_frame(), shape, idx, require))
         return len(self._watched)
 
     def raise_flagged(self) -> None:

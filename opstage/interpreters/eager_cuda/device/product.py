@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,36 +14,70 @@ from ..language import cuda
 from .interface import Device
 
 TILE = 16
+WIDTH = TILE + 1
+"""Of a tile's row in shared memory, whose 32 banks its columns then spread over."""
 ZERO = np.float32(0)
 
 
-def product_kernel(rows: Any, columns: Any, extent: Any, out: Any, x: Any, y: Any, tiles: Any) -> None:
-    """out[b] = x[b]·y[b]: block (tile of columns, tile of rows, matrix); each thread adds up one element."""
-    left = cuda.shared.array((TILE, TILE), np.float32)
-    right = cuda.shared.array((TILE, TILE), np.float32)
-    j, i = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
-    matrix = cuda.blockIdx.x // tiles
-    tile = cuda.blockIdx.x % tiles
-    across = (columns + TILE - 1) // TILE
-    row, column = tile // across * TILE + i, tile % across * TILE + j
-    total = ZERO
-    for first in range(0, extent, TILE):
-        inside_x = row < rows and first + j < extent
-        left[i, j] = x[(matrix * rows + row) * extent + first + j] if inside_x else ZERO
-        inside_y = column < columns and first + i < extent
-        right[i, j] = y[(matrix * extent + first + i) * columns + column] if inside_y else ZERO
-        cuda.syncthreads()
-        for k in range(TILE):
-            total += left[i, k] * right[k, j]
-        cuda.syncthreads()
-    if row < rows and column < columns:
-        out[(matrix * rows + row) * columns + column] = total
+@cache
+def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
+    """out[b] = x[b]·y[b] + bias; a turned operand lies in memory as its transpose."""
+
+    def product(
+        rows: Any, columns: Any, extent: Any, out: Any, x: Any, y: Any, bias: Any, biased: Any, tiles: Any
+    ) -> None:
+        """Block (matrix, tile of rows, tile of columns); each thread adds up one element.
+
+        Both operands are read along their rows, by neighbouring threads, and turned on the way to shared memory.
+        """
+        left = cuda.shared.array((TILE, WIDTH), np.float32)
+        right = cuda.shared.array((TILE, WIDTH), np.float32)
+        j, i = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
+        matrix = cuda.blockIdx.x // tiles
+        tile = cuda.blockIdx.x % tiles
+        across = (columns + TILE - 1) // TILE
+        row, column = tile // across * TILE, tile % across * TILE
+        total = ZERO
+        for first in range(0, extent, TILE):
+            if x_turned:
+                inside_x = first + i < extent and row + j < rows
+                left[j, i] = x[(matrix * extent + first + i) * rows + row + j] if inside_x else ZERO
+            else:
+                inside_x = row + i < rows and first + j < extent
+                left[i, j] = x[(matrix * rows + row + i) * extent + first + j] if inside_x else ZERO
+            if y_turned:
+                inside_y = column + i < columns and first + j < extent
+                right[j, i] = y[(matrix * columns + column + i) * extent + first + j] if inside_y else ZERO
+            else:
+                inside_y = first + i < extent and column + j < columns
+                right[i, j] = y[(matrix * extent + first + i) * columns + column + j] if inside_y else ZERO
+            cuda.syncthreads()
+            for k in range(TILE):
+                total += left[i, k] * right[k, j]
+            cuda.syncthreads()
+        if row + i < rows and column + j < columns:
+            if biased != 0:
+                total += bias[column + j]
+            out[(matrix * rows + row + i) * columns + column + j] = total
+
+    return product
 
 
-def launch_product(device: Device, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
-    """out = x·y, as `Device.product` says."""
-    (rows, extent), columns = x.shape[-2:], y.shape[-1]
+def launch_product(
+    device: Device,
+    out: DeviceBuffer,
+    x: DeviceBuffer,
+    y: DeviceBuffer,
+    x_turned: bool,
+    y_turned: bool,
+    bias: DeviceBuffer | None,
+) -> None:
+    """out = x·y + bias, as `Device.product` says."""
+    rows, columns = out.shape[-2:]
+    extent = x.shape[-2 if x_turned else -1]
     tiles = -(-rows // TILE) * -(-columns // TILE)
-    blocks = tiles * math.prod(x.shape[:-2])
+    blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
-    device.launch(product_kernel, blocks, TILE * TILE, *numbers, out, x, y, np.int32(tiles))
+    epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
+    kernel = product_kernel(x_turned, y_turned)
+    device.launch(kernel, blocks, TILE * TILE, *numbers, out, x, y, *epilogue, np.int32(tiles))

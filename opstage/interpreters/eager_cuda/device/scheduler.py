@@ -107,6 +107,27 @@ def _wait(barrier: str) -> None:
     _current = thread
 
 
+def wait_for_block() -> None:
+    """syncthreads."""
+    _wait(_BLOCK)
+
+
+def _shuffled(value: Any, source: Callable[[int], int]) -> Any:
+    thread = _current
+    thread.value = value
+    _wait("shfl_sync")
+    threads, lane = thread.block.threads, thread.thread_id % WARP
+    first, wanted = thread.thread_id - lane, source(lane)
+    found = threads[first + wanted].value if 0 <= wanted < WARP and first + wanted < len(threads) else value
+    _wait("the end of shfl_sync")
+    return found
+
+
+def exchange(value: Any, distance: int) -> Any:
+    """shfl_xor_sync, with all of a warp."""
+    return _shuffled(value, lambda own: own ^ distance)
+
+
 class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typed
     """What `cuda` is while a kernel runs."""
 
@@ -115,7 +136,7 @@ class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is n
     laneid = property(lambda self: _current.thread_id % WARP)
 
     def syncthreads(self) -> None:
-        _wait(_BLOCK)
+        wait_for_block()
 
     def syncthreads_count(self, value: Any) -> int:
         return self._vote(value, lambda values: sum(map(bool, values)))
@@ -137,27 +158,17 @@ class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is n
     def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
         _wait("syncwarp")
 
-    def _shuffled(self, value: Any, source: Callable[[int], int]) -> Any:
-        thread = _current
-        thread.value = value
-        _wait("shfl_sync")
-        threads, lane = thread.block.threads, thread.thread_id % WARP
-        first, wanted = thread.thread_id - lane, source(lane)
-        found = threads[first + wanted].value if 0 <= wanted < WARP and first + wanted < len(threads) else value
-        _wait("the end of shfl_sync")
-        return found
-
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
-        return self._shuffled(value, lambda own: lane % WARP)
+        return _shuffled(value, lambda own: lane % WARP)
 
     def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
-        return self._shuffled(value, lambda own: own + delta)
+        return _shuffled(value, lambda own: own + delta)
 
     def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
-        return self._shuffled(value, lambda own: own - delta)
+        return _shuffled(value, lambda own: own - delta)
 
     def shfl_xor_sync(self, mask: int, value: Any, delta: int) -> Any:
-        return self._shuffled(value, lambda own: own ^ delta)
+        return exchange(value, delta)
 
 
 def install() -> None:

@@ -15,11 +15,14 @@ from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
 from ..language import cuda
 from . import scheduler
-from .interface import Device, pointer_type
+from .interface import WARP, Device, pointer_type
 from .product import launch_product
 
 MOST_BLOCKS, MOST_THREADS = 2, 32
 """Of a kernel that steps through its elements: two blocks and one warp show every way to go wrong, and are quick."""
+
+LONG = 128
+"""A row from which on a block of two warps works on it, where a GPU would take more."""
 
 
 @final
@@ -70,9 +73,31 @@ class Simulator(Device):
             blocks = min(MOST_BLOCKS, -(-count // MOST_THREADS))
             self.launch(kernel, blocks, MOST_THREADS, np.int32(count), *arguments)
 
+    @property
     @override
-    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
-        launch_product(self, out, x, y)
+    def block(self) -> int:
+        return 2 * WARP
+
+    @override
+    def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
+        if rows:
+            lanes = 1 if extent < WARP else WARP if extent < LONG else self.block
+            threads = max(lanes, MOST_THREADS)
+            blocks = min(MOST_BLOCKS, -(-rows * lanes // threads))
+            self.launch(kernel, blocks, threads, np.int32(rows), np.int32(lanes), *arguments)
+
+    @override
+    def product(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        y: DeviceBuffer,
+        *,
+        x_turned: bool = False,
+        y_turned: bool = False,
+        bias: DeviceBuffer | None = None,
+    ) -> None:
+        launch_product(self, out, x, y, x_turned, y_turned, bias)
 
     @override
     def trim(self) -> int:

@@ -10,24 +10,27 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....ops.errors import RangeError, SourceLine
-from ...indices import require_in_range
 from ..buffer import DeviceBuffer
+
+Require = Callable[[str, tuple[int, ...], Any], None]
+"""`(op, shape of a tensor, indices into it)`: raises RangeError if one of them is out of range."""
 
 
 class Watched(NamedTuple):
-    """An op that reads or writes at indices: what it is called, where, and with what."""
+    """An op that reads or writes at indices: what it is called, where, with what, and what it asks of them."""
 
     op: str
     region: str
     source: SourceLine | None
     shape: tuple[int, ...]
     idx: DeviceBuffer
+    require: Require
 
 
 def range_error(watched: Watched, download: Callable[[DeviceBuffer], Any]) -> RangeError:
     """The error of an op whose index was out of range."""
     try:
-        require_in_range(watched.op, watched.shape, download(watched.idx))
+        watched.require(watched.op, watched.shape, download(watched.idx))
     except RangeError as error:
         error.source, error.region = watched.source, watched.region
         return error

@@ -12,11 +12,27 @@ from types import MappingProxyType
 from typing import Any
 
 from ....ops.primitive import Primitive
-from . import convolution, elementwise, indexing, layout, linalg, logic, pooling, random, reduction
+from . import (
+    activation,
+    attention,
+    convolution,
+    elementwise,
+    indexing,
+    layout,
+    linalg,
+    logic,
+    loss,
+    normalization,
+    pooling,
+    random,
+    reduction,
+    update,
+)
 
 KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
     {
         **elementwise.KERNELS,
+        **activation.KERNELS,
         **logic.KERNELS,
         **layout.KERNELS,
         **reduction.KERNELS,
@@ -24,6 +40,10 @@ KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
         **convolution.KERNELS,
         **pooling.KERNELS,
         **indexing.KERNELS,
+        **normalization.KERNELS,
+        **attention.KERNELS,
+        **loss.KERNELS,
         **random.KERNELS,
+        **update.KERNELS,
     }
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ....ops.catalogue.elementwise import (
     ABS,
     ADD,
+    CLAMP,
     COS,
     DIV,
     ERF,
@@ -21,6 +21,7 @@ from ....ops.catalogue.elementwise import (
     MUL,
     NEG,
     POW,
+    SAFE_LOG,
     SCALE,
     SIGMOID,
     SIN,
@@ -30,13 +31,15 @@ from ....ops.catalogue.elementwise import (
     TANH,
 )
 from ....ops.primitive import Primitive
+from ...scalar import activation as formulas
 from .. import language
 from ..buffer import DeviceBuffer
 from ..device.interface import Device
-from .launches import Entry, Types, binary_kernel, elementwise, parametric_kernel, scalar, unary_kernel
+from ..language import cuda
+from .launches import Entry, Types, binary_kernel, called, elementwise, parametric_kernel, scalar, unary_kernel
 
 ZERO, ONE = np.float32(0), np.float32(1)
-_exp, _log1p, _power = language.exp, language.log1p, language.power
+_exp, _log, _log1p, _power = language.exp, language.log, language.log1p, language.power
 
 
 def add(x: Any, y: Any) -> Any:
@@ -76,12 +79,6 @@ def inv(x: Any) -> Any:
     return ONE / x
 
 
-def sigmoid(x: Any) -> Any:
-    """By way of e^-|x|, which cannot overflow."""
-    z = _exp(-abs(x))
-    return (ONE if x >= ZERO else z) / (ONE + z)
-
-
 def softplus(x: Any) -> Any:
     positive = ZERO if x <= ZERO else x
     return positive + _log1p(_exp(-abs(x)))
@@ -98,14 +95,26 @@ def inverse_sqrt(x: Any) -> Any:
 _sqrt = language.sqrt
 
 
-def _wrapped(function: Any, name: str) -> Callable[[Any], Any]:
+def _wrapped(function: Any, name: str) -> Any:
     """A function of the language as a formula with a name of its own."""
 
     def formula(x: Any) -> Any:
         return function(x)
 
-    formula.__name__ = name
-    return formula
+    return called(name, formula)
+
+
+def safe_log(x: Any, eps: Any) -> Any:
+    """log(max(x, eps)), nan of nan."""
+    return _log(eps if x < eps else x)
+
+
+def clamp_kernel(count: Any, out: Any, x: Any, lo: Any, hi: Any) -> None:
+    """out[i] = min(max(x[i], lo), hi), nan of nan."""
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        value = x[i]
+        value = lo if value < lo else value
+        out[i] = hi if value > hi else value
 
 
 def to_power(x: Any, c: Any) -> Any:
@@ -114,6 +123,7 @@ def to_power(x: Any, c: Any) -> Any:
 
 _MUL_BY = parametric_kernel(mul)
 _POWER = parametric_kernel(to_power)
+_SAFE_LOG = parametric_kernel(safe_log)
 _POWERS = {2.0: unary_kernel(square), -1.0: unary_kernel(inv), -0.5: unary_kernel(inverse_sqrt)}
 _SQRT = unary_kernel(_wrapped(language.sqrt, "sqrt"))
 _POWERS[0.5] = _SQRT
@@ -135,6 +145,18 @@ def power(device: Device, types: Types, x: DeviceBuffer, exponent: Any) -> tuple
     return (out,)
 
 
+def clamp(device: Device, types: Types, x: DeviceBuffer, lo: Any, hi: Any) -> tuple[DeviceBuffer, ...]:
+    out = device.empty(types[0])
+    device.each(clamp_kernel, out.size, out, x, scalar(lo, x.dtype), scalar(hi, x.dtype))
+    return (out,)
+
+
+def safe_log_of(device: Device, types: Types, x: DeviceBuffer, eps: Any) -> tuple[DeviceBuffer, ...]:
+    out = device.empty(types[0])
+    device.each(_SAFE_LOG, out.size, out, x, scalar(eps, x.dtype))
+    return (out,)
+
+
 KERNELS: dict[Primitive, Entry] = {
     ADD: elementwise(binary_kernel(add)),
     SUB: elementwise(binary_kernel(sub)),
@@ -152,8 +174,10 @@ KERNELS: dict[Primitive, Entry] = {
     COS: elementwise(unary_kernel(_wrapped(language.cos, "cos"))),
     TANH: elementwise(unary_kernel(_wrapped(language.tanh, "tanh"))),
     ERF: elementwise(unary_kernel(_wrapped(language.erf, "erf"))),
-    SIGMOID: elementwise(unary_kernel(sigmoid)),
+    SIGMOID: elementwise(unary_kernel(called("sigmoid", formulas.sigmoid(np.float32, _exp)))),
     SOFTPLUS: elementwise(unary_kernel(softplus)),
+    CLAMP: clamp,
+    SAFE_LOG: safe_log_of,
     SCALE: scale,
     POW: power,
 }

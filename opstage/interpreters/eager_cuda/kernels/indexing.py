@@ -9,12 +9,18 @@ import numpy as np
 
 from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.primitive import Primitive
+from ....ops.types import BOOL, INT32, TensorType
 from ..buffer import DeviceBuffer
 from ..device.interface import Device
 from ..language import cuda
 from .launches import Entry, Types
+from .logic import NO, YES, fill_kernel
 from .strided import copy, row_major
 
+MOST_UPDATES = 8192
+"""That are looked through for those of one row; more are added in turn."""
+
+NO_MORE = np.int32(-1)
 NOBODY = np.int32(0)
 """In place of a number to set the flag to: nobody asks for an error."""
 
@@ -32,15 +38,39 @@ def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any,
                 flag[0] = asked
 
 
-def scatter_add_kernel(count: Any, out: Any, v: Any, idx: Any, updates: Any, rows: Any, flag: Any, asked: Any) -> None:
-    """out[idx[i], j] += v[i, j]: a thread for each j goes through the updates in order, so sums have one order."""
-    for j in range(cuda.grid(1), count, cuda.gridsize(1)):
-        for i in range(updates):
-            row = idx[i]
-            if row >= 0 and row < rows:
-                out[row * count + j] += v[i * count + j]
-            elif asked != NOBODY and flag[0] == NOBODY:
+def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
+    """For each of `count` updates from `first` on: after = the next one of the same row, NO_MORE if there is none; that
+    one is preceded. An update of no row stands by itself and is preceded, so nobody adds it."""
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        row, found = idx[first + i], NO_MORE
+        if row >= 0 and row < rows:
+            for k in range(i + 1, count):
+                if idx[first + k] == row:
+                    found = np.int32(k)
+                    break
+            if found != NO_MORE:
+                preceded[found] = YES
+        else:
+            preceded[i] = YES
+            if asked != NOBODY and flag[0] == NOBODY:
                 flag[0] = asked
+        after[i] = found
+
+
+def scatter_add_kernel(
+    count: Any, out: Any, v: Any, idx: Any, after: Any, preceded: Any, first: Any, width: Any
+) -> None:
+    """out[idx[i], j] += v[i, j]: a thread adds the updates of one row and column, in order, so sums have one order."""
+    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
+        i = cell // width
+        j = cell - i * width
+        if preceded[i] == NO:
+            place = idx[first + i] * width + j
+            total = out[place]
+            while i != NO_MORE:
+                total += v[(first + i) * width + j]
+                i = after[i]
+            out[place] = total
 
 
 def gather_rows(
@@ -59,7 +89,13 @@ def scatter_add_rows(
     copy(device, x.shape, out, x, strides=row_major(x.shape))
     rows, width = np.int32(x.shape[0]), math.prod(x.shape[1:])
     asked = _asked(device, mode, x, idx)
-    device.each(scatter_add_kernel, width, out, v, idx, np.int32(idx.size), rows, device.flag, asked)
+    longest = min(idx.size, MOST_UPDATES)
+    after, preceded = device.empty(TensorType((longest,), INT32)), device.empty(TensorType((longest,), BOOL))
+    for start in range(0, idx.size, MOST_UPDATES):
+        count, first = min(MOST_UPDATES, idx.size - start), np.int32(start)
+        device.each(fill_kernel, count, preceded, NO)
+        device.each(chain_kernel, count, after, preceded, idx, first, rows, device.flag, asked)
+        device.each(scatter_add_kernel, count * width, out, v, idx, after, preceded, first, np.int32(width))
     return (out,)
 
 

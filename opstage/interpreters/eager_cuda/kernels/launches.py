@@ -67,6 +67,12 @@ def named(kernel: Kernel, formula: Callable[..., Any]) -> Kernel:
     return kernel
 
 
+def called(name: str, formula: Any) -> Any:
+    """The formula under a name of its own, where its factory has left none."""
+    formula.__name__ = formula.__qualname__ = name
+    return formula
+
+
 def elementwise(kernel: Kernel) -> Entry:
     """The entry of an op whose output has the shape of its operands."""
 

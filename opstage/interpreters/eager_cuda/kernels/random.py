@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.random import RAND_UNIFORM
+from ....ops.catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import TensorType
 from ...scalar import random as formulas
 from ..buffer import DeviceBuffer
 from ..device.interface import Device
-from ..language import cuda, device_function
-from .launches import Entry, Types
+from ..language import cos_pi, cuda, device_function, log, sqrt
+from .launches import Entry, Kernel, Types
 
 _mix = device_function(formulas.splitmix64(np.uint64))
 _integer = device_function(formulas.uniform_integer(np.uint64, _mix))
 _UNIT = np.float32(2.0**-24)
+ZERO, ONE = np.float32(0), np.float32(1)
+MINUS_TWO, TWO = np.float32(-2), np.float32(2)
 _KEY = TensorType((1,), np.dtype(np.int64))  # 64 bits, whatever they mean
 
 
@@ -38,23 +40,62 @@ def uniform_kernel(count: Any, out: Any, key: Any) -> None:
         out[i] = np.float32(_integer(stream, np.uint64(i))) * _UNIT
 
 
-def rand_uniform(
+def normal_kernel(count: Any, out: Any, key: Any) -> None:
+    """√(-2 log(1 - u1))·cos(2π·u2), with draws 2i and 2i + 1 (Box & Muller 1958)."""
+    stream = np.uint64(key[0])
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        u1 = np.float32(_integer(stream, np.uint64(2 * i))) * _UNIT
+        u2 = np.float32(_integer(stream, np.uint64(2 * i + 1))) * _UNIT
+        out[i] = sqrt(MINUS_TWO * log(ONE - u1)) * cos_pi(TWO * u2)
+
+
+def bernoulli_kernel(count: Any, out: Any, key: Any, keep_prob: Any) -> None:
+    """1 where the draw is less than keep_prob, else 0."""
+    stream, limit = np.uint64(key[0]), keep_prob[0]
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        out[i] = ONE if np.float32(_integer(stream, np.uint64(i))) * _UNIT < limit else ZERO
+
+
+def _key(device: Device, step: DeviceBuffer, iterations: tuple[DeviceBuffer, ...], seed: int, site: int) -> Any:
+    """The key of a draw, on the device: no number is read back."""
+    key = device.empty(_KEY)
+    device.launch(key_kernel, 1, 1, key, np.uint64(splitmix64_of_host(seed)), step, np.uint64(site))
+    for iteration in iterations:
+        before, key = key, device.empty(_KEY)
+        device.launch(next_key_kernel, 1, 1, key, before, iteration)
+    return key
+
+
+def _drawn(kernel: Kernel) -> Entry:
+    """Element i of the result by the stream of the draw's key."""
+
+    def entry(
+        device: Device, types: Types, step: DeviceBuffer, *iterations: DeviceBuffer, seed: int, site: int, **static: Any
+    ) -> Any:
+        out = device.empty(types[0])
+        device.each(kernel, out.size, out, _key(device, step, iterations, seed, site))
+        return (out,)
+
+    return entry
+
+
+def bernoulli_mask(
     device: Device,
     types: Types,
+    keep_prob: DeviceBuffer,
     step: DeviceBuffer,
     *iterations: DeviceBuffer,
     shape: Any,
     seed: int,
     site: int,
-    dtype: str,
 ) -> tuple[DeviceBuffer, ...]:
-    out, key = device.empty(types[0]), device.empty(_KEY)
-    device.launch(key_kernel, 1, 1, key, np.uint64(splitmix64_of_host(seed)), step, np.uint64(site))
-    for iteration in iterations:
-        before, key = key, device.empty(_KEY)
-        device.launch(next_key_kernel, 1, 1, key, before, iteration)
-    device.each(uniform_kernel, out.size, out, key)
+    out = device.empty(types[0])
+    device.each(bernoulli_kernel, out.size, out, _key(device, step, iterations, seed, site), keep_prob)
     return (out,)
 
 
-KERNELS: dict[Primitive, Entry] = {RAND_UNIFORM: rand_uniform}
+KERNELS: dict[Primitive, Entry] = {
+    RAND_UNIFORM: _drawn(uniform_kernel),
+    RAND_NORMAL: _drawn(normal_kernel),
+    BERNOULLI_MASK: bernoulli_mask,
+}

@@ -1,118 +1,276 @@
-"""Kernels: reductions along axes. The axes are brought to the end, and a block of threads reduces a row."""
+"""Kernels: reductions along axes, and the normalised exponentials.
+
+A tensor is seen as (outer, extent, inner), of which the middle one is reduced: no axis is moved. Long extents are cut
+into parts of one length, whose results are reduced in turn, so that there is work for many threads and the order of
+sums depends on shapes alone.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.reduction import ARGMAX, REDUCE_MAX, REDUCE_SUM
+from ....ops.catalogue.reduction import (
+    ARGMAX,
+    LOG_SOFTMAX,
+    LOG_SOFTMAX_GRAD,
+    REDUCE_MAX,
+    REDUCE_MEAN,
+    REDUCE_SUM,
+    SOFTMAX,
+    SOFTMAX_GRAD,
+    SUM,
+)
 from ....ops.primitive import Primitive
-from ....ops.types import TensorType
+from ....ops.types import DType, TensorType
 from ..buffer import DeviceBuffer
-from ..device.interface import Device
-from ..language import cuda
-from .launches import Entry, Types
-from .layout import permute
-from .logic import fill_kernel
+from ..device.interface import Device, pointer_type
+from ..language import cuda, exp, log
+from .launches import Entry, Kernel, Types, scalar
+from .rows import LOWEST, MOST_WARPS, ZERO, joined_best, joined_max, joined_sum, online
 
-WARP = 32
-ALL = 0xFFFFFFFF
+PART_OF_ROW, PART_OF_COLUMN = 8192, 256
+"""Elements that the threads of a row, and one thread that has a column to itself, go through at most."""
 
-# Sums of integers are taken in int64, those of floats in float32, by what `zero` is.
-
-
-def row_sum_kernel(extent: Any, out: Any, x: Any, zero: Any) -> None:
-    """out[row] = Σ x[row, :], a warp a row: a butterfly of the lanes' sums leaves the total in each of them."""
-    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
-    total = zero
-    for j in range(lane, extent, WARP):
-        total += x[row * extent + j]
-    width = WARP // 2
-    while width > 0:
-        total += cuda.shfl_xor_sync(ALL, total, width)
-        width = width // 2
-    if lane == 0:
-        out[row] = total
+Sizes = tuple[int, int, int]
 
 
-def row_max_kernel(extent: Any, out: Any, x: Any) -> None:
-    """out[row] = the greatest of x[row, :], nan if there is one."""
-    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
-    best = x[row * extent]
-    for j in range(lane, extent, WARP):
-        value = x[row * extent + j]
-        best = value if value > best or value != value else best
-    width = WARP // 2
-    while width > 0:
-        other = cuda.shfl_xor_sync(ALL, best, width)
-        best = other if other > best or other != other else best
-        width = width // 2
-    if lane == 0:
-        out[row] = best
+def along(x: DeviceBuffer, axis: int) -> Sizes:
+    """(outer, extent, inner) of an axis."""
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
 
 
-def row_argmax_kernel(extent: Any, out: Any, x: Any) -> None:
-    """out[row] = the index of the first of the greatest of x[row, :]; nan is greater than any number."""
-    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
-    best, at = x[row * extent], np.int32(0)
-    for j in range(lane, extent, WARP):
-        value = x[row * extent + j]
-        if best == best and (value > best or value != value):
-            best, at = value, np.int32(j)
-    width = WARP // 2
-    while width > 0:
-        other = cuda.shfl_xor_sync(ALL, best, width)
-        place = cuda.shfl_xor_sync(ALL, at, width)
-        nan, other_nan = best != best, other != other
-        greater = (other_nan and not nan) or (not nan and other > best)
-        ties = (nan and other_nan) or other == best
-        if greater or (ties and place < at):
-            best, at = other, place
-        width = width // 2
-    if lane == 0:
-        out[row] = at
+# A kernel of a row takes (rows, lanes, out, x, extent, inner, …); element j of row r is
+# x[(r // inner·extent + j)·inner + r % inner].
 
 
-def _rows(device: Device, x: DeviceBuffer, axes: tuple[int, ...]) -> tuple[DeviceBuffer, int, int]:
-    """x with `axes` last, the number of its rows and their length."""
-    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    order = (*kept, *axes)
-    moved = TensorType(tuple(x.shape[axis] for axis in order), x.dtype)
-    (rows,) = permute(device, (moved,), x, axes=order)
-    return rows, math.prod(x.shape[axis] for axis in kept), math.prod(x.shape[axis] for axis in axes)
+@cache
+def sum_kernel(dtype: DType) -> Kernel:
+    """Sums of floats are taken in float32, those of integers in int64."""
+    kind = dtype.type
+
+    def reduce_sum(
+        rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any, part: Any, parts: Any, factor: Any
+    ) -> None:
+        """out[o, p, i] = factor·Σ x[o, j, i] over part p of the extent."""
+        shared = cuda.shared.array(MOST_WARPS, kind)
+        lane = cuda.threadIdx.x % lanes
+        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+            before = row // inner % parts * part
+            first = (row // inner // parts * extent + before) * inner + row % inner
+            total = kind(0)
+            for j in range(lane, min(part, extent - before), lanes):
+                total += x[first + j * inner]
+            total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
+            if lane == 0:
+                out[row] = total * factor
+
+    return reduce_sum
+
+
+@cache
+def max_kernel(dtype: DType) -> Kernel:
+    kind = dtype.type
+
+    def reduce_max(
+        rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any, part: Any, parts: Any, factor: Any
+    ) -> None:
+        """out[o, p, i] = the greatest x[o, j, i] of part p of the extent, nan if there is one."""
+        shared = cuda.shared.array(MOST_WARPS, kind)
+        lane = cuda.threadIdx.x % lanes
+        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+            before = row // inner % parts * part
+            first = (row // inner // parts * extent + before) * inner + row % inner
+            best = x[first]
+            for j in range(lane, min(part, extent - before), lanes):
+                value = x[first + j * inner]
+                best = value if value > best or value != value else best
+            best = joined_max(best, shared, cuda.threadIdx.x, lanes)
+            if lane == 0:
+                out[row] = best
+
+    return reduce_max
+
+
+@cache
+def argmax_kernel(dtype: DType) -> Kernel:
+    kind = dtype.type
+
+    def argmax(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
+        """out[row] = the index of the first of the greatest of a row; nan is greater than any number."""
+        shared = cuda.shared.array(MOST_WARPS, kind)
+        places = cuda.shared.array(MOST_WARPS, np.int32)
+        lane = cuda.threadIdx.x % lanes
+        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+            first = row // inner * extent * inner + row % inner
+            best, at = x[first], np.int32(0)
+            for j in range(lane, extent, lanes):
+                value = x[first + j * inner]
+                if best == best and (value > best or value != value):
+                    best, at = value, np.int32(j)
+            at = joined_best(best, at, shared, places, cuda.threadIdx.x, lanes)
+            if lane == 0:
+                out[row] = at
+
+    return argmax
+
+
+def softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
+    shared = cuda.shared.array(MOST_WARPS, np.float32)
+    lane = cuda.threadIdx.x % lanes
+    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+        first = row // inner * extent * inner + row % inner
+        own, total = LOWEST, ZERO
+        for j in range(lane, extent, lanes):
+            own, total = online(own, total, x[first + j * inner])
+        peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
+        total = joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
+        for j in range(lane, extent, lanes):
+            out[first + j * inner] = exp(x[first + j * inner] - peak) / total
+
+
+def log_softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
+    shared = cuda.shared.array(MOST_WARPS, np.float32)
+    lane = cuda.threadIdx.x % lanes
+    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+        first = row // inner * extent * inner + row % inner
+        own, total = LOWEST, ZERO
+        for j in range(lane, extent, lanes):
+            own, total = online(own, total, x[first + j * inner])
+        peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
+        log_total = log(joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes))
+        for j in range(lane, extent, lanes):
+            out[first + j * inner] = (x[first + j * inner] - peak) - log_total
+
+
+def softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
+    """y·(g - Σ y·g)."""
+    shared = cuda.shared.array(MOST_WARPS, np.float32)
+    lane = cuda.threadIdx.x % lanes
+    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+        first = row // inner * extent * inner + row % inner
+        mean = ZERO
+        for j in range(lane, extent, lanes):
+            mean += y[first + j * inner] * g[first + j * inner]
+        mean = joined_sum(mean, shared, cuda.threadIdx.x, lanes)
+        for j in range(lane, extent, lanes):
+            out[first + j * inner] = y[first + j * inner] * (g[first + j * inner] - mean)
+
+
+def log_softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
+    """g - e^y·Σ g."""
+    shared = cuda.shared.array(MOST_WARPS, np.float32)
+    lane = cuda.threadIdx.x % lanes
+    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+        first = row // inner * extent * inner + row % inner
+        total = ZERO
+        for j in range(lane, extent, lanes):
+            total += g[first + j * inner]
+        total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
+        for j in range(lane, extent, lanes):
+            out[first + j * inner] = g[first + j * inner] - exp(y[first + j * inner]) * total
+
+
+def each_along(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) -> None:
+    """Run a kernel of rows: many threads on a row whose elements are neighbours, one on any other."""
+    outer, extent, inner = sizes
+    device.each_row(kernel, outer * inner, extent if inner == 1 else 1, *arguments)
+
+
+def reduce_part(
+    device: Device, kernel_of: Callable[[DType], Kernel], dtype: DType, x: DeviceBuffer, sizes: Sizes, factor: Any
+) -> DeviceBuffer:
+    """x, seen as (outer, extent, inner), reduced to (outer, inner): in several steps where the extent is long."""
+    outer, extent, inner = sizes
+    kernel = kernel_of(pointer_type(dtype))
+    while True:
+        part = PART_OF_ROW if inner == 1 else PART_OF_COLUMN
+        parts = max(1, -(-extent // part))
+        out = device.empty(TensorType((outer, parts, inner), dtype))
+        numbers = np.int32(extent), np.int32(inner), np.int32(part), np.int32(parts)
+        length = min(part, extent) if inner == 1 else 1
+        last = scalar(factor if parts == 1 else 1, dtype)
+        device.each_row(kernel, outer * parts * inner, length, out, x, *numbers, last)
+        if parts == 1:
+            return out
+        x, extent = out, parts
+
+
+def _reduced(
+    device: Device,
+    kernel_of: Callable[[DType], Kernel],
+    type: TensorType,
+    x: DeviceBuffer,
+    axes: tuple[int, ...],
+    factor: Any = 1,
+) -> tuple[DeviceBuffer, ...]:
+    """x reduced along its axes, neighbouring ones at once and the last ones first."""
+    shape: Any = type.shape
+    sizes = list(x.shape)
+    runs: list[list[int]] = []
+    for axis in axes:
+        if runs and runs[-1][-1] == axis - 1:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    for run in reversed(runs or [[]]):
+        first = run[0] if run else len(sizes)
+        extent = math.prod(sizes[first : first + len(run)])
+        view = math.prod(sizes[:first]), extent, math.prod(sizes[first + len(run) :])
+        x = reduce_part(device, kernel_of, type.dtype, x, view, factor if run == (runs or [[]])[0] else 1)
+        del sizes[first : first + len(run)]
+    return (x.reshaped(shape),)
 
 
 def reduce_sum(
     device: Device, types: Types, x: DeviceBuffer, axes: tuple[int, ...], keepdims: bool
 ) -> tuple[DeviceBuffer, ...]:
-    out = device.empty(types[0])
-    rows, count, extent = _rows(device, x, axes)
-    zero = out.dtype.type(0)
-    if not extent:
-        device.each(fill_kernel, out.size, out, zero)
-    elif count:
-        device.launch(row_sum_kernel, count, WARP, np.int32(extent), out, rows, zero)
-    return (out,)
+    return _reduced(device, sum_kernel, types[0], x, axes)
+
+
+def reduce_mean(
+    device: Device, types: Types, x: DeviceBuffer, axes: tuple[int, ...], keepdims: bool
+) -> tuple[DeviceBuffer, ...]:
+    return _reduced(device, sum_kernel, types[0], x, axes, 1 / math.prod(x.shape[axis] for axis in axes))
+
+
+def sum_all(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    return reduce_sum(device, types, x, tuple(range(len(x.shape))), False)
 
 
 def reduce_max(
     device: Device, types: Types, x: DeviceBuffer, axes: tuple[int, ...], keepdims: bool
 ) -> tuple[DeviceBuffer, ...]:
-    out = device.empty(types[0])
-    rows, count, extent = _rows(device, x, axes)
-    if count:
-        device.launch(row_max_kernel, count, WARP, np.int32(extent), out, rows)
-    return (out,)
+    return _reduced(device, max_kernel, types[0], x, axes)
 
 
 def argmax(device: Device, types: Types, x: DeviceBuffer, axis: int, keepdims: bool) -> tuple[DeviceBuffer, ...]:
-    out = device.empty(types[0])
-    rows, count, extent = _rows(device, x, (axis,))
-    if count:
-        device.launch(row_argmax_kernel, count, WARP, np.int32(extent), out, rows)
+    out, sizes = device.empty(types[0]), along(x, axis)
+    each_along(device, argmax_kernel(pointer_type(x.dtype)), sizes, out, x, np.int32(sizes[1]), np.int32(sizes[2]))
     return (out,)
 
 
-KERNELS: dict[Primitive, Entry] = {REDUCE_SUM: reduce_sum, REDUCE_MAX: reduce_max, ARGMAX: argmax}
+def _exponentials(kernel: Kernel) -> Entry:
+    def entry(device: Device, types: Types, x: DeviceBuffer, *more: DeviceBuffer, axis: int) -> Any:
+        out, sizes = device.empty(types[0]), along(x, axis)
+        each_along(device, kernel, sizes, out, x, np.int32(sizes[1]), np.int32(sizes[2]), *more)
+        return (out,)
+
+    return entry
+
+
+KERNELS: dict[Primitive, Entry] = {
+    SUM: sum_all,
+    REDUCE_SUM: reduce_sum,
+    REDUCE_MEAN: reduce_mean,
+    REDUCE_MAX: reduce_max,
+    ARGMAX: argmax,
+    SOFTMAX: _exponentials(softmax_kernel),
+    SOFTMAX_GRAD: _exponentials(softmax_grad_kernel),
+    LOG_SOFTMAX: _exponentials(log_softmax_kernel),
+    LOG_SOFTMAX_GRAD: _exponentials(log_softmax_grad_kernel),
+}

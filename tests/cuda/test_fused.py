@@ -1,0 +1,254 @@
+"""Composites with kernels of their own: against their decompositions, at lengths around a warp's, cut into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.interpreters import registry
+from opstage.interpreters.eager_cuda import CudaOps
+from opstage.interpreters.eager_cuda.kernels import KERNELS, channels, indexing, loss, reduction
+from opstage.ops.catalogue import primitives
+from opstage.ops.errors import RangeError
+from opstage.options import Options
+from tests.conformance.harness import SEED, assert_close, inputs, leaves, program_of
+from tests.conformance.test_derivatives import scalarised
+from tests.conformance.test_values import upcast
+from tests.samples import SAMPLES
+from tests.samples.sample import Sample
+
+CUDA = Options(device="cuda")
+FLOAT64 = Options(dtype="float64")
+
+NATIVE = {p.name for p in KERNELS if not p.core}
+
+
+def decomposed(options: Options) -> CudaOps:
+    """Kernels for core ops alone."""
+    return CudaOps(options, kernels={p: kernel for p, kernel in KERNELS.items() if p.core})
+
+
+def test_what_runs_by_decomposition() -> None:
+    """All of it moves elements that a view or a core kernel moves, or spends its time in products."""
+    here = {name for name, primitive in primitives().items() if not primitive.core} - NATIVE
+    assert {name for name in here if not name.startswith(("transpose", "gather", "scatter"))} == {
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "swap_adjacent_at_depth",
+        "stack",
+        "multi_head_attention",
+        "smooth_max_pool",
+        "muon_update",
+    }
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.op in NATIVE], ids=lambda s: s.id)
+def test_kernels_agree_with_decompositions(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = inputs(sample, "float32")
+    rng = np.random.default_rng(SEED)
+    native = opstage.run(program_of(sample), *args, options=CUDA)
+    weights = [rng.standard_normal(x.shape).astype(np.float32) for x in leaves(native) if x.dtype.kind == "f"]
+    everything = tuple(range(len(args)))
+
+    def gradient() -> Any:
+        if not sample.order:
+            return ()
+        return opstage.value_and_grad(scalarised(sample, weights), *args, wrt=everything, options=CUDA)[1]
+
+    native_gradient = gradient()
+    monkeypatch.setitem(registry._OWN, ("eager", "cuda"), "tests.cuda.test_fused:decomposed")
+    assert_close(native, opstage.run(program_of(sample), *args, options=CUDA), sample.float32, sample.id)
+    assert_close(leaves(native_gradient), leaves(gradient()), (1e-4, 1e-4), f"gradient of {sample.id}")
+
+
+# Lengths --------------------------------------------------------------------------------------------------------------
+
+Program = Callable[..., Any]
+
+
+def _attention(causal: bool) -> Program:
+    return lambda ops, x, v, b: ops.scaled_dot_product_attention(x, x, x, causal=causal)
+
+
+def _cross_entropy(**static: Any) -> Program:
+    return lambda ops, x, v, b: ops.cross_entropy(x, ops.iota(shape=(3,), axis=0, dtype="int32"), **static)
+
+
+# Of x (3, n), v (n) and b (3, n).
+ROWS: dict[str, Program] = {
+    "sum": lambda ops, x, v, b: ops.sum(x),
+    "mean": lambda ops, x, v, b: ops.reduce_mean(x, axis=-1),
+    "mean of columns": lambda ops, x, v, b: ops.reduce_mean(x, axis=0),
+    "max": lambda ops, x, v, b: ops.reduce_max(x, axis=-1),
+    "softmax": lambda ops, x, v, b: ops.softmax(x),
+    "softmax of columns": lambda ops, x, v, b: ops.softmax(ops.transpose2d(x), axis=0),
+    "log_softmax": lambda ops, x, v, b: ops.log_softmax(x),
+    "log_softmax of columns": lambda ops, x, v, b: ops.log_softmax(ops.transpose2d(x), axis=0),
+    "layer_norm": lambda ops, x, v, b: ops.layer_norm(x, v, v),
+    "rms_norm": lambda ops, x, v, b: ops.rms_norm(x, v),
+    "group_norm": lambda ops, x, v, b: ops.group_norm(ops.stack([x, b], axis=1), None, None, groups=2),
+    "batch_norm": lambda ops, x, v, b: ops.batch_norm(ops.stack([x, b]), None, None)[0],
+    "batch_norm of columns": lambda ops, x, v, b: ops.batch_norm(x, v, v)[0],
+    "mse_loss": lambda ops, x, v, b: ops.mse_loss(x, b),
+    "attention": _attention(False),
+    "causal attention": _attention(True),
+}
+CLASSES = {
+    "cross_entropy": _cross_entropy(),
+    "smoothed, one ignored": _cross_entropy(label_smoothing=0.25, ignore_index=1),
+    "cross_entropy of each": _cross_entropy(reduction="none"),
+}
+
+
+def agree(program: Program, *args: Any, wrt: tuple[int, ...] = (0, 1, 2)) -> None:
+    """The values and the gradient of a weighted sum, beside float64 on the CPU."""
+    rng = np.random.default_rng(SEED)
+    shape = opstage.run(program, *args).shape
+    weights = rng.standard_normal(shape).astype(np.float32)
+
+    def weighted(ops: Any, *refs: Any) -> Any:
+        out = program(ops, *refs)
+        return ops.sum(ops.mul(out, ops.cast(ops.const(weights), dtype=ops.dtype)))
+
+    actual, expected = (opstage.run(program, *a, options=o) for a, o in ((args, CUDA), (upcast(args), FLOAT64)))
+    assert_close(actual, expected, (1e-4, 1e-4), "value")
+    _, gradient = opstage.value_and_grad(weighted, *args, wrt=wrt, options=CUDA)
+    _, slope = opstage.value_and_grad(weighted, *upcast(args), wrt=wrt, options=FLOAT64)
+    for a, e in zip(gradient, slope, strict=True):
+        scale = 1 + float(np.max(np.abs(e), initial=0))
+        assert_close(a / scale, e / scale, (1e-4, 1e-4), "gradient")
+
+
+def _operands(n: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(n)
+    return tuple(rng.standard_normal(shape).astype(np.float32) for shape in ((3, n), (n,), (3, n)))
+
+
+@pytest.mark.parametrize("n", [1, 31, 33, 1000])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_around_a_warp(name: str, n: int) -> None:
+    agree(ROWS[name], *_operands(n))
+
+
+@pytest.mark.parametrize("n", [3, 31, 33, 1000])
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_around_a_warp(name: str, n: int) -> None:
+    agree(CLASSES[name], *_operands(n))
+
+
+@pytest.mark.parametrize("keys", [1, 33, 150])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_a_mask(keys: int, causal: bool) -> None:
+    """A query that may attend to nothing gives zeros; the mask broadcasts over the leading axes."""
+    rng = np.random.default_rng(keys)
+    mask = rng.random((2, 1, 4, keys)) < 0.5
+    mask[:, :, 2] = False
+    shapes = (2, 3, 4, 5), (2, 3, keys, 5), (2, 3, keys, 2)
+    agree(
+        lambda ops, q, k, v, m: ops.scaled_dot_product_attention(q, k, v, m, causal=causal),
+        *(rng.standard_normal(shape).astype(np.float32) for shape in shapes),
+        mask,
+    )
+
+
+def test_rows_with_infinities_and_nan() -> None:
+    x = np.array([[-np.inf, 1, -np.inf, 2], [np.nan, 1, 2, 3], [-np.inf] * 4, [np.inf, 1, 2, 3]], np.float32)
+    wide = np.concatenate([x, np.repeat(x[:, 1:2], 60, axis=1)], axis=1)
+    for case in (x, wide):
+        for program in (lambda ops, x: ops.softmax(x), lambda ops, x: ops.log_softmax(x)):
+            with np.errstate(invalid="ignore"):
+                expected = opstage.run(program, case)
+            assert_close(opstage.run(program, case, options=CUDA), expected, (1e-5, 1e-6), "softmax")
+
+
+@pytest.mark.parametrize(
+    ("program", "shape"),
+    [
+        (lambda ops, x: ops.reduce_sum(x, axis=0), (0, 3)),
+        (lambda ops, x: ops.sum(x), (0,)),
+        (lambda ops, x: ops.softmax(x), (0, 3)),
+        (lambda ops, x: ops.layer_norm(x, None, None), (0, 3)),
+        (lambda ops, x: ops.gelu(x), (2, 0)),
+        (lambda ops, x: ops.linear(ops.full(shape=(2, 3), value=1.0), None, x), (0, 3)),
+        (lambda ops, x: ops.linear(ops.full(shape=(2, 0), value=1.0), None, x), (4, 0)),
+        (lambda ops, x: ops.reduce_mean(x, axis=1), (0, 3)),
+    ],
+)
+def test_nothing_at_all(program: Program, shape: tuple[int, ...]) -> None:
+    agree(program, np.zeros(shape, np.float32), wrt=(0,))
+
+
+def test_parameters_of_a_norm_of_no_rows_have_zero_gradients() -> None:
+    args = np.zeros((0, 3), np.float32), np.ones(3, np.float32), np.ones(3, np.float32)
+    agree(lambda ops, x, gamma, beta: ops.layer_norm(x, gamma, beta), *args)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if rows and columns were long: sums of sums of parts."""
+    for module in (reduction, loss):
+        monkeypatch.setattr(module, "PART_OF_ROW", 40)
+    for module in (reduction, channels):
+        monkeypatch.setattr(module, "PART_OF_COLUMN", 3)
+    monkeypatch.setattr(indexing, "MOST_UPDATES", 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "max", "layer_norm", "batch_norm", "batch_norm of columns", "mse_loss"]
+)
+def test_long_rows_are_reduced_in_parts(name: str, short_parts: None) -> None:
+    agree(ROWS[name], *_operands(1000))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2), (1, 2), ()])
+def test_any_axes_are_reduced_in_parts(axes: tuple[int, ...], short_parts: None) -> None:
+    x = np.random.default_rng(1).standard_normal((11, 7, 4)).astype(np.float32)
+    for keepdims in (False, True):
+        for op in ("reduce_sum", "reduce_mean", "reduce_max"):
+            agree(lambda ops, x: getattr(ops, op)(x, axis=axes, keepdims=keepdims), x, wrt=(0,))
+
+
+def test_integers_are_added_in_64_bits(short_parts: None) -> None:
+    x = np.full((50, 90), 2**30, np.int32)
+    total = opstage.run(lambda ops, x: ops.sum(x), x, options=CUDA)
+    assert (total, total.dtype) == (50 * 90 * 2**30, np.int64)
+
+
+def test_updates_of_one_row_are_added_in_order(short_parts: None) -> None:
+    rng = np.random.default_rng(3)
+    x, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 2), (23, 2)))
+    idx = rng.integers(-1, 5, 23).astype(np.int32)
+    expected = x.copy()
+    for i, row in enumerate(idx):
+        if 0 <= row < 4:
+            expected[row] += v[i]
+    actual = opstage.run(lambda ops, x, v, idx: ops.scatter_add_row(x, v, idx, mode="zero"), x, v, idx, options=CUDA)
+    np.testing.assert_array_equal(actual, expected)
+
+
+# Labels ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (3,)])
+def test_a_label_out_of_range_is_told_as_on_the_cpu(shape: tuple[int, ...]) -> None:
+    labels = np.zeros(shape[:1] + shape[2:] if len(shape) > 1 else (), np.int64)
+    labels[...] = -100
+    labels[(-1,) * labels.ndim] = 3
+
+    def program(ops: Any, x: Any, labels: Any) -> Any:
+        return ops.cross_entropy(x, labels)
+
+    messages = []
+    for options in (Options(), Options(fast_kernels=False), CUDA):
+        with pytest.raises(RangeError, match=r"label 3.* is out of range: logits are") as caught:
+            opstage.run(program, np.ones(shape, np.float32), labels, options=options)
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1
