@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..buffer import DeviceBuffer
 
 Kernel = Callable[..., None]
 Signature = tuple[str, ...]
 
-_POINTERS = {"f4": "float32*", "i4": "int32*", "i8": "int64*", "b1": "uint8*"}
+_POINTERS = {
+    np.dtype(np.float32): "float32*",
+    np.dtype(np.int32): "int32*",
+    np.dtype(np.int64): "int64*",
+    np.dtype(np.bool_): "uint8*",
+}
+_NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64)}
 
 
 def signature_of(arguments: tuple[Any, ...]) -> Signature:
     """The type of each argument of a launch: buffers, and numbers that have NumPy's types."""
-    return tuple(
-        [_POINTERS[a.dtype.str[1:]] if type(a) is DeviceBuffer else a.dtype.name for a in arguments],
-    )
+    return tuple([_POINTERS[a.dtype] if type(a) is DeviceBuffer else _NUMBERS[type(a)] for a in arguments])
 
 
 def show(kernel: Kernel, signature: Signature) -> str:

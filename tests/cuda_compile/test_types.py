@@ -1,0 +1,41 @@
+"""The samples by kernels with the types of compiled code: what these compute is what the simulator's Python does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.eager_cuda.device import probe
+from tests.cuda import test_conformance as conformance
+from tests.samples.sample import Sample
+
+from .typed import Typed, for_one_thread
+
+
+@pytest.fixture(autouse=True)
+def typed(monkeypatch: pytest.MonkeyPatch) -> Typed:
+    device = Typed()
+    monkeypatch.setattr(probe, "_found", lambda: device)
+    return device
+
+
+@pytest.mark.parametrize("sample", conformance.samples(0), ids=lambda s: s.id)
+def test_values(sample: Sample) -> None:
+    conformance.test_values(sample)
+
+
+@pytest.mark.parametrize("sample", conformance.samples(1)[::3], ids=lambda s: s.id)
+def test_first_derivatives(sample: Sample) -> None:
+    conformance.test_first_derivatives(sample)
+
+
+def test_types_are_those_of_compiled_code() -> None:
+    def kernel(out: object, x: object) -> None:
+        out[0] = (x[0] + x[0]) // 2  # type: ignore[index]
+
+    x, out = np.array([200], np.uint8), np.zeros(1, np.uint8)
+    with np.errstate(over="ignore"):
+        kernel(out, x)
+    assert out[0] == 72  # NumPy adds bytes as bytes
+    for_one_thread(kernel)(out, x)
+    assert out[0] == 200  # compiled code in 64 bits

@@ -1,0 +1,119 @@
+"""A device whose kernels numba compiles for the CPU: Python's types are gone, those of compiled code are there.
+
+The simulator computes with Python's and NumPy's numbers, of which 3 + uint8(1) is another number than in compiled code.
+Here one thread steps through all elements; of kernels that a warp runs, the warp has one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import CellType, FunctionType, ModuleType
+from typing import Any, final
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
+from opstage.interpreters.eager_cuda.device import Device
+from opstage.interpreters.eager_cuda.device.interface import pointer_type
+from opstage.interpreters.eager_cuda.language import cuda
+from opstage.ops.types import TensorType
+
+_numba: Any = numba
+
+
+def _one_thread() -> ModuleType:
+    """What `cuda` is to a kernel of one thread, as far as a kernel can be."""
+    place = ModuleType("place")
+    place.x = np.int32(0)  # type: ignore[attr-defined]
+    module: Any = ModuleType("one_thread")
+    module.threadIdx = module.blockIdx = place
+    module.grid = _numba.njit(lambda axes: np.int32(0))
+    module.gridsize = _numba.njit(lambda axes: np.int32(1))
+    module.shfl_xor_sync = _numba.njit(lambda mask, value, width: value)
+    return module
+
+
+_ONE_THREAD = _one_thread()
+
+
+@cache
+def for_one_thread(kernel: Callable[..., None]) -> Any:
+    """The kernel, compiled for the CPU when it is first called with arguments of some types."""
+    return _numba.njit(_moved(kernel), error_model="numpy")
+
+
+def _moved(function: Any) -> FunctionType:
+    """The function, with the CPU's forms of all that it calls."""
+    read = {name: _value(value) for name, value in function.__globals__.items() if name in function.__code__.co_names}
+    names = {**function.__globals__, **read, "WARP": 1}
+    cells = tuple(CellType(_value(cell.cell_contents)) for cell in function.__closure__ or ())
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+
+
+def _value(value: Any) -> Any:
+    if value is cuda:
+        return _ONE_THREAD
+    inner = getattr(value, "py_func", None)
+    return value if inner is None else _device_function(inner)
+
+
+@cache
+def _device_function(function: Any) -> Any:
+    return _numba.njit(_moved(function), error_model="numpy")
+
+
+@final
+class Typed(Device):
+    """Memory is bytes of the host; products of matrices are NumPy's."""
+
+    @override
+    def allocate(self, nbytes: int) -> Any:
+        return np.full(nbytes, 0xCB, np.uint8)
+
+    @override
+    def deallocate(self, handle: Any, nbytes: int) -> None:
+        pass
+
+    @override
+    def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
+        buffer = self.empty(TensorType(array.shape, array.dtype))
+        _elements(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
+        return buffer
+
+    @override
+    def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
+        return np.array(_elements(buffer)).view(buffer.dtype).reshape(buffer.shape)
+
+    @override
+    def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
+        given = [_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
+        compiled = for_one_thread(kernel)
+        if not kernel.__name__.startswith("row_"):
+            compiled(*given)
+            return
+        extent, out, x, *more = given
+        for row in range(blocks):  # a block has one row; here each block is the first
+            compiled(extent, out[row:], x[row * extent :], *more)
+
+    @override
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+        a, b = (_elements(each).reshape(each.shape) for each in (x, y))
+        _elements(out).reshape(out.shape)[...] = a @ b
+
+    @override
+    def trim(self) -> int:
+        return 0
+
+    @override
+    def synchronize(self) -> None:
+        pass
+
+
+def _elements(buffer: DeviceBuffer) -> npt.NDArray[Any]:
+    dtype = pointer_type(buffer.dtype)
+    elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
+    return elements
