@@ -1,7 +1,7 @@
 """A device whose kernels numba compiles for the CPU: Python's types are gone, those of compiled code are there.
 
 The simulator computes with Python's and NumPy's numbers, of which 3 + uint8(1) is another number than in compiled code.
-Here one thread steps through all elements; of kernels that a warp runs, the warp has one lane.
+Here one thread steps through all elements, and each row has one lane.
 """
 
 from __future__ import annotations
@@ -19,25 +19,29 @@ from typing_extensions import override
 from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
-from opstage.interpreters.eager_cuda.language import cuda
+from opstage.interpreters.eager_cuda.language import cos_pi, cuda
 from opstage.ops.types import TensorType
 
 _numba: Any = numba
 
 
 def _one_thread() -> ModuleType:
-    """What `cuda` is to a kernel of one thread, as far as a kernel can be."""
-    place = ModuleType("place")
-    place.x = np.int32(0)  # type: ignore[attr-defined]
+    """What `cuda` is to a kernel of one thread."""
     module: Any = ModuleType("one_thread")
-    module.threadIdx = module.blockIdx = place
+    for name, number in (("threadIdx", 0), ("blockDim", 1)):
+        setattr(module, name, ModuleType(name))
+        getattr(module, name).x = np.int32(number)
+    module.shared = ModuleType("shared")
+    module.shared.array = _numba.njit(lambda shape, dtype: np.empty(shape, dtype))
     module.grid = _numba.njit(lambda axes: np.int32(0))
     module.gridsize = _numba.njit(lambda axes: np.int32(1))
-    module.shfl_xor_sync = _numba.njit(lambda mask, value, width: value)
+    module.syncthreads = _numba.njit(lambda: None)
+    module.shfl_xor_sync = _numba.njit(lambda mask, value, distance: value)
     return module
 
 
 _ONE_THREAD = _one_thread()
+_COS_PI = _numba.njit(lambda x: np.cos(np.float32(np.pi) * x))  # for a function of libdevice
 
 
 @cache
@@ -49,7 +53,7 @@ def for_one_thread(kernel: Callable[..., None]) -> Any:
 def _moved(function: Any) -> FunctionType:
     """The function, with the CPU's forms of all that it calls."""
     read = {name: _value(value) for name, value in function.__globals__.items() if name in function.__code__.co_names}
-    names = {**function.__globals__, **read, "WARP": 1}
+    names = {**function.__globals__, **read}
     cells = tuple(CellType(_value(cell.cell_contents)) for cell in function.__closure__ or ())
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
 
@@ -57,6 +61,8 @@ def _moved(function: Any) -> FunctionType:
 def _value(value: Any) -> Any:
     if value is cuda:
         return _ONE_THREAD
+    if value is cos_pi:
+        return _COS_PI
     inner = getattr(value, "py_func", None)
     return value if inner is None else _device_function(inner)
 
@@ -90,19 +96,28 @@ class Typed(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        given = [_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
-        compiled = for_one_thread(kernel)
-        if not kernel.__name__.startswith("row_"):
-            compiled(*given)
-            return
-        extent, out, x, *more = given
-        for row in range(blocks):  # a block has one row; here each block is the first
-            compiled(extent, out[row:], x[row * extent :], *more)
+        assert blocks == 1 or kernel.__code__.co_varnames[0] in ("count", "rows"), "each block has work of its own"
+        for_one_thread(kernel)(*[_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments])
 
     @override
-    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer) -> None:
+    def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
+        if rows:
+            self.launch(kernel, 1, 1, np.int32(rows), np.int32(1), *arguments)
+
+    @override
+    def product(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        y: DeviceBuffer,
+        *,
+        x_turned: bool = False,
+        y_turned: bool = False,
+        bias: DeviceBuffer | None = None,
+    ) -> None:
         a, b = (_elements(each).reshape(each.shape) for each in (x, y))
-        _elements(out).reshape(out.shape)[...] = a @ b
+        product = (a.swapaxes(-1, -2) if x_turned else a) @ (b.swapaxes(-1, -2) if y_turned else b)
+        _elements(out).reshape(out.shape)[...] = product if bias is None else product + _elements(bias)
 
     @override
     def trim(self) -> int:

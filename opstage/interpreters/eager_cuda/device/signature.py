@@ -21,7 +21,7 @@ _POINTERS = {
     np.dtype(np.int64): "int64*",
     np.dtype(np.bool_): "uint8*",
 }
-_NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64)}
+_NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float64)}
 
 
 def signature_of(arguments: tuple[Any, ...]) -> Signature:
