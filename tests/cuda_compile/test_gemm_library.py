@@ -75,6 +75,18 @@ def test_a_product_is_described_as_the_library_reads_it(library: Without, precis
     assert library.read(get, preference, REDUCTIONS, ctypes.c_uint32) == 2
 
 
+def test_turned_operands_and_a_bias_are_described(library: Without) -> None:
+    shape = Shape(1, 2, 3, 4, x_turned=True, y_turned=True)
+    Gemm(library, lambda nbytes: 0, 0).product(0, 0, 0, shape, "fp32", bias=0x7F00)
+    _, operation, a, b, _, d, *_ = library.asked["cublasLtMatmulAlgoGetHeuristic"]
+    assert [library.layout(each)[:3] for each in (a, b, d)] == [[4, 3, 4], [2, 4, 2], [3, 2, 3]]
+    get = "cublasLtMatmulDescGetAttribute"
+    transposes = [library.read(get, operation, attribute, ctypes.c_int32) for attribute in (3, 4)]
+    assert transposes == [1, 1]  # CUBLAS_OP_T
+    assert library.read(get, operation, 7, ctypes.c_uint32) == 4  # CUBLASLT_EPILOGUE_BIAS
+    assert library.read(get, operation, 8, ctypes.c_uint64) == 0x7F00
+
+
 def test_one_product_is_a_batch_of_one(library: Without) -> None:
     Gemm(library, lambda nbytes: 0, 0).product(0, 0, 0, Shape(1, 2, 3, 4), "fp32")
     _, _, a, *_ = library.asked["cublasLtMatmulAlgoGetHeuristic"]

@@ -1,0 +1,41 @@
+"""What is asked of cuda.core and of the driver is there under that name: the stand-ins of other tests cannot tell."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib import import_module
+
+import pytest
+
+from opstage.interpreters.eager_cuda.device import driver as device
+
+MEMBERS = {
+    "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties"),
+    "DeviceMemoryResource": ("allocate", "attributes", "handle"),
+    "Buffer": ("handle", "close", "fill"),
+    "Stream": ("handle", "record", "sync"),
+    "Event": ("sync",),
+    "ObjectCode": ("from_cubin", "get_kernel"),
+    "DeviceMemoryResourceOptions": (),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_cuda_core_has(name: str) -> None:
+    found = getattr(import_module("cuda.core"), name)
+    assert [member for member in MEMBERS[name] if not hasattr(found, member)] == []
+
+
+def test_a_launch_is_configured_by_blocks_and_threads() -> None:
+    configuration = import_module("cuda.core").LaunchConfig(grid=7, block=256)
+    assert (configuration.grid, configuration.block, configuration.shmem_size) == ((7, 1, 1), (256, 1, 1), 0)
+
+
+def test_every_function_of_the_driver_that_is_called_is_there() -> None:
+    tree = ast.parse(inspect.getsource(device))
+    called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.startswith("cu")}
+    called = {name for name in called if name[2:3].isupper()}
+    assert {"cuMemcpyHtoDAsync", "cuMemAllocHost"} <= called
+    driver = import_module("cuda.bindings.driver")
+    assert [name for name in called if not hasattr(driver, name)] == []
