@@ -30,6 +30,8 @@ def end_of(place: str, source: str) -> int:
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
         if kind == "in" and any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return (node.end_lineno or 0) - 1  # before the closing bracket
+        if kind == "before" and any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return node.lineno - 1
     raise AssertionError(f"there is no place {place!r}")
 
 
@@ -39,9 +41,11 @@ def put(block: Block, root: Path) -> None:
     source = file.read_text()
     lines = source.splitlines()
     at = end_of(block.place, source)
-    blank_lines = {"at": 2, "in": 1 if "class" in block.place else 0, "with": 0}[block.place.split()[0]]
+    kind = block.place.split()[0]
+    blank_lines = {"at": 2, "in": 1 if "class" in block.place else 0, "with": 0, "before": 0}[kind]
     apart = [""] * blank_lines if file.suffix == ".py" else []
-    lines[at:at] = [*apart, *block.text.splitlines()]
+    after = ["", ""] if kind == "before" else []
+    lines[at:at] = [*apart, *block.text.splitlines(), *after]
     file.write_text("\n".join(lines) + "\n")
 
 
