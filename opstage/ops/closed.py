@@ -90,7 +90,11 @@ class Body:
         )
 
     def __repr__(self) -> str:
-        taken, given = (", ".join(str(self.types[slot]) for slot in slots) for slots in (self.inputs, self.outputs))
+        count = len(self.types)  # a body that a checker found broken is shown too
+        taken, given = (
+            ", ".join(str(self.types[slot]) if 0 <= slot < count else f"%{slot}" for slot in slots)
+            for slots in (self.inputs, self.outputs)
+        )
         return f"<body of {len(self.equations)} ops: ({taken}) -> ({given})>"
 
     @property

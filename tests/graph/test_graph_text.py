@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opstage.interpreters.graph import Graph, record
+from opstage.interpreters.graph.checker import violations
 from opstage.interpreters.graph.notation import (
     digest,
     read_array,
@@ -25,6 +26,7 @@ from opstage.interpreters.graph.notation import (
 )
 from opstage.interpreters.graph.parser import parse
 from opstage.interpreters.graph.text import large_constants, show_equation, show_graph
+from opstage.ops.closed import Body
 from opstage.ops.cursor import Region
 from opstage.ops.dims import DimFloat, DimScope, maximum, minimum, ratio, rsqrt
 from opstage.ops.errors import UsageError
@@ -297,6 +299,20 @@ def test_damaged_text_never_raises_anything_else() -> None:
             parse(text[:at] + noise + text[at + length :], constants)
         except UsageError:
             pass
+
+
+def test_a_broken_loop_is_shown_in_what_is_said_of_it() -> None:
+    """Its body names a tensor that it does not have."""
+    graph = training_step("lstm")
+    loop, name, body = next(
+        (equation, name, value)
+        for equation in graph.body.equations
+        for name, value in equation.static.items()
+        if type(value) is Body
+    )
+    broken = loop._replace(static={**loop.static, name: body.replace(outputs=[len(body.types) + 7])})
+    equations = [broken if e is loop else e for e in graph.body.equations]
+    assert any(f"%{len(body.types) + 7}" in line for line in violations(graph.body.replace(equations=equations)))
 
 
 def test_declared_sizes_stay_declared() -> None:
