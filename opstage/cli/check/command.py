@@ -13,6 +13,7 @@ import click
 
 from ...interpreters.shape_check.formats import FORMATS, Outcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
+from ...interpreters.shape_check.memory import parse_bytes
 from ...ops.errors import UsageError
 from ...options import Options
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
@@ -20,8 +21,6 @@ from .process import check_all
 from .request import Asked, Request
 from .sections import OPTIMIZERS
 from .target import Target, may_declare, read_target
-
-_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> float:
@@ -37,10 +36,10 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
     """`8GiB`, `500MB`, `1000000`; without it the machine's memory."""
     if text is None:
         return _machine_memory()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is no amount of memory; expected one such as 8GiB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    try:
+        return parse_bytes(text)
+    except UsageError:
+        raise click.BadParameter(f"{text!r} is no amount of memory; expected one such as 8GiB or 500MB") from None
 
 
 @click.command(cls=DottedCommand)
