@@ -11,11 +11,18 @@ from typing_extensions import override
 from opstage import Options
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.clusters import Level, Unit
-from opstage.interpreters.graph.cpu.legal import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
 from opstage.interpreters.graph.cpu.plan import Plan
-from opstage.interpreters.graph.cpu.source import staged
-from opstage.interpreters.graph.cpu.views import View, packed
+from opstage.interpreters.graph.lowering.clusters import Level, Unit, staged
+from opstage.interpreters.graph.lowering.legal import (
+    ASSEMBLE,
+    COLUMN_SUM,
+    CONTIGUOUS,
+    INDEX_CHECK,
+    ROW_MAX,
+    ROW_SUM,
+    Legal,
+)
+from opstage.interpreters.graph.lowering.views import View, packed
 from opstage.ops.closed import Equation
 from opstage.ops.types import dtype_name
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opstage.interpreters.graph.cpu import views
-from opstage.interpreters.graph.cpu.arena import ALIGNMENT, Item, arrange
-from opstage.interpreters.graph.cpu.views import View
+from opstage.interpreters.graph.lowering import views
+from opstage.interpreters.graph.lowering.arena import ALIGNMENT, Item, arrange
+from opstage.interpreters.graph.lowering.views import View
 
 # Views ----------------------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.clusters import Level, Unit, gather
-from opstage.interpreters.graph.cpu.legal import (
+from opstage.interpreters.graph.cpu.optimise import optimise
+from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from opstage.interpreters.graph.cpu.source import ErrorFlag, Room
+from opstage.interpreters.graph.cpu.target import CPU
+from opstage.interpreters.graph.cpu.texts import Text
+from opstage.interpreters.graph.lowering.clusters import Level, Unit, gather
+from opstage.interpreters.graph.lowering.legal import (
     ASSEMBLE,
     COLUMN_SUM,
     CONTIGUOUS,
@@ -20,10 +25,6 @@ from opstage.interpreters.graph.cpu.legal import (
     ROW_SUM,
     Legal,
 )
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
-from opstage.interpreters.graph.cpu.source import ErrorFlag, Room
-from opstage.interpreters.graph.cpu.texts import Text
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, planned, step_of
 from tests.graph.legal_meaning import Arena, Memory, run_units
@@ -34,7 +35,7 @@ SHIPPED = ("cnn", "gpt", "lstm", "mlp", "pinn", "resnet", "unet", "vae", "vit")
 
 
 def legal_of(graph: Graph) -> Legal:
-    return Legal(optimise(graph, checked=True)[0].body)
+    return Legal(optimise(graph, checked=True)[0].body, CPU)
 
 
 def names(legal: Legal) -> list[str]:

@@ -11,13 +11,13 @@ from ...ops.errors import UsageError
 from ...ops.types import EXACT, TensorType
 from ...options import Options
 from ..native.pool import workers
-from .cpu.arena import Item, arrange
-from .cpu.legal import Legal
 from .cpu.optimise import optimise
 from .cpu.plan import HostStep, LoopStep, NativeStep, Plan
 from .cpu.source import Room
 from .cpu.texts import Text
 from .graph import Graph
+from .lowering.arena import Item, arrange
+from .lowering.legal import Legal
 from .outline import show_bytes
 from .passes import Notes
 

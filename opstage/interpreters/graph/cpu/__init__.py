@@ -1,5 +1,5 @@
 """Graphs compiled for the cores of the CPU.
 
-`legal` says every layout op as strides, `clusters` gathers what one loop can do, `source` writes that loop, `products`
-calls the BLAS, `arena` gives every intermediate result its place in one block of memory, and `plan` puts it together.
+`source` writes the loop of a cluster, `library` has those written by hand, `products` calls the BLAS, and `plan` puts
+all of it together.
 """

@@ -14,11 +14,11 @@ from ....ops.closed import Equation
 from ....ops.closed import Loop as Turns
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
-from .clusters import Level, Unit
-from .legal import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, REDUCTIONS, Legal
+from ..lowering.clusters import Level, Unit
+from ..lowering.legal import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, REDUCTIONS, Legal
+from ..lowering.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address
-from .views import View
 
 _GATHERS = ("gather_rows", "gather_vec", "max_pool_gather")
 _MOVES = frozenset({CONTIGUOUS, ASSEMBLE, INDEX_CHECK})

@@ -22,8 +22,9 @@ from ...eager_cpu.loops.convolution_steps import Geometry
 from ...eager_cpu.loops.jit import register_formulas
 from ...native import Step, access
 from ...native.compiler import Kernel, compile_kernel
-from .legal import BY_HAND, Legal
+from ..lowering.legal import Legal
 from .source import Address, ErrorFlag, Loop, Room, Word
+from .target import BY_HAND
 
 _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""

@@ -14,9 +14,9 @@ from ....ops.errors import LocatedError, SourceLine
 from ...eager_cpu.interpreter import NumpyOps
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
+from ..lowering.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address, ErrorFlag, Room
-from .views import View
 
 Array = npt.NDArray[Any]
 Addresses = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from .. import passes
 from ..graph import Graph
-from .formulas import FORMULAS
+from ..lowering.formulas import FORMULAS
 
 _WHOLE = frozenset({"max_pool", "max_pool_scatter", "max_pool_gather", "avg_pool", "avg_pool_grad", "conv_kernel_grad"})
 """Composites that eager_cpu has a better kernel for than their parts would make."""

@@ -13,13 +13,14 @@ from ....ops.closed import Loop as Turns
 from ....ops.types import dtype_name
 from ...native.pool import workers
 from ...structural import SCAN
-from .arena import Item, arrange
-from .clusters import Level, Unit, gather
-from .legal import ASSEMBLE, Legal
+from ..lowering.arena import Item, arrange
+from ..lowering.clusters import Level, Unit, gather
+from ..lowering.legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
 from .source import ErrorFlag, Loop, Room, cluster_loop, overwritable, total_loop
 from .spare import written_over
+from .target import CPU
 from .texts import Text, compile_texts
 
 Array = npt.NDArray[Any]
@@ -66,7 +67,7 @@ class Plan:
 
         `spare` are the positions of inputs that may be written over.
         """
-        self.legal = legal = Legal(body, own_outputs=own_outputs)
+        self.legal = legal = Legal(body, CPU, own_outputs=own_outputs)
         self.units = gather(legal)
         self.results = dict.fromkeys(
             legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views

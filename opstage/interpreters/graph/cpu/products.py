@@ -13,9 +13,9 @@ from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
-from .legal import Legal, batch_axes, leading_dimension
+from ..lowering.legal import Legal, batch_axes, leading_dimension
+from ..lowering.views import View
 from .source import Address, Loop, Word
-from .views import View
 
 _SMALL = 1 << 17
 """A product of fewer multiplications and additions is not divided: starting the workers takes as long."""
@@ -29,7 +29,7 @@ def product_loop(legal: Legal, e: Equation, workers: int) -> Loop | None:
     if kernel is None:
         return None
     left, right, axes = leading_dimension(a), leading_dimension(b), batch_axes(a, b)
-    assert left is not None and right is not None and axes is not None
+    assert left is not None and right is not None
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     blas = find_blas()
     assert blas is not None

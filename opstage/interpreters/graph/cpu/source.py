@@ -6,20 +6,19 @@ alike, in the layers of a model or for another batch, share one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, final
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native import access
 from ...native.compiler import Kernel
-from . import views
-from .clusters import Cluster, Level
-from .formulas import FORMULAS, Constants
-from .legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
+from ..lowering.axes import fewest_axes
+from ..lowering.clusters import Cluster, Level, staged
+from ..lowering.formulas import FORMULAS, Constants
+from ..lowering.legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
+from ..lowering.views import View
 from .texts import Text
-from .views import View
 
 
 class Address(NamedTuple):
@@ -59,17 +58,6 @@ class Loop(NamedTuple):
 def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> Loop:
     """The kernel of a cluster that leaves the values of `stored` in memory."""
     return _Writer(cluster, equations, stored).loop()
-
-
-def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
-    """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
-    views_, literals = cluster.legal.views, cluster.legal.literals
-    stage: dict[int, int] = {}
-    for e in equations:
-        roots = [views_[slot].root for slot in e.inputs if slot not in literals]
-        at = max([stage[root] for root in roots if root in stage], default=0)
-        stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
-    return stage
 
 
 def overwritable(cluster: Cluster, equations: Sequence[Equation], slot: int) -> list[int]:
@@ -148,56 +136,10 @@ class _Writer:
         self.words.append(value)
         return f"w[{len(self.words) - 1}]"
 
-    # Axes -----------------------------------------------------------------------------------------------------------
-
-    def _axes(self) -> tuple[list[int], dict[str, list[int]]]:
-        """Sizes of the fewest axes, outermost first, and every operand's strides along them; the last is the inner."""
-        cluster = self.cluster
-        operands = [*self.reads.values(), *self.writes.values()]
-        for operand in self.writes.values():
-            scale = (self.extent or 1) if operand.level is Level.ROW else 1
-            cuts = [
-                c * scale
-                for c in views.suffixes([n for n, _ in views.merged(operand.view.shape, operand.view.strides)])
-            ]
-            every = views.chain(cluster.cuts, cuts)
-            assert every is not None, "a part of a concatenation is packed along its own axes"
-            cluster.cuts = every
-        cuts = cluster.cuts
-        sizes = [b // a for a, b in pairwise(cuts)][::-1]
-        inner_count = sum(1 for c in cuts[:-1] if self.extent is not None and c < self.extent)
-        table: dict[str, list[int]] = {}
-        for operand in operands:
-            strides = cluster.strides(operand.view, operand.level)
-            assert strides is not None
-            if operand.level is Level.ROW:
-                strides = strides + [0] * inner_count
-            table[operand.name] = strides
-        border = len(sizes) - inner_count
-        outer, inner = self._merge(sizes, table, 0, border), self._merge(sizes, table, border, len(sizes))
-        if self.extent is None:  # the last axis is the inner one
-            outer, inner = outer[:-1], outer[-1:]
-        assert len(inner) <= 1
-        chosen = outer + (inner or [(1, dict.fromkeys(table, 0))])
-        return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}
-
-    @staticmethod
-    def _merge(
-        sizes: list[int], table: Mapping[str, list[int]], start: int, stop: int
-    ) -> list[tuple[int, dict[str, int]]]:
-        axes: list[tuple[int, dict[str, int]]] = []
-        for i in range(start, stop):
-            n, strides = sizes[i], {name: s[i] for name, s in table.items()}
-            if axes and all(axes[-1][1][name] == s * n for name, s in strides.items()):
-                axes[-1] = (axes[-1][0] * n, strides)
-            else:
-                axes.append((n, strides))
-        return axes
-
     # Text -----------------------------------------------------------------------------------------------------------
 
     def loop(self) -> Loop:
-        sizes, table = self._axes()
+        sizes, table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
         *outer, inner = sizes
         flat = not outer and self.extent is None
         head: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from .clusters import Unit
-from .legal import Legal
+from ..lowering.clusters import Unit
+from ..lowering.legal import Legal
 from .source import overwritable
 
 

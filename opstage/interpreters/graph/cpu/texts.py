@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ...native import access
 from ...native.compiler import Kernel, compile_kernel, is_known
 from ...native.folder import cache_folder
-from .formulas import namespace
+from .namespace import namespace
 
 _log = logging.getLogger(__name__)
 

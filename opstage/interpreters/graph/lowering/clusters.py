@@ -15,7 +15,7 @@ from typing import final
 from ....ops.closed import Equation
 from . import views
 from .formulas import elementwise
-from .legal import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, Legal
+from .legal import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, ROW_MAX, ROW_SUM, Legal
 from .views import View
 
 _MOST_EQUATIONS = 48
@@ -84,11 +84,15 @@ class Cluster:
             view = legal.views[e.inputs[0]]
             if view.size != self.size or not self._set_extent(e.static["extent"]):
                 return None
-            if not self._read(e.inputs[0], Level.ELEMENT):
+            level, other = Level.ROW, Level.COLUMN
+            if e.primitive is COLUMN_SUM:
+                level, other = other, level
+            if other in self.levels.values() and not legal.target.both_sums:
                 return None
-            return Level.COLUMN if e.primitive is COLUMN_SUM else Level.ROW
+            return level if self._read(e.inputs[0], Level.ELEMENT) else None
         size = math.prod(legal.views[e.outputs[0]].shape)
-        for level, count in ((Level.ELEMENT, self.size), (Level.ROW, self.rows if self.extent else -1)):
+        by_row = self.extent is not None and (legal.target.both_sums or Level.COLUMN not in self.levels.values())
+        for level, count in ((Level.ELEMENT, self.size), (Level.ROW, self.rows if by_row else -1)):
             if size == count:
                 before = list(self.cuts), dict(self.operands)
                 if all(self._read(slot, level) for slot in e.inputs):
@@ -167,6 +171,17 @@ class Cluster:
         scale = (self.extent or 1) if level is Level.ROW else 1
         cuts = [c // scale for c in self.cuts if c >= scale]
         return views.split(views.merged(view.shape, view.strides), cuts[:-1])
+
+
+def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
+    """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
+    views_, literals = cluster.legal.views, cluster.legal.literals
+    stage: dict[int, int] = {}
+    for e in equations:
+        roots = [views_[slot].root for slot in e.inputs if slot not in literals]
+        at = max([stage[root] for root in roots if root in stage], default=0)
+        stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
+    return stage
 
 
 def gather(legal: Legal) -> list[Unit]:

@@ -1,12 +1,9 @@
-"""Ops of one element as text of generated kernels."""
+"""Ops of one element as text of generated kernels, written once and compiled for every target."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
-from importlib import import_module
 from typing import Any, final
 
 import numpy as np
@@ -14,9 +11,6 @@ import numpy as np
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType, dtype_name
 from ...eager_cpu.kernels.numbers import number
-from ...eager_cpu.loops import functions
-from ...eager_cpu.loops.jit import register_formulas
-from ...scalar import activation
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
 
@@ -88,7 +82,7 @@ def _pow(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...],
         return f"({constants(1, out.dtype)} / {x})"
     if exponent == Fraction(-1, 2):
         return f"({constants(1, out.dtype)} / sqrt({x}))"
-    return f"({x} ** {constants(static['exponent'], out.dtype)})"
+    return f"power({x}, {constants(static['exponent'], out.dtype)})"
 
 
 def _clamp(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
@@ -167,75 +161,9 @@ FORMULAS: Mapping[str, Emit] = {
     "detach": lambda constants, out, ins, args, static: args[0],
     "contiguous": lambda constants, out, ins, args, static: args[0],
 }
-"""By the name of the primitive. The functions that the texts call are those of `namespace`."""
+"""By the name of the primitive. A target says what the functions are that the texts call."""
 
 
 def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
     """Whether generated kernels have a formula for this op, on these dtypes."""
     return primitive.name in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))
-
-
-@cache
-def namespace() -> dict[str, Any]:
-    """What the text of a kernel may refer to."""
-    numba = import_module("numba")
-    register_formulas()
-    exp, erf = functions.exp, functions.erf
-
-    def inlined(formula: Any) -> Any:
-        return numba.njit(forceinline=True, error_model="numpy")(formula)
-
-    names: dict[str, Any] = {
-        "float32": np.float32,
-        "float64": np.float64,
-        "int32": np.int32,
-        "int64": np.int64,
-        "exp": exp,
-        "erf": erf,
-        "tanh": functions.tanh,
-        "add": functions.add,
-        "log": np.log,
-        "log1p": np.log1p,
-        "sqrt": math.sqrt,
-        "sin": np.sin,
-        "cos": np.cos,
-    }
-    names["uint8"] = np.uint8
-    for real in (np.float32, np.float64):
-        ordered, unordered, least = _order(real)
-        names[f"least_{real.__name__}"] = least
-        names[f"nan_{real.__name__}"] = real(np.nan)
-        formulas = {
-            "ordered": ordered,
-            "unordered": unordered,
-            "sigmoid": activation.sigmoid(real, exp),
-            "sigmoid_grad": activation.sigmoid_grad(real),
-            "tanh_grad": activation.tanh_grad(real),
-            "silu": activation.silu(real, exp),
-            "silu_grad": activation.silu_grad(real, exp),
-            "gelu_tanh": activation.gelu_tanh(real, exp),
-            "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
-            "gelu_erf": activation.gelu_erf(real, erf),
-            "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
-        }
-        names.update({f"{name}_{real.__name__}": inlined(formula) for name, formula in formulas.items()})
-    return names
-
-
-def _order(real: Any) -> tuple[Any, Any, Any]:
-    """Integers of the order of floats, because a maximum of floats that minds nan is not a vector instruction.
-
-    The way there, the way back, and the least of them.
-    """
-    integer = np.int32 if real is np.float32 else np.int64
-    info = np.iinfo(integer)
-    sign, rest = integer(info.bits - 1), integer(info.max)
-
-    def ordered(x: Any) -> Any:
-        b = real(x).view(integer)
-        return integer(b ^ integer(integer(b >> sign) & rest))
-
-    def unordered(b: Any) -> Any:
-        return integer(b ^ integer(integer(b >> sign) & rest)).view(real)
-
-    return ordered, unordered, integer(info.min)

@@ -1,4 +1,4 @@
-"""A graph's equations in the forms that the compiled executor has loops for.
+"""A graph's equations in the forms that generated kernels can do.
 
 Layout ops become views, reductions run over trailing or leading axes, operands of products have a unit stride, and a
 concatenation is a block of memory whose parts are written where they belong.
@@ -20,6 +20,7 @@ from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from . import views
 from .formulas import elementwise
+from .target import Target
 from .views import View, whole
 
 Array = npt.NDArray[Any]
@@ -38,23 +39,6 @@ ROW_MAX = _internal("row_max", "Maxima over the last `extent` elements, the trai
 COLUMN_SUM = _internal("column_sum", "Sums over the leading axes; `extent` elements remain.")
 ASSEMBLE = _internal("assemble", "Memory whose parts other equations have written.")
 INDEX_CHECK = _internal("index_check", "x where 0 <= index < `size`; elsewhere an index is out of range.")
-
-BY_HAND = frozenset(
-    (
-        "conv",
-        "conv_transpose",
-        "conv_kernel_grad",
-        "max_pool",
-        "max_pool_scatter",
-        "max_pool_gather",
-        "avg_pool",
-        "avg_pool_grad",
-        "gather_rows",
-        "scatter_add_rows",
-        "rand_uniform",
-    )
-)
-"""Ops of `library`, whose operands are contiguous."""
 
 _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
 
@@ -81,8 +65,9 @@ class Legal:
     parts       slots that have no memory of their own
     """
 
-    def __init__(self, body: Body, *, own_outputs: bool = False):
+    def __init__(self, body: Body, target: Target, *, own_outputs: bool = False):
         self.body = body
+        self.target = target
         self.types: list[TensorType] = list(body.types)
         self.equations: list[Equation] = []
         self.views: dict[int, View] = {}
@@ -176,7 +161,7 @@ class Legal:
         sizes = [math.prod(self._shape(slot)) for slot in (*e.inputs, *e.outputs)]
         name = e.primitive.name
         if 0 in sizes or any(t.dtype.kind == "O" for t in (*ins, *outs)):
-            self._host(e)
+            self._unaided(e)
         elif name == "full":
             self._own(e.outputs[0])
             self.literals[e.outputs[0]] = e.static["value"]
@@ -191,7 +176,8 @@ class Legal:
         elif name in ("matmul", "bmm") and ins[0].dtype.kind == "f":
             self._product(e)
         elif (
-            name in ("gather_rows", "gather_vec")
+            self.target.index_checks
+            and name in ("gather_rows", "gather_vec")
             and len(ins[0].shape) == 1
             and e.inputs[0] in self.literals
             and e.static["mode"] == "raise"
@@ -202,7 +188,7 @@ class Legal:
         elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
             self._own(e.outputs[0])
             self._append(e)
-        elif name in BY_HAND or name == "scan":
+        elif self.target.packed(name):
             inputs = tuple([self.contiguous(slot, e) for slot in e.inputs])
             for slot in e.outputs:
                 self._own(slot)
@@ -210,7 +196,7 @@ class Legal:
         elif name == "pad" and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
             self._pad(e)
         else:
-            self._host(e)
+            self._unaided(e)
 
     def _pad(self, e: Equation) -> None:
         """Padding, one axis after the other, as a concatenation."""
@@ -232,7 +218,8 @@ class Legal:
         if not widths:
             self.views[out] = self.views[x]
 
-    def _host(self, e: Equation) -> None:
+    def _unaided(self, e: Equation) -> None:
+        """An op that reads its operands as they lie, whatever their strides."""
         for slot in e.outputs:
             self._own(slot)
         self._append(e)
@@ -386,7 +373,8 @@ class Legal:
 
     def _product(self, e: Equation) -> None:
         a, b = (self._matrix(slot, e) for slot in e.inputs)
-        if batch_axes(self.views[a], self.views[b]) is None:
+        axes = batch_axes(self.views[a], self.views[b])
+        if len(axes) > self.target.batch_axes:
             a, b = self.contiguous(a, e), self.contiguous(b, e)
         (out,) = e.outputs
         self._own(out)
@@ -421,8 +409,8 @@ def leading_dimension(view: View) -> Leading | None:
     return None
 
 
-def batch_axes(a: View, b: View) -> list[tuple[int, int, int]] | None:
-    """(size, stride in a, stride in b) of at most two axes over which products are taken; None if there are more."""
+def batch_axes(a: View, b: View) -> list[tuple[int, int, int]]:
+    """(size, stride in a, stride in b) of the fewest axes over which products are taken."""
     axes: list[tuple[int, int, int]] = []
     for n, s, t in zip(a.shape[:-2], a.strides[:-2], b.strides[:-2]):
         if n == 1:
@@ -431,4 +419,4 @@ def batch_axes(a: View, b: View) -> list[tuple[int, int, int]] | None:
             axes[-1] = (axes[-1][0] * n, s, t)
         else:
             axes.append((n, s, t))
-    return axes if len(axes) <= 2 else None
+    return axes

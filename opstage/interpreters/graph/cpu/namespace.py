@@ -1,0 +1,85 @@
+"""What the texts of kernels call, for the CPU."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ...eager_cpu.loops import functions
+from ...eager_cpu.loops.jit import register_formulas
+from ...scalar import activation
+
+
+@cache
+def namespace() -> dict[str, Any]:
+    """What the text of a kernel may refer to."""
+    numba = import_module("numba")
+    register_formulas()
+    exp, erf = functions.exp, functions.erf
+
+    def inlined(formula: Any) -> Any:
+        return numba.njit(forceinline=True, error_model="numpy")(formula)
+
+    names: dict[str, Any] = {
+        "float32": np.float32,
+        "float64": np.float64,
+        "int32": np.int32,
+        "int64": np.int64,
+        "exp": exp,
+        "erf": erf,
+        "tanh": functions.tanh,
+        "add": functions.add,
+        "power": inlined(_power),
+        "log": np.log,
+        "log1p": np.log1p,
+        "sqrt": math.sqrt,
+        "sin": np.sin,
+        "cos": np.cos,
+    }
+    names["uint8"] = np.uint8
+    for real in (np.float32, np.float64):
+        ordered, unordered, least = _order(real)
+        names[f"least_{real.__name__}"] = least
+        names[f"nan_{real.__name__}"] = real(np.nan)
+        formulas = {
+            "ordered": ordered,
+            "unordered": unordered,
+            "sigmoid": activation.sigmoid(real, exp),
+            "sigmoid_grad": activation.sigmoid_grad(real),
+            "tanh_grad": activation.tanh_grad(real),
+            "silu": activation.silu(real, exp),
+            "silu_grad": activation.silu_grad(real, exp),
+            "gelu_tanh": activation.gelu_tanh(real, exp),
+            "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
+            "gelu_erf": activation.gelu_erf(real, erf),
+            "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
+        }
+        names.update({f"{name}_{real.__name__}": inlined(formula) for name, formula in formulas.items()})
+    return names
+
+
+def _power(x: Any, c: Any) -> Any:
+    return x**c
+
+
+def _order(real: Any) -> tuple[Any, Any, Any]:
+    """Integers of the order of floats, because a maximum of floats that minds nan is not a vector instruction.
+
+    The way there, the way back, and the least of them.
+    """
+    integer = np.int32 if real is np.float32 else np.int64
+    info = np.iinfo(integer)
+    sign, rest = integer(info.bits - 1), integer(info.max)
+
+    def ordered(x: Any) -> Any:
+        b = real(x).view(integer)
+        return integer(b ^ integer(integer(b >> sign) & rest))
+
+    def unordered(b: Any) -> Any:
+        return integer(b ^ integer(integer(b >> sign) & rest)).view(real)
+
+    return ordered, unordered, integer(info.min)

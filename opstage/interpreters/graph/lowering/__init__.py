@@ -1,0 +1,6 @@
+"""What comes before kernels, for every target: equations in legal form, in clusters, and each result's place in memory.
+
+`legal` says every layout op as strides (`views`), `clusters` gathers what one loop can do, `formulas` has the text of
+each op in it, `axes` the sizes and strides that the loop goes through, and `arena` gives every intermediate result its
+place in one block of memory. A `Target` says what a target's kernels want.
+"""
