@@ -19,6 +19,7 @@ from . import gemm
 from .buckets import Buckets, rounded
 from .compile import compile_kernel
 from .gemm import Gemm, Shape
+from .grid import Grid
 from .interface import Device
 from .signature import Kernel, Signature, signature_of
 from .staging import Staging
@@ -54,7 +55,7 @@ class Gpu(Device):
         capability = self._gpu.compute_capability
         self.cc = int(capability[0]), int(capability[1])
         self.name = str(self._gpu.name)
-        self.most_blocks = BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count)
+        self.grid = Grid(most_blocks=BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count))
 
     def _enter(self) -> None:
         """The driver wants each thread to say which device it means."""

@@ -15,14 +15,8 @@ from ....ops.types import DType, TensorType
 from ....options import MatmulPrecision
 from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
+from .grid import GRID, Grid
 from .watch import Require, Watched, range_error
-
-THREADS = 256
-"""Of a block, where a kernel does not say otherwise."""
-
-WARP = 32
-_LONGEST_OF_WARP = 1024
-
 
 _MOST_NUMBERS = 4096
 
@@ -33,16 +27,16 @@ class Device(ABC):
     used, peak      bytes that are held now, and were at most
     op, region      of what is being computed, for errors that are found later
     precision       of float32 products, as Options.matmul_precision says
-    most_blocks     that a kernel which steps through its elements is started with
+    grid            with how many threads kernels are started
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Grid = GRID) -> None:
         self.used = 0
         self.peak = 0
         self.op = ""
         self.region = ""
         self.precision: MatmulPrecision = "fp32"
-        self.most_blocks = 2**31 - 1
+        self.grid = grid
         self._flag: DeviceBuffer | None = None
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
         self._watched: list[Watched] = []
@@ -120,23 +114,19 @@ class Device(ABC):
     def each(self, kernel: Callable[..., None], count: int, *arguments: Any) -> None:
         """Run `kernel(count, *arguments)`, which goes through `count` elements in steps of the whole grid."""
         if count:
-            self.launch(kernel, self.blocks_for(count), THREADS, np.int32(count), *arguments)
+            self.launch(kernel, *self.grid.each(count), np.int32(count), *arguments)
 
     @property
     def block(self) -> int:
         """How many threads a block has that works on one thing alone."""
-        return THREADS
+        return self.grid.block
 
     def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
         """Run `kernel(rows, lanes, *arguments)`, which goes through `rows` rows of `extent` numbers, `lanes` threads
         side by side on each: one thread where rows are short, a warp, or the whole block."""
         if rows:
-            lanes = 1 if extent < WARP else WARP if extent <= _LONGEST_OF_WARP else THREADS
-            self.launch(kernel, self.blocks_for(rows * lanes), THREADS, np.int32(rows), np.int32(lanes), *arguments)
-
-    def blocks_for(self, count: int) -> int:
-        """Of `THREADS` threads, for so many elements."""
-        return min(-(-count // THREADS), self.most_blocks)
+            blocks, threads, lanes = self.grid.each_row(rows, extent)
+            self.launch(kernel, blocks, threads, np.int32(rows), np.int32(lanes), *arguments)
 
     @abstractmethod
     def product(

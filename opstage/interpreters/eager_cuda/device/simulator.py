@@ -15,14 +15,12 @@ from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
 from ..language import cuda
 from . import scheduler
-from .interface import WARP, Device, pointer_type
+from .grid import WARP, Grid
+from .interface import Device, pointer_type
 from .product import launch_product
 
-MOST_BLOCKS, MOST_THREADS = 2, 32
-"""Of a kernel that steps through its elements: two blocks and one warp show every way to go wrong, and are quick."""
-
-LONG = 128
-"""A row from which on a block of two warps works on it, where a GPU would take more."""
+SMALL = Grid(threads=WARP, block=2 * WARP, longest=127, most_blocks=2)
+"""Two blocks and one warp, or two warps for a long row, show every way to go wrong, and are quick."""
 
 
 @final
@@ -33,7 +31,7 @@ class Simulator(Device):
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        super().__init__()
+        super().__init__(SMALL)
         self.limit = limit
         scheduler.install()
 
@@ -66,25 +64,6 @@ class Simulator(Device):
         given = [_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
         with np.errstate(all="ignore"):
             _compiled(kernel)[blocks, threads](*given)
-
-    @override
-    def each(self, kernel: Callable[..., None], count: int, *arguments: Any) -> None:
-        if count:
-            blocks = min(MOST_BLOCKS, -(-count // MOST_THREADS))
-            self.launch(kernel, blocks, MOST_THREADS, np.int32(count), *arguments)
-
-    @property
-    @override
-    def block(self) -> int:
-        return 2 * WARP
-
-    @override
-    def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
-        if rows:
-            lanes = 1 if extent < WARP else WARP if extent < LONG else self.block
-            threads = max(lanes, MOST_THREADS)
-            blocks = min(MOST_BLOCKS, -(-rows * lanes // threads))
-            self.launch(kernel, blocks, threads, np.int32(rows), np.int32(lanes), *arguments)
 
     @override
     def product(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device.interface import WARP
+from ..device.grid import WARP
 from ..language import barrier, device_function, exp, shuffle
 
 MOST_WARPS = 32
