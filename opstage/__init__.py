@@ -11,6 +11,7 @@ from .interpreters.wire import register_wire_format
 from .ops import derived, transform
 from .ops.declared import shapes
 from .ops.errors import (
+    DeviceError,
     DtypeError,
     OpstageError,
     OutOfMemoryError,
@@ -37,6 +38,7 @@ __all__ = [
     "Aux",
     "CompiledOut",
     "CompiledScalar",
+    "DeviceError",
     "DtypeError",
     "Ops",
     "OpstageError",

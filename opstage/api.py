@@ -21,7 +21,7 @@ from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter
 from .interpreters.shape_check import Report, check_base_program, unusable
-from .ops.errors import OpstageError, UsageError
+from .ops.errors import DeviceError, OpstageError, UsageError
 from .ops.spec import as_specs
 from .ops.trees import Structure, flatten, map_leaves, paths, unflatten
 from .options import Options
@@ -219,6 +219,8 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
     for i, leaf in enumerate(leaves):
         try:
             refs.append(interpreter.put(leaf))
+        except DeviceError:  # not the argument's fault
+            raise
         except OpstageError as error:
             raise type(error)(f"argument {names()[i]}: {error}") from None
     return tuple(refs)

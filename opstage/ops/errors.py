@@ -222,6 +222,17 @@ class OutOfMemoryError(LocatedError, MemoryError):
     """A device has no room for a tensor; says what was asked for, what is held and what is free."""
 
 
+class DeviceError(LocatedError, RuntimeError):
+    """What a device's driver or one of its libraries failed at.
+
+    lost    whether this process can use the device no more; otherwise it can go on
+    """
+
+    def __init__(self, reason: str, *, lost: bool = False):
+        super().__init__(reason)
+        self.lost = lost
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest of `choices`, or nothing when none is close."""
     close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=1, cutoff=0.5)

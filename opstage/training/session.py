@@ -27,7 +27,7 @@ from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
-from ..ops.errors import DtypeError, OpstageError, ProgramError, ShapeError
+from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ShapeError
 from ..ops.primitive import Primitive, Static
 from ..ops.spec import Spec
 from ..ops.splitmix import site_of
@@ -175,6 +175,8 @@ class Session(Interpreter[Ref]):
         base.admit(what)
         try:
             return base.lift(base.store.put(value if isinstance(value, Spec) else own_array(value)))
+        except DeviceError:  # not the value's fault
+            raise
         except OpstageError as error:
             raise type(error)(f"{what}: {error}") from None
 

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 from opstage.interpreters.eager_cuda.device import driver as device
+from opstage.interpreters.eager_cuda.device.failures import OF_KERNELS, OF_THE_MACHINE
 
 MEMBERS = {
     "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties"),
@@ -39,3 +40,20 @@ def test_every_function_of_the_driver_that_is_called_is_there() -> None:
     assert {"cuMemcpyHtoDAsync", "cuMemAllocHost"} <= called
     driver = import_module("cuda.bindings.driver")
     assert [name for name in called if not hasattr(driver, name)] == []
+
+
+def test_the_driver_has_every_error_that_ends_the_use_of_a_gpu() -> None:
+    names = set(import_module("cuda.bindings.driver").CUresult.__members__)
+    assert names >= OF_KERNELS | OF_THE_MACHINE
+    assert not OF_KERNELS & OF_THE_MACHINE
+
+
+def test_errors_after_which_a_process_must_be_relaunched_are_among_them() -> None:
+    """As cuda.core explains them; its own module, which a later one may lack."""
+    explained = pytest.importorskip("cuda.core._utils.driver_cu_result_explanations")
+    driver = import_module("cuda.bindings.driver")
+    found = {
+        driver.CUresult(n).name for n, text in explained.DRIVER_CU_RESULT_EXPLANATIONS.items() if "relaunch" in text
+    }
+    assert len(found) > 8
+    assert found <= OF_KERNELS | OF_THE_MACHINE

@@ -14,7 +14,7 @@ import pytest
 from opstage.interpreters.eager_cuda.device import driver as driver_module
 from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
 from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.ops.errors import OutOfMemoryError, UnsupportedError
+from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from tests.unit.test_cuda_gemm import Library
 
@@ -24,6 +24,8 @@ TOTAL = 1 << 20
 class Status(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_ECC_UNCORRECTABLE = 214
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
 
 
 class CUDAError(Exception):
@@ -128,8 +130,13 @@ def test_arrays_go_there_and_back(api: Api) -> None:
 def test_a_copy_that_fails_is_an_error_with_the_drivers_name_for_it(api: Api) -> None:
     gpu = api.gpu()
     api.copy_status = Status.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE") as caught:
         gpu.upload(np.ones(3, np.float32))
+    assert isinstance(caught.value, DeviceError) and not caught.value.lost
+    assert caught.value.reason == (
+        "the NVIDIA H200 failed when an array was copied to it: the CUDA driver says CUDA_ERROR_INVALID_VALUE; "
+        "parameters are as they were, and the process can go on"
+    )
 
 
 def test_memory_is_used_again_and_returned_when_it_is_trimmed(api: Api) -> None:
@@ -163,15 +170,92 @@ def test_blocks_kept_for_other_sizes_make_room(api: Api) -> None:
     gpu.empty(TensorType((1,), FLOAT32))
 
 
-def test_an_error_that_is_not_about_memory_is_told_as_it_is(api: Api) -> None:
+def test_an_error_that_ends_the_use_of_the_gpu_says_so_and_how_to_find_the_kernel(api: Api) -> None:
+    gpu = api.gpu()
+    gpu.op, gpu.region = "relu", "block 2"
+
+    def fail(nbytes: int, *, stream: Any) -> Any:
+        raise CUDAError(
+            "CUDA_ERROR_ILLEGAL_ADDRESS: While executing a kernel, the device loaded from an invalid address. This "
+            "leaves the process in an inconsistent state."
+        )
+
+    api.resource.allocate = fail
+    with pytest.raises(DeviceError) as caught:
+        gpu.empty(TensorType((1,), FLOAT32))
+    assert caught.value.lost and isinstance(caught.value.__cause__, CUDAError)
+    found = (
+        "when memory was asked for: CUDA_ERROR_ILLEGAL_ADDRESS: While executing a kernel, the device loaded from an "
+        "invalid address; the op asked for last was 'relu' in block 2"
+    )
+    assert caught.value.reason == (
+        f"the NVIDIA H200 failed {found}. A kernel fails some time after it was asked for, so it may be one of an "
+        "earlier op. To find it, run with CUDA_LAUNCH_BLOCKING=1, where every kernel is waited for, or under "
+        "compute-sanitizer. What stood in the GPU's memory is lost, and this process can use it no more: start the "
+        "process again, from the last checkpoint if there is one"
+    )
+    with pytest.raises(DeviceError) as again:
+        gpu.empty(TensorType((1,), FLOAT32))
+    assert again.value.lost
+    assert again.value.reason == (
+        f"this process lost the NVIDIA H200 to an earlier error, found {found}; start the process again, from the "
+        "last checkpoint if there is one"
+    )
+
+
+def test_an_error_of_the_machine_is_not_blamed_on_a_kernel(api: Api) -> None:
+    gpu = api.gpu()
+    api.copy_status = Status.CUDA_ERROR_ECC_UNCORRECTABLE
+    with pytest.raises(DeviceError, match="No program makes this error: see nvidia-smi") as caught:
+        gpu.upload(np.ones(3, np.float32))
+    assert caught.value.lost and "CUDA_LAUNCH_BLOCKING" not in caught.value.reason
+
+
+def test_what_is_no_error_of_the_driver_is_told_as_it_is(api: Api) -> None:
     gpu = api.gpu()
 
     def fail(nbytes: int, *, stream: Any) -> Any:
-        raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        raise TypeError("a mistake of our own")
 
     api.resource.allocate = fail
-    with pytest.raises(CUDAError, match="ILLEGAL_ADDRESS"):
+    with pytest.raises(TypeError, match="of our own"):
         gpu.empty(TensorType((1,), FLOAT32))
+
+
+def test_a_gpu_that_cannot_be_opened_says_why(api: Api) -> None:
+    def fail() -> None:
+        raise CUDAError("CUDA_ERROR_DEVICE_UNAVAILABLE: the device is in exclusive mode")
+
+    api.device.set_current = fail
+    with pytest.raises(DeviceError, match="the GPU failed when it was opened: CUDA_ERROR_DEVICE_UNAVAILABLE"):
+        api.gpu()
+
+
+def test_a_product_that_fails_asks_the_driver_what_it_knows(api: Api) -> None:
+    library = Library()
+    api.total = 1 << 26
+    gpu = api.gpu(lambda: library)
+    gpu.op = "matmul"
+    x, out = gpu.upload(np.ones((2, 2), np.float32)), gpu.empty(TensorType((2, 2), FLOAT32))
+    library.fails["cublasLtMatmul"] = 15
+    with pytest.raises(UnsupportedError, match=r"matmul.*: cublasLtMatmul failed .* not supported"):
+        gpu.product(out, x, x)
+    library.fails["cublasLtMatmul"] = 13
+    with pytest.raises(DeviceError, match=r"a product was asked for: cublasLtMatmul .* failed \(status 13\)") as caught:
+        gpu.product(out, x, x)
+    assert not caught.value.lost
+    library.fails.clear()
+    gpu.product(out, x, x)
+    np.testing.assert_array_equal(gpu.download(out), np.full((2, 2), 2))
+
+    def fail() -> None:
+        raise CUDAError("CUDA_ERROR_LAUNCH_FAILED: an exception occurred on the device")
+
+    library.fails["cublasLtMatmul"] = 14
+    api.stream.sync = fail
+    with pytest.raises(DeviceError, match="CUDA_ERROR_LAUNCH_FAILED") as caught:
+        gpu.product(out, x, x)
+    assert caught.value.lost
 
 
 def test_launches_are_of_kernels_and_configurations_that_are_made_once(

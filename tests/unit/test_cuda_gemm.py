@@ -169,7 +169,7 @@ class Library:
         matrix(d, self.of(d_layout))[:] = result
 
     def cublasLtGetStatusString(self, status: int) -> bytes:  # noqa: N802
-        return {7: b"invalid value", 15: b"not supported"}[status]
+        return {7: b"invalid value", 13: b"launch failed", 14: b"internal error", 15: b"not supported"}[status]
 
 
 def matrix(address: int, told: dict[str, int]) -> Any:

@@ -89,6 +89,10 @@ class LateCopies:
         self.said.append(f"out {nbytes}")
         self.waiting.append(lambda: ctypes.memmove(host, self.device.ctypes.data + source, nbytes))
 
+    def synchronize(self) -> None:
+        self.said.append("all")
+        self.event().sync()
+
     def event(self) -> Any:
         copies, count = self, len(self.waiting)
 
@@ -130,3 +134,33 @@ def test_masks_and_single_numbers_are_copied() -> None:
         back = np.empty_like(array)
         staging.read(0, back)
         np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize("wrote", [True, False])
+def test_a_half_whose_copy_was_not_waited_for_is_not_filled_before_it_is_done(wrote: bool) -> None:
+    copies = LateCopies()
+    staging = Staging(copies, half=32)
+    staging.write(0, np.arange(16, dtype=np.float32))
+    np.testing.assert_array_equal(staging_read(staging), np.arange(16))
+    event = copies.event
+
+    def fails() -> Any:
+        raise RuntimeError("no event")
+
+    copies.event = fails  # type: ignore[method-assign]
+    first = np.full(8, 7, np.float32)
+    with pytest.raises(RuntimeError, match="no event"):
+        staging.write(0, first) if wrote else staging.read(0, first)
+    copies.event = event  # type: ignore[method-assign]
+    copies.said.clear()
+    staging.write(32, np.full(8, 8, np.float32))
+    staging.write(64, np.full(8, 9, np.float32))  # into the half of the copy that failed
+    assert copies.said.count("all") == 1
+    expected = [*([7] * 8 if wrote else range(8)), *[8] * 8, *[9] * 8]
+    np.testing.assert_array_equal(staging_read(staging, 24), expected)
+
+
+def staging_read(staging: Staging, count: int = 16) -> Any:
+    found = np.empty(count, np.float32)
+    staging.read(0, found)
+    return found

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ....ops.errors import OutOfMemoryError
+from ....ops.errors import DeviceError, LocatedError, OutOfMemoryError
 from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
 from . import gemm
 from .buckets import Buckets, rounded
 from .compile import compile_kernel
-from .gemm import Gemm, Shape
+from .failures import GO_ON, Failures
+from .gemm import Gemm, ProductFailed, Shape
 from .grid import Grid
 from .interface import Device
 from .signature import Kernel, Signature, signature_of
@@ -41,20 +42,28 @@ class Gpu(Device):
         self._core = core if core is not None else import_module("cuda.core")
         self._driver = driver if driver is not None else import_module("cuda.bindings.driver")
         self._library = library
-        self._gpu = self._core.Device(0)
+        self._failures = Failures("GPU")
         self._here = threading.local()
-        self._enter()
-        self._stream = self._gpu.create_stream()
-        self._resource = self._core.DeviceMemoryResource(self._gpu.device_id, self._core.DeviceMemoryResourceOptions())
+        try:
+            self._open()
+        except Exception as error:
+            self._explain(error, "it was opened")
+            raise
         self._buckets: Buckets[Any] = Buckets(self._make, self._end)
         self._staging = Staging(self)
         self._gemm: Gemm | None = None
         self._workspace: Any = None
         self._kernels: dict[tuple[Kernel, Signature], Any] = {}
         self._configurations: dict[tuple[int, int], Any] = {}
+
+    def _open(self) -> None:
+        self._gpu = self._core.Device(0)
+        self._enter()
+        self._stream = self._gpu.create_stream()
+        self._resource = self._core.DeviceMemoryResource(self._gpu.device_id, self._core.DeviceMemoryResourceOptions())
         capability = self._gpu.compute_capability
         self.cc = int(capability[0]), int(capability[1])
-        self.name = str(self._gpu.name)
+        self.name = self._failures.gpu = str(self._gpu.name)
         self.grid = Grid(most_blocks=BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count))
 
     def _enter(self) -> None:
@@ -67,19 +76,21 @@ class Gpu(Device):
 
     @override
     def allocate(self, nbytes: int) -> Any:
-        self._enter()
         try:
+            self._enter()
             return self._buckets.take(nbytes)
         except Exception as error:
             if not _is_out_of_memory(error):
+                self._explain(error, "memory was asked for")
                 raise
         self.trim()  # blocks of other sizes may make room for this one
         try:
             return self._buckets.take(nbytes)
         except Exception as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise self._out_of_memory(nbytes) from error
+            if _is_out_of_memory(error):
+                raise self._out_of_memory(nbytes) from error
+            self._explain(error, "memory was asked for")
+            raise
 
     @override
     def deallocate(self, handle: Any, nbytes: int) -> None:
@@ -101,10 +112,14 @@ class Gpu(Device):
 
     @override
     def trim(self) -> int:
-        self._enter()
-        kept = self._buckets.trim()
-        self.synchronize()
-        self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
+        try:
+            self._enter()
+            kept = self._buckets.trim()
+            self._stream.sync()
+            self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
+        except Exception as error:
+            self._explain(error, "memory was returned to it")
+            raise
         return kept
 
     @property
@@ -116,16 +131,23 @@ class Gpu(Device):
 
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
-        self._enter()
         buffer = self.empty(TensorType(array.shape, array.dtype))
-        self._staging.write(int(buffer.handle.handle), np.ascontiguousarray(array))
+        try:
+            self._staging.write(int(buffer.handle.handle), np.ascontiguousarray(array))
+        except Exception as error:
+            self._explain(error, "an array was copied to it")
+            raise
         return buffer
 
     @override
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
-        self._enter()
         array = np.empty(buffer.shape, buffer.dtype)
-        self._staging.read(int(buffer.handle.handle), array)
+        try:
+            self._enter()
+            self._staging.read(int(buffer.handle.handle), array)
+        except Exception as error:
+            self._explain(error, "an array was copied back")
+            raise
         return array
 
     def pinned(self, nbytes: int) -> int:
@@ -149,17 +171,21 @@ class Gpu(Device):
 
     @override
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
-        self._enter()
         key = kernel, signature_of(arguments)
-        loaded = self._kernels.get(key)
-        if loaded is None:
-            loaded = self._kernels[key] = self._load(*key)
-        configuration = self._configurations.get((blocks, threads))
-        if configuration is None:
-            configuration = self._core.LaunchConfig(grid=blocks, block=threads)
-            self._configurations[blocks, threads] = configuration
-        given = [a.handle if type(a) is DeviceBuffer else a for a in arguments]
-        self._core.launch(self._stream, configuration, loaded, *given)
+        try:
+            self._enter()
+            loaded = self._kernels.get(key)
+            if loaded is None:
+                loaded = self._kernels[key] = self._load(*key)
+            configuration = self._configurations.get((blocks, threads))
+            if configuration is None:
+                configuration = self._core.LaunchConfig(grid=blocks, block=threads)
+                self._configurations[blocks, threads] = configuration
+            given = [a.handle if type(a) is DeviceBuffer else a for a in arguments]
+            self._core.launch(self._stream, configuration, loaded, *given)
+        except Exception as error:
+            self._explain(error, f"the kernel {kernel.__name__} was started", at_op=True)
+            raise
 
     def _load(self, kernel: Kernel, signature: Signature) -> Any:
         compiled = compile_kernel(kernel, signature, self.cc)
@@ -176,21 +202,33 @@ class Gpu(Device):
         y_turned: bool = False,
         bias: DeviceBuffer | None = None,
     ) -> None:
-        self._enter()
-        if self._gemm is None:
-            self._gemm = Gemm(self._library(), self._reserve, int(self._stream.handle))
         batch, (rows, columns) = math.prod(out.shape[:-2]), out.shape[-2:]
         shape = Shape(batch, rows, columns, x.shape[-2 if x_turned else -1], x_turned, y_turned)
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
-        self._gemm.product(*addresses, shape, self.precision, None if bias is None else int(bias.handle.handle))
+        try:
+            self._enter()
+            if self._gemm is None:
+                self._gemm = Gemm(self._library(), self._reserve, int(self._stream.handle))
+            self._gemm.product(*addresses, shape, self.precision, None if bias is None else int(bias.handle.handle))
+        except ProductFailed as error:
+            self.synchronize()  # an error that the driver knows of is told instead
+            raise DeviceError(f"the {self.name} failed when a product was asked for: {error}; {GO_ON}") from error
+        except LocatedError as error:
+            error.place(self.op, self.region)
+            raise
 
     def _reserve(self, nbytes: int) -> int:
-        self._workspace = self.allocate(nbytes)
+        if self._workspace is None:
+            self._workspace = self.allocate(nbytes)
         return int(self._workspace.handle)
 
     @override
     def synchronize(self) -> None:
-        self._stream.sync()
+        try:
+            self._stream.sync()
+        except Exception as error:
+            self._explain(error, "its work was waited for")
+            raise
 
     # Errors of the driver ------------------------------------------------------------------------------------------
 
@@ -200,6 +238,15 @@ class Gpu(Device):
         if int(status):
             raise RuntimeError(f"the CUDA driver says {getattr(status, 'name', status)}")
         return tuple(values)
+
+    def _explain(self, error: Exception, when: str, at_op: bool = False) -> None:
+        """Raise a DeviceError from an error of the driver; leave others as they are, with the op where it is one's."""
+        found = self._failures.error(error, when, self.op, self.region)
+        located = found if found is not None else error
+        if at_op and isinstance(located, LocatedError):
+            located.place(self.op, self.region)
+        if found is not None:
+            raise found from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -48,6 +48,10 @@ class Heuristic(ctypes.Structure):
     ]
 
 
+REFUSED = frozenset({7, 8, 15})
+"""CUBLAS_STATUS_INVALID_VALUE, _ARCH_MISMATCH and _NOT_SUPPORTED: of what was asked for. Others are of the GPU."""
+
+
 # Of each function, the types of its arguments.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (c_void_p,),
@@ -62,6 +66,10 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     # workspace, its bytes, stream
     "cublasLtMatmul": (*(c_void_p,) * 14, c_size_t, c_void_p),
 }
+
+
+class ProductFailed(RuntimeError):
+    """The library could not do what it otherwise does; what the driver knows of it is asked for by who catches it."""
 
 
 class Shape(NamedTuple):
@@ -126,16 +134,19 @@ class Gemm:
         self._library = library
         self._stream = stream
         self._plans: dict[tuple[Shape, MatmulPrecision, bool], Plan] = {}
+        self._workspace = workspace(WORKSPACE)
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
-        self._workspace = workspace(WORKSPACE)
         self._one, self._zero = c_float(1), c_float(0)
         self._scales = ctypes.addressof(self._one), ctypes.addressof(self._zero)
 
     def product(
         self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision, bias: int | None = None
     ) -> None:
-        """out = x·y + bias, of row-major float32 matrices at these addresses; returns before it is done."""
+        """out = x·y + bias, of row-major float32 matrices at these addresses; returns before it is done.
+
+        Raises UnsupportedError for what the library refuses, and ProductFailed.
+        """
         key = shape, precision, bias is not None
         plan = self._plans.get(key)
         if plan is None:
@@ -195,9 +206,10 @@ class Gemm:
         if status:
             raise self._error(name, status, shape)
 
-    def _error(self, name: str, status: int, shape: Shape | None) -> UnsupportedError:
+    def _error(self, name: str, status: int, shape: Shape | None) -> Exception:
         said = self._library.cublasLtGetStatusString(status).decode()
-        return UnsupportedError(f"{name} failed{f' for {_show(shape)}' if shape else ''}: {said} (status {status})")
+        kind = UnsupportedError if status in REFUSED else ProductFailed
+        return kind(f"{name} failed{f' for {_show(shape)}' if shape else ''}: {said} (status {status})")
 
 
 def _show(shape: Shape) -> str:

@@ -31,6 +31,20 @@ class Copies(Protocol):
     def event(self) -> Any:
         """What all that was asked for so far is done by; its `sync()` waits for that."""
 
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done."""
+
+
+@final
+class Everything:
+    """What has happened once all that was asked for is done; for when there is no event, or its wait was broken off."""
+
+    def __init__(self, copies: Copies):
+        self._copies = copies
+
+    def sync(self) -> None:
+        self._copies.synchronize()
+
 
 @final
 class Staging:
@@ -42,6 +56,7 @@ class Staging:
         self._address = 0
         self._memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._free_at: list[Any] = [None, None]
+        self._everything = Everything(copies)
         self._next = 0
 
     def write(self, target: int, array: npt.NDArray[Any]) -> None:
@@ -51,6 +66,7 @@ class Staging:
             piece = source[at : at + self._half]
             half, start = self._take()
             self._memory[start : start + piece.size] = piece
+            self._free_at[half] = self._everything  # if no event can be had for this copy
             self._copies.copy_in(target + at, self._address + start, piece.size)
             self._free_at[half] = self._copies.event()
 
@@ -59,9 +75,11 @@ class Staging:
         target = array.reshape(-1).view(np.uint8)
         for at in range(0, target.size, self._half):
             piece = target[at : at + self._half]
-            _, start = self._take()
+            half, start = self._take()
+            self._free_at[half] = self._everything
             self._copies.copy_out(self._address + start, source + at, piece.size)
             self._copies.event().sync()
+            self._free_at[half] = None
             piece[:] = self._memory[start : start + piece.size]
 
     def _take(self) -> tuple[int, int]:
@@ -71,7 +89,7 @@ class Staging:
             self._address = self._copies.pinned(size)
             self._memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self._address))
         half, self._next = self._next, 1 - self._next
-        event, self._free_at[half] = self._free_at[half], None
+        event = self._free_at[half]
         if event is not None:
             event.sync()
         return half, half * self._half

@@ -1,0 +1,87 @@
+"""What the driver of a GPU says went wrong, as one error of Opstage: whether the process can go on, and what to do.
+
+Some of the driver's errors end a GPU's use by the process: every later call gives the same one, and memory cannot be
+read any more. Those of kernels are found by whatever call comes next, not by the one that was at fault.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+from ....ops.errors import DeviceError
+
+OF_KERNELS = frozenset(
+    {
+        "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+    }
+)
+"""Errors that end a GPU's use by the process, and that a kernel makes."""
+
+OF_THE_MACHINE = frozenset(
+    {
+        "CUDA_ERROR_CONTAINED",
+        "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+        "CUDA_ERROR_DEINITIALIZED",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_EXTERNAL_DEVICE",
+        "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_UNKNOWN",
+    }
+)
+"""Errors that end it too, and that no program makes."""
+
+GO_ON = "parameters are as they were, and the process can go on"
+_START_AGAIN = "start the process again, from the last checkpoint if there is one"
+_FIND_IT = (
+    "A kernel fails some time after it was asked for, so it may be one of an earlier op. To find it, run with "
+    "CUDA_LAUNCH_BLOCKING=1, where every kernel is waited for, or under compute-sanitizer"
+)
+_LOOK = "No program makes this error: see nvidia-smi and the system's log"
+_NAME = re.compile(r"\bCUDA_ERROR_\w+")
+
+
+@final
+class Failures:
+    """Of one GPU, called `gpu`.
+
+    lost    what was found when this process lost the GPU; empty before that
+    """
+
+    def __init__(self, gpu: str):
+        self.gpu = gpu
+        self.lost = ""
+
+    def error(self, found: Exception, when: str, op: str, region: str) -> DeviceError | None:
+        """The error to raise for what was found `when` something was asked for; None where it is not of the driver.
+
+        op, region   of what was asked for last
+        """
+        name = _NAME.search(str(found))
+        if name is None or isinstance(found, DeviceError):
+            return None
+        if self.lost:
+            return DeviceError(
+                f"this process lost the {self.gpu} to an earlier error, {self.lost}; {_START_AGAIN}", lost=True
+            )
+        said = str(found).partition(". ")[0].rstrip(".")
+        kernels = name[0] in OF_KERNELS
+        if not kernels and name[0] not in OF_THE_MACHINE:
+            return DeviceError(f"the {self.gpu} failed when {when}: {said}; {GO_ON}")
+        last = f"; the op asked for last was {op!r}{f' in {region}' if region else ''}" if op else ""
+        self.lost = f"found when {when}: {said}{last}"
+        return DeviceError(
+            f"the {self.gpu} failed when {when}: {said}{last}. {_FIND_IT if kernels else _LOOK}. What stood in the "
+            f"GPU's memory is lost, and this process can use it no more: {_START_AGAIN}",
+            lost=True,
+        )
