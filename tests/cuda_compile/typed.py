@@ -19,6 +19,7 @@ from typing_extensions import override
 from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
+from opstage.interpreters.eager_cuda.device.simulator import elements_of
 from opstage.interpreters.eager_cuda.language import cos_pi, cuda
 from opstage.ops.types import TensorType
 
@@ -87,17 +88,17 @@ class Typed(Device):
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
         buffer = self.empty(TensorType(array.shape, array.dtype))
-        _elements(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
+        elements_of(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
         return buffer
 
     @override
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
-        return np.array(_elements(buffer)).view(buffer.dtype).reshape(buffer.shape)
+        return np.array(elements_of(buffer)).view(buffer.dtype).reshape(buffer.shape)
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         assert blocks == 1 or kernel.__code__.co_varnames[0] in ("count", "rows"), "each block has work of its own"
-        for_one_thread(kernel)(*[_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments])
+        for_one_thread(kernel)(*[elements_of(a) if isinstance(a, DeviceBuffer) else a for a in arguments])
 
     @override
     def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
@@ -115,9 +116,9 @@ class Typed(Device):
         y_turned: bool = False,
         bias: DeviceBuffer | None = None,
     ) -> None:
-        a, b = (_elements(each).reshape(each.shape) for each in (x, y))
+        a, b = (elements_of(each).reshape(each.shape) for each in (x, y))
         product = (a.swapaxes(-1, -2) if x_turned else a) @ (b.swapaxes(-1, -2) if y_turned else b)
-        _elements(out).reshape(out.shape)[...] = product if bias is None else product + _elements(bias)
+        elements_of(out).reshape(out.shape)[...] = product if bias is None else product + elements_of(bias)
 
     @override
     def trim(self) -> int:
@@ -126,9 +127,3 @@ class Typed(Device):
     @override
     def synchronize(self) -> None:
         pass
-
-
-def _elements(buffer: DeviceBuffer) -> npt.NDArray[Any]:
-    dtype = pointer_type(buffer.dtype)
-    elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
-    return elements

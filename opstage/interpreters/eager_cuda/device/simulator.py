@@ -52,16 +52,16 @@ class Simulator(Device):
     @override
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
         buffer = self.empty(TensorType(array.shape, array.dtype))
-        _elements(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
+        elements_of(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
         return buffer
 
     @override
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
-        return np.array(_elements(buffer)).view(buffer.dtype).reshape(buffer.shape)
+        return np.array(elements_of(buffer)).view(buffer.dtype).reshape(buffer.shape)
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        given = [_elements(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
+        given = [elements_of(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
         with np.errstate(all="ignore"):
             _compiled(kernel)[blocks, threads](*given)
 
@@ -87,8 +87,8 @@ class Simulator(Device):
         pass
 
 
-def _elements(buffer: DeviceBuffer) -> npt.NDArray[Any]:
-    """As the pointer that a kernel gets."""
+def elements_of(buffer: DeviceBuffer) -> npt.NDArray[Any]:
+    """Memory that is bytes of the host, as the pointer that a kernel gets."""
     dtype = pointer_type(buffer.dtype)
     elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
     return elements
