@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.interpreters.eager_cuda.counting import quotient, remainder, steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import compile as compiling
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.device.compile import Resources, compile_kernel, resources
@@ -48,6 +49,37 @@ def test_a_python_number_that_makes_float64_of_a_float32_is_seen(folder: Path) -
     assert compile_kernel(twice, POINTERS, SM_90).resources.doubles == 0
 
 
+def by_python(count: Any, out: Any, x: Any, width: Any) -> None:
+    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        out[i] = x[i // width] + x[i % width]
+
+
+def by_counting(count: Any, out: Any, x: Any, width: Any) -> None:
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        out[i] = x[quotient(i, width)] + x[remainder(i, width)]
+
+
+def summing(count: Any, out: Any, x: Any, width: Any) -> None:
+    total = np.float32(0)
+    for i in unrolled_steps(cuda.grid(1), count, width):
+        total += x[i]
+    out[0] = total
+
+
+def test_divisions_of_64_bits_are_seen(folder: Path) -> None:
+    signature = "int32", *POINTERS, "int32"
+    assert compile_kernel(by_python, signature, SM_90).resources.divisions > 0
+    assert compile_kernel(by_counting, signature, SM_90).resources.divisions == 0
+    assert compile_kernel(summing, signature, SM_90).resources.divisions == 0
+
+
+def test_a_loop_in_steps_is_not_divided_and_one_that_only_reads_is_unrolled() -> None:
+    signature = "int32", *POINTERS, "int32"
+    divided, unrolled = (compiling.to_ptx(kernel, signature, SM_90) for kernel in (by_counting, summing))
+    assert divided.count("div.u32") == 1 and "rem." not in divided  # one for both of its body, none for the loop
+    assert unrolled.count("ld.global") > 4
+
+
 def test_shared_memory_is_counted(folder: Path) -> None:
     signature = *("int32",) * 3, *("float32*",) * 4, "int32", "int32"
     compiled = compile_kernel(product_kernel(False, True), signature, SM_90)
@@ -62,8 +94,11 @@ def test_what_ptxas_says_is_read() -> None:
     ptx = """.visible .shared .align 4 .b8 tile[2048];
     .reg .f64 %fd<3>;
     mul.f64 %fd2, %fd1, 0d3FE0000000000000;
+    div.s64 %rd3, %rd1, %rd2;
+    div.u32 %r3, %r1, %r2;
+    rem.u64 %rd4, %rd1, %rd2;
     mul.f32 %f2, %f1, %f1;"""
-    assert resources(log, ptx) == Resources(registers=255, stack=48, spilled=28, shared=2048, doubles=1)
+    assert resources(log, ptx) == Resources(registers=255, stack=48, spilled=28, shared=2048, doubles=1, divisions=2)
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
+from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
 from opstage.interpreters.eager_cuda.device.simulator import elements_of
@@ -43,6 +44,7 @@ def _one_thread() -> ModuleType:
 
 _ONE_THREAD = _one_thread()
 _COS_PI = _numba.njit(lambda x: np.cos(np.float32(np.pi) * x))  # for a function of libdevice
+_STEPS = _numba.njit(lambda start, stop, step: range(np.int64(start), np.int64(stop), np.int64(step)))
 
 
 @cache
@@ -64,6 +66,8 @@ def _value(value: Any) -> Any:
         return _ONE_THREAD
     if value is cos_pi:
         return _COS_PI
+    if value is steps or value is unrolled_steps:
+        return _STEPS
     inner = getattr(value, "py_func", None)
     return value if inner is None else _device_function(inner)
 

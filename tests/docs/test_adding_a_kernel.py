@@ -42,7 +42,12 @@ def test_the_op_runs_on_a_device(copy: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_kernel_that_is_written_out_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     (written,) = [block.text for block in blocks(DOCS / "adding-a-kernel.md") if not block.path]
-    head = "import numpy as np\nfrom opstage.interpreters.eager_cuda.language import cuda, log\nONE = np.float32(1)\n"
+    head = (
+        "import numpy as np\n"
+        "from opstage.interpreters.eager_cuda.counting import steps\n"
+        "from opstage.interpreters.eager_cuda.language import cuda, log\n"
+        "ONE = np.float32(1)\n"
+    )
     (copy / "written.py").write_text(head + written)
     program = (
         "import numpy as np, written\n"

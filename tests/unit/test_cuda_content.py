@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,27 @@ def test_a_function_that_calls_itself_ends() -> None:
 
 def test_what_else_decides_counts() -> None:
     assert len({digest_of(scaled), digest_of(scaled, "sm_80"), digest_of(scaled, "sm_90")}) == 3
+
+
+class Intrinsic:
+    """As numba has them: a function that writes the instructions of its callers."""
+
+    def __init__(self, definition: Any):
+        self._defn = definition
+
+
+def test_a_function_that_writes_instructions_counts_by_its_file(tmp_path: Path) -> None:
+    def kernel_by(text: str) -> Any:
+        path = tmp_path / f"{len(text)}.py"
+        path.write_text(text)
+        names: dict[str, Any] = {}
+        exec(compile(text, str(path), "exec"), names)
+        steps = Intrinsic(names["begin"])
+
+        def kernel(out: Any) -> None:
+            out[0] = steps(out)
+
+        return kernel
+
+    one, other = "def begin(): return 1\n", "def begin(): return 1\nSTEP = 2\n"
+    assert digest_of(kernel_by(one)) == digest_of(kernel_by(one)) != digest_of(kernel_by(other))

@@ -27,6 +27,7 @@ _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
 _ENVIRONMENT = re.compile(r"^\.common \.global .*NumbaEnv.*\n", re.MULTILINE)  # of Python's, which kernels do not read
 _SHARED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 _DOUBLE = re.compile(r"\.f64\b")
+_DIVISION = re.compile(r"\b(div|rem)\.[su]64\b")
 
 _compiling = threading.Lock()
 """numba compiles one function at a time."""
@@ -38,6 +39,7 @@ class Resources(NamedTuple):
     registers, stack, spilled   of a thread: registers, bytes of its stack, bytes of registers that did not fit
     shared                      bytes of a block
     doubles                     instructions with float64
+    divisions                   of integers of 64 bits
     """
 
     registers: int
@@ -45,6 +47,7 @@ class Resources(NamedTuple):
     spilled: int
     shared: int
     doubles: int
+    divisions: int = 0
 
 
 class Compiled(NamedTuple):
@@ -60,7 +63,8 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
 
     Raises UnsupportedError, with the kernel's name and what the compiler said, where it does not compile.
     """
-    key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), _versions())
+    told = " ".join(Resources._fields)
+    key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), _versions(), told)
     folder = cache_folder()
     path = None if folder is None else folder / f"{key[:32]}.cubin"
     kept = None if path is None else read_kept(path, key)
@@ -125,6 +129,7 @@ def resources(log: str, ptx: str) -> Resources:
         spilled=number(r"(\d+) bytes spill"),
         shared=sum(map(int, _SHARED.findall(ptx))),  # ptxas gives room to arrays that others might see only when linked
         doubles=sum(1 for line in ptx.splitlines() if _DOUBLE.search(line) and ".reg" not in line),
+        divisions=len(_DIVISION.findall(ptx)),
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -51,11 +53,19 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _value(value: Any, seen: set[int]) -> Iterator[str]:
-    """A function by its content, everything else by how it is written: numbers, types, modules."""
+    """A function by its content, an intrinsic (which writes instructions) by the text of its file, all else by how it
+    is written: numbers, types, modules."""
     inner = getattr(value, "py_func", value)  # of a function that numba compiles into its callers
     if isinstance(inner, FunctionType):
         yield from _function(inner, seen)
     elif isinstance(value, ModuleType):
         yield value.__name__
+    elif isinstance(definition := getattr(value, "_defn", None), FunctionType):
+        yield f"{definition.__qualname__} {_text(definition.__code__.co_filename)}"
     else:
         yield f"{type(value).__qualname__} {value!r}"
+
+
+@cache
+def _text(path: str) -> str:
+    return Path(path).read_text("utf-8")

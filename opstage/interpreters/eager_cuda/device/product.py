@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder
 from ..language import cuda
 from .interface import Device
 
@@ -33,10 +34,9 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
         left = cuda.shared.array((TILE, WIDTH), np.float32)
         right = cuda.shared.array((TILE, WIDTH), np.float32)
         j, i = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
-        matrix = cuda.blockIdx.x // tiles
-        tile = cuda.blockIdx.x % tiles
+        matrix, tile = quotient(cuda.blockIdx.x, tiles), remainder(cuda.blockIdx.x, tiles)
         across = (columns + TILE - 1) // TILE
-        row, column = tile // across * TILE, tile % across * TILE
+        row, column = quotient(tile, across) * TILE, remainder(tile, across) * TILE
         total = ZERO
         for first in range(0, extent, TILE):
             if x_turned:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps, unrolled_steps
 from ..device.interface import Device
 from ..language import cuda
 from .reduction import PART_OF_COLUMN, reduce_part, sum_kernel
@@ -24,15 +25,15 @@ def squares_kernel(
 ) -> None:
     """out[p, c] = Σ (x - mean[c])²."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        channel = row % channels
-        before = row // channels * part
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        channel = remainder(row, channels)
+        before = quotient(row, channels) * part
         first = before * channels * inner + channel * inner
         count = inner if inner > 1 else min(part, outer - before)
         step = 1 if inner > 1 else channels
         total = ZERO
-        for j in range(lane, count, lanes):
+        for j in unrolled_steps(lane, count, lanes):
             d = x[first + j * step] - mean[channel]
             total += d * d
         total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
@@ -60,16 +61,16 @@ def products_kernel(
     """total[p, c] = Σ g and product[p, c] = Σ g·(x - mean)·rstd; the statistics are those of entry
     o·groups + c // each, for the place o along `outer`."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        channel = row % channels
-        before = row // channels * part
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        channel = remainder(row, channels)
+        before = quotient(row, channels) * part
         first = before * channels * inner + channel * inner
         count = inner if inner > 1 else min(part, outer - before)
         step = 1 if inner > 1 else channels
         alone, weighted = ZERO, ZERO
-        for j in range(lane, count, lanes):
-            entry = (before if inner > 1 else before + j) * groups + channel // each
+        for j in unrolled_steps(lane, count, lanes):
+            entry = (before if inner > 1 else before + j) * groups + quotient(channel, each)
             centre = mean[entry] if centred != 0 else ZERO
             cotangent = g[first + j * step]
             alone += cotangent

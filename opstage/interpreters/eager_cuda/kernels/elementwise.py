@@ -34,6 +34,7 @@ from ....ops.primitive import Primitive
 from ...scalar import activation as formulas
 from .. import language
 from ..buffer import DeviceBuffer
+from ..counting import steps
 from ..device.interface import Device
 from ..language import cuda
 from .launches import Entry, Types, binary_kernel, called, elementwise, parametric_kernel, scalar, unary_kernel
@@ -111,7 +112,7 @@ def safe_log(x: Any, eps: Any) -> Any:
 
 def clamp_kernel(count: Any, out: Any, x: Any, lo: Any, hi: Any) -> None:
     """out[i] = min(max(x[i], lo), hi), nan of nan."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         value = x[i]
         value = lo if value < lo else value
         out[i] = hi if value > hi else value

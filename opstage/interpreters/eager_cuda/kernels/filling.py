@@ -18,6 +18,7 @@ from ....init.schemes import Constant, Elementary, Normal, Uniform
 from ....ops.types import FLOAT32, TensorType
 from ...scalar import random as formulas
 from ..buffer import DeviceBuffer
+from ..counting import steps
 from ..device.interface import Device
 from ..language import cos, cuda, device_function, log, sqrt
 from .launches import scalar
@@ -33,14 +34,14 @@ _TWO, _ONE = np.uint64(2), np.uint64(1)
 
 def uniform_fill_kernel(count: Any, out: Any, key: Any, low: Any, upper: Any, lower: Any) -> None:
     """out[i] = low + (upper + lower) * u_i, with u_i an integer of 24 bits."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         u = np.float64(_integer(key, np.uint64(i)))
         out[i] = np.float32((u * upper + u * lower) + low)
 
 
 def normal_fill_kernel(count: Any, out: Any, key: Any, mean: Any, std: Any) -> None:
     """out[i] = mean + std * z_i, by Box and Muller's transform of elements 2i and 2i + 1 of the uniform stream."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         first = np.uint64(i) * _TWO
         radius = sqrt(-2.0 * log(1.0 - np.float64(_integer(key, first)) * _UNIT))
         angle = np.float64(_integer(key, first + _ONE)) * _UNIT * _TURN

@@ -11,6 +11,7 @@ from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, INT32, TensorType
 from ..buffer import DeviceBuffer
+from ..counting import quotient, steps
 from ..device.interface import Device
 from ..language import cuda
 from .launches import Entry, Types
@@ -27,8 +28,8 @@ NOBODY = np.int32(0)
 
 def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any, flag: Any, asked: Any) -> None:
     """out[i, j] = x[idx[i], j], and 0 where there is no such row."""
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        i = cell // width
+    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        i = quotient(cell, width)
         row = idx[i]
         if row >= 0 and row < rows:
             out[cell] = x[row * width + cell - i * width]
@@ -41,7 +42,7 @@ def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any,
 def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
     """For each of `count` updates from `first` on: after = the next one of the same row, NO_MORE if there is none; that
     one is preceded. An update of no row stands by itself and is preceded, so nobody adds it."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row, found = idx[first + i], NO_MORE
         if row >= 0 and row < rows:
             for k in range(i + 1, count):
@@ -61,8 +62,8 @@ def scatter_add_kernel(
     count: Any, out: Any, v: Any, idx: Any, after: Any, preceded: Any, first: Any, width: Any
 ) -> None:
     """out[idx[i], j] += v[i, j]: a thread adds the updates of one row and column, in order, so sums have one order."""
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        i = cell // width
+    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        i = quotient(cell, width)
         j = cell - i * width
         if preceded[i] == NO:
             place = idx[first + i] * width + j

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....ops.types import DType, TensorType
 from ..buffer import DeviceBuffer
+from ..counting import steps
 from ..device.interface import Device
 from ..language import cuda, device_function
 
@@ -22,7 +23,7 @@ def unary_kernel(formula: Callable[[Any], Any]) -> Kernel:
     f = device_function(formula)
 
     def kernel(count: Any, out: Any, x: Any) -> None:
-        for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
             out[i] = f(x[i])
 
     return named(kernel, formula)
@@ -33,7 +34,7 @@ def binary_kernel(formula: Callable[[Any, Any], Any]) -> Kernel:
     f = device_function(formula)
 
     def kernel(count: Any, out: Any, x: Any, y: Any) -> None:
-        for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
             out[i] = f(x[i], y[i])
 
     return named(kernel, formula)
@@ -44,7 +45,7 @@ def ternary_kernel(formula: Callable[[Any, Any, Any], Any]) -> Kernel:
     f = device_function(formula)
 
     def kernel(count: Any, out: Any, x: Any, y: Any, z: Any) -> None:
-        for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
             out[i] = f(x[i], y[i], z[i])
 
     return named(kernel, formula)
@@ -55,7 +56,7 @@ def parametric_kernel(formula: Callable[[Any, Any], Any]) -> Kernel:
     f = device_function(formula)
 
     def kernel(count: Any, out: Any, x: Any, c: Any) -> None:
-        for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+        for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
             out[i] = f(x[i], c)
 
     return named(kernel, formula)

@@ -23,6 +23,7 @@ from ....ops.catalogue.logic import (
 from ....ops.primitive import Primitive
 from ....ops.types import DType, as_dtype
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps
 from ..device.interface import Device, pointer_type
 from ..language import cuda
 from .launches import Entry, Kernel, Types, binary_kernel, elementwise, scalar, ternary_kernel, unary_kernel
@@ -55,13 +56,13 @@ def select(mask: Any, x: Any, y: Any) -> Any:
 
 
 def fill_kernel(count: Any, out: Any, value: Any) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[i] = value
 
 
 def iota_kernel(count: Any, out: Any, extent: Any, inner: Any) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        out[i] = i // inner % extent
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        out[i] = remainder(quotient(i, inner), extent)
 
 
 def to_mask(x: Any) -> Any:

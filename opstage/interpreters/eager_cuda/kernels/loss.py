@@ -12,6 +12,7 @@ from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from ...indices import require_labels
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps, unrolled_steps
 from ..device.interface import Device
 from ..language import cuda, exp, log
 from .launches import Entry, Types, scalar
@@ -22,10 +23,10 @@ from .rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 def squared_difference_kernel(rows: Any, lanes: Any, out: Any, x: Any, y: Any, size: Any, part: Any) -> None:
     """out[row] = Σ (x - y)² over one part of the elements."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
         total = ZERO
-        for j in range(row * part + lane, min((row + 1) * part, size), lanes):
+        for j in unrolled_steps(row * part + lane, min((row + 1) * part, size), lanes):
             d = x[j] - y[j]
             total += d * d
         total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
@@ -49,17 +50,17 @@ def cross_entropy_kernel(
 ) -> None:
     """lse = log Σ exp(logits) and losses = (1 - ε)·(lse - own) + ε·(lse - mean) of each row, 0 if it is ignored."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        first = row // inner * classes * inner + row % inner
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        first = quotient(row, inner) * classes * inner + remainder(row, inner)
         own, total = LOWEST, ZERO
-        for j in range(lane, classes, lanes):
+        for j in steps(lane, classes, lanes):
             own, total = online(own, total, logits[first + j * inner])
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
         log_total = log(joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes))
         drop = ZERO
         if smoothing != ZERO:
-            for j in range(lane, classes, lanes):
+            for j in steps(lane, classes, lanes):
                 drop += logits[first + j * inner] - peak
             drop = joined_sum(drop, shared, cuda.threadIdx.x, lanes) / np.float32(classes)
         if lane == 0:
@@ -79,7 +80,7 @@ def reduced_loss_kernel(out: Any, losses: Any, labels: Any, rows: Any, ignored: 
     """out[0] = Σ losses, over the number of rows that are not ignored if `mean`; by one block of threads."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     total, count = ZERO, ZERO
-    for row in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
+    for row in unrolled_steps(cuda.threadIdx.x, rows, cuda.blockDim.x):
         total += losses[row]
         count += ONE if labels[row] != ignored else ZERO
     total = joined_sum(total, shared, cuda.threadIdx.x, cuda.blockDim.x)
@@ -92,7 +93,7 @@ def share_kernel(out: Any, g: Any, labels: Any, rows: Any, ignored: Any) -> None
     """out[0] = g over the number of rows that are not ignored; by one block of threads."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     count = ZERO
-    for row in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
+    for row in unrolled_steps(cuda.threadIdx.x, rows, cuda.blockDim.x):
         count += ONE if labels[row] != ignored else ZERO
     count = joined_sum(count, shared, cuda.threadIdx.x, cuda.blockDim.x)
     if cuda.threadIdx.x == 0:
@@ -117,9 +118,10 @@ def cross_entropy_grad_kernel(
 ) -> None:
     """out = w·(exp(logits - lse) - target): w is g, of the row or of all rows, and 0 where the row is ignored; the
     target is `own` at the row's label and `others` elsewhere."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        row = i // inner // classes * inner + i % inner
-        j = i // inner % classes
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        before = quotient(i, inner)
+        row = quotient(before, classes) * inner + remainder(i, inner)
+        j = remainder(before, classes)
         label = labels[row]
         weight = g[row if of_row != 0 else 0]
         if label == ignored:

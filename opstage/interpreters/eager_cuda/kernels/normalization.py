@@ -27,8 +27,9 @@ from ....ops.catalogue.normalization import (
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps, unrolled_steps
 from ..device.interface import Device
-from ..language import cuda, sqrt
+from ..language import cuda, device_function, sqrt
 from .channels import Parts, channel_mean, channel_squares, products
 from .launches import Entry, Types, scalar
 from .reduction import along
@@ -37,6 +38,12 @@ from .rows import MOST_WARPS, ONE, ZERO, joined_sum
 # What may be absent (gamma, beta, the mean of rms_norm) is a pointer that is not read beside a 0 that says so.
 
 # Rows -----------------------------------------------------------------------------------------------------------------
+
+
+@device_function
+def channel_of(j: Any, spatial: Any) -> Any:
+    """j // spatial; where a channel has one element, as in layer norm, without a division for each of them."""
+    return j if spatial == 1 else quotient(j, spatial)
 
 
 def normalize_kernel(
@@ -58,17 +65,17 @@ def normalize_kernel(
 ) -> None:
     """out = (x - mean)·rstd·gamma + beta, by each row's mean (0 unless `centred`) and rstd = 1/√(mean square + eps)."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
+    lane = remainder(cuda.threadIdx.x, lanes)
     size = np.float32(extent)
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
         first = row * extent
         centre = ZERO
         if centred != 0:
-            for j in range(lane, extent, lanes):
+            for j in unrolled_steps(lane, extent, lanes):
                 centre += x[first + j]
             centre = joined_sum(centre, shared, cuda.threadIdx.x, lanes) / size
         square = ZERO
-        for j in range(lane, extent, lanes):
+        for j in unrolled_steps(lane, extent, lanes):
             d = x[first + j] - centre
             square += d * d
         square = joined_sum(square, shared, cuda.threadIdx.x, lanes)
@@ -77,9 +84,9 @@ def normalize_kernel(
             rstd[row] = scale
             if centred != 0:
                 mean[row] = centre
-        channels = row % groups * (extent // spatial)
-        for j in range(lane, extent, lanes):
-            channel = channels + j // spatial
+        channels = remainder(row, groups) * quotient(extent, spatial)
+        for j in steps(lane, extent, lanes):
+            channel = channels + channel_of(j, spatial)
             y = (x[first + j] - centre) * scale
             if has_gamma != 0:
                 y = y * gamma[channel]
@@ -105,26 +112,26 @@ def normalize_grad_kernel(
 ) -> None:
     """dx = rstd·(h - y·mean(h·y) - mean(h)), for h = g·gamma and y = (x - mean)·rstd; mean(h) only if `centred`."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
+    lane = remainder(cuda.threadIdx.x, lanes)
     size = np.float32(extent)
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
         first = row * extent
-        channels = row % groups * (extent // spatial)
+        channels = remainder(row, groups) * quotient(extent, spatial)
         scale = rstd[row]
         centre = mean[row] if centred != 0 else ZERO
         shift, slope = ZERO, ZERO
-        for j in range(lane, extent, lanes):
+        for j in unrolled_steps(lane, extent, lanes):
             h = g[first + j]
             if has_gamma != 0:
-                h = h * gamma[channels + j // spatial]
+                h = h * gamma[channels + channel_of(j, spatial)]
             shift += h
             slope += h * ((x[first + j] - centre) * scale)
         shift = joined_sum(shift, shared, cuda.threadIdx.x, lanes) / size if centred != 0 else ZERO
         slope = joined_sum(slope, shared, cuda.threadIdx.x, lanes) / size
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             h = g[first + j]
             if has_gamma != 0:
-                h = h * gamma[channels + j // spatial]
+                h = h * gamma[channels + channel_of(j, spatial)]
             dx[first + j] = scale * (h - (x[first + j] - centre) * scale * slope - shift)
 
 
@@ -133,14 +140,14 @@ def normalize_grad_kernel(
 
 def deviation_kernel(count: Any, variance: Any, rstd: Any, squares: Any, n: Any, eps: Any) -> None:
     """The unbiased variance and 1/√(biased variance + eps) of each channel, from Σ (x - mean)² over its n values."""
-    for c in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for c in steps(cuda.grid(1), count, cuda.gridsize(1)):
         variance[c] = squares[c] / (n - ONE)
         rstd[c] = ONE / sqrt(squares[c] / n + eps)
 
 
 def reciprocal_kernel(count: Any, rstd: Any, variance: Any, eps: Any) -> None:
     """rstd = 1/√(variance + eps)."""
-    for c in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for c in steps(cuda.grid(1), count, cuda.gridsize(1)):
         rstd[c] = ONE / sqrt(variance[c] + eps)
 
 
@@ -158,8 +165,8 @@ def affine_kernel(
     inner: Any,
 ) -> None:
     """out = (x - mean)·rstd·gamma + beta of each element's channel."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        c = i // inner % channels
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        c = remainder(quotient(i, inner), channels)
         y = (x[i] - mean[c]) * rstd[c]
         if has_gamma != 0:
             y = y * gamma[c]
@@ -188,8 +195,8 @@ def channel_grad_kernel(
 ) -> None:
     """dx of batch_norm: linear in g, x - mean and 1, with coefficients of the channel; of its n values `share` is
     1/n and `twice` is 2/(n - 1)."""
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        c = i // inner % channels
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        c = remainder(quotient(i, inner), channels)
         scale = rstd[c]
         slope = scale * gamma[c] if has_gamma != 0 else scale
         of_centred = g_variance[c] * twice - slope * scale * dgamma[c] * share

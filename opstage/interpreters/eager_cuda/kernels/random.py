@@ -12,6 +12,7 @@ from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import TensorType
 from ...scalar import random as formulas
 from ..buffer import DeviceBuffer
+from ..counting import steps
 from ..device.interface import Device
 from ..language import cos_pi, cuda, device_function, log, sqrt
 from .launches import Entry, Kernel, Types
@@ -36,14 +37,14 @@ def next_key_kernel(key: Any, before: Any, iteration: Any) -> None:
 
 def uniform_kernel(count: Any, out: Any, key: Any) -> None:
     stream = np.uint64(key[0])
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[i] = np.float32(_integer(stream, np.uint64(i))) * _UNIT
 
 
 def normal_kernel(count: Any, out: Any, key: Any) -> None:
     """√(-2 log(1 - u1))·cos(2π·u2), with draws 2i and 2i + 1 (Box & Muller 1958)."""
     stream = np.uint64(key[0])
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         u1 = np.float32(_integer(stream, np.uint64(2 * i))) * _UNIT
         u2 = np.float32(_integer(stream, np.uint64(2 * i + 1))) * _UNIT
         out[i] = sqrt(MINUS_TWO * log(ONE - u1)) * cos_pi(TWO * u2)
@@ -52,7 +53,7 @@ def normal_kernel(count: Any, out: Any, key: Any) -> None:
 def bernoulli_kernel(count: Any, out: Any, key: Any, keep_prob: Any) -> None:
     """1 where the draw is less than keep_prob, else 0."""
     stream, limit = np.uint64(key[0]), keep_prob[0]
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         out[i] = ONE if np.float32(_integer(stream, np.uint64(i))) * _UNIT < limit else ZERO
 
 

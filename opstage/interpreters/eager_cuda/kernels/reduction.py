@@ -28,6 +28,7 @@ from ....ops.catalogue.reduction import (
 from ....ops.primitive import Primitive
 from ....ops.types import DType, TensorType
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps, unrolled_steps
 from ..device.interface import Device, pointer_type
 from ..language import cuda, exp, log
 from .launches import Entry, Kernel, Types, scalar
@@ -58,12 +59,12 @@ def sum_kernel(dtype: DType) -> Kernel:
     ) -> None:
         """out[o, p, i] = factor·Σ x[o, j, i] over part p of the extent."""
         shared = cuda.shared.array(MOST_WARPS, kind)
-        lane = cuda.threadIdx.x % lanes
-        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-            before = row // inner % parts * part
-            first = (row // inner // parts * extent + before) * inner + row % inner
+        lane = remainder(cuda.threadIdx.x, lanes)
+        for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+            before = remainder(quotient(row, inner), parts) * part
+            first = (quotient(quotient(row, inner), parts) * extent + before) * inner + remainder(row, inner)
             total = kind(0)
-            for j in range(lane, min(part, extent - before), lanes):
+            for j in unrolled_steps(lane, min(part, extent - before), lanes):
                 total += x[first + j * inner]
             total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
             if lane == 0:
@@ -81,12 +82,12 @@ def max_kernel(dtype: DType) -> Kernel:
     ) -> None:
         """out[o, p, i] = the greatest x[o, j, i] of part p of the extent, nan if there is one."""
         shared = cuda.shared.array(MOST_WARPS, kind)
-        lane = cuda.threadIdx.x % lanes
-        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-            before = row // inner % parts * part
-            first = (row // inner // parts * extent + before) * inner + row % inner
+        lane = remainder(cuda.threadIdx.x, lanes)
+        for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+            before = remainder(quotient(row, inner), parts) * part
+            first = (quotient(quotient(row, inner), parts) * extent + before) * inner + remainder(row, inner)
             best = x[first]
-            for j in range(lane, min(part, extent - before), lanes):
+            for j in unrolled_steps(lane, min(part, extent - before), lanes):
                 value = x[first + j * inner]
                 best = value if value > best or value != value else best
             best = joined_max(best, shared, cuda.threadIdx.x, lanes)
@@ -104,11 +105,11 @@ def argmax_kernel(dtype: DType) -> Kernel:
         """out[row] = the index of the first of the greatest of a row; nan is greater than any number."""
         shared = cuda.shared.array(MOST_WARPS, kind)
         places = cuda.shared.array(MOST_WARPS, np.int32)
-        lane = cuda.threadIdx.x % lanes
-        for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-            first = row // inner * extent * inner + row % inner
+        lane = remainder(cuda.threadIdx.x, lanes)
+        for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+            first = quotient(row, inner) * extent * inner + remainder(row, inner)
             best, at = x[first], np.int32(0)
-            for j in range(lane, extent, lanes):
+            for j in steps(lane, extent, lanes):
                 value = x[first + j * inner]
                 if best == best and (value > best or value != value):
                     best, at = value, np.int32(j)
@@ -121,57 +122,57 @@ def argmax_kernel(dtype: DType) -> Kernel:
 
 def softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        first = row // inner * extent * inner + row % inner
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        first = quotient(row, inner) * extent * inner + remainder(row, inner)
         own, total = LOWEST, ZERO
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             own, total = online(own, total, x[first + j * inner])
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
         total = joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             out[first + j * inner] = exp(x[first + j * inner] - peak) / total
 
 
 def log_softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        first = row // inner * extent * inner + row % inner
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        first = quotient(row, inner) * extent * inner + remainder(row, inner)
         own, total = LOWEST, ZERO
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             own, total = online(own, total, x[first + j * inner])
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
         log_total = log(joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes))
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             out[first + j * inner] = (x[first + j * inner] - peak) - log_total
 
 
 def softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
     """y·(g - Σ y·g)."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        first = row // inner * extent * inner + row % inner
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        first = quotient(row, inner) * extent * inner + remainder(row, inner)
         mean = ZERO
-        for j in range(lane, extent, lanes):
+        for j in unrolled_steps(lane, extent, lanes):
             mean += y[first + j * inner] * g[first + j * inner]
         mean = joined_sum(mean, shared, cuda.threadIdx.x, lanes)
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             out[first + j * inner] = y[first + j * inner] * (g[first + j * inner] - mean)
 
 
 def log_softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
     """g - e^y·Σ g."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
-        first = row // inner * extent * inner + row % inner
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        first = quotient(row, inner) * extent * inner + remainder(row, inner)
         total = ZERO
-        for j in range(lane, extent, lanes):
+        for j in unrolled_steps(lane, extent, lanes):
             total += g[first + j * inner]
         total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
-        for j in range(lane, extent, lanes):
+        for j in steps(lane, extent, lanes):
             out[first + j * inner] = g[first + j * inner] - exp(y[first + j * inner]) * total
 
 

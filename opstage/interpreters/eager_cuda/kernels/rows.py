@@ -2,8 +2,8 @@
 
 `lanes` is 1, a warp's 32, or all threads of a block; `device.each_row` chooses. A kernel begins
 
-    lane = cuda.threadIdx.x % lanes
-    for row in range(cuda.grid(1) // lanes, rows, cuda.gridsize(1) // lanes):
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
 
 and goes through a row from `lane` on in steps of `lanes`. The order of every sum is fixed by the row's length alone.
 """

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps
 from ..device.interface import Device
 from ..language import cuda
 
@@ -20,12 +21,12 @@ def row_major(shape: tuple[int, ...]) -> list[int]:
 def copy_kernel(count: Any, out: Any, x: Any, to: Any, start: Any, rank: Any, axes: Any) -> None:
     """out[to + Σ tₖ·iₖ] = x[start + Σ sₖ·iₖ] for every index i of a box; `axes` are (nₖ, tₖ, sₖ) for each of its sides,
     the last one first."""
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
+    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
         rest, target, source = cell, to, start
         for k in range(rank):
             n = axes[3 * k]
-            i = rest % n
-            rest = rest // n
+            i = remainder(rest, n)
+            rest = quotient(rest, n)
             target += i * axes[3 * k + 1]
             source += i * axes[3 * k + 2]
         out[target] = x[source]
