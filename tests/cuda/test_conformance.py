@@ -26,7 +26,6 @@ FLOAT64 = Options(dtype="float64")
 UNSUPPORTED = {
     "cast-up": "float64 has no form on a device",
     "iota-floats": "float64 has no form on a device",
-    "conv-4d": "kernels have windows of up to three axes",
 }
 """Samples that must be refused, and why."""
 

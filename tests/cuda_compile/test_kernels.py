@@ -23,7 +23,7 @@ REDUCED_BY_A_TABLE = {"sin": 32, "cos": 32, "normal_fill_kernel": 40}
 IN_FLOAT64 = {*REDUCED_BY_A_TABLE, "uniform_fill_kernel"}
 """First values of parameters are computed in float64 and rounded once, as on the host."""
 
-DIVIDING_IN_64_BITS = {"attention.py", "convolution.py", "pooling.py", "update.py"}
+DIVIDING_IN_64_BITS = {"attention.py", "update.py"}
 """Files whose kernels still divide, or step through a range, as numba does by itself."""
 
 LAUNCHED = sorted(collected(), key=lambda launch: show(*launch))

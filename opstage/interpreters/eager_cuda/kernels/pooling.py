@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,123 +11,136 @@ import numpy as np
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ..buffer import DeviceBuffer
+from ..counting import quotient, steps
 from ..device.interface import Device
 from ..language import cuda, device_function
-from .launches import Entry, Types
-from .windows import COUNT, KERNEL, PADDING, SIZE, STRIDE, windows
+from .launches import Entry, Kernel, Types
+from .windows import (
+    OUTSIDE,
+    Windows,
+    cells_inside,
+    over_cells,
+    over_windows,
+    padded_indices,
+    window_begins,
+    windows,
+)
 
 ZERO, ONE = np.float32(0), np.float32(1)
-NOWHERE = np.int32(-1)
+NOTHING = np.int32(0)
 
 
-def max_pool_kernel(count: Any, out: Any, index: Any, x: Any, w: Any, places: Any, plane: Any) -> None:
-    """The maximum of each window and its place in the plane of its channel; the first one, nan before all numbers."""
-    s0, s1, s2 = w[SIZE], w[SIZE + 1], w[SIZE + 2]
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        place, channel = cell % places, cell // places
-        i2 = place % w[COUNT + 2] * w[STRIDE + 2] - w[PADDING + 2]
-        rest = place // w[COUNT + 2]
-        i1 = rest % w[COUNT + 1] * w[STRIDE + 1] - w[PADDING + 1]
-        i0 = rest // w[COUNT + 1] * w[STRIDE] - w[PADDING]
-        best, at = ZERO, NOWHERE
-        for a0 in range(max(i0, 0), min(i0 + w[KERNEL], s0)):
-            for a1 in range(max(i1, 0), min(i1 + w[KERNEL + 1], s1)):
-                for a2 in range(max(i2, 0), min(i2 + w[KERNEL + 2], s2)):
-                    where = (a0 * s1 + a1) * s2 + a2
-                    value = x[channel * plane + where]
-                    if at == NOWHERE or value > best or (value != value and best == best):
-                        best, at = value, np.int32(where)
-        out[cell] = best
-        index[cell] = at
+@cache
+def max_pool_kernel(rank: int) -> Kernel:
+    begins, greatest = window_begins(rank), over_cells(rank, _greater)
+
+    def max_pool(count: Any, out: Any, index: Any, x: Any, w: Any, places: Any, plane: Any) -> None:
+        """The maximum of each window and where it is in its channel's plane; the first one, nan before all numbers."""
+        for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
+            channel = quotient(t, places)
+            start, data = begins(t - channel * places, w), (x, channel * plane)
+            out[t], index[t] = greatest((ZERO, OUTSIDE), NOTHING, NOTHING, start, w, data)
+
+    return max_pool
 
 
-def scatter_kernel(count: Any, out: Any, g: Any, index: Any, w: Any, places: Any, plane: Any) -> None:
-    """out[cell] = Σ g over the windows whose index is that cell."""
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        where, channel = cell % plane, cell // plane
-        a2 = where % w[SIZE + 2] + w[PADDING + 2]
-        rest = where // w[SIZE + 2]
-        a1 = rest % w[SIZE + 1] + w[PADDING + 1]
-        a0 = rest // w[SIZE + 1] + w[PADDING]
-        total = ZERO
-        for i0 in range(_first(a0, w[KERNEL], w[STRIDE]), min(a0 // w[STRIDE] + 1, w[COUNT])):
-            for i1 in range(_first(a1, w[KERNEL + 1], w[STRIDE + 1]), min(a1 // w[STRIDE + 1] + 1, w[COUNT + 1])):
-                for i2 in range(_first(a2, w[KERNEL + 2], w[STRIDE + 2]), min(a2 // w[STRIDE + 2] + 1, w[COUNT + 2])):
-                    window = channel * places + (i0 * w[COUNT + 1] + i1) * w[COUNT + 2] + i2
-                    if index[window] == where:
-                        total += g[window]
-        out[cell] = total
+@device_function
+def _greater(state: Any, at: Any, cell: Any, begins: Any, w: Any, data: Any) -> Any:
+    (best, where), (x, first) = state, data
+    value = x[first + at]
+    if where == OUTSIDE or value > best or (value != value and best == best):
+        return value, at
+    return best, where
+
+
+@cache
+def scatter_kernel(rank: int) -> Kernel:
+    indices, add_windows = padded_indices(rank), over_windows(rank, _add_where_chosen, dilated=False)
+
+    def max_pool_scatter(count: Any, out: Any, g: Any, index: Any, w: Any, places: Any, plane: Any) -> None:
+        """out[cell] = Σ g over the windows whose index is that cell."""
+        for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
+            channel = quotient(t, plane)
+            at = t - channel * plane
+            data = g, index, channel * places, at
+            out[t] = add_windows(ZERO, NOTHING, NOTHING, indices(at, w), w, data)
+
+    return max_pool_scatter
+
+
+@device_function
+def _add_where_chosen(total: Any, place: Any, cell: Any, indices: Any, w: Any, data: Any) -> Any:
+    g, index, first, at = data
+    return total + g[first + place] if index[first + place] == at else total
 
 
 def gather_kernel(count: Any, out: Any, x: Any, index: Any, places: Any, plane: Any) -> None:
     """out[window] = x at the window's index."""
-    for window in range(cuda.grid(1), count, cuda.gridsize(1)):
-        out[window] = x[window // places * plane + index[window]]
+    for window in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        out[window] = x[quotient(window, places) * plane + index[window]]
 
 
-def avg_pool_kernel(count: Any, out: Any, x: Any, w: Any, places: Any, plane: Any, padded: Any) -> None:
-    """The mean of each window; padded cells are 0, and counted if `padded`."""
-    s0, s1, s2 = w[SIZE], w[SIZE + 1], w[SIZE + 2]
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        place, channel = cell % places, cell // places
-        i2 = place % w[COUNT + 2] * w[STRIDE + 2] - w[PADDING + 2]
-        rest = place // w[COUNT + 2]
-        i1 = rest % w[COUNT + 1] * w[STRIDE + 1] - w[PADDING + 1]
-        i0 = rest // w[COUNT + 1] * w[STRIDE] - w[PADDING]
-        total = ZERO
-        for a0 in range(max(i0, 0), min(i0 + w[KERNEL], s0)):
-            for a1 in range(max(i1, 0), min(i1 + w[KERNEL + 1], s1)):
-                for a2 in range(max(i2, 0), min(i2 + w[KERNEL + 2], s2)):
-                    total += x[channel * plane + (a0 * s1 + a1) * s2 + a2]
-        out[cell] = total / _cells(i0, i1, i2, w, padded)
+@cache
+def avg_pool_kernel(rank: int) -> Kernel:
+    begins, add_cells = window_begins(rank), over_cells(rank, _add_cell)
 
+    def avg_pool(count: Any, out: Any, x: Any, w: Any, places: Any, plane: Any, counted: Any) -> None:
+        """The mean of each window: over `counted` cells, those of padding 0; or, if that is 0, over the others."""
+        for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
+            channel = quotient(t, places)
+            start, data = begins(t - channel * places, w), (x, channel * plane)
+            total, inside = add_cells((ZERO, NOTHING), NOTHING, NOTHING, start, w, data)
+            out[t] = total / np.float32(counted if counted else inside)
 
-def avg_pool_grad_kernel(count: Any, out: Any, g: Any, w: Any, places: Any, plane: Any, padded: Any) -> None:
-    """out[cell] = Σ g/cells over the windows that hold that cell."""
-    for cell in range(cuda.grid(1), count, cuda.gridsize(1)):
-        where, channel = cell % plane, cell // plane
-        a2 = where % w[SIZE + 2] + w[PADDING + 2]
-        rest = where // w[SIZE + 2]
-        a1 = rest % w[SIZE + 1] + w[PADDING + 1]
-        a0 = rest // w[SIZE + 1] + w[PADDING]
-        total = ZERO
-        for i0 in range(_first(a0, w[KERNEL], w[STRIDE]), min(a0 // w[STRIDE] + 1, w[COUNT])):
-            for i1 in range(_first(a1, w[KERNEL + 1], w[STRIDE + 1]), min(a1 // w[STRIDE + 1] + 1, w[COUNT + 1])):
-                for i2 in range(_first(a2, w[KERNEL + 2], w[STRIDE + 2]), min(a2 // w[STRIDE + 2] + 1, w[COUNT + 2])):
-                    window = channel * places + (i0 * w[COUNT + 1] + i1) * w[COUNT + 2] + i2
-                    j0 = i0 * w[STRIDE] - w[PADDING]
-                    j1 = i1 * w[STRIDE + 1] - w[PADDING + 1]
-                    j2 = i2 * w[STRIDE + 2] - w[PADDING + 2]
-                    total += g[window] / _cells(j0, j1, j2, w, padded)
-        out[cell] = total
+    return avg_pool
 
 
 @device_function
-def _first(at: Any, size: Any, stride: Any) -> Any:
-    """The first of the windows, one every `stride`, that reaches `at`."""
-    return max((at - size + stride) // stride, 0) if at >= size else 0
+def _add_cell(state: Any, at: Any, cell: Any, begins: Any, w: Any, data: Any) -> Any:
+    (total, inside), (x, first) = state, data
+    return total + x[first + at], np.int32(inside + 1)
 
 
-@device_function
-def _cells(i0: Any, i1: Any, i2: Any, w: Any, padded: Any) -> Any:
-    """How many cells of the window that begins there are counted."""
-    if padded:
-        return np.float32(w[KERNEL] * w[KERNEL + 1] * w[KERNEL + 2])
-    n0 = min(i0 + w[KERNEL], w[SIZE]) - max(i0, 0)
-    n1 = min(i1 + w[KERNEL + 1], w[SIZE + 1]) - max(i1, 0)
-    n2 = min(i2 + w[KERNEL + 2], w[SIZE + 2]) - max(i2, 0)
-    return np.float32(n0 * n1 * n2)
+@cache
+def avg_pool_grad_kernel(rank: int) -> Kernel:
+    begins, inside = window_begins(rank), cells_inside(rank)
+
+    @device_function
+    def add_window(total: Any, place: Any, cell: Any, indices: Any, w: Any, data: Any) -> Any:
+        g, first, counted = data
+        cells = counted if counted else inside(begins(place, w), w)
+        return total + g[first + place] / np.float32(cells)
+
+    indices, add_windows = padded_indices(rank), over_windows(rank, add_window, dilated=False)
+
+    def avg_pool_grad(count: Any, out: Any, g: Any, w: Any, places: Any, plane: Any, counted: Any) -> None:
+        """out[cell] = Σ g/cells over the windows that hold that cell; `counted` as in avg_pool."""
+        for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
+            channel = quotient(t, plane)
+            data = g, channel * places, counted
+            out[t] = add_windows(ZERO, NOTHING, NOTHING, indices(t - channel * plane, w), w, data)
+
+    return avg_pool_grad
 
 
-def _windows(device: Device, sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any) -> Any:
+def _windows(device: Device, sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any) -> Windows:
     return windows(device, tuple(sizes), tuple(counts), tuple(kernel), stride, padding, (1,) * len(kernel))
+
+
+def _planes(w: Windows) -> tuple[Any, ...]:
+    return w.numbers, np.int32(w.places), np.int32(w.plane)
+
+
+def _counted(w: Windows, padding: Any, count_include_pad: bool) -> Any:
+    """How many cells every mean is over; 0 where that differs, for windows reach into the padding by more or less."""
+    return np.int32(w.cells if count_include_pad or not any(padding) else 0)
 
 
 def max_pool(device: Device, types: Types, x: DeviceBuffer, kernel: Any, stride: Any, padding: Any) -> Any:
     out, index = device.empty(types[0]), device.empty(types[1])
     rank = len(kernel)
     w = _windows(device, x.shape[-rank:], out.shape[-rank:], kernel, stride, padding)
-    device.each(max_pool_kernel, out.size, out, index, x, w.numbers, np.int32(w.places), np.int32(w.plane))
+    device.each(max_pool_kernel(rank), out.size, out, index, x, *_planes(w))
     return out, index
 
 
@@ -140,9 +154,9 @@ def max_pool_scatter(
     stride: Any,
     padding: Any,
 ) -> Any:
-    out = device.empty(types[0])
-    w = _windows(device, shape, g.shape[-len(kernel) :], kernel, stride, padding)
-    device.each(scatter_kernel, out.size, out, g, index, w.numbers, np.int32(w.places), np.int32(w.plane))
+    out, rank = device.empty(types[0]), len(kernel)
+    w = _windows(device, shape, g.shape[-rank:], kernel, stride, padding)
+    device.each(scatter_kernel(rank), out.size, out, g, index, *_planes(w))
     return (out,)
 
 
@@ -160,8 +174,8 @@ def avg_pool(
 ) -> Any:
     out, rank = device.empty(types[0]), len(kernel)
     w = _windows(device, x.shape[-rank:], out.shape[-rank:], kernel, stride, padding)
-    numbers = (w.places, w.plane, count_include_pad)
-    device.each(avg_pool_kernel, out.size, out, x, w.numbers, *map(np.int32, numbers))
+    counted = _counted(w, padding, count_include_pad)
+    device.each(avg_pool_kernel(rank), out.size, out, x, *_planes(w), counted)
     return (out,)
 
 
@@ -175,10 +189,10 @@ def avg_pool_grad(
     padding: Any,
     count_include_pad: bool,
 ) -> Any:
-    out = device.empty(types[0])
-    w = _windows(device, shape, g.shape[-len(kernel) :], kernel, stride, padding)
-    numbers = (w.places, w.plane, count_include_pad)
-    device.each(avg_pool_grad_kernel, out.size, out, g, w.numbers, *map(np.int32, numbers))
+    out, rank = device.empty(types[0]), len(kernel)
+    w = _windows(device, shape, g.shape[-rank:], kernel, stride, padding)
+    counted = _counted(w, padding, count_include_pad)
+    device.each(avg_pool_grad_kernel(rank), out.size, out, g, *_planes(w), counted)
     return (out,)
 
 
