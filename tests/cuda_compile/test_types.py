@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.eager_cuda.device import probe
+from opstage.interpreters.eager_cuda.kernels import columns, convolution
 from tests.cuda import test_conformance as conformance
 from tests.samples.sample import Sample
 
@@ -27,6 +28,14 @@ def test_values(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", conformance.samples(1)[::3], ids=lambda s: s.id)
 def test_first_derivatives(sample: Sample) -> None:
     conformance.test_first_derivatives(sample)
+
+
+@pytest.mark.parametrize("sample", [s for s in conformance.samples(0) if s.op.startswith("conv")], ids=lambda s: s.id)
+def test_convolutions_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In short runs; the samples are too small for the rule to choose products."""
+    monkeypatch.setattr(convolution, "by_product", lambda geometry: geometry.windows > 0)
+    monkeypatch.setattr(columns, "WORKSPACE", 100)
+    conformance.test_values(sample)
 
 
 def test_types_are_those_of_compiled_code() -> None:
