@@ -630,8 +630,10 @@ class Ops(Protocol[R]):
         """softmax(q·kᵀ/√d)·v; mask True = attend."""
 
     @abstractmethod
-    def scaled_dot_product_attention_grad(self, q: R, k: R, v: R, p: R, g: R, /) -> tuple[R, R, R]:
-        """Cotangents of q, k, v, from the attention weights p."""
+    def scaled_dot_product_attention_grad(
+        self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
+    ) -> tuple[R, R, R]:
+        """Cotangents of q, k, v, from each query's greatest score and sum of exponentials."""
 
     @abstractmethod
     def multi_head_attention(

@@ -109,6 +109,18 @@ CASES: dict[str, tuple[Program, tuple[Any, ...]]] = {
         lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v),
         (floats(4, 3, 20, 64), floats(4, 3, 20, 64), floats(4, 3, 20, 64)),
     ),
+    "attention, some heads at a time": (
+        lambda o, q: o.scaled_dot_product_attention(q, q, q, causal=True),
+        (floats(2, 3, 300, 8),),
+    ),
+    "attention, some queries at a time": (
+        lambda o, q, k: o.scaled_dot_product_attention(q, k, k),
+        (floats(2, 900, 8), floats(2, 700, 8)),
+    ),
+    "attention, some queries at a time, causal": (
+        lambda o, q, m: o.scaled_dot_product_attention(q, q, q, m, causal=True),
+        (floats(2, 900, 8), np.ones((900, 1), np.bool_)),
+    ),
     "attention, mask": (
         lambda o, q, m: o.scaled_dot_product_attention(q, q, q, m),
         (floats(4, 3, 60, 16), np.ones((60, 60), np.bool_)),

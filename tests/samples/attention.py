@@ -34,16 +34,19 @@ def _attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -
     return out
 
 
-def _attention_grad(q: Any, k: Any, v: Any, p: Any, g: Any) -> Any:
+def _attention_grad(q: Any, k: Any, v: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool = False) -> Any:
     """By the chain rule from each output element, through the Jacobian p·(δ - p) of each row's softmax."""
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     root = math.sqrt(q.shape[-1])
     for b in np.ndindex(q.shape[:-2]):
         for i in range(q.shape[-2]):
-            row = p[b][i]
-            dp = [float(np.dot(g[b][i], v[b][j])) for j in range(len(row))]
-            for j in range(len(row)):
-                ds = sum(dp[a] * row[a] * ((a == j) - row[j]) for a in range(len(row)))
+            seen = [j for j in range(k.shape[-2]) if (mask is None or mask[b][i, j]) and (not causal or j <= i)]
+            row = {j: math.exp(np.dot(q[b][i], k[b][j]) / root - peak[b][i, 0]) / total[b][i, 0] for j in seen}
+            dp = {j: float(np.dot(g[b][i], v[b][j])) for j in seen}
+            for j in seen:
+                ds = sum(dp[a] * row[a] * ((a == j) - row[j]) for a in seen)
                 dq[b][i] += ds * k[b][j] / root
                 dk[b][j] += ds * q[b][i] / root
                 dv[b][j] += row[j] * g[b][i]
@@ -68,13 +71,23 @@ def _masked(mask: Any, *shapes: tuple[int, ...]) -> Arrays:
     return lambda rng: (*normal(*shapes)(rng), np.array(mask, bool))
 
 
-def _with_weights(*shapes: tuple[int, ...]) -> Arrays:
-    """q, k, v, p, g with rows of p that add up to 1."""
+def _after(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: Any = None, causal: bool = False
+) -> Arrays:
+    """q, k, v, mask, and what is kept of each query: the weights of each row add up to 1."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
-        q, k, v, p, g = normal(*shapes)(rng)
-        p = np.exp(p)
-        return q, k, v, p / p.sum(axis=-1, keepdims=True), g
+        x, y, z, g = normal(q, k, v, (*q[:-1], v[-1]))(rng)
+        scores = np.einsum("...nd,...md->...nm", x, y) / math.sqrt(q[-1])
+        if causal:
+            scores[..., np.arange(k[-2]) > np.arange(q[-2])[:, np.newaxis]] = -np.inf
+        if mask is not None:
+            scores = np.where(np.array(mask, bool), scores, -np.inf)
+        peak = scores.max(axis=-1, keepdims=True)
+        peak[peak == -np.inf] = 0
+        total = np.exp(scores - peak).sum(axis=-1, keepdims=True)
+        total[total == 0] = 1
+        return x, y, z, None if mask is None else np.array(mask, bool), peak, total, g
 
     return make
 
@@ -131,8 +144,13 @@ SAMPLES = [
     Sample(_SDPA, "no queries", normal((0, 2), (3, 2), (3, 2)), _attention),
     Sample(_SDPA, "no values", normal((2, 2), (3, 2), (3, 0)), _attention),
     Sample(_SDPA, "no batch", _masked([[1, 0]], (0, 1, 2), (0, 2, 2), (0, 2, 1)), _attention),
-    Sample(_GRAD, "one head", _with_weights((3, 2), (4, 2), (4, 3), (3, 4), (3, 3)), _attention_grad),
-    Sample(_GRAD, "batch", _with_weights((2, 2, 3), (2, 3, 3), (2, 3, 1), (2, 2, 3), (2, 2, 1)), _attention_grad),
+    Sample(_GRAD, "one head", _after((3, 2), (4, 2), (4, 3)), _attention_grad),
+    Sample(_GRAD, "batch", _after((2, 2, 3), (2, 3, 3), (2, 3, 1)), _attention_grad),
+    Sample(_GRAD, "causal", _after((3, 2), (4, 2), (4, 1), None, True), _attention_grad, {"causal": True}),
+    Sample(_GRAD, "mask", _after((3, 2), (3, 2), (3, 2), _SPARSE), _attention_grad),
+    Sample(_GRAD, "mask and causal", _after((3, 2), (3, 2), (3, 2), _SPARSE, True), _attention_grad, {"causal": True}),
+    Sample(_GRAD, "nothing to attend to", _after((2, 2), (3, 2), (3, 2), _BLIND), _attention_grad),
+    Sample(_GRAD, "no queries", _after((0, 2), (3, 2), (3, 2)), _attention_grad),
     Sample(_HEADS, "one head", normal(*_projections(3, 2, (3, 3))), _multi_head, {"num_heads": 1}),
     Sample(_HEADS, "two heads", normal(*_projections(2, 4, (3, 2))), _multi_head, {"num_heads": 2}),
     Sample(_HEADS, "batch", normal(*_projections(2, 2, (2, 3, 2))), _multi_head, {"num_heads": 2}),
@@ -151,6 +169,12 @@ def _zeros(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
 
 def _zeros_masked(mask: Any, *shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
     return lambda: (*_zeros(*shapes)(), np.array(mask))
+
+
+def _zeros_kept(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
+    """q, k, v, no mask, peak, total, g."""
+    zeros = _zeros(*shapes)
+    return lambda: (*zeros()[:3], None, *zeros()[3:])
 
 
 BAD_CALLS = [
@@ -175,8 +199,15 @@ BAD_CALLS = [
         r"mask is \(1, 1, 1\) but the attention weights are \(3, 3\)",
     ),
     BadCall(_SDPA, "integers", lambda: (np.zeros((2, 2), int),) * 3, r"q must be a float tensor"),
-    BadCall(_GRAD, "weights", _zeros((3, 2), (4, 2), (4, 2), (3, 3), (3, 2)), r"p is \(3, 3\) but must be \(3, 4\)"),
-    BadCall(_GRAD, "cotangent", _zeros((3, 2), (4, 2), (4, 5), (3, 4), (3, 2)), r"g is \(3, 2\) but must be \(3, 5\)"),
+    BadCall(
+        _GRAD, "peak", _zeros_kept((3, 2), (4, 2), (4, 2), (3,), (3, 1), (3, 2)), r"peak is \(3,\) but must be \(3, 1\)"
+    ),
+    BadCall(
+        _GRAD, "total", _zeros_kept((3, 2), (4, 2), (4, 2), (3, 1), (2, 1), (3, 2)), r"total is \(2, 1\) but must be"
+    ),
+    BadCall(
+        _GRAD, "cotangent", _zeros_kept((3, 2), (4, 2), (4, 5), (3, 1), (3, 1), (3, 2)), r"g is \(3, 2\) but must be"
+    ),
     BadCall(_HEADS, "vector", _zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
     BadCall(
         _HEADS,

@@ -221,7 +221,14 @@ def cross_entropies() -> list[Case]:
 
 def attentions() -> list[Case]:
     cases = []
-    for heads, n, m in [((), 1, 1), ((2, 3), 17, 70), ((2,), 70, 17), ((1, 2), 130, 130), ((0,), 3, 4)]:
+    for heads, n, m in [
+        ((), 1, 1),
+        ((2, 3), 17, 70),
+        ((2,), 70, 17),
+        ((1, 2), 130, 130),
+        ((0,), 3, 4),
+        ((2,), 600, 520),
+    ]:
         q, k, v = (*heads, n, 8), (*heads, m, 8), (*heads, m, 5)
         for causal in (False, True):
             flags = {"has_mask": False, "causal": causal}
@@ -239,16 +246,16 @@ def attentions() -> list[Case]:
                         {"has_mask": True, "causal": causal},
                     )
                 )
-        weights = (*heads, n, m)
-        cases.append(
-            Case(
-                "scaled_dot_product_attention_grad",
-                f"{heads} {n} {m}",
-                normal(q, k, v, weights, (*heads, n, 5)),
-                {},
-                (1e-4, 1e-4),
-            )
-        )
+            for mask in (None, (n, m)):
+
+                def kept(rng: np.random.Generator, s: Any = (q, k, v), w: Any = mask) -> tuple[Any, ...]:
+                    x, y, z = (rng.standard_normal(shape) for shape in s)
+                    allowed = () if w is None else (rng.random(w) < 0.4,)
+                    peak, total = (c + rng.random((*x.shape[:-1], 1)) for c in (0, z.shape[-2]))
+                    return x, y, z, *allowed, peak, total, rng.standard_normal((*x.shape[:-1], z.shape[-1]))
+
+                static = {"has_mask": mask is not None, "causal": causal}
+                cases.append(Case("scaled_dot_product_attention_grad", f"{name} {mask}", kept, static, (1e-4, 1e-4)))
     return cases
 
 

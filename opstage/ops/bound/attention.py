@@ -22,8 +22,12 @@ class AttentionOps(Calls[R]):
         return self._call(SCALED_DOT_PRODUCT_ATTENTION, refs, {"has_mask": mask is not None, "causal": causal})
 
     @final
-    def scaled_dot_product_attention_grad(self, q: R, k: R, v: R, p: R, g: R, /) -> tuple[R, R, R]:
-        dq, dk, dv = self._call_many(SCALED_DOT_PRODUCT_ATTENTION_GRAD, (q, k, v, p, g), {})
+    def scaled_dot_product_attention_grad(
+        self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
+    ) -> tuple[R, R, R]:
+        refs = (q, k, v, peak, total, g) if mask is None else (q, k, v, mask, peak, total, g)
+        static = {"has_mask": mask is not None, "causal": causal}
+        dq, dk, dv = self._call_many(SCALED_DOT_PRODUCT_ATTENTION_GRAD, refs, static)
         return dq, dk, dv
 
     @final

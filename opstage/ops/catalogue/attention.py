@@ -66,7 +66,8 @@ def _attention_shape(
     weights = _require_heads(q, k, v)
     if has_mask:
         _require_mask(mask[0], weights)
-    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), TensorType(weights, q.dtype)
+    number = TensorType((*q.shape[:-1], 1), q.dtype)
+    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), number, number
 
 
 def _transposed(ops: Ops[R], x: R) -> R:
@@ -84,50 +85,60 @@ def _allowed(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
     return conditions[0] if len(conditions) == 1 else ops.logical_and(*conditions)
 
 
-def _masked_softmax(ops: Ops[R], scores: R, allowed: R) -> R:
-    """softmax over the allowed entries of the last axis, 0 at the others and in rows that allow none.
+def _scores(ops: Ops[R], q: R, k: R) -> R:
+    """q·kᵀ/√d."""
+    return ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
+
+
+def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
+    """exp(scores - peak), 0 where a query may not attend.
 
     Whatever is not allowed is replaced before exp and again after it, so that no inf and no nan arises there, in the
     value or in a derivative.
     """
-    zero = zeros_like(ops, scores)
-    lowest = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
-    peak = ops.detach(ops.reduce_max(ops.select(allowed, scores, lowest), axis=-1, keepdims=True))
-    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype))
-    peak = ops.select(nothing, zeros_like(ops, peak), peak)
     shifted = ops.sub(scores, ops.broadcast_to(peak, shape=scores.shape))
-    e = ops.select(allowed, ops.exp(ops.select(allowed, shifted, zero)), zero)
-    total = ops.reduce_sum(e, axis=-1, keepdims=True)
-    total = ops.select(nothing, ops.full(shape=total.shape, value=1.0, dtype=total.dtype), total)
-    return ops.div(e, ops.broadcast_to(total, shape=e.shape))
+    if allowed is None:
+        return ops.exp(shifted)
+    zero = zeros_like(ops, scores)
+    return ops.select(allowed, ops.exp(ops.select(allowed, shifted, zero)), zero)
 
 
 def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> tuple[R, ...]:
-    scores = ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
-    if has_mask or causal:
-        p = _masked_softmax(ops, scores, _allowed(ops, scores.shape, mask, causal))
-    else:
-        p = ops.softmax(scores, axis=-1)
-    return ops.bmm(p, v), p
+    scores = _scores(ops, q, k)
+    allowed = _allowed(ops, scores.shape, mask, causal) if has_mask or causal else None
+    seen = scores
+    if allowed is not None:
+        seen = ops.select(allowed, scores, ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype))
+    peak = ops.detach(ops.reduce_max(seen, axis=-1, keepdims=True))
+    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype)) if has_mask else None
+    if nothing is not None:
+        peak = ops.select(nothing, zeros_like(ops, peak), peak)
+    e = _exponentials(ops, scores, peak, allowed)
+    total = ops.reduce_sum(e, axis=-1, keepdims=True)
+    if nothing is not None:
+        total = ops.select(nothing, ops.full(shape=total.shape, value=1.0, dtype=total.dtype), total)
+    p = ops.softmax(scores, axis=-1) if allowed is None else ops.div(e, ops.broadcast_to(total, shape=e.shape))
+    return ops.bmm(p, v), peak, total
 
 
 def _attention_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_mask: bool, causal: bool
 ) -> tuple[R | None, ...]:
-    (g, *_), (q, k, v, p) = cotangents, ctx.saved
-    none = (None,) * has_mask
-    if not ctx.needs[0] and not ctx.needs[1]:
-        return None, None, ops.bmm(_transposed(ops, p), g), *none
-    found = ops.scaled_dot_product_attention_grad(q, k, v, p, g)
-    return *(c if needed else None for c, needed in zip(found, ctx.needs)), *none
+    (g, *_), (q, k, v, mask, peak, total) = cotangents, ctx.saved
+    found = ops.scaled_dot_product_attention_grad(q, k, v, mask, peak, total, g, causal=causal)
+    return *(c if needed else None for c, needed in zip(found, ctx.needs)), *(None,) * has_mask
+
+
+def _products(q: TensorType, k: TensorType) -> Dim:
+    """How many pairs of a query and a key there are."""
+    return prod(q.shape[:-1]) * k.shape[-2]
 
 
 def _attention_flops(
     inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
 ) -> Dim:
-    q, _, v, *_ = inputs
-    weights = outputs[1]
-    return weights.size * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
+    q, k, v, *_ = inputs
+    return _products(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
 
 SCALED_DOT_PRODUCT_ATTENTION = Primitive(
@@ -135,23 +146,29 @@ SCALED_DOT_PRODUCT_ATTENTION = Primitive(
     "`scaled_dot_product_attention(q, k, v, mask?, causal=False)` = softmax(q·kᵀ/√d)·v for q (..., n, d), "
     "k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and says True where a query may "
     "attend; with `causal` query i attends to keys j <= i. A query that may attend to nothing gives zeros and takes no "
-    "gradient. "
+    "gradient. Of the weights, n·m numbers, nothing is kept but two numbers of each query, from which they are had "
+    "again: peak, its greatest score, and total, Σ exp(score - peak), which are 0 and 1 where nothing is allowed (Rabe "
+    "& Staats 2021, Dao et al. 2022; peak + log total, as there, would round off what large scores differ in). "
     "PyTorch: torch.nn.functional.scaled_dot_product_attention(is_causal=causal).",
     operands=("q", "k", "v", "mask?"),
     shape=_attention_shape,
-    residuals=("p",),
+    residuals=("peak", "total"),
     vjp=_attention_vjp,
-    saves={"q": ("q", "k"), "k": ("q", "k"), "v": ("q", "k"), "p": ("q", "k", "v")},
+    saves=("q", "k", "v", "mask", "peak", "total"),
     decomposition=_attention_decomposition,
     flops=_attention_flops,
 )
 
 
 def _attention_grad_shape(
-    q: TensorType, k: TensorType, v: TensorType, p: TensorType, g: TensorType
+    q: TensorType, k: TensorType, v: TensorType, /, *rest: TensorType, has_mask: bool, causal: bool
 ) -> tuple[TensorType, ...]:
     weights = _require_heads(q, k, v)
-    for x, name, shape in ((p, "p", weights), (g, "g", (*q.shape[:-1], v.shape[-1]))):
+    *mask, peak, total, g = rest
+    if has_mask:
+        _require_mask(mask[0], weights)
+    number = (*q.shape[:-1], 1)
+    for x, name, shape in ((peak, "peak", number), (total, "total", number), (g, "g", (*q.shape[:-1], v.shape[-1]))):
         text = f"{name} is {show_shape(x.shape)} but must be {show_shape(shape)}, by q, k and v"
         if len(x.shape) != len(shape):
             raise ShapeError(text)
@@ -161,24 +178,33 @@ def _attention_grad_shape(
     return q, k, v
 
 
-def _attention_grad_decomposition(ops: Ops[R], q: R, k: R, v: R, p: R, g: R, /) -> tuple[R, ...]:
-    scores = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1)
-    factor = rsqrt(q.shape[-1])
-    dq = ops.scale(ops.bmm(scores, k), c=factor)
-    dk = ops.scale(ops.bmm(_transposed(ops, scores), q), c=factor)
+def _attention_grad_decomposition(
+    ops: Ops[R], q: R, k: R, v: R, /, *rest: R, has_mask: bool, causal: bool
+) -> tuple[R, ...]:
+    *mask, peak, total, g = rest
+    scores = _scores(ops, q, k)
+    allowed = _allowed(ops, scores.shape, tuple(mask), causal) if has_mask or causal else None
+    e = _exponentials(ops, scores, peak, allowed)
+    p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
+    ds, factor = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1), rsqrt(q.shape[-1])
+    dq = ops.scale(ops.bmm(ds, k), c=factor)
+    dk = ops.scale(ops.bmm(_transposed(ops, ds), q), c=factor)
     return dq, dk, ops.bmm(_transposed(ops, p), g)
 
 
-def _attention_grad_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
-    q, _, v, p, _ = inputs
-    return p.size * (4 * q.shape[-1] + 4 * v.shape[-1] + 4)
+def _attention_grad_flops(
+    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
+) -> Dim:
+    q, k, v, *_ = inputs
+    return _products(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
 
 
 SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
     "scaled_dot_product_attention_grad",
-    "`scaled_dot_product_attention_grad(q, k, v, p, g)`, the cotangents of q, k and v from the attention weights p "
-    "(..., n, m). With s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.",
-    operands=("q", "k", "v", "p", "g"),
+    "`scaled_dot_product_attention_grad(q, k, v, mask?, peak, total, g, causal=False)`, the cotangents of q, k and v "
+    "from the two numbers (..., n, 1) that are kept of each query. With the weights p = exp(q·kᵀ/√d - peak)/total, 0 "
+    "where a query may not attend, and s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.",
+    operands=("q", "k", "v", "mask?", "peak", "total", "g"),
     outputs=("dq", "dk", "dv"),
     shape=_attention_grad_shape,
     decomposition=_attention_grad_decomposition,

@@ -57,18 +57,22 @@ def _cases() -> tuple[Case, ...]:
     return tuple({case.name: case for case in found}.values())
 
 
-def _grad_operands(batch: tuple[int, ...], n: int, m: int, d: int, e: int) -> Arrays:
+def _grad_operands(batch: tuple[int, ...], n: int, m: int, d: int, e: int, causal: bool) -> Arrays:
     def make(rng: Any) -> tuple[Any, ...]:
         q, k, v, _ = _operands(batch, n, m, d, e, None)(rng)
-        scores = np.exp(q @ np.swapaxes(k, -1, -2) / d**0.5)
-        return q, k, v, scores / scores.sum(axis=-1, keepdims=True), rng.standard_normal((*batch, n, e))
+        scores = q @ np.swapaxes(k, -1, -2) / d**0.5
+        if causal:
+            scores[..., ~np.tri(n, m, dtype=bool)] = -np.inf
+        peak = scores.max(axis=-1, keepdims=True)
+        total = np.exp(scores - peak).sum(axis=-1, keepdims=True)
+        return q, k, v, None, peak, total, rng.standard_normal((*batch, n, e))
 
     return make
 
 
-def _attention_grad(q: Any, k: Any, v: Any, p: Any, g: Any) -> Any:
+def _attention_grad(q: Any, k: Any, v: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool) -> Any:
     leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
-    return torch.autograd.grad(functional.scaled_dot_product_attention(*leaves), leaves, g)
+    return torch.autograd.grad(functional.scaled_dot_product_attention(*leaves, is_causal=causal), leaves, g)
 
 
 def _multi_head_operands(batch: tuple[int, ...], n: int, d: int, mask: tuple[int, ...] | None) -> Arrays:
@@ -108,7 +112,11 @@ TWINS: list[Twin] = [
     Twin(
         "scaled_dot_product_attention_grad",
         _attention_grad,
-        tuple(Case(f"{size}", _grad_operands(*size), terms=4 * max(size[1:])) for size in _SIZES),
+        tuple(
+            Case(f"{size} {causal}", _grad_operands(*size, causal), {"causal": causal}, terms=4 * max(size[1:]))
+            for size in _SIZES
+            for causal in (False, True)
+        ),
         gradient="its derivatives are second derivatives of the attention, compared as such",
     ),
     Twin(

@@ -1,42 +1,68 @@
-"""Memory: scaled dot-product attention and its fused cotangents."""
+"""Memory: scaled dot-product attention and its fused cotangents. What stays in the cache is decided at numbers."""
 
 from __future__ import annotations
 
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.primitive import Primitive
-from .allocation import Allocation, Call, Operand, Rule, fresh, like
-from .linalg import product
-from .strides import permuted
+from ..kernels.attention import different_blocks
+from .allocation import Allocation, Call, Rule, fresh
+from .strides import Sizes, elements
+
+
+class _Weights:
+    """What a call works with: the weights of one block after the other."""
+
+    def __init__(self, call: Call):
+        q, k, _, *rest = call.operands
+        self.shape: Sizes = (*q.shape[:-1], k.shape[-2])
+        self.item, self.causal = q.type.dtype.itemsize, bool(call.static["causal"])
+        self.blocks = [block.shape for block in different_blocks(self.shape, self.causal, self.item)]
+        self.count = max(map(elements, self.blocks))
+        self.width = max(x.shape[-1] for x in call.operands[:3])
+        self.mask = rest[0] if call.static["has_mask"] else None
+
+    @property
+    def mask_bytes(self) -> int:
+        """Of the part of a mask that they see, unless it lies in memory as a loop reads it."""
+        if self.mask is None:
+            return 0
+        every_key = all(shape[-1] == self.shape[-1] for shape in self.blocks)
+        in_place = elements(self.mask.shape) == elements(self.shape) and self.mask.strides is None
+        return 0 if in_place and every_key else self.count
+
+    @property
+    def forbidden_bytes(self) -> int:
+        """Of what NumPy is told not to allow: where the mask does not, then where the order does not, twice."""
+        among = 2 * min(self.count, elements(self.shape[-2:])) if self.causal else 0
+        return max(self.count if self.mask is not None else 0, among)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of what one block adds to the cotangents of its keys, then of its values, where several add to them."""
+        if all(shape[-2:] == self.shape[-2:] for shape in self.blocks):
+            return 0
+        return max(elements(shape[:-2]) * shape[-1] for shape in self.blocks) * self.width * self.item
 
 
 def _attention(call: Call) -> Allocation:
-    """The scaled queries while the weights are made; a mask of them, broadcast; then the result."""
-    q = call.operands[0]
-    p = call.outputs[1]
-    most = call.most(q.nbytes + p.nbytes, p.nbytes + p.type.size) if call.static["has_mask"] else q.nbytes + p.nbytes
-    return fresh(call, call.beyond_results(most))
+    weights = _Weights(call)
+    return fresh(call, weights.count * weights.item + weights.mask_bytes)
 
 
 def _numpy_attention(call: Call) -> Allocation:
-    """The same, the weights in memory as NumPy's product has them."""
-    q, k, v = call.operands[:3]
-    out, p = call.outputs
-    axes = (*range(len(k.shape) - 2), len(k.shape) - 1, len(k.shape) - 2)
-    turned = Operand(k.type, tuple([k.shape[a] for a in axes]), permuted(k.shape, k.strides, axes))
-    weights = product(Operand(q.type, q.shape, like(q).strides), turned, p)
-    result = product(p._replace(strides=weights.strides), v, out)
-    return _attention(call)._replace(results=(result, weights))
+    weights = _Weights(call)
+    return fresh(call, weights.count * weights.item + weights.forbidden_bytes)
 
 
 def _attention_grad(call: Call) -> Allocation:
-    """The cotangents of the weights."""
-    return fresh(call, call.operands[3].nbytes)
+    """The weights and their cotangents."""
+    weights = _Weights(call)
+    return fresh(call, 2 * weights.count * weights.item + max(weights.mask_bytes, weights.sums_bytes))
 
 
 def _numpy_attention_grad(call: Call) -> Allocation:
-    """The same, and their product with the weights while their sum is taken."""
-    p = call.operands[3]
-    return fresh(call, call.most(p.nbytes, call.beyond_results(2 * p.nbytes)))
+    weights = _Weights(call)
+    return fresh(call, 2 * weights.count * weights.item + max(weights.forbidden_bytes, weights.sums_bytes))
 
 
 ALLOCATIONS: dict[Primitive, Rule] = {

@@ -1,9 +1,15 @@
-"""Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition."""
+"""Kernels: scaled dot-product attention and its fused cotangents. Multi-head attention runs by decomposition.
+
+The weights of a few matrices at a time, or of a few queries of one, as many as stay in the cache, are computed where
+those of the ones before stood; and once more for the cotangents, so that they are never kept.
+Rabe & Staats, Self-attention does not need O(n²) memory, 2021; Dao et al., FlashAttention, 2022.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,42 +18,185 @@ from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT
 from ....ops.dims import rsqrt
 from ....ops.primitive import Primitive
 from ..loops import attention as loops
-from ..loops.jit import rows
+from ..loops.jit import flat, rows
 from .numbers import number
 
 Array = npt.NDArray[Any]
+Sizes = tuple[int, ...]
+
+_WEIGHTS_BYTES = 1 << 20  # what the weights of one block may take; the caches of a core hold about as much
 
 
-def attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array]:
-    """The attention weights are computed in one buffer; what is not allowed is -inf before exp and so 0 after it."""
-    p = np.matmul(q * number(rsqrt(q.shape[-1]), q.dtype), np.swapaxes(k, -1, -2))
-    if has_mask:
-        np.copyto(p, -np.inf, where=~mask[0])
-    if causal:
-        np.copyto(p, -np.inf, where=~np.tri(p.shape[-2], p.shape[-1], dtype=np.bool_))
-    peak = p.max(axis=-1, keepdims=True)
-    if has_mask:
+class Block(NamedTuple):
+    """Weights that are computed together: of the queries `at` of some matrices, for the first keys of each.
+
+    at      a slice of every leading axis, then of the queries
+    shape   of the weights
+    causal  whether query i sees no more than the keys j <= i
+    """
+
+    at: tuple[slice, ...]
+    shape: Sizes
+    causal: bool
+
+    @property
+    def keys(self) -> tuple[slice, ...]:
+        """The keys, and the values, of these weights."""
+        return *self.at[:-1], slice(0, self.shape[-1])
+
+    @property
+    def first(self) -> int:
+        """The number of the first query in its matrix."""
+        start: int = self.at[-1].start
+        return start
+
+    def of(self, mask: Array, shape: Sizes) -> Array:
+        """What these see of a mask that broadcasts to `shape`, that of all weights."""
+        part: Array = np.broadcast_to(mask, shape)[*self.at, slice(0, self.shape[-1])]
+        return part
+
+
+def blocks(shape: Sizes, causal: bool, itemsize: int) -> Iterator[Block]:
+    """Blocks that go through all weights of `shape` (..., n, m) in order, each of one query at least.
+
+    Keys that `causal` allows to no query of a block are left out of it.
+    """
+    room = _WEIGHTS_BYTES // itemsize
+    apart = _apart(shape, room)
+    whole = [slice(0, n) for n in shape[apart + 1 : -1]]
+    length = max(1, room // max(1, math.prod(shape[apart + 1 :])))
+    for index in np.ndindex(shape[:apart]):
+        for start in range(0, max(1, shape[apart]), length):
+            run = slice(start, min(start + length, shape[apart]))
+            at = (*[slice(i, i + 1) for i in index], run, *whole)
+            keys = min(shape[-1], max(1, at[-1].stop)) if causal else shape[-1]
+            yield Block(at, (*[part.stop - part.start for part in at], keys), causal)
+
+
+def _apart(shape: Sizes, room: int) -> int:
+    """How many leading axes are gone through one entry at a time, as an entry of the next one has no room."""
+    return next((axis for axis in range(len(shape) - 2) if math.prod(shape[axis + 1 :]) <= room), len(shape) - 2)
+
+
+def different_blocks(shape: Sizes, causal: bool, itemsize: int) -> list[Block]:
+    """The blocks of the first entry of axes that are gone through one entry at a time; the others are like them."""
+    return list(blocks(shape[_apart(shape, _WEIGHTS_BYTES // itemsize) :], causal, itemsize))
+
+
+def most_weights(shape: Sizes, causal: bool, itemsize: int) -> int:
+    """How many weights the largest block has."""
+    return max(math.prod(block.shape) for block in different_blocks(shape, causal, itemsize))
+
+
+def keys_in_one_block(shape: Sizes, causal: bool, itemsize: int) -> bool:
+    """Whether every key is in one block, and no more than one."""
+    return all(block.shape[-2:] == shape[-2:] for block in different_blocks(shape, causal, itemsize))
+
+
+def _turned(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+def _factor(q: Array) -> Any:
+    return number(rsqrt(q.shape[-1]), q.dtype)
+
+
+def _attended(
+    exponentials: Callable[..., None], q: Array, k: Array, v: Array, mask: tuple[Array, ...], causal: bool
+) -> tuple[Array, Array, Array]:
+    """`exponentials` makes them of products of queries and keys, and notes of each query its peak and total."""
+    shape = (*q.shape[:-1], k.shape[-2])
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    peak, total = (np.empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))
+    room = np.empty(most_weights(shape, causal, q.itemsize), q.dtype)
+    for block in blocks(shape, causal, q.itemsize):
+        at, keys = block.at, block.keys
+        e = room[: math.prod(block.shape)].reshape(block.shape)
+        np.matmul(q[at], _turned(k[keys]), out=e)
+        exponentials(block, [block.of(m, shape) for m in mask], _factor(q), peak[at], total[at], e)
+        np.matmul(e, v[keys], out=out[at])
+        np.divide(out[at], total[at], out=out[at])
+    return out, peak, total
+
+
+def _cotangents(
+    weights: Callable[..., None],
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: tuple[Array, ...],
+    peak: Array,
+    total: Array,
+    g: Array,
+    causal: bool,
+) -> tuple[Array, Array, Array]:
+    """`weights` makes them of products of queries and keys, and of their cotangents those of these products.
+
+    Cotangents of keys and values are sums over blocks, unless each key is in one block alone.
+    """
+    shape = (*q.shape[:-1], k.shape[-2])
+    whole = keys_in_one_block(shape, causal, q.itemsize)
+    dq = np.empty(q.shape, q.dtype)
+    dk, dv = ((np.empty if whole else np.zeros)(x.shape, q.dtype) for x in (k, v))
+    room = np.empty((2, most_weights(shape, causal, q.itemsize)), q.dtype)
+    for block in blocks(shape, causal, q.itemsize):
+        at, keys = block.at, block.keys
+        p, s = (part[: math.prod(block.shape)].reshape(block.shape) for part in room)
+        np.matmul(q[at], _turned(k[keys]), out=p)
+        np.matmul(g[at], _turned(v[keys]), out=s)
+        weights(block, [block.of(m, shape) for m in mask], _factor(q), peak[at], total[at], p, s)
+        np.matmul(s, k[keys], out=dq[at])
+        for found, x, y in ((dk, s, q), (dv, p, g)):
+            if whole:
+                np.matmul(_turned(x), y[at], out=found[keys])
+            else:
+                found[keys] += np.matmul(_turned(x), y[at])
+    return dq, dk, dv
+
+
+# By NumPy ------------------------------------------------------------------------------------------------------------
+
+
+def _forbid(block: Block, mask: list[Array], scores: Array) -> None:
+    """-inf where a query may not attend."""
+    for m in mask:
+        np.copyto(scores, -np.inf, where=~m)
+    if block.causal:
+        queries, keys = block.shape[-2:]
+        np.copyto(scores, -np.inf, where=~np.tri(queries, keys, block.first, dtype=np.bool_))
+
+
+def _exponentials(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, e: Array) -> None:
+    np.multiply(e, factor, out=e)
+    _forbid(block, mask, e)
+    e.max(axis=-1, keepdims=True, out=peak)
+    if mask:
         np.copyto(peak, 0, where=peak == -np.inf)  # a query that may attend to nothing
-    np.exp(np.subtract(p, peak, out=p), out=p)
-    total = p.sum(axis=-1, keepdims=True)
-    if has_mask:
+    np.exp(np.subtract(e, peak, out=e), out=e)
+    e.sum(axis=-1, keepdims=True, out=total)
+    if mask:
         np.copyto(total, 1, where=total == 0)
+
+
+def _weights(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, p: Array, s: Array) -> None:
+    np.multiply(p, factor, out=p)
+    _forbid(block, mask, p)
+    np.exp(np.subtract(p, peak, out=p), out=p)
     np.divide(p, total, out=p)
-    return np.matmul(p, v), p
-
-
-def attention_grad(q: Array, k: Array, v: Array, p: Array, g: Array) -> tuple[Array, Array, Array]:
-    s = np.matmul(g, np.swapaxes(v, -1, -2))
-    np.subtract(s, np.multiply(p, s).sum(axis=-1, keepdims=True), out=s)
+    np.subtract(s, np.einsum("...m,...m->...", p, s)[..., np.newaxis], out=s)
     np.multiply(p, s, out=s)
-    factor = number(rsqrt(q.shape[-1]), q.dtype)
-    dq = np.matmul(s, k)
-    dk = np.matmul(np.swapaxes(s, -1, -2), q)
-    return (
-        np.multiply(dq, factor, out=dq),
-        np.multiply(dk, factor, out=dk),
-        np.matmul(np.swapaxes(p, -1, -2), g),
-    )
+    np.multiply(s, factor, out=s)
+
+
+def attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array, Array]:
+    return _attended(_exponentials, q, k, v, mask, causal)
+
+
+def attention_grad(
+    q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
+) -> tuple[Array, Array, Array]:
+    *mask, peak, total, g = rest
+    return _cotangents(_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
 KERNELS: dict[Primitive, Callable[..., Any]] = {
@@ -56,26 +205,36 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-def _products(x: Array, y: Array) -> Array:
-    """x·yᵀ, row-major, which NumPy alone does not make of every x and y."""
-    out = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
-    return np.matmul(x, np.swapaxes(y, -1, -2), out=out)
+# By loops ------------------------------------------------------------------------------------------------------------
 
 
-def fast_attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array]:
-    p = _products(q * number(rsqrt(q.shape[-1]), q.dtype), k)
-    queries = p.shape[-2]
-    if has_mask:
-        loops.masked_softmax(rows(np.broadcast_to(mask[0], p.shape)), queries, causal, rows(p))
+def _fast_exponentials(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, e: Array) -> None:
+    places = block.first, block.shape[-2], block.causal, factor
+    if mask:
+        loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
     else:
-        loops.softmax_of_scores(queries, causal, rows(p))
-    return np.matmul(p, v), p
+        loops.exponentials(*places, flat(peak), flat(total), rows(e))
 
 
-def fast_attention_grad(q: Array, k: Array, v: Array, p: Array, g: Array) -> tuple[Array, Array, Array]:
-    s = _products(g, v)
-    loops.scores_cotangent(rows(p), number(rsqrt(q.shape[-1]), q.dtype), rows(s))
-    return np.matmul(s, k), np.matmul(np.swapaxes(s, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), g)
+def _fast_weights(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, p: Array, s: Array) -> None:
+    places = block.first, block.shape[-2], block.causal, factor
+    if mask:
+        loops.masked_weights(rows(mask[0]), flat(peak), flat(total), *places, rows(p), rows(s))
+    else:
+        loops.weights(flat(peak), flat(total), *places, rows(p), rows(s))
+
+
+def fast_attention(
+    q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool
+) -> tuple[Array, Array, Array]:
+    return _attended(_fast_exponentials, q, k, v, mask, causal)
+
+
+def fast_attention_grad(
+    q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
+) -> tuple[Array, Array, Array]:
+    *mask, peak, total, g = rest
+    return _cotangents(_fast_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {

@@ -1,4 +1,8 @@
-"""The weights of attention, and their cotangents, in place: rows of scores, one for each query."""
+"""The weights of attention, and their cotangents, in place: rows of products of queries and keys.
+
+Row i is of query `first + i % queries` of its matrix, which with `causal` sees the keys up to its own number. Products
+are scores by `factor`.
+"""
 
 from __future__ import annotations
 
@@ -10,57 +14,93 @@ from .jit import Array, loop
 _WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is slower than a few in vain
 
 
-@loop()
-def softmax_of_scores(queries: int, causal: bool, p: Array) -> None:
-    """softmax of each row; with `causal` over as many keys as there are queries up to its own, and 0 beyond."""
-    real, keys = p.dtype.type, p.shape[1]
-    for i in range(p.shape[0]):
-        allowed = min(i % queries + 1, keys) if causal else keys
+@loop(results=3)
+def exponentials(first: int, queries: int, causal: bool, factor: float, tops: Array, totals: Array, e: Array) -> None:
+    """exp(score - top) of each row, with the greatest score `top` and their total; 0 for keys that it does not see."""
+    real, keys = e.dtype.type, e.shape[1]
+    for i in range(e.shape[0]):
+        allowed = min(first + i % queries + 1, keys) if causal else keys
         stop = min((allowed + _WIDTH - 1) // _WIDTH * _WIDTH, keys)
         for j in range(allowed, stop):
-            p[i, j] = real(-math.inf)
-        top = peak(p, i, stop)
+            e[i, j] = real(-math.inf)
+        top = peak(e, i, stop) * real(factor)
         total = real(0)
         for j in range(stop):
-            e = exp(p[i, j] - top)
-            p[i, j] = e
-            total = add(total, e)
-        share = real(1) / total
-        for j in range(stop):
-            p[i, j] *= share
+            x = exp(e[i, j] * real(factor) - top)
+            e[i, j] = x
+            total = add(total, x)
         for j in range(stop, keys):
-            p[i, j] = real(0) * share  # nan if the row is
+            e[i, j] = real(0)
+        tops[i] = top
+        totals[i] = total
 
 
-@loop()
-def masked_softmax(mask: Array, queries: int, causal: bool, p: Array) -> None:
-    """softmax of each row over the keys that its mask (and with `causal` its place) allows; 0 where it allows none."""
-    real, keys = p.dtype.type, p.shape[1]
-    for i in range(p.shape[0]):
+@loop(results=3)
+def masked_exponentials(
+    mask: Array, first: int, queries: int, causal: bool, factor: float, tops: Array, totals: Array, e: Array
+) -> None:
+    """The same over the keys that the mask allows as well; a top of 0 and a total of 1 where nothing is allowed."""
+    real, keys = e.dtype.type, e.shape[1]
+    for i in range(e.shape[0]):
         for j in range(keys):
-            p[i, j] = p[i, j] if mask[i, j] else real(-math.inf)
-        for j in range(i % queries + 1 if causal else keys, keys):
-            p[i, j] = real(-math.inf)
-        top = peak(p, i, keys)
+            e[i, j] = e[i, j] if mask[i, j] else real(-math.inf)
+        for j in range(first + i % queries + 1 if causal else keys, keys):
+            e[i, j] = real(-math.inf)
+        top = peak(e, i, keys) * real(factor)
         if top == real(-math.inf):
             top = real(0)
         total = real(0)
         for j in range(keys):
-            e = exp(p[i, j] - top)
-            p[i, j] = e
-            total = add(total, e)
-        share = real(1) / (total if total != real(0) else real(1))
-        for j in range(keys):
-            p[i, j] *= share
+            x = exp(e[i, j] * real(factor) - top)
+            e[i, j] = x
+            total = add(total, x)
+        tops[i] = top
+        totals[i] = total if total != real(0) else real(1)
 
 
-@loop()
-def scores_cotangent(p: Array, factor: float, s: Array) -> None:
-    """s, the cotangent of the weights p, becomes that of the products of queries and keys, which p saw by `factor`."""
-    real = s.dtype.type
+@loop(results=2)
+def weights(
+    tops: Array, totals: Array, first: int, queries: int, causal: bool, factor: float, p: Array, s: Array
+) -> None:
+    """p becomes the weights again, and s, their cotangents, those of the products of queries and keys."""
+    real, keys = s.dtype.type, s.shape[1]
     for i in range(p.shape[0]):
-        mean = real(0)
-        for j in range(p.shape[1]):
-            mean = add(mean, p[i, j] * s[i, j])
-        for j in range(p.shape[1]):
+        allowed = min(first + i % queries + 1, keys) if causal else keys
+        top, share, mean = tops[i], real(1) / totals[i], real(0)
+        for j in range(allowed):
+            x = exp(p[i, j] * real(factor) - top) * share
+            p[i, j] = x
+            mean = add(mean, x * s[i, j])
+        for j in range(allowed):
             s[i, j] = p[i, j] * (s[i, j] - mean) * real(factor)
+        for j in range(allowed, keys):
+            p[i, j] = real(0)
+            s[i, j] = real(0)
+
+
+@loop(results=2)
+def masked_weights(
+    mask: Array,
+    tops: Array,
+    totals: Array,
+    first: int,
+    queries: int,
+    causal: bool,
+    factor: float,
+    p: Array,
+    s: Array,
+) -> None:
+    """The same over the keys that the mask allows as well."""
+    real, keys = s.dtype.type, s.shape[1]
+    for i in range(p.shape[0]):
+        allowed = min(first + i % queries + 1, keys) if causal else keys
+        top, share, mean = tops[i], real(1) / totals[i], real(0)
+        for j in range(allowed):
+            x = exp(p[i, j] * real(factor) - top) * share if mask[i, j] else real(0)
+            p[i, j] = x
+            mean = add(mean, x * s[i, j])
+        for j in range(allowed):
+            s[i, j] = p[i, j] * (s[i, j] - mean) * real(factor)
+        for j in range(allowed, keys):
+            p[i, j] = real(0)
+            s[i, j] = real(0)
