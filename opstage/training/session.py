@@ -364,6 +364,13 @@ class Session(Interpreter[Ref]):
         gradients = self._last_gradients(op)
         states = self._states[optimizer.name]
         base, store = self._base, self._base.store
+        numbers: dict[tuple[int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
+
+        def scalars(t: int, dtype: DType) -> dict[str, Any]:
+            if (t, dtype) not in numbers:
+                made = {name: store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
+                numbers[t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
+            return numbers[t, dtype]
 
         def stepped(ops: Interpreter[Any], param: Param, node: Ref) -> _Updated:
             p, g = base.lift(param.mirror(store)), gradients.cotangent(node)
@@ -372,8 +379,7 @@ class Session(Interpreter[Ref]):
                 declared = optimizer.slots(param.shape, param.dtype, str(param))
                 state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
             t, slots = state.t + 1, tuple([base.lift(slot) for slot in state.slots])
-            scalars = {name: store.const(value, dtype=p.dtype) for name, value in optimizer.scalars(t).items()}
-            value, new = optimizer.update(ops, p, g, slots, {name: base.lift(s) for name, s in scalars.items()})
+            value, new = optimizer.update(ops, p, g, slots, scalars(t, p.dtype))
             return _Updated(param, t, (value, *new))
 
         def update(ops: Interpreter[Any]) -> list[_Updated]:
