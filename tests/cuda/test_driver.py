@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 import opstage
 from opstage.interpreters.eager_cuda.device import driver as driver_module
@@ -31,6 +32,7 @@ class RunningApi(Api):
         super().__init__()
         self.total = 1 << 28
         self.compiled: list[Any] = []
+        self.buffers: dict[int, Buffer] = {}
         self.core.launch = self.launch
 
     def compile(self, kernel: Any, signature: Any, cc: Any) -> Compiled:
@@ -41,16 +43,36 @@ class RunningApi(Api):
         assert stream is self.stream
         kernel, signature = self.compiled[int(loaded[1])]
         assert len(signature) == len(arguments)
-        given = [as_pointer(a, name) if isinstance(a, Buffer) else a for a, name in zip(arguments, signature)]
-        assert [type(a).__name__ for a in given if type(a) is not np.ndarray] == [n for n in signature if "*" not in n]
+        given = [self.as_pointer(a, name) if isinstance(a, Buffer) else a for a, name in zip(arguments, signature)]
+        numbers = [a for a in given if not isinstance(a, (np.ndarray, Addresses))]
+        assert [type(a).__name__ for a in numbers] == [name for name in signature if "*" not in name]
         with np.errstate(all="ignore"):
             kernel[min(configuration[0], 2) if configuration[1] == 256 else configuration[0], 32](*given)
 
+    @override
+    def allocate(self, nbytes: int, *, stream: Any) -> Buffer:
+        buffer = super().allocate(nbytes, stream=stream)
+        self.buffers[buffer.handle] = buffer
+        return buffer
 
-def as_pointer(buffer: Buffer, name: str) -> Any:
-    dtype = np.dtype(name.removesuffix("*"))
-    whole = (ctypes.c_uint8 * (buffer.size - buffer.size % dtype.itemsize)).from_address(buffer.handle)
-    return np.ctypeslib.as_array(whole).view(dtype)
+    def as_pointer(self, buffer: Buffer, name: str) -> Any:
+        """An array of the buffer's elements; of one that holds addresses, the arrays at these."""
+        if name.endswith("**"):
+            return Addresses(self, buffer, name.removesuffix("*"))
+        dtype = np.dtype(name.removesuffix("*"))
+        whole = (ctypes.c_uint8 * (buffer.size - buffer.size % dtype.itemsize)).from_address(buffer.handle)
+        return np.ctypeslib.as_array(whole).view(dtype)
+
+
+class Addresses:
+    """A pointer to pointers."""
+
+    def __init__(self, api: RunningApi, buffer: Buffer, name: str):
+        self.api, self.name = api, name
+        self.addresses = api.as_pointer(buffer, "int64*")
+
+    def __getitem__(self, at: int) -> Any:
+        return self.api.as_pointer(self.api.buffers[int(self.addresses[at])], self.name)
 
 
 @pytest.fixture

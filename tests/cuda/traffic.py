@@ -1,7 +1,8 @@
-"""What goes between the host and the simulated device, counted."""
+"""What goes between the host and the simulated device, and what is launched there, counted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +19,25 @@ Tensor = tuple[tuple[int, ...], str]
 
 @dataclass
 class Traffic:
-    """Tensors in the order in which they went up or came down; not the flag of indices out of range."""
+    """Tensors in the order in which they went up or came down; not the flag of indices out of range.
+
+    launches   kernels by name
+    """
 
     uploads: list[Tensor] = field(default_factory=list)
     downloads: list[Tensor] = field(default_factory=list)
+    launches: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
         self.uploads.clear()
         self.downloads.clear()
+        self.launches.clear()
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> Traffic:
     """Count from now on."""
     traffic = Traffic()
-    upload, download = Simulator.upload, Simulator.download
+    upload, download, launch = Simulator.upload, Simulator.download, Simulator.launch
 
     def counted_upload(device: Simulator, array: np.ndarray[Any, Any]) -> DeviceBuffer:
         traffic.uploads.append((array.shape, array.dtype.name))
@@ -42,6 +48,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Traffic:
             traffic.downloads.append((buffer.shape, buffer.dtype.name))
         return download(device, buffer)
 
+    def counted_launch(device: Simulator, kernel: Callable[..., None], *arguments: Any) -> None:
+        traffic.launches.append(kernel.__name__)
+        launch(device, kernel, *arguments)
+
+    monkeypatch.setattr(Simulator, "launch", counted_launch)
     monkeypatch.setattr(Simulator, "upload", counted_upload)
     monkeypatch.setattr(Simulator, "download", counted_download)
     return traffic

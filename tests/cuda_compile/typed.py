@@ -20,7 +20,7 @@ from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
 from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
-from opstage.interpreters.eager_cuda.device.simulator import elements_of
+from opstage.interpreters.eager_cuda.device.simulator import elements_of, pointers_of
 from opstage.interpreters.eager_cuda.language import cos_pi, cuda
 from opstage.ops.types import TensorType
 
@@ -102,7 +102,7 @@ class Typed(Device):
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         assert blocks == 1 or kernel.__code__.co_varnames[0] in ("count", "rows"), "each block has work of its own"
-        for_one_thread(kernel)(*[elements_of(a) if isinstance(a, DeviceBuffer) else a for a in arguments])
+        for_one_thread(kernel)(*map(pointers_of, arguments))
 
     @override
     def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:

@@ -290,6 +290,27 @@ def test_launches_are_of_kernels_and_configurations_that_are_made_once(
     assert api.launches[-1][1] == (64, 256)  # the kernel steps on: 32 blocks for each of two multiprocessors
 
 
+def test_a_tuple_of_buffers_is_a_table_of_their_addresses(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    tables: list[Any] = []
+
+    def compiled(kernel: Any, signature: Any, cc: Any) -> Compiled:
+        asked.append(signature)
+        return Compiled("opstage_kernel", b"", Resources(1, 0, 0, 0, 0))
+
+    monkeypatch.setattr(driver_module, "compile_kernel", compiled)
+    api.core.launch = lambda stream, configuration, loaded, table, x: tables.append(np.array(table.array))
+    gpu = api.gpu()
+    buffers = tuple([gpu.upload(np.ones(n, np.float32)) for n in (1, 200, 3)])
+    used = gpu.used
+    for _ in range(2):
+        gpu.launch(lambda table, x: None, 1, 1, buffers, buffers[0])
+        assert gpu.used == used, "the table is held no longer than the launch takes"
+    assert set(asked) == {("float32**", "float32*")}
+    for table in tables:
+        assert list(table.view(np.int64)[:3]) == [int(buffer.handle.handle) for buffer in buffers]
+
+
 def test_a_kernel_that_does_not_compile_is_launched_by_nobody(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Compiled:
         raise UnsupportedError("the kernel exp(int32) did not compile")

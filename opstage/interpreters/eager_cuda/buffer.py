@@ -14,14 +14,18 @@ LARGEST = 2**31 - 1
 
 @final
 class Memory:
-    """Bytes of a device, given back when nobody holds them any more or when `free` is called, whichever is first."""
+    """Bytes of a device, given back when nobody holds them any more or when `free` is called, whichever is first.
 
-    __slots__ = ("device", "handle", "nbytes", "__weakref__")
+    job   what will write them and was put off; None: nothing
+    """
+
+    __slots__ = ("device", "handle", "nbytes", "job", "__weakref__")
 
     def __init__(self, device: Any, handle: Any, nbytes: int):
         self.device = device
         self.handle = handle
         self.nbytes = nbytes
+        self.job: Any = None
 
     def free(self) -> None:
         """Give the bytes back; a second time does nothing."""
@@ -60,10 +64,13 @@ class DeviceBuffer:
 
     @property
     def handle(self) -> Any:
-        """What the device calls this memory. Raises ProgramError once it was freed."""
-        if self.memory.handle is None:
+        """What the device calls this memory, of which nothing is put off. Raises ProgramError once it was freed."""
+        memory = self.memory
+        if memory.job is not None:
+            memory.device.flush()
+        if memory.handle is None:
             raise ProgramError(f"{self!r} was freed; a tensor of a finished run is read before the next one begins")
-        return self.memory.handle
+        return memory.handle
 
     def reshaped(self, shape: tuple[int, ...]) -> DeviceBuffer:
         """The same elements in another shape of as many, sharing the memory."""
@@ -71,4 +78,5 @@ class DeviceBuffer:
 
     def free(self) -> None:
         """Give the memory back now, for all who share it; a second time does nothing."""
+        self.memory.device.flush()  # which may read it
         self.memory.free()

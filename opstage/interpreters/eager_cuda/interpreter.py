@@ -73,6 +73,14 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
         self.device.raise_flagged()
 
     @override
+    def execute_each(
+        self, program: Callable[..., tuple[DeviceBuffer, ...]], refs: tuple[DeviceBuffer, ...], step: int = 0
+    ) -> tuple[DeviceBuffer, ...]:
+        results = super().execute_each(program, refs, step)
+        self.device.flush()  # while what fails can still leave everything as it was
+        return results
+
+    @override
     def trim(self) -> None:
         self.device.shrink()
 

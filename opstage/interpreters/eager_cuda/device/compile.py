@@ -136,9 +136,11 @@ def resources(log: str, ptx: str) -> Resources:
 def _numba_type(name: str) -> Any:
     from numba import types
 
-    plain = name.removesuffix("*")
+    plain = name.rstrip("*")
     type_ = getattr(types, plain)
-    return type_ if plain == name else types.CPointer(type_)
+    for _ in name[len(plain) :]:
+        type_ = types.CPointer(type_)
+    return type_
 
 
 @cache

@@ -172,6 +172,7 @@ class Gpu(Device):
     @override
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
         key = kernel, signature_of(arguments)
+        held = [self._addresses(a) if type(a) is tuple else a for a in arguments]
         try:
             self._enter()
             loaded = self._kernels.get(key)
@@ -181,11 +182,14 @@ class Gpu(Device):
             if configuration is None:
                 configuration = self._core.LaunchConfig(grid=blocks, block=threads)
                 self._configurations[blocks, threads] = configuration
-            given = [a.handle if type(a) is DeviceBuffer else a for a in arguments]
+            given = [a.handle if type(a) is DeviceBuffer else a for a in held]
             self._core.launch(self._stream, configuration, loaded, *given)
         except Exception as error:
             self._explain(error, f"the kernel {kernel.__name__} was started", at_op=True)
             raise
+
+    def _addresses(self, buffers: tuple[DeviceBuffer, ...]) -> DeviceBuffer:
+        return self.upload(np.array([int(buffer.handle.handle) for buffer in buffers], np.int64))
 
     def _load(self, kernel: Kernel, signature: Signature) -> Any:
         compiled = compile_kernel(kernel, signature, self.cc)

@@ -31,5 +31,10 @@ class Grid(NamedTuple):
         threads = max(lanes, self.threads)
         return min(-(-rows * lanes // threads), self.most_blocks), threads, lanes
 
+    def part(self, count: int) -> int:
+        """Elements of a row, of so many in all: one for each lane of a warp, or more, so that the blocks suffice."""
+        steps = -(-count // (self.most_blocks * self.threads))
+        return WARP * min(steps, self.longest // WARP)
+
 
 GRID = Grid()

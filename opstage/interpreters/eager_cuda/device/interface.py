@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ....ops.types import DType, TensorType
 from ....options import MatmulPrecision
 from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
+from .backlog import Backlog, Job
 from .grid import GRID, Grid
 from .watch import Require, Watched, range_error
 
@@ -40,6 +42,7 @@ class Device(ABC):
         self._flag: DeviceBuffer | None = None
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
         self._watched: list[Watched] = []
+        self._backlog = Backlog(self)
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -79,6 +82,8 @@ class Device(ABC):
 
     def shrink(self) -> int:
         """`trim`, once what only cycles of objects hold was let go, and what can be uploaded again was forgotten."""
+        with suppress(OutOfMemoryError):  # what waits waits on, where there is no room for it either
+            self.flush()
         gc.collect()
         self._numbers.clear()
         return self.trim()
@@ -106,7 +111,8 @@ class Device(ABC):
 
     @abstractmethod
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        """Run a kernel. Arguments are buffers, for which it gets pointers, and numbers, which have NumPy's types.
+        """Run a kernel. Arguments are buffers, for which it gets pointers, tuples of buffers of one dtype, for which it
+        gets a pointer to pointers, and numbers, which have NumPy's types.
 
         Raises OpstageError with the kernel's name where it does not compile.
         """
@@ -127,6 +133,40 @@ class Device(ABC):
         if rows:
             blocks, threads, lanes = self.grid.each_row(rows, extent)
             self.launch(kernel, blocks, threads, np.int32(rows), np.int32(lanes), *arguments)
+
+    def each_tensor(
+        self, kernel: Callable[..., None], tensors: Sequence[tuple[DeviceBuffer, ...]], *arguments: Any
+    ) -> None:
+        """Run `kernel(rows, lanes, part, table, buffers, *arguments)` on tensors, each with what goes with it.
+
+        The buffers of a tuple have one size, and all tuples as many; none is empty. A row of lanes goes through `part`
+        elements of one tensor. The table is the number of tensors, the first row of each, and the size of each.
+        """
+        sizes = [buffers[0].size for buffers in tensors]
+        part = self.grid.part(sum(sizes))
+        firsts, rows = [], 0
+        for size in sizes:
+            firsts.append(rows)
+            rows += -(-size // part)
+        buffers = tuple([buffer for each in tensors for buffer in each])
+        table = self.numbers(len(sizes), *firsts, *sizes)
+        self.each_row(kernel, rows, part, np.int32(part), table, buffers, *arguments)
+
+    def put_off(
+        self,
+        kernel: Callable[..., None],
+        results: tuple[DeviceBuffer, ...],
+        operands: tuple[DeviceBuffer, ...],
+        *arguments: Any,
+    ) -> None:
+        """Have `each_tensor` compute results from operands of their size, together with others for which the same is
+        asked before anybody reads one of them."""
+        if results[0].size:
+            self._backlog.add(Job(kernel, results, operands, arguments, self.op, self.region))
+
+    def flush(self) -> None:
+        """Launch what was put off."""
+        self._backlog.launch()
 
     @abstractmethod
     def product(
@@ -161,7 +201,8 @@ class Device(ABC):
         return len(self._watched)
 
     def raise_flagged(self) -> None:
-        """Raise RangeError if an index was out of range in anything asked for so far."""
+        """Raise RangeError if an index was out of range in anything asked for so far, none of which waits any more."""
+        self.flush()
         if not self._watched:
             return
         number = int(self.download(self.flag)[0])

@@ -1,6 +1,7 @@
 """What a launch's arguments say of the kernel that it needs: a type for each, by name.
 
-A buffer is a pointer, `float32*`, a number of NumPy's its dtype, `int32`. A kernel is compiled once for each signature.
+A buffer is a pointer, `float32*`, a tuple of buffers a pointer to pointers, `float32**`, a number of NumPy's its dtype,
+`int32`. A kernel is compiled once for each signature.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ _NUMBERS = {t: np.dtype(t).name for t in (np.float32, np.int32, np.int64, np.uin
 
 
 def signature_of(arguments: tuple[Any, ...]) -> Signature:
-    """The type of each argument of a launch: buffers, and numbers that have NumPy's types."""
-    return tuple([_POINTERS[a.dtype] if type(a) is DeviceBuffer else _NUMBERS[type(a)] for a in arguments])
+    """The type of each argument of a launch: buffers, tuples of them, and numbers that have NumPy's types."""
+    return tuple([_POINTERS[a.dtype] if type(a) is DeviceBuffer else _other(a) for a in arguments])
+
+
+def _other(argument: Any) -> str:
+    return f"{_POINTERS[argument[0].dtype]}*" if type(argument) is tuple else _NUMBERS[type(argument)]
 
 
 def show(kernel: Kernel, signature: Signature) -> str:

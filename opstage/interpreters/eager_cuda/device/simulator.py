@@ -61,7 +61,7 @@ class Simulator(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        given = [elements_of(a) if isinstance(a, DeviceBuffer) else a for a in arguments]
+        given = [pointers_of(a) for a in arguments]
         with np.errstate(all="ignore"):
             _compiled(kernel)[blocks, threads](*given)
 
@@ -85,6 +85,13 @@ class Simulator(Device):
     @override
     def synchronize(self) -> None:
         pass
+
+
+def pointers_of(argument: Any) -> Any:
+    """What a kernel gets for an argument of a launch, where memory is bytes of the host."""
+    if isinstance(argument, DeviceBuffer):
+        return elements_of(argument)
+    return tuple(map(elements_of, argument)) if type(argument) is tuple else argument
 
 
 def elements_of(buffer: DeviceBuffer) -> npt.NDArray[Any]:

@@ -1,11 +1,14 @@
-"""Kernels: optimizer updates, each in one pass over a parameter, its gradient and its state.
+"""Kernels: optimizer updates, each in one pass over parameters, their gradients and their state.
 
-Learning rates and bias corrections are read on the device, so nothing waits for them. Muon's time goes into matrix
-products, so its decomposition serves.
+Updates are put off, and one launch does those of all parameters of a step. Their pointers stand in a table on the
+device: as parameters of the kernel they would be some hundred, each read by comparing its number with all others, and
+every number of tensors would be a kernel of its own. Learning rates and bias corrections are read on the device too, so
+nothing waits for them. Muon's time goes into matrix products, so its decomposition serves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,100 +25,141 @@ from ....ops.catalogue.update import (
 from ....ops.primitive import Primitive
 from ...scalar import update as formulas
 from ..buffer import DeviceBuffer
+from ..counting import quotient, remainder, steps
 from ..device.interface import Device
 from ..language import cuda, device_function, sqrt
-from .launches import Entry, Kernel, Types
+from .launches import Entry, Kernel, Types, called
 
 ZERO, ONE = np.float32(0), np.float32(1)
+FIRST = np.int32(0)
 
 _decayed = device_function(formulas.decayed())
 _sgd = device_function(formulas.sgd())
-_momentum = device_function(formulas.momentum())
-_nesterov = device_function(formulas.nesterov())
-_adagrad = device_function(formulas.adagrad(sqrt))
 _rmsprop = device_function(formulas.rmsprop(sqrt))
 _adadelta = device_function(formulas.adadelta(sqrt))
 _adam = device_function(formulas.adam(sqrt))
 
-# In all of them p, g and the state are read and their new values written; `decay` is the weight decay, 0 for none.
+
+@device_function
+def _slope(p: Any, g: Any, decay: Any) -> Any:
+    """The gradient, with the weight decay in it unless that is 0."""
+    return _decayed(p, g, decay) if decay != ZERO else g
 
 
-def sgd_kernel(count: Any, new_p: Any, p: Any, g: Any, lr: Any, decay: Any) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        new_p[i] = _sgd(p[i], _decayed(p[i], g[i], decay) if decay != ZERO else g[i], lr[0])
+@device_function
+def _part(row: Any, part: Any, table: Any) -> Any:
+    """Which of the tensors a row is part of, and where in that it begins and ends.
+
+    Their number is read for each row, so that the compiler makes no second loop of other rounding for one tensor alone.
+    """
+    count = table[0]
+    tensor, above = FIRST, count
+    while above - tensor > 1:
+        middle = (tensor + above) >> 1
+        if table[1 + middle] <= row:
+            tensor = middle
+        else:
+            above = middle
+    begin = (row - table[1 + tensor]) * part
+    end, size = begin + part, table[1 + count + tensor]
+    return tensor, begin, end if end < size else size
 
 
-def momentum_kernel(
-    count: Any, new_p: Any, new_velocity: Any, p: Any, g: Any, velocity: Any, lr: Any, decay: Any, rate: Any
-) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_velocity[i] = _momentum(p[i], slope, velocity[i], lr[0], rate)
+# Kernels of `device.each_tensor`. The buffers of a tensor are its new value and state, then p, g and the old state.
 
 
-def nesterov_kernel(
-    count: Any, new_p: Any, new_velocity: Any, p: Any, g: Any, velocity: Any, lr: Any, decay: Any, rate: Any
-) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_velocity[i] = _nesterov(p[i], slope, velocity[i], lr[0], rate)
+def sgd_kernel(rows: Any, lanes: Any, part: Any, table: Any, buffers: Any, lr: Any, decay: Any) -> None:
+    rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        tensor, begin, end = _part(row, part, table)
+        at = 3 * tensor
+        new_p, p, g = buffers[at], buffers[at + 1], buffers[at + 2]
+        for i in steps(begin + lane, end, lanes):
+            new_p[i] = _sgd(p[i], _slope(p[i], g[i], decay), rate)
 
 
-def adagrad_kernel(
-    count: Any, new_p: Any, new_total: Any, p: Any, g: Any, total: Any, lr: Any, decay: Any, eps: Any
-) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_total[i] = _adagrad(p[i], slope, total[i], lr[0], eps)
+def _kernel_of(name: str, step: Callable[..., Any]) -> Kernel:
+    """Of an update with one state and one number besides the rate."""
+
+    def kernel(
+        rows: Any,
+        lanes: Any,
+        part: Any,
+        table: Any,
+        buffers: Any,
+        lr: Any,
+        decay: Any,
+        number: Any,
+    ) -> None:
+        rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
+        for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+            tensor, begin, end = _part(row, part, table)
+            at = 5 * tensor
+            new_p, new_state = buffers[at], buffers[at + 1]
+            p, g, state = buffers[at + 2], buffers[at + 3], buffers[at + 4]
+            for i in steps(begin + lane, end, lanes):
+                new_p[i], new_state[i] = step(p[i], _slope(p[i], g[i], decay), state[i], rate, number)
+
+    return called(name, kernel)  # type: ignore[no-any-return]
+
+
+momentum_kernel = _kernel_of("momentum_kernel", device_function(formulas.momentum()))
+nesterov_kernel = _kernel_of("nesterov_kernel", device_function(formulas.nesterov()))
+adagrad_kernel = _kernel_of("adagrad_kernel", device_function(formulas.adagrad(sqrt)))
 
 
 def rmsprop_kernel(
-    count: Any,
-    new_p: Any,
-    new_square: Any,
-    p: Any,
-    g: Any,
-    square: Any,
+    rows: Any,
+    lanes: Any,
+    part: Any,
+    table: Any,
+    buffers: Any,
     lr: Any,
     decay: Any,
-    rate: Any,
+    alpha: Any,
     rest: Any,
     eps: Any,
 ) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_square[i] = _rmsprop(p[i], slope, square[i], lr[0], rate, rest, eps)
+    rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        tensor, begin, end = _part(row, part, table)
+        at = 5 * tensor
+        new_p, new_square = buffers[at], buffers[at + 1]
+        p, g, square = buffers[at + 2], buffers[at + 3], buffers[at + 4]
+        for i in steps(begin + lane, end, lanes):
+            slope = _slope(p[i], g[i], decay)
+            new_p[i], new_square[i] = _rmsprop(p[i], slope, square[i], rate, alpha, rest, eps)
 
 
 def adadelta_kernel(
-    count: Any,
-    new_p: Any,
-    new_square: Any,
-    new_delta: Any,
-    p: Any,
-    g: Any,
-    square: Any,
-    delta: Any,
+    rows: Any,
+    lanes: Any,
+    part: Any,
+    table: Any,
+    buffers: Any,
     lr: Any,
     decay: Any,
-    rate: Any,
+    rho: Any,
     rest: Any,
     eps: Any,
 ) -> None:
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_square[i], new_delta[i] = _adadelta(p[i], slope, square[i], delta[i], lr[0], rate, rest, eps)
+    rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        tensor, begin, end = _part(row, part, table)
+        at = 7 * tensor
+        new_p, new_square, new_delta = buffers[at], buffers[at + 1], buffers[at + 2]
+        p, g, square, delta = buffers[at + 3], buffers[at + 4], buffers[at + 5], buffers[at + 6]
+        for i in steps(begin + lane, end, lanes):
+            slope = _slope(p[i], g[i], decay)
+            new_p[i], new_square[i], new_delta[i] = _adadelta(p[i], slope, square[i], delta[i], rate, rho, rest, eps)
 
 
 def adam_kernel(
-    count: Any,
-    new_p: Any,
-    new_m: Any,
-    new_v: Any,
-    p: Any,
-    g: Any,
-    m: Any,
-    v: Any,
+    rows: Any,
+    lanes: Any,
+    part: Any,
+    table: Any,
+    buffers: Any,
     lr: Any,
     c1: Any,
     c2: Any,
@@ -131,14 +175,22 @@ def adam_kernel(
     root = sqrt(c2[0])
     rate, floor = lr[0] * root / c1[0], root * eps
     shrink = ONE - lr[0] * shrinkage if shrinkage != ZERO else ONE
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        slope = _decayed(p[i], g[i], decay) if decay != ZERO else g[i]
-        new_p[i], new_m[i], new_v[i] = _adam(p[i], slope, m[i], v[i], shrink, rate, floor, beta1, a1, beta2, a2)
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        tensor, begin, end = _part(row, part, table)
+        at = 7 * tensor
+        new_p, new_m, new_v = buffers[at], buffers[at + 1], buffers[at + 2]
+        p, g, m, v = buffers[at + 3], buffers[at + 4], buffers[at + 5], buffers[at + 6]
+        for i in steps(begin + lane, end, lanes):
+            slope = _slope(p[i], g[i], decay)
+            new_p[i], new_m[i], new_v[i] = _adam(p[i], slope, m[i], v[i], shrink, rate, floor, beta1, a1, beta2, a2)
 
 
 def _updated(device: Device, kernel: Kernel, types: Types, operands: Any, *numbers: float) -> tuple[DeviceBuffer, ...]:
+    """New values and state of p, g, the state and scalars."""
     new = tuple(map(device.empty, types))
-    device.each(kernel, new[0].size, *new, *operands, *map(np.float32, map(float, numbers)))
+    scalars = 1 + len(new)
+    device.put_off(kernel, new, operands[:scalars], *operands[scalars:], *map(np.float32, map(float, numbers)))
     return new
 
 

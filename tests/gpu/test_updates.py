@@ -1,0 +1,18 @@
+"""Updates of many parameters at once, on a GPU: also of so many elements that a thread goes through several."""
+
+from __future__ import annotations
+
+import pytest
+
+import opstage
+from opstage.training import optim
+from tests.cuda.test_updates import *  # noqa: F403  # pytest runs what stands here
+from tests.cuda.test_updates import CUDA, OPTIMIZERS, operands, same_bits, scalars, updates
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_great_and_small_ones(optimizer: optim.Optimizer) -> None:
+    each = operands(optimizer, [(5, 7), (3000, 1000), (1,), (2**22 + 1,), *[(n,) for n in range(1, 200)], (1000, 1001)])
+    given = scalars(optimizer)
+    alone = [opstage.run(updates(optimizer), given, [one], options=CUDA)[0] for one in each]
+    same_bits(opstage.run(updates(optimizer), given, each, options=CUDA), alone)
