@@ -26,7 +26,30 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
     def one() -> float:
         return float(trainer.advance(optimizer, state, *batch).loss)
 
-    return one
+    return done(one, options)
+
+
+def done(one: Callable[[], float], options: Options) -> Callable[[], float]:
+    """`one`, which returns once the device has nothing left to do."""
+    if options.device == "cpu":
+        return one
+    from opstage.interpreters.eager_cuda.device import find_device
+
+    device = find_device()
+
+    def waited() -> float:
+        value = one()
+        device.synchronize()
+        return value
+
+    return waited
+
+
+def peak_of_gpu() -> int:
+    """Bytes of tensors that the device held at most."""
+    from opstage.interpreters.eager_cuda.device import find_device
+
+    return find_device().peak
 
 
 def _weights(rng: np.random.Generator, *shape: int) -> Any:
@@ -138,4 +161,4 @@ def _chain(w: Chain, options: Options) -> Callable[[], float]:
         value, _ = opstage.value_and_grad(program, weight, x, wrt=(0, 1), options=options)
         return float(value)
 
-    return one
+    return done(one, options)

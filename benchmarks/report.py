@@ -140,7 +140,13 @@ def markdown(record: Record) -> str:
             ["cold_first_step_s", "warm_first_step_s"],
             _first_steps,
         ),
-        ("Megabytes at the peak, beyond what the imports take:", ["working_bytes"], _memory),
+        (
+            "Megabytes of the GPU's memory at the peak:"
+            if "gpu" in record
+            else "Megabytes at the peak, beyond what the imports take:",
+            ["working_bytes"],
+            _memory,
+        ),
     ):
         entries = record["workloads"].values()
         if any(figure(entry, side, name) is not None for entry in entries for side in SIDES for name in names):
@@ -150,9 +156,10 @@ def markdown(record: Record) -> str:
 
 def _about(record: Record) -> str:
     about, packages = record["machine"], record["machine"]["packages"]
+    gpu = f"{record['gpu']}, products in {record['precision']}; beside it " if "gpu" in record else ""
     versions = ", ".join(f"{name} {number}" for name, number in packages.items() if number)
     return (
-        f"Measured on {about['processor']}, {about['cores']} cores, with {versions}; "
+        f"Measured on {gpu}{about['processor']}, {about['cores']} cores, with {versions}; "
         f"rounds: {record['rounds']}, each of {record['seconds_per_round']:g} s."
     )
 

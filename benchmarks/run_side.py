@@ -2,7 +2,7 @@
 
 The time to the first step counts from `started`, the wall clock when the process was asked for, so it holds the start
 of Python and all imports. Memory is the high-water mark of what is resident, and what was resident once the side was
-imported, before it made anything.
+imported, before it made anything. On a GPU it is the most of the GPU's memory that the side has asked for at a time.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ from typing import Any
 LEAST_STEPS = 5
 
 
-def main(side: str, name: str, seconds: float, started: float) -> dict[str, Any] | None:
+def main(
+    side: str, name: str, seconds: float, started: float, device: str = "cpu", precision: str = "fp32"
+) -> dict[str, Any] | None:
     """Figures of the steps of `seconds` seconds; with 0 of the first step alone. None if the side has no such step."""
-    from benchmarks.workloads import WORKLOADS
+    from benchmarks.workloads import ON_GPU
 
-    make = import_module(f"benchmarks.sides.{side}").step
+    module = import_module(f"benchmarks.sides.{side}")
     imported = resident("VmRSS")
-    one = make(WORKLOADS[name])
+    one = module.step(ON_GPU[name], device, precision)
     if one is None:
         return None
     losses = [one()]
     first = time.time() - started
     taken = _timed(one, losses, seconds) if seconds else []
+    peak = resident("VmHWM")
+    if device == "cuda":
+        peak, imported = module.peak_of_gpu(), 0
     return {
         "median_ms": 1e3 * statistics.median(taken) if taken else None,
         "best_ms": 1e3 * min(taken) if taken else None,
         "steps": len(taken),
         "first_step_s": first,
-        "peak_bytes": resident("VmHWM"),
+        "peak_bytes": peak,
         "imported_bytes": imported,
         "losses": [losses[0], losses[-1]],
     }
@@ -70,4 +75,4 @@ def resident(what: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:])))

@@ -93,3 +93,8 @@ WORKLOADS: dict[str, Any] = {
     "chain-1000": Chain(1000),
     "chain-16000": Chain(16000),
 }
+ON_GPU: dict[str, Any] = {
+    **WORKLOADS,
+    "gpt2-s": Gpt(layers=12, heads=12, width=768, length=1024, batch=8, vocabulary=50257),
+}
+"""What a GPU is measured by: the same, and one that fills it."""

@@ -14,14 +14,19 @@ import numpy as np
 
 from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
 
+PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32"}
 
-def step(workload: Any) -> Callable[[], float] | None:
+
+def step(workload: Any, device: str = "cpu", precision: str = "fp32") -> Callable[[], float] | None:
     if isinstance(workload, Chain):
         return None  # jit of an unrolled chain takes minutes
+    if device == "cuda":
+        jax.config.update("jax_default_matmul_precision", PRECISIONS[precision])
     loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt}[type(workload)](workload)
-    batch = [jnp.asarray(a) for a in workload.data()]
+    arrays = list(workload.data())
     if isinstance(workload, Cnn):
-        batch[0] = jnp.transpose(batch[0], (0, 2, 3, 1))
+        arrays[0] = np.ascontiguousarray(np.transpose(arrays[0], (0, 2, 3, 1)))
+    batch = [jnp.asarray(a) for a in arrays]
     zeros = partial(jax.tree.map, jnp.zeros_like)
     state = [params, zeros(params), zeros(params), jnp.zeros(())]
 
@@ -31,7 +36,16 @@ def step(workload: Any) -> Callable[[], float] | None:
         value, *state[:] = update(*state, *batch)
         return float(value)
 
-    return one
+    def one_on_gpu() -> float:
+        value, *state[:] = jax.block_until_ready(update(*state, *jax.device_put(arrays)))
+        return float(value)
+
+    return one if device == "cpu" else one_on_gpu
+
+
+def peak_of_gpu() -> int:
+    """Bytes of arrays that the GPU held at most."""
+    return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
 
 
 def adamw_step(loss: Callable[..., Any]) -> Callable[..., Any]:

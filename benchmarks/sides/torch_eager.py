@@ -13,11 +13,14 @@ from torch.nn import functional
 from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
 
 
-def step(workload: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[], float]:
+def step(
+    workload: Any, device: str = "cpu", precision: str = "fp32", wrap: Callable[[Any], Any] = lambda f: f
+) -> Callable[[], float]:
     torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if isinstance(workload, Chain):
-        return _chain(workload)
-    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer}[type(workload)](workload)
+        return _chain(workload, device)
+    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer}[type(workload)](workload).to(device)
     x, y = (torch.from_numpy(a) for a in workload.data())
     if isinstance(workload, Cnn):
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -27,15 +30,23 @@ def step(workload: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[]
         return functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
     compute = wrap(loss_of)
+    if device == "cuda":
+        x, y = x.pin_memory(), y.pin_memory()
 
     def one() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = compute(x, y)
+        batch = (x, y) if device == "cpu" else (x.to(device, non_blocking=True), y.to(device, non_blocking=True))
+        loss = compute(*batch)
         loss.backward()
         optimizer.step()
-        return float(loss.detach())
+        return float(loss.detach())  # on a GPU it waits for all that was asked for
 
     return one
+
+
+def peak_of_gpu() -> int:
+    """Bytes of tensors that the GPU held at most."""
+    return int(torch.cuda.max_memory_allocated())
 
 
 def _mlp(w: Mlp) -> nn.Module:
@@ -95,11 +106,11 @@ def transformer(w: Gpt) -> nn.Module:
     return _Transformer(w)
 
 
-def _chain(w: Chain) -> Callable[[], float]:
+def _chain(w: Chain, device: str) -> Callable[[], float]:
     (data,) = w.data()
-    x = torch.from_numpy(data).requires_grad_()
-    weight = torch.full((4,), 0.9, requires_grad=True)
-    seed = torch.ones(4)
+    x = torch.from_numpy(data).to(device).requires_grad_()
+    weight = torch.full((4,), 0.9, requires_grad=True, device=device)
+    seed = torch.ones(4, device=device)
 
     def one() -> float:
         out = x

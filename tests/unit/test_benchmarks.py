@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarks import against_peers, page, programs, recording, report, run_sid
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
-from benchmarks.workloads import WORKLOADS, Chain, Cnn, Gpt, Mlp
+from benchmarks.workloads import ON_GPU, WORKLOADS, Chain, Cnn, Gpt, Mlp
 from tests.docs.blocks import ROOT
 
 
@@ -113,6 +114,30 @@ def test_one_step_of_a_side() -> None:
     assert figures["losses"][0] == figures["losses"][1] == pytest.approx(2.4055, abs=1e-3)
 
 
+def test_a_record_of_a_gpu_is_kept_under_its_name(tmp_path: Path) -> None:
+    """The times are of the same sides; the page says whose memory it is."""
+    against_peers.keep({**RECORD, "gpu": "NVIDIA H200", "precision": "tf32"}, tmp_path)
+    names = [f"nvidia-h200-tf32.{suffix}" for suffix in ("json", "md", "svg")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    text = (tmp_path / names[1]).read_text()
+    assert text.startswith(
+        "# Training steps on NVIDIA H200, tf32\n\nMeasured on NVIDIA H200, products in tf32; beside it"
+    )
+    assert "Megabytes of the GPU's memory at the peak:" in text and "| `mlp-s` | 2.00 |" in text
+
+
+def test_a_gpu_has_a_workload_that_fills_it() -> None:
+    given = parser().parse_args(["against_peers", "--device", "cuda"])
+    assert against_peers.workloads_of(given) == [*WORKLOADS, "gpt2-s"]
+    gpt = ON_GPU["gpt2-s"]
+    assert (gpt.layers, gpt.heads, gpt.width, gpt.length, gpt.batch) == (12, 12, 768, 1024, 8)
+
+
+def test_a_precision_is_of_a_gpu() -> None:
+    with pytest.raises(SystemExit, match="--precision tf32 needs --device cuda"):
+        against_peers.main(parser().parse_args(["against_peers", "--precision", "tf32"]))
+
+
 # What is run ----------------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +152,7 @@ def test_options_choose_a_part() -> None:
     assert given.workloads == ["cnn", "gpt"] and given.sides == ["opstage_compiled", "torch_eager"]
     assert (given.rounds, given.seconds, given.keep, given.no_cold) == (2, 0.5, False, False)
     whole = parser().parse_args(["against_peers"])
-    assert whole.workloads == list(WORKLOADS) and whole.sides == list(report.SIDES)
+    assert against_peers.workloads_of(whole) == list(WORKLOADS) and whole.sides == list(report.SIDES)
     assert all(parser().parse_args([name]).name == name for name in MEASUREMENTS)
 
 
