@@ -119,3 +119,13 @@ def test_an_interpreter_keeps_its_device() -> None:
     refs = [interpreter.put(value) for value in values]
     back = unflatten(structure, [interpreter.get(ref) for ref in refs])
     assert [(a.shape, a.dtype) for a in back] == [((2, 3), np.float32), ((3,), np.int64)]
+
+
+def test_the_last_of_several_nan_takes_the_gradient_of_a_maximum() -> None:
+    x = np.array([[1, np.nan, np.nan, 2, np.nan, 3, np.nan, np.nan]], np.float32)
+    found = [
+        opstage.value_and_grad(lambda ops, x: ops.sum(ops.max_pool(x, kernel=4)), x, options=options)[1]
+        for options in (CUDA, Options())
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], [[0, 0, 1, 0, 0, 0, 0, 1]])

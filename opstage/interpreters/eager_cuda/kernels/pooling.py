@@ -35,7 +35,7 @@ def max_pool_kernel(rank: int) -> Kernel:
     begins, greatest = window_begins(rank), over_cells(rank, _greater)
 
     def max_pool(count: Any, out: Any, index: Any, x: Any, w: Any, places: Any, plane: Any) -> None:
-        """The maximum of each window and where it is in its channel's plane; the first one, nan before all numbers."""
+        """The maximum of each window and where it is in its channel's plane; the first one, but the last nan."""
         for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
             channel = quotient(t, places)
             start, data = begins(t - channel * places, w), (x, channel * plane)
@@ -48,7 +48,7 @@ def max_pool_kernel(rank: int) -> Kernel:
 def _greater(state: Any, at: Any, cell: Any, begins: Any, w: Any, data: Any) -> Any:
     (best, where), (x, first) = state, data
     value = x[first + at]
-    if where == OUTSIDE or value > best or (value != value and best == best):
+    if where == OUTSIDE or value > best or value != value:  # the last of several nan, as on the CPU
         return value, at
     return best, where
 
