@@ -38,8 +38,9 @@ cuda-compile: $(COMPILE_STAMP)  ## compile every CUDA kernel to machine code of 
 gpu: $(DEVELOP_STAMP)  ## run the tests that need a GPU and report what it does; says so where there is none
 	@if $(BIN)/python -m tests.gpu.here; then \
 	  $(BIN)/python -m pip install --quiet --editable '.[test,lint,cuda]' && \
-	  $(BIN)/python -m pytest -q tests/gpu $(ARGS) && \
-	  $(BIN)/python -m tests.gpu.report; \
+	  $(BIN)/python -m pytest -q -rs tests/gpu $(ARGS) && \
+	  $(BIN)/python -m tests.gpu.report && \
+	  $(BIN)/python -m tests.gpu.steps; \
 	fi
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict

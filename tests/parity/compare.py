@@ -46,13 +46,20 @@ def cotangents(twin: Twin, case: Case, values: list[Any], dtype: str) -> list[An
 
 
 def on_torch(
-    twin: Twin, case: Case, args: tuple[Any, ...], dtype: str, computed_in: Any = None
+    twin: Twin, case: Case, args: tuple[Any, ...], dtype: str, computed_in: Any = None, device: str = "cpu"
 ) -> tuple[Outcome, list[Any]]:
     """PyTorch's outcome, and the cotangents pulled back: numbers of `dtype`, whatever dtype `args` are computed in."""
+    with torch.device(device):  # for what a twin makes
+        return _on_torch(twin, case, args, dtype, dtype if computed_in is None else computed_in, device)
+
+
+def _on_torch(
+    twin: Twin, case: Case, args: tuple[Any, ...], dtype: str, given: Any, device: str
+) -> tuple[Outcome, list[Any]]:
     inputs: list[torch.Tensor] = []
 
     def tensor(array: Any) -> torch.Tensor:
-        made = torch.from_numpy(np.array(array))
+        made = torch.from_numpy(np.array(array)).to(device)
         if made.is_floating_point():
             made.requires_grad_(not twin.gradient)
             inputs.append(made)
@@ -60,10 +67,11 @@ def on_torch(
 
     tensors = optree.tree_map(tensor, args)
     outputs = optree.tree_leaves(twin.torch(*tensors, **case.static))
-    values = [out.detach().numpy() for out in outputs]
+    values = [out.detach().cpu().numpy() for out in outputs]
     seeds = cotangents(twin, case, values, dtype)
-    given = dtype if computed_in is None else computed_in
-    pulled = [(out, torch.from_numpy(seed.astype(given))) for out, seed in zip(outputs, seeds) if seed is not None]
+    pulled = [
+        (out, torch.from_numpy(seed.astype(given)).to(device)) for out, seed in zip(outputs, seeds) if seed is not None
+    ]
     if twin.gradient or not pulled or not inputs:
         return Outcome(values, [], []), [None] * len(outputs)
     reached = [(out, seed) for out, seed in pulled if out.requires_grad]
@@ -72,7 +80,7 @@ def on_torch(
         found = torch.autograd.grad(
             [out for out, _ in reached], inputs, [seed for _, seed in reached], allow_unused=True
         )
-    gradients = [np.zeros(x.shape, given) if g is None else g.numpy() for x, g in zip(inputs, found)]
+    gradients = [np.zeros(x.shape, given) if g is None else g.cpu().numpy() for x, g in zip(inputs, found)]
     return Outcome(values, gradients, values), seeds
 
 

@@ -224,7 +224,8 @@ def _vae(config: vae.Config) -> Callable[..., Tensor]:
     def loss(params: Any, state: Any, x: Tensor) -> Tensor:
         h = dense(params["encoder"], x.flatten(1))
         mean, log_variance = _linear(params["mean"], h), _linear(params["log_variance"], h)
-        z = mean + torch.exp(0.5 * log_variance) * _draws(state["step"], tuple(mean.shape), str(x.dtype)[6:])
+        draws = _draws(state["step"], tuple(mean.shape), str(x.dtype)[6:]).to(x.device)
+        z = mean + torch.exp(0.5 * log_variance) * draws
         made = _linear(params["pixels"], dense(params["decoder"], z))
         noise = torch.distributions.Normal(made, torch.exp(0.5 * params["noise"]))
         code = torch.distributions.Normal(mean, torch.exp(0.5 * log_variance))

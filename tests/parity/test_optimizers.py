@@ -40,9 +40,11 @@ def loss_in_torch(params: Any, x: Any, y: Any) -> Any:
     return torch.nn.functional.mse_loss(torch.nn.functional.linear(h, params["w2"]), y)
 
 
-def on_opstage(optimizer: Any, dtype: str, names: tuple[str, ...], clip: Any = None) -> tuple[list[float], Any]:
+def on_opstage(
+    optimizer: Any, dtype: str, names: tuple[str, ...], clip: Any = None, device: Any = "cpu"
+) -> tuple[list[float], Any]:
     params, x, y = start(names, dtype)
-    trainer = opstage.scalar_trainer(loss, params, options=Options(dtype=dtype), clip=clip)
+    trainer = opstage.scalar_trainer(loss, params, options=Options(dtype=dtype, device=device), clip=clip)
     state, losses = trainer.init_optim(optimizer), []
     for _ in range(STEPS):
         result = trainer.train_step(optimizer, state, x, y)
@@ -59,16 +61,18 @@ def on_torch(
     scheduled: Any = None,
     clip: Any = None,
     rates: list[float] | None = None,
+    device: str = "cpu",
 ) -> tuple[list[float], Any]:
     """Losses on the way and parameters at the end; `rates` is told the learning rate of every step."""
-    arrays, x, y = start(names, dtype)
-    params = {name: torch.nn.Parameter(torch.from_numpy(array)) for name, array in arrays.items()}
+    arrays, *batch = start(names, dtype)
+    params = {name: torch.nn.Parameter(torch.from_numpy(array).to(device)) for name, array in arrays.items()}
+    x, y = (torch.from_numpy(array).to(device) for array in batch)
     optimizer = make(list(params.values()))
     scheduler = scheduled(optimizer) if scheduled is not None else None
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        value = loss_in_torch(params, torch.from_numpy(x), torch.from_numpy(y))
+        value = loss_in_torch(params, x, y)
         value.backward()
         if clip is not None:
             clip(list(params.values()))
@@ -78,7 +82,7 @@ def on_torch(
         if scheduler is not None:
             scheduler.step()
         losses.append(value.item())
-    return losses, {name: p.detach().numpy() for name, p in params.items()}
+    return losses, {name: p.detach().cpu().numpy() for name, p in params.items()}
 
 
 def assert_same(ours: tuple[list[float], Any], theirs: tuple[list[float], Any], dtype: str) -> None:
@@ -134,16 +138,20 @@ OPTIMIZERS: dict[str, tuple[Any, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizer(name: str, dtype: str) -> None:
+def compare_optimizer(name: str, dtype: str, device: str, torch_device: str) -> None:
     """Muon takes matrices alone, and is compared without PyTorch's rounding to bfloat16."""
     ours, theirs = OPTIMIZERS[name]
     matrices = name.startswith("muon")
     names = ("w1", "w2") if matrices else tuple(SHAPES)
     with in_its_own_dtype() if matrices else contextlib.nullcontext():
-        expected = on_torch(theirs, dtype, names)
-    assert_same(on_opstage(ours, dtype, names), expected, dtype)
+        expected = on_torch(theirs, dtype, names, device=torch_device)
+    assert_same(on_opstage(ours, dtype, names, device=device), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer(name: str, dtype: str) -> None:
+    compare_optimizer(name, dtype, "cpu", "cpu")
 
 
 SCHEDULES: dict[str, tuple[Any, Callable[..., Any]]] = {
@@ -211,9 +219,13 @@ CLIPS: dict[str, tuple[Any, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CLIPS)
-def test_clipping(name: str) -> None:
+def compare_clipping(name: str, dtype: str, device: str, torch_device: str) -> None:
     ours, theirs = CLIPS[name]
     names = tuple(SHAPES)
-    expected = on_torch(lambda p: torch_optim.SGD(p, 0.1, momentum=0.9), "float64", names, clip=theirs)
-    assert_same(on_opstage(optim.momentum(0.1), "float64", names, clip=ours), expected, "float64")
+    expected = on_torch(lambda p: torch_optim.SGD(p, 0.1, momentum=0.9), dtype, names, clip=theirs, device=torch_device)
+    assert_same(on_opstage(optim.momentum(0.1), dtype, names, clip=ours, device=device), expected, dtype)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_clipping(name: str) -> None:
+    compare_clipping(name, "float64", "cpu", "cpu")

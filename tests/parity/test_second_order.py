@@ -51,27 +51,30 @@ def test_every_op_named_is_compared() -> None:
     assert {twin.op for twin, _ in CASES} == set(SMOOTH)
 
 
-@pytest.mark.parametrize("twin, case", CASES, ids=[f"{twin.op}-{case.name}" for twin, case in CASES])
-def test_hessian_vector_product(twin: Twin, case: Case) -> None:
-    """Of Σ w·f(x)², which has a second derivative where f is linear too."""
-    args = operands(twin, case, "float64")
+def hessian_vector_products(twin: Twin, case: Case, options: Options, torch_device: str) -> tuple[list[Any], list[Any]]:
+    """Of Σ w·f(x)², which has a second derivative where f is linear too: ours, and PyTorch's in float64."""
+    args = operands(twin, case, options.dtype)
     rng = np.random.default_rng([SEED, zlib.crc32(f"{twin.op}-{case.name}".encode())])
-    v = optree.tree_map(lambda x: rng.standard_normal(x.shape) if is_float(x) else None, args)
+    v = optree.tree_map(lambda x: rng.standard_normal(x.shape).astype(options.dtype) if is_float(x) else None, args)
     weights: list[Any] = []
 
+    def tensor(array: Any) -> torch.Tensor:
+        array = np.array(array)
+        return torch.from_numpy(array.astype(np.float64) if is_float(array) else array).to(torch_device)
+
     leaves, structure = optree.tree_flatten(args)
-    floats = [torch.from_numpy(np.array(x)) for x in leaves if is_float(x)]
-    directions = [torch.from_numpy(np.array(x)) for x in optree.tree_leaves(v)]
+    floats = [tensor(x) for x in leaves if is_float(x)]
+    directions = [tensor(x) for x in optree.tree_leaves(v)]
 
     def on_torch(*tensors: torch.Tensor) -> torch.Tensor:
         given = iter(tensors)
-        whole = [next(given) if is_float(x) else torch.from_numpy(x) for x in leaves]
+        whole = [next(given) if is_float(x) else tensor(x) for x in leaves]
         outputs = optree.tree_leaves(twin.torch(*optree.tree_unflatten(structure, whole), **case.static))
         weights[:] = [np.random.default_rng(i).standard_normal(out.shape) for i, out in enumerate(outputs)]
-        terms = [(torch.from_numpy(np.asarray(w)) * out * out).sum() for w, out in zip(weights, outputs)]
-        return torch.stack(terms).sum()
+        weights[:] = [np.asarray(w, options.dtype) for w in weights]
+        return torch.stack([(tensor(w) * out * out).sum() for w, out in zip(weights, outputs)]).sum()
 
-    with sdpa_kernel(SDPBackend.MATH):  # the one with a second derivative
+    with sdpa_kernel(SDPBackend.MATH), torch.device(torch_device):  # the one with a second derivative
         _, expected = torch.autograd.functional.hvp(on_torch, tuple(floats), tuple(directions))
 
     def program(ops: Any, *refs: Any) -> Any:
@@ -80,7 +83,12 @@ def test_hessian_vector_product(twin: Twin, case: Case) -> None:
             total = ops.add(total, ops.sum(ops.mul(ops.const(w), ops.mul(out, out))))
         return total
 
-    actual = optree.tree_leaves(opstage.hvp(program, args, v, options=Options(dtype="float64")))
+    actual = optree.tree_leaves(opstage.hvp(program, args, v, options=options))
     assert len(actual) == len(expected)
-    for ours, theirs in zip(actual, expected):
-        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-9, atol=1e-9 * np.sqrt(case.terms))
+    return actual, [theirs.cpu().numpy() for theirs in expected]
+
+
+@pytest.mark.parametrize("twin, case", CASES, ids=[f"{twin.op}-{case.name}" for twin, case in CASES])
+def test_hessian_vector_product(twin: Twin, case: Case) -> None:
+    for ours, theirs in zip(*hessian_vector_products(twin, case, Options(dtype="float64"), "cpu")):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.sqrt(case.terms))
