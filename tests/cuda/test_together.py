@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,35 @@ def test_what_nobody_can_read_is_not_computed(device: Simulator, traffic: Traffi
     others = [device.empty(TensorType((3,), FLOAT32)) for _ in range(2)]
     same_bits([ops.get(kept)], [np.full(3, 0.25, np.float32)])
     assert all((other.handle == 0xCB).all() for other in others)
+
+
+def test_a_thread_that_reads_a_result_waits_for_the_one_that_launches_it(
+    device: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = CudaOps(CUDA, device)
+    p, lr = ops.put(np.ones(3, np.float32)), ops.put(np.float32(0.5))
+    new = ops.sgd_update(p, p, lr)
+    launch, asking = Simulator.launch, threading.Event()
+    launched: list[str] = []
+    seen: list[int] = []
+
+    def read() -> None:
+        asking.set()
+        new.handle  # noqa: B018
+        seen.append(len(launched))
+
+    reader = threading.Thread(target=read)
+
+    def launching(device: Simulator, kernel: Callable[..., None], *arguments: Any) -> None:
+        reader.start()
+        asking.wait()
+        launch(device, kernel, *arguments)
+        launched.append(kernel.__name__)
+
+    monkeypatch.setattr(Simulator, "launch", launching)
+    device.flush()
+    reader.join()
+    assert seen == [1]
 
 
 # Steps of training ---------------------------------------------------------------------------------------------------

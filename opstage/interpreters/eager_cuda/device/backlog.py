@@ -8,6 +8,7 @@ step that was cut short leaves nothing behind.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, final
 from weakref import ref
@@ -61,11 +62,12 @@ class Job:
 
 @final
 class Backlog:
-    """The jobs of a device that wait."""
+    """The jobs of a device that wait. A thread that reads a result waits for the one that launches it."""
 
     def __init__(self, device: Device):
         self._device = device
         self._jobs: list[ref[Job]] = []
+        self._lock = threading.RLock()
         self._launching = False
 
     def add(self, job: Job) -> None:
@@ -73,32 +75,38 @@ class Backlog:
         for buffer in (*job.operands, *job.shared):
             if type(buffer) is DeviceBuffer:
                 buffer.handle  # noqa: B018  # launches what it waits for
-        if len(self._jobs) >= MOST:
-            self.launch()
-        self._jobs.append(ref(job))
-        for result in job.results:
-            result.memory.job = job
+        with self._lock:
+            if len(self._jobs) >= MOST:
+                self.launch()
+            self._jobs.append(ref(job))
+            for result in job.results:
+                result.memory.job = job
 
     def launch(self) -> None:
         """Launch all that waits. Where one fails, it and what comes after it wait on."""
-        if self._launching or not self._jobs:
-            return
+        with self._lock:
+            if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
+                return
+            place = self._device.op, self._device.region
+            try:
+                self._launching = True
+                self._launch_all()
+            finally:
+                self._launching = False
+                self._device.op, self._device.region = place
+
+    def _launch_all(self) -> None:
         device = self._device
-        place = device.op, device.region
-        try:
-            self._launching = True
-            for jobs in self._alike():
-                device.op, device.region = jobs[0].op, jobs[0].region
+        for jobs in self._alike():
+            device.op, device.region = jobs[0].op, jobs[0].region
+            try:
                 device.each_tensor(jobs[0].kernel, [(*job.results, *job.operands) for job in jobs], *jobs[0].shared)
-                for job in jobs:
-                    job.done()
-            self._jobs.clear()
-        except LocatedError as error:
-            error.place(device.op, device.region)
-            raise
-        finally:
-            self._launching = False
-            device.op, device.region = place
+            except LocatedError as error:
+                error.place(device.op, device.region)
+                raise
+            for job in jobs:
+                job.done()
+        self._jobs.clear()
 
     def _alike(self) -> list[list[Job]]:
         """The jobs by the launches that do them, in the order in which they were asked for."""
