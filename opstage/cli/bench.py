@@ -64,7 +64,7 @@ def bench(model: str | None, profiled: bool, as_json: bool, seconds: float, conf
         limits = measure_limits(settings.options.dtype)
         interpreter = task.trainer.in_front(lambda inner: inner)
         assert isinstance(interpreter, CompiledOps)
-        made = profile(interpreter.executors[-1], step, limits)
+        made = profile(interpreter.programs.executors[-1], step, limits)
         figures["profile"] = made.as_data()
         if not as_json:
             click.echo(_shown(made))

@@ -142,11 +142,12 @@ class Immediate(Imperative[R]):
 
 def make_imperative(options: Options) -> Imperative[Any]:
     """What `options` ask for: ops computed at once or, with backend "compiled", recorded until a value is asked for."""
-    base = watched(make_interpreter(options), options)
+    own: Any = make_interpreter(options)
+    base = watched(own, options)
     if options.backend == "compiled":
         from .graph.deferred import Deferred
 
-        return Deferred(base, options)
+        return Deferred(base, own.compile, options)
     return Immediate(base, lines=options.detect_anomaly and base.executes)
 
 

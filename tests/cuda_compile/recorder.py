@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
+from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
 from opstage.interpreters.eager_cuda.device.product import launch_product
@@ -53,17 +53,12 @@ class Recorder(Device):
         self.launches.setdefault((kernel, signature_of(arguments)), set()).add(self.op)
 
     @override
-    def product(
-        self,
-        out: DeviceBuffer,
-        x: DeviceBuffer,
-        y: DeviceBuffer,
-        *,
-        x_turned: bool = False,
-        y_turned: bool = False,
-        bias: DeviceBuffer | None = None,
-    ) -> None:
-        launch_product(self, out, x, y, x_turned, y_turned, bias)
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
+        launch_product(self, out, x, y, **more)
+
+    @override
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        return memory.handle[offset : offset + nbytes]
 
     @override
     def trim(self) -> int:

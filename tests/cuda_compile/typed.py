@@ -6,6 +6,7 @@ Here one thread steps through all elements, and each row has one lane.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from types import CellType, FunctionType, ModuleType
@@ -16,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.eager_cuda.buffer import DeviceBuffer
+from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
 from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
+from opstage.interpreters.eager_cuda.device.matrices import Steps, steps_of
 from opstage.interpreters.eager_cuda.device.simulator import elements_of, pointers_of
 from opstage.interpreters.eager_cuda.language import cos_pi, cuda
 from opstage.ops.types import TensorType
@@ -110,19 +112,17 @@ class Typed(Device):
             self.launch(kernel, 1, 1, np.int32(rows), np.int32(1), *arguments)
 
     @override
-    def product(
-        self,
-        out: DeviceBuffer,
-        x: DeviceBuffer,
-        y: DeviceBuffer,
-        *,
-        x_turned: bool = False,
-        y_turned: bool = False,
-        bias: DeviceBuffer | None = None,
-    ) -> None:
-        a, b = (elements_of(each).reshape(each.shape) for each in (x, y))
-        product = (a.swapaxes(-1, -2) if x_turned else a) @ (b.swapaxes(-1, -2) if y_turned else b)
-        elements_of(out).reshape(out.shape)[...] = product if bias is None else product + elements_of(bias)
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
+        count = math.prod(out.shape[:-2])
+        a, b = (_matrices(each, count, more.get(f"{name}_steps")) for each, name in ((x, "x"), (y, "y")))
+        left = a.swapaxes(-1, -2) if more.get("x_turned") else a
+        product = left @ (b.swapaxes(-1, -2) if more.get("y_turned") else b)
+        bias = more.get("bias")
+        elements_of(out).reshape(product.shape)[...] = product if bias is None else product + elements_of(bias)
+
+    @override
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        return memory.handle[offset : offset + nbytes]
 
     @override
     def trim(self) -> int:
@@ -131,3 +131,13 @@ class Typed(Device):
     @override
     def synchronize(self) -> None:
         pass
+
+
+def _matrices(operand: DeviceBuffer, count: int, steps: Steps | None) -> npt.NDArray[Any]:
+    """The matrices of an operand of products, as they lie."""
+    row, matrix = steps_of(operand, steps)
+    rows, columns = operand.shape[-2:]
+    dtype = pointer_type(operand.dtype)
+    elements = operand.handle.view(dtype)
+    strides = tuple(n * dtype.itemsize for n in (matrix, row, 1))
+    return np.lib.stride_tricks.as_strided(elements, (count, rows, columns), strides)

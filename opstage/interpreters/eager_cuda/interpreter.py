@@ -25,29 +25,17 @@ from .kernels.filling import FILLS
 _KNOWN_LIMIT = 1 << 16
 
 
-@final
-class CudaOps(BaseInterpreter[DeviceBuffer]):
-    """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error.
+class OnDevice(BaseInterpreter[DeviceBuffer]):
+    """A base interpreter whose values are buffers of a device: what goes in and out.
 
     Raises UsageError where there is no device.
     """
 
-    __slots__ = ("device", "kernels", "_precision", "_known")
+    __slots__ = ("device",)
 
-    def __init__(
-        self, options: Options, device: Device | None = None, kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS
-    ):
+    def __init__(self, options: Options, device: Device | None = None):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.device = device if device is not None else find_device()
-        self._precision = options.matmul_precision
-        self.kernels = kernels
-        self._known: dict[Any, tuple[TensorType, ...]] = {}
-
-    # The host's side ------------------------------------------------------------------------------------------------
-
-    @override
-    def has_kernel(self, primitive: Primitive) -> bool:
-        return primitive in self.kernels
 
     @override
     def put(self, value: Any, /) -> DeviceBuffer:
@@ -94,6 +82,25 @@ class CudaOps(BaseInterpreter[DeviceBuffer]):
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> DeviceBuffer:
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
         return self.device.upload(to_wire(np.asarray(array)))
+
+
+@final
+class CudaOps(OnDevice):
+    """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error."""
+
+    __slots__ = ("kernels", "_precision", "_known")
+
+    def __init__(
+        self, options: Options, device: Device | None = None, kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS
+    ):
+        super().__init__(options, device)
+        self._precision = options.matmul_precision
+        self.kernels = kernels
+        self._known: dict[Any, tuple[TensorType, ...]] = {}
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return primitive in self.kernels
 
     # The seam -------------------------------------------------------------------------------------------------------
 

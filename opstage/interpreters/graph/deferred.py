@@ -14,12 +14,11 @@ from ...ops.errors import ProgramError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType
 from ...options import Options
-from ..eager_cpu.interpreter import Array
 from ..imperative import Imperative, Moment, own_array
 from ..interpreter import BaseInterpreter
-from .executor import Executor
 from .graph import Graph
 from .passes.keys import body_key
+from .programs import Compiled
 from .recorder import Recorder, Variable
 from .replay import replay
 
@@ -36,20 +35,32 @@ class Deferred(Imperative[Variable]):
     Scalar constants belong to the graph; all other numbers, arrays given as constants among them, are its inputs.
     """
 
-    __slots__ = ("options", "_at", "_at_step", "_executors", "_held", "_known", "_live", "_recorder", "_store")
+    __slots__ = (
+        "options",
+        "_at",
+        "_at_step",
+        "_compile",
+        "_executors",
+        "_held",
+        "_known",
+        "_live",
+        "_recorder",
+        "_store",
+    )
 
-    def __init__(self, store: BaseInterpreter[Array], options: Options):
-        """`store` is the compiled interpreter of `options`."""
+    def __init__(self, store: BaseInterpreter[Any], compile: Callable[[Graph], Compiled[Any]], options: Options):
+        """`store` is the compiled interpreter of `options`, and `compile` what makes a graph ready to run on it."""
         self._recorder = Recorder(store.dtype, store.seed)
         super().__init__(self._recorder)
         self.options = options
         self._store = store
-        self._executors: OrderedDict[Hashable, Executor] = OrderedDict()
+        self._compile = compile
+        self._executors: OrderedDict[Hashable, Compiled[Any]] = OrderedDict()
         self.begin(0)
 
     @property
     @override
-    def store(self) -> BaseInterpreter[Array]:
+    def store(self) -> BaseInterpreter[Any]:
         return self._store
 
     @override
@@ -57,9 +68,9 @@ class Deferred(Imperative[Variable]):
         self.inner = self._recorder = Recorder(self.dtype, self.seed)
         self.cursor = self._recorder.cursor
         self._at_step = step
-        self._held: dict[int, Array] = {}  # inputs by slot
-        self._live: dict[int, Callable[[], Array]] = {}  # inputs that change
-        self._known: dict[int, Array] = {}  # what was computed, by slot, when the live inputs were as in _at
+        self._held: dict[int, Any] = {}  # inputs by slot
+        self._live: dict[int, Callable[[], Any]] = {}  # inputs that change
+        self._known: dict[int, Any] = {}  # what was computed, by slot, when the live inputs were as in _at
         self._at: Moment = {}
 
     # The seam -------------------------------------------------------------------------------------------------------
@@ -102,13 +113,13 @@ class Deferred(Imperative[Variable]):
             equations.pop()
 
     @override
-    def lift(self, value: Array) -> Variable:
+    def lift(self, value: Any) -> Variable:
         variable = self._recorder.input(TensorType(value.shape, value.dtype))
         self._held[variable.slot] = value
         return variable
 
     @override
-    def live(self, read: Callable[[], Array]) -> Variable:
+    def live(self, read: Callable[[], Any]) -> Variable:
         value = read()
         variable = self._recorder.input(TensorType(value.shape, value.dtype))
         self._live[variable.slot] = read
@@ -119,7 +130,7 @@ class Deferred(Imperative[Variable]):
         return {slot: read() for slot, read in self._live.items()}
 
     @override
-    def fetch(self, refs: Sequence[Variable], moment: Moment | None = None) -> Sequence[Array]:
+    def fetch(self, refs: Sequence[Variable], moment: Moment | None = None) -> Sequence[Any]:
         now = {**self.moment(), **(moment or {})}
         if any(now[slot] is not value for slot, value in self._at.items()):
             self._known = {}
@@ -132,7 +143,7 @@ class Deferred(Imperative[Variable]):
 
     # How it is done -------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, wanted: Sequence[int], inputs: dict[int, Array]) -> tuple[Array, ...]:
+    def _evaluate(self, wanted: Sequence[int], inputs: dict[int, Any]) -> tuple[Any, ...]:
         recorder, trace = self._recorder, self._recorder.trace
         body = trace.close((), wanted, recorder.lines, prune=True)
         read = body.read()
@@ -144,12 +155,12 @@ class Deferred(Imperative[Variable]):
             return replay(self._store, self._graph(body), values, self._at_step)
         return self._executor(body).run(values, self._at_step)
 
-    def _executor(self, body: Body) -> Executor:
+    def _executor(self, body: Body) -> Compiled[Any]:
         key = body_key(body)
         executor = self._executors.get(key)
         if executor is None:
             _log.debug("compiling for %s", ", ".join(map(str, body.input_types)))
-            executor = self._executors[key] = Executor(self._graph(body), self.options)
+            executor = self._executors[key] = self._compile(self._graph(body))
             while len(self._executors) > _EXECUTORS_KEPT:
                 self._executors.popitem(last=False)
         self._executors.move_to_end(key)

@@ -14,14 +14,15 @@ from typing_extensions import override
 
 from ....ops.errors import DeviceError, LocatedError, OutOfMemoryError
 from ....ops.types import TensorType
-from ..buffer import DeviceBuffer
+from ..buffer import DeviceBuffer, Memory
 from . import gemm
 from .buckets import Buckets, rounded
 from .compile import compile_kernel
 from .failures import GO_ON, Failures
-from .gemm import Gemm, ProductFailed, Shape
+from .gemm import Gemm, ProductFailed, Shape, alignment
 from .grid import Grid
 from .interface import Device
+from .matrices import Steps
 from .signature import Kernel, Signature, signature_of
 from .staging import Staging
 
@@ -109,6 +110,11 @@ class Gpu(Device):
             f"tensors hold {self.used:,} bytes, {self.peak:,} at most so far. Parameters are as they were; make the "
             "batch smaller, or end what else holds memory of this GPU"
         )
+
+    @override
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        whole = memory.handle
+        return self._core.Buffer.from_handle(int(whole.handle) + offset, nbytes, owner=whole)
 
     @override
     def trim(self) -> int:
@@ -204,11 +210,14 @@ class Gpu(Device):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
+        x_steps: Steps | None = None,
+        y_steps: Steps | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         batch, (rows, columns) = math.prod(out.shape[:-2]), out.shape[-2:]
-        shape = Shape(batch, rows, columns, x.shape[-2 if x_turned else -1], x_turned, y_turned)
+        extent = x.shape[-2 if x_turned else -1]
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
+        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, x_steps, y_steps, alignment(*addresses))
         try:
             self._enter()
             if self._gemm is None:

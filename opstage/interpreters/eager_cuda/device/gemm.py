@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 
 from ....ops.errors import UnsupportedError, UsageError
 from ....options import MatmulPrecision
+from .matrices import Steps
 
 WORKSPACE = 32 << 20
 """Bytes: what NVIDIA recommends for sm_90."""
@@ -24,6 +25,8 @@ COMPUTE_TYPES: dict[MatmulPrecision, int] = {"fp32": 68, "tf32": 77, "bf16": 75}
 
 LAYOUT_BATCH_COUNT, LAYOUT_BATCH_STRIDE = 5, 6
 PREFERENCE_MOST_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
+PREFERENCE_ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C and D
+MOST_ALIGNED = 256  # bytes: what the library takes for granted
 TURN_A, TURN_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 TURNED = 1  # CUBLAS_OP_T
 WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS: one number for each row of a column-major matrix, so for each column of ours
@@ -76,6 +79,8 @@ class Shape(NamedTuple):
     """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns).
 
     x_turned, y_turned   the operand lies in memory as its transpose
+    x_steps, y_steps     where its rows and matrices begin, if they do not lie one after the other
+    aligned              bytes of which all addresses are multiples
     """
 
     batch: int
@@ -84,6 +89,9 @@ class Shape(NamedTuple):
     extent: int
     x_turned: bool = False
     y_turned: bool = False
+    x_steps: Steps | None = None
+    y_steps: Steps | None = None
+    aligned: int = MOST_ALIGNED
 
 
 class Plan(NamedTuple):
@@ -162,7 +170,7 @@ class Gemm:
             raise self._error("cublasLtMatmul", status, shape)
 
     def _plan(self, shape: Shape, precision: MatmulPrecision, biased: bool) -> Plan:
-        batch, rows, columns, extent, x_turned, y_turned = shape
+        _, rows, columns, extent, x_turned, y_turned, x_steps, y_steps, aligned = shape
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
         for attribute, turned in ((TURN_A, y_turned), (TURN_B, x_turned)):
@@ -170,14 +178,16 @@ class Gemm:
                 self._set(_SET_OPERATION, operation, attribute, c_int32(TURNED), shape)
         if biased:
             self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
-        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), batch, shape)
-        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), batch, shape)
-        out = self._layout(columns, rows, batch, shape)
+        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), y_steps, shape)
+        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), x_steps, shape)
+        out = self._layout(columns, rows, None, shape)
         preference = c_void_p()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference), shape=shape)
         set_preference = "cublasLtMatmulPreferenceSetAttribute"
         self._set(set_preference, preference, PREFERENCE_MOST_WORKSPACE, c_uint64(WORKSPACE), shape)
         self._set(set_preference, preference, PREFERENCE_REDUCTIONS, c_uint32(REDUCTION_IN_WORKSPACE), shape)
+        for attribute in PREFERENCE_ALIGNMENTS if aligned < MOST_ALIGNED else ():
+            self._set(set_preference, preference, attribute, c_uint32(aligned), shape)
         best, found = Heuristic(), c_int()
         self._call(
             "cublasLtMatmulAlgoGetHeuristic",
@@ -188,14 +198,14 @@ class Gemm:
             raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
         return Plan(operation, x, y, out, byref(best.algorithm))
 
-    def _layout(self, rows: int, columns: int, batch: int, shape: Shape) -> Any:
-        """Of column-major matrices, one after the other."""
-        layout = c_void_p()
-        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, rows, shape=shape)
-        if batch > 1:
+    def _layout(self, rows: int, columns: int, steps: Steps | None, shape: Shape) -> Any:
+        """Of column-major matrices, one after the other if not said otherwise."""
+        layout, steps = c_void_p(), steps or Steps(rows, rows * columns)
+        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, steps.row, shape=shape)
+        if shape.batch > 1:
             set_layout = "cublasLtMatrixLayoutSetAttribute"
-            self._set(set_layout, layout, LAYOUT_BATCH_COUNT, c_int32(batch), shape)
-            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(rows * columns), shape)
+            self._set(set_layout, layout, LAYOUT_BATCH_COUNT, c_int32(shape.batch), shape)
+            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(steps.matrix), shape)
         return layout
 
     def _set(self, name: str, target: Any, attribute: int, value: Any, shape: Shape) -> None:
@@ -210,6 +220,14 @@ class Gemm:
         said = self._library.cublasLtGetStatusString(status).decode()
         kind = UnsupportedError if status in REFUSED else ProductFailed
         return kind(f"{name} failed{f' for {_show(shape)}' if shape else ''}: {said} (status {status})")
+
+
+def alignment(*addresses: int) -> int:
+    """The power of two, up to what the library takes for granted, of which all of them are multiples."""
+    together = MOST_ALIGNED
+    for address in addresses:
+        together |= address
+    return together & -together
 
 
 def _show(shape: Shape) -> str:

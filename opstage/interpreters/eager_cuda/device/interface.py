@@ -18,6 +18,8 @@ from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
 from .backlog import Backlog, Job
 from .grid import GRID, Grid
+from .matrices import Steps
+from .script import Call, Script
 from .watch import Require, Watched, range_error
 
 _MOST_NUMBERS = 4096
@@ -75,6 +77,10 @@ class Device(ABC):
     @abstractmethod
     def deallocate(self, handle: Any, nbytes: int) -> None:
         """The handle is of no more use; work that was asked for before may still use its bytes."""
+
+    @abstractmethod
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        """A handle of so many bytes of a memory, which stay its own."""
 
     @abstractmethod
     def trim(self) -> int:
@@ -177,13 +183,20 @@ class Device(ABC):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
+        x_steps: Steps | None = None,
+        y_steps: Steps | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
-        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). A bias (n) is added to
-        each row, of one product alone.
+        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with steps is
+        the first matrix alone; they say where its rows, and the next matrices of the stack, begin. A bias (n) is added
+        to each row, of one product alone.
         """
+
+    def script(self, calls: Sequence[Call]) -> Script:
+        """Calls of this device's methods, to be made again and again."""
+        return Script(self, calls)
 
     # Indices out of range ------------------------------------------------------------------------------------------
 
@@ -199,6 +212,11 @@ class Device(ABC):
         index names no row of a tensor of this shape."""
         self._watched.append(Watched(self.op, self.region, user_frame(), shape, idx, require))
         return len(self._watched)
+
+    @property
+    def watches(self) -> bool:
+        """Whether an op was asked for that may have an index out of range."""
+        return bool(self._watched)
 
     def raise_flagged(self) -> None:
         """Raise RangeError if an index was out of range in anything asked for so far, none of which waits any more."""

@@ -13,6 +13,7 @@ from ..buffer import DeviceBuffer
 from ..counting import quotient, remainder
 from ..language import cuda
 from .interface import Device
+from .matrices import Steps, steps_of
 
 TILE = 16
 WIDTH = TILE + 1
@@ -25,7 +26,19 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
     """out[b] = x[b]·y[b] + bias; a turned operand lies in memory as its transpose."""
 
     def product(
-        rows: Any, columns: Any, extent: Any, out: Any, x: Any, y: Any, bias: Any, biased: Any, tiles: Any
+        rows: Any,
+        columns: Any,
+        extent: Any,
+        out: Any,
+        x: Any,
+        x_row: Any,
+        x_matrix: Any,
+        y: Any,
+        y_row: Any,
+        y_matrix: Any,
+        bias: Any,
+        biased: Any,
+        tiles: Any,
     ) -> None:
         """Block (matrix, tile of rows, tile of columns); each thread adds up one element.
 
@@ -41,16 +54,16 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
         for first in range(0, extent, TILE):
             if x_turned:
                 inside_x = first + i < extent and row + j < rows
-                left[j, i] = x[(matrix * extent + first + i) * rows + row + j] if inside_x else ZERO
+                left[j, i] = x[matrix * x_matrix + (first + i) * x_row + row + j] if inside_x else ZERO
             else:
                 inside_x = row + i < rows and first + j < extent
-                left[i, j] = x[(matrix * rows + row + i) * extent + first + j] if inside_x else ZERO
+                left[i, j] = x[matrix * x_matrix + (row + i) * x_row + first + j] if inside_x else ZERO
             if y_turned:
                 inside_y = column + i < columns and first + j < extent
-                right[j, i] = y[(matrix * columns + column + i) * extent + first + j] if inside_y else ZERO
+                right[j, i] = y[matrix * y_matrix + (column + i) * y_row + first + j] if inside_y else ZERO
             else:
                 inside_y = first + i < extent and column + j < columns
-                right[i, j] = y[(matrix * extent + first + i) * columns + column + j] if inside_y else ZERO
+                right[i, j] = y[matrix * y_matrix + (first + i) * y_row + column + j] if inside_y else ZERO
             cuda.syncthreads()
             for k in range(TILE):
                 total += left[i, k] * right[k, j]
@@ -68,9 +81,12 @@ def launch_product(
     out: DeviceBuffer,
     x: DeviceBuffer,
     y: DeviceBuffer,
-    x_turned: bool,
-    y_turned: bool,
-    bias: DeviceBuffer | None,
+    *,
+    x_turned: bool = False,
+    y_turned: bool = False,
+    x_steps: Steps | None = None,
+    y_steps: Steps | None = None,
+    bias: DeviceBuffer | None = None,
 ) -> None:
     """out = x·y + bias, as `Device.product` says."""
     rows, columns = out.shape[-2:]
@@ -78,6 +94,7 @@ def launch_product(
     tiles = -(-rows // TILE) * -(-columns // TILE)
     blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
+    left, right = map(np.int32, steps_of(x, x_steps)), map(np.int32, steps_of(y, y_steps))
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
     kernel = product_kernel(x_turned, y_turned)
-    device.launch(kernel, blocks, TILE * TILE, *numbers, out, x, y, *epilogue, np.int32(tiles))
+    device.launch(kernel, blocks, TILE * TILE, *numbers, out, x, *left, y, *right, *epilogue, np.int32(tiles))

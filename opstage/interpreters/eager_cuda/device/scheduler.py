@@ -13,6 +13,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 from numba.cuda.simulator import kernel as simulator_kernel
 from numba.cuda.simulator import kernelapi
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 WARP = 32
 _BLOCK = "syncthreads"
@@ -169,6 +170,12 @@ class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is n
 
     def shfl_xor_sync(self, mask: int, value: Any, delta: int) -> Any:
         return exchange(value, delta)
+
+
+def pointer(elements: Any) -> Any:
+    """A vector as an argument of a kernel: numba would pass a copy of it and copy that back afterwards, so that of two
+    arguments which are the same memory only one would see what the other wrote."""
+    return FakeCUDAArray(elements)
 
 
 def install() -> None:

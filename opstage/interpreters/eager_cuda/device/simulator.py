@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ....ops.errors import OutOfMemoryError
 from ....ops.types import TensorType
-from ..buffer import DeviceBuffer
+from ..buffer import DeviceBuffer, Memory
 from ..language import cuda
 from . import scheduler
 from .grid import WARP, Grid
@@ -66,17 +66,12 @@ class Simulator(Device):
             _compiled(kernel)[blocks, threads](*given)
 
     @override
-    def product(
-        self,
-        out: DeviceBuffer,
-        x: DeviceBuffer,
-        y: DeviceBuffer,
-        *,
-        x_turned: bool = False,
-        y_turned: bool = False,
-        bias: DeviceBuffer | None = None,
-    ) -> None:
-        launch_product(self, out, x, y, x_turned, y_turned, bias)
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
+        launch_product(self, out, x, y, **more)
+
+    @override
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        return memory.handle[offset : offset + nbytes]
 
     @override
     def trim(self) -> int:

@@ -14,7 +14,7 @@ from ....ops.types import dtype_name
 from ...native.pool import workers
 from ...structural import SCAN
 from ..lowering.arena import Item, arrange
-from ..lowering.clusters import Level, Unit, gather
+from ..lowering.clusters import Level, Unit, gather, read_by
 from ..lowering.legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
@@ -74,7 +74,7 @@ class Plan:
         )
         written = {slot for unit in self.units for e in unit.equations for slot in e.outputs}
         self.results = {root: None for root in self.results if root in written}
-        read = self._read_by()
+        read = read_by(legal, self.units)
         lowered = [self._lower(unit, number, read) for number, unit in enumerate(self.units)]
         fallible = [number for number, steps in enumerate(lowered) if any(map(_may_fail, steps))]
         inputs = {legal.body.inputs[position] for position in spare}
@@ -86,7 +86,7 @@ class Plan:
         made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
         writing = {made[slot] for slot in self.over}
         self.split = next((i for i, step in enumerate(self.steps) if step.unit in writing), len(self.steps))
-        read = self._read_by()
+        read = read_by(legal, self.units)
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):
@@ -144,21 +144,6 @@ class Plan:
 
     def _texts(self) -> list[Text]:
         return [s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, Text)]
-
-    def _read_by(self) -> dict[int, set[int]]:
-        """The numbers of the units that read each root; a whole is read by whoever reads a part of it."""
-        legal = self.legal
-        read: dict[int, set[int]] = {}
-        for number, unit in enumerate(self.units):
-            for e in unit.equations:
-                for slot in e.inputs:
-                    if slot not in legal.literals:
-                        root = legal.views[slot].root
-                        read.setdefault(root, set()).add(number)
-                        part = legal.parts.get(root)
-                        if part is not None:
-                            read.setdefault(part.whole, set()).add(number)
-        return read
 
     def _kept_in_registers(self, slot: int, unit: Unit, readers: set[int], number: int) -> bool:
         if unit.cluster is None:

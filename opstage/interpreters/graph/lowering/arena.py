@@ -34,13 +34,15 @@ class _Block(NamedTuple):
     keys: list[Hashable]
 
 
-def arrange(items: Sequence[Item]) -> tuple[dict[Hashable, int], int]:
+def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Hashable, int], int]:
     """The offset of every item and the bytes of the whole; items that live at one time do not overlap, but for `into`.
+
+    Every offset is a multiple of `alignment`.
 
     The largest come first, and each takes the smallest gap between those that live at its time: so the few large ones,
     which decide how much memory there is, lie close together, and small ones fill what is left.
     """
-    blocks = sorted(_blocks(items), key=lambda block: (-block.nbytes, block.first))
+    blocks = sorted(_blocks(items, alignment), key=lambda block: (-block.nbytes, block.first))
     firsts, lasts, starts, stops = (np.empty(len(blocks), np.int64) for _ in range(4))
     offsets: dict[Hashable, int] = {}
     for placed, block in enumerate(blocks):
@@ -53,13 +55,13 @@ def arrange(items: Sequence[Item]) -> tuple[dict[Hashable, int], int]:
     return offsets, int(stops.max(initial=0))
 
 
-def _blocks(items: Sequence[Item]) -> Iterable[_Block]:
+def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Block]:
     """Items that take each other's place as one."""
     blocks: dict[Hashable, _Block] = {}  # by the last item that stands there
     for item in sorted(items, key=lambda item: item.first):
         before = blocks.pop(item.into) if item.into is not None else None
         if before is None:
-            nbytes = max(1, -(-item.nbytes // ALIGNMENT)) * ALIGNMENT
+            nbytes = max(1, -(-item.nbytes // alignment)) * alignment
             blocks[item.key] = _Block(nbytes, item.first, item.last, [item.key])
         else:
             blocks[item.key] = before._replace(last=item.last, keys=[*before.keys, item.key])

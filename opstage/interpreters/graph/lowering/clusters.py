@@ -184,6 +184,21 @@ def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
     return stage
 
 
+def read_by(legal: Legal, units: Sequence[Unit]) -> dict[int, set[int]]:
+    """The places in `units` of those that read each root; a whole is read by whoever reads a part of it."""
+    read: dict[int, set[int]] = {}
+    for place, unit in enumerate(units):
+        for e in unit.equations:
+            for slot in e.inputs:
+                if slot not in legal.literals:
+                    root = legal.views[slot].root
+                    read.setdefault(root, set()).add(place)
+                    part = legal.parts.get(root)
+                    if part is not None:
+                        read.setdefault(part.whole, set()).add(place)
+    return read
+
+
 def gather(legal: Legal) -> list[Unit]:
     """The units of a graph, in an order in which they can be done."""
     return _early(legal, _Gathering(legal).units())

@@ -144,9 +144,13 @@ class Legal:
 
     def _own_outputs(self) -> list[int]:
         outputs: list[int] = []
+        taken: set[int] = set()
         for slot in self.body.outputs:
-            made = slot in self._maker and slot not in self.parts and slot not in self.literals
-            outputs.append(slot if made and slot not in outputs else self._copied(slot))
+            view = self.views.get(slot)
+            root = -1 if view is None or slot in self.literals else view.root
+            made = root in self._maker and root not in taken and self._output(slot) == slot
+            taken.add(root)
+            outputs.append(slot if made else self._copied(slot))
         return outputs
 
     def _copied(self, slot: int) -> int:
@@ -188,11 +192,8 @@ class Legal:
         elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
             self._own(e.outputs[0])
             self._append(e)
-        elif self.target.packed(name):
-            inputs = tuple([self.contiguous(slot, e) for slot in e.inputs])
-            for slot in e.outputs:
-                self._own(slot)
-            self._append(e._replace(inputs=inputs))
+        elif name in self.target.by_hand:
+            self._packed(e)
         elif name == "pad" and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
             self._pad(e)
         else:
@@ -219,10 +220,19 @@ class Legal:
             self.views[out] = self.views[x]
 
     def _unaided(self, e: Equation) -> None:
-        """An op that reads its operands as they lie, whatever their strides."""
+        """An op that no kernel is generated for."""
+        if not self.target.strided:
+            return self._packed(e)
         for slot in e.outputs:
             self._own(slot)
         self._append(e)
+
+    def _packed(self, e: Equation) -> None:
+        """An op whose operands are packed. Of those that are empty nothing is read."""
+        inputs = tuple([self.contiguous(slot, e) if self.views[slot].size else slot for slot in e.inputs])
+        for slot in e.outputs:
+            self._own(slot)
+        self._append(e._replace(inputs=inputs))
 
     def _iota(self, e: Equation) -> None:
         (out,), axis = e.outputs, e.static["axis"]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Target(NamedTuple):
     """The differences that a body's legal form has between targets.
 
-    packed          whether an op of this name, one that no generated kernel does, reads packed tensors alone
+    by_hand         ops, by name, that are done by kernels which read packed tensors alone
+    strided         whether every other op without a formula reads any strides; if not, it too gets packed tensors
     batch_axes      along how many axes, at most, a stack of products may be stepped through
     index_checks    whether generated kernels can look at indices
     both_sums       whether one loop can take sums along rows and over rows
     """
 
-    packed: Callable[[str], bool]
+    by_hand: frozenset[str]
+    strided: bool
     batch_axes: int
     index_checks: bool
     both_sums: bool

@@ -26,10 +26,11 @@ def keep_none(primitive: Primitive, types: tuple[TensorType, ...], static: Stati
     return False
 
 
-def expand(body: Body, keep: Keep = keep_none) -> Body:
+def expand(body: Body, keep: Keep = keep_none, *, loops: bool = False) -> Body:
     """The body without composites, except those that `keep` says stay; decompositions are expanded in turn.
 
-    The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops.
+    The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops; with `loops` each
+    turn of them is written out.
     """
     rewrite = Rewrite(body)
     types = rewrite.types
@@ -41,19 +42,21 @@ def expand(body: Body, keep: Keep = keep_none) -> Body:
             rewrite.keep(equation, inputs)
             continue
         operands = tuple([types[slot] for slot in inputs])
-        if _stays(keep, primitive, operands, static):
+        if _stays(keep, primitive, operands, static, loops):
             rewrite.keep(equation, inputs)
             continue
         key = (primitive, operands, static_key(static))
         parts = written.get(key)
         if parts is None:
-            parts = written[key] = _Expander(keep).parts(primitive, operands, static)
+            parts = written[key] = _Expander(keep, loops).parts(primitive, operands, static)
         rewrite.replace(equation.outputs, rewrite.inline(parts, inputs, equation))
     return rewrite.close()
 
 
-def _stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> bool:
-    return primitive.decomposition is None or primitive is SCAN or keep(primitive, operands, static)
+def _stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
+    if primitive is SCAN:
+        return not loops
+    return primitive.decomposition is None or keep(primitive, operands, static)
 
 
 @final
@@ -79,12 +82,13 @@ class _Operand:
 class _Expander(BaseInterpreter[_Operand]):
     """Writes down what a decomposition does."""
 
-    __slots__ = ("trace", "keep")
+    __slots__ = ("trace", "keep", "loops")
 
-    def __init__(self, keep: Keep):
+    def __init__(self, keep: Keep, loops: bool):
         super().__init__(FLOAT64, 0)  # decompositions take dtypes and seeds from their operands and statics
         self.trace = Trace()
         self.keep = keep
+        self.loops = loops
 
     def parts(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
         """A composite as a body of its own, from operands to outputs and residuals."""
@@ -95,7 +99,7 @@ class _Expander(BaseInterpreter[_Operand]):
     @override
     def bind(self, primitive: Primitive, refs: tuple[_Operand, ...], static: Static, /) -> tuple[_Operand, ...]:
         operands = tuple([ref.type for ref in refs])
-        if not _stays(self.keep, primitive, operands, static):
+        if not _stays(self.keep, primitive, operands, static, self.loops):
             return self.decompose(primitive, refs, static)
         types = primitive.infer(operands, static)
         slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)

@@ -1,0 +1,36 @@
+"""What is asked of a device many times over, on the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .interface import Device
+
+
+class Call(NamedTuple):
+    """One call: the method's name, its arguments, and the op that it serves."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    more: Mapping[str, Any]
+    op: str
+    region: str
+
+    def ask(self, device: Device) -> None:
+        device.op, device.region = self.op, self.region
+        getattr(device, self.method)(*self.arguments, **self.more)
+
+
+class Script:
+    """Calls that are made one after the other whenever it is run. It keeps the memory that they are about."""
+
+    def __init__(self, device: Device, calls: Sequence[Call]):
+        self.device = device
+        self.calls = tuple(calls)
+
+    def run(self) -> None:
+        """Ask for all of them; returns before they are done."""
+        for call in self.calls:
+            call.ask(self.device)

@@ -1,0 +1,48 @@
+"""`CompiledCudaOps`: programs are recorded once per signature, and replayed on a GPU as captured CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import final
+
+from typing_extensions import override
+
+from ....ops.primitive import Primitive, Static
+from ....options import Options
+from ...eager_cuda.buffer import DeviceBuffer
+from ...eager_cuda.device import Device
+from ...eager_cuda.interpreter import CudaOps, OnDevice
+from ..graph import Graph
+from ..programs import Programs
+from .executor import Executor
+
+
+@final
+class CompiledCudaOps(OnDevice):
+    """Refs are buffers of the device. See `Programs` for what is compiled when."""
+
+    __slots__ = ("options", "programs", "_eager")
+
+    def __init__(self, options: Options, device: Device | None = None):
+        super().__init__(options, device)
+        self.options = options
+        self._eager = CudaOps(options, self.device)
+        self.programs: Programs[Executor] = Programs(self, self.compile)
+
+    def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
+        """What runs a graph; results may be written over the inputs at the positions `spare`."""
+        return Executor(graph, self._eager, self.options, spare)
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return self._eager.has_kernel(primitive)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
+        return self.programs.bind(primitive, refs, static)
+
+    @override
+    def execute(
+        self, program: Callable[..., tuple[DeviceBuffer, ...]], refs: tuple[DeviceBuffer, ...], step: int = 0
+    ) -> tuple[DeviceBuffer, ...]:
+        return self.programs.execute(program, refs, step)

@@ -1,0 +1,230 @@
+"""What runs a graph on a device: its plan on memory that stays where it is, and what goes in and out.
+
+A captured CUDA graph knows addresses, so every input and every result has a place. An input whose buffer stands there
+costs nothing; any other is copied there. A result is given out where it stands. If somebody still holds it when the
+next run begins, it is moved: a buffer knows its memory by a handle, and the handle can be exchanged.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ....ops.errors import UsageError
+from ....ops.primitive import Primitive, Static
+from ....options import Options
+from ...eager_cuda.buffer import DeviceBuffer, Memory
+from ...eager_cuda.device import Device
+from ...eager_cuda.device.script import Call, Script
+from ...eager_cuda.interpreter import CudaOps
+from ...eager_cuda.kernels.logic import fill_kernel
+from ...eager_cuda.kernels.strided import copy, row_major
+from ...transparent import Transparent
+from ...wire import to_wire
+from ..graph import Graph
+from ..replay import replay
+from .plan import Plan
+from .recorder import Spot, placed
+from .target import optimise
+
+Finish = Callable[[], None]
+
+
+@final
+class Executor:
+    """Runs a graph on buffers of a device. Inputs at the positions `spare` may be written over by results."""
+
+    def __init__(self, graph: Graph, eager: CudaOps, options: Options, spare: Collection[int] = ()):
+        self.graph = graph
+        self._eager = eager
+        self._device: Device = eager.device
+        self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
+        self._arena = self._device.memory(plan.arena_bytes) if plan.arena_bytes else None
+        self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
+        self._over = {plan.over[i]: i for i in plan.over}  # inputs that are written over
+        self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
+        self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
+        self._scripts: tuple[Script, Script] | None = None
+        self._begun = 0
+
+    def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
+        """The outputs for `inputs`, at training step `step`. No input is written over."""
+        outputs, finish = self.start(inputs, step)
+        finish()
+        return outputs
+
+    def start(
+        self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
+    ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
+        """The outputs, and a function that completes them: only then is anything in them, and no index is bad any more.
+
+        Inputs at the positions `free` are written over by it if the plan has a result for them; until it is called they
+        are as they were, also where `start` raised. Of any other input a copy takes its place.
+        """
+        plan = self.plan
+        device = self._device
+        given = list(inputs)
+        if len(given) < len(plan.inputs):
+            given.append(device.upload(np.asarray(step, np.int64)))
+        for buffer in given:
+            buffer.handle  # noqa: B018  # whatever it waits for is asked for now
+        held = Counter(id(buffer.memory) for buffer in given)
+        for number in range(len(plan.outputs)):
+            if number not in plan.over:
+                self._result(number)
+        for position, buffer in enumerate(given):
+            if position in self._over:
+                self._write_over(position, buffer, position in free and held[id(buffer.memory)] == 1)
+            else:
+                self._read(position, buffer)
+        if self._scripts is None:
+            self._scripts = self._written()
+        self._begun += 1
+        first, second = self._scripts
+        first.run()
+        if plan.flag is not None and int(device.download(plan.flag)[0]):
+            device.each(fill_kernel, 1, plan.flag, np.int32(0))
+            replay(_Prompt(self._eager), self.graph, inputs, step)  # raises the first error, and says where
+            raise AssertionError("an index is out of range that in the program itself is not")
+        outputs = tuple([self._given_out(i) for i in range(len(plan.outputs))])
+        begun = self._begun
+
+        def finish() -> None:
+            if begun != self._begun:
+                raise UsageError("another run of this program has begun; what the earlier one computed is gone")
+            second.run()
+            given.clear()  # the inputs, which are read until here
+
+        return outputs, finish
+
+    # Places ---------------------------------------------------------------------------------------------------------
+
+    def _stand(self, block: int, handle: Any) -> None:
+        """A block stands at this handle from now on."""
+        if self._bound.get(block) is not handle:
+            self._bound[block] = handle
+            self._scripts = None
+
+    def _read(self, position: int, buffer: DeviceBuffer) -> None:
+        """An input that is read alone: where it was the time before, or copied to a place of its own."""
+        block = self.plan.inputs[position]
+        if block not in self._bound:
+            self._stand(block, buffer.handle)
+        if self._bound[block] is buffer.handle:
+            return
+        if block not in self._places:
+            self._places[block] = self._device.memory(self.plan.blocks[block])
+            self._stand(block, self._places[block].handle)
+        self._copy(self._places[block], buffer)
+
+    def _write_over(self, position: int, buffer: DeviceBuffer, free: bool) -> None:
+        """An input whose place a result takes: it is left to that, or copied where somebody may still look at it."""
+        block = self.plan.inputs[position]
+        here = self._places.get(block)
+        known, same = here is not None and here.handle is not None, here is buffer.memory
+        del here  # who holds a place is counted
+        if not known:
+            self._places[block] = buffer.memory if free else self._device.memory(self.plan.blocks[block])
+            if not free:
+                self._copy(self._places[block], buffer)
+        elif not same:
+            self._vacate(block, buffer)
+            self._copy(self._places[block], buffer)
+        elif not free:
+            self._leave(block, buffer)
+        self._stand(block, self._places[block].handle)
+
+    def _result(self, number: int) -> None:
+        """Have the place of a result ready."""
+        like = self.plan.outputs[number]
+        block = like.handle.block
+        if block not in self._places or self._places[block].handle is None:
+            self._places[block] = self._device.memory(self.plan.blocks[block])
+        else:
+            self._vacate(block, like)
+        self._stand(block, self._places[block].handle)
+
+    def _vacate(self, block: int, like: DeviceBuffer) -> None:
+        """Let nobody else hold the place of a block."""
+        if sys.getrefcount(self._places[block]) != _ALONE:
+            self._leave(block, like)
+
+    def _leave(self, block: int, like: DeviceBuffer) -> None:
+        """Take the place of a block for another memory; who holds it finds the same elements, as of `like`, elsewhere.
+
+        The handles are exchanged, so no call has to be written anew.
+        """
+        memory, fresh = self._places[block], self._device.memory(self.plan.blocks[block])
+        self._copy(fresh, DeviceBuffer(like.shape, like.dtype, memory))
+        memory.handle, fresh.handle = fresh.handle, memory.handle
+        memory.nbytes, fresh.nbytes = fresh.nbytes, memory.nbytes
+        self._places[block] = fresh
+
+    def _copy(self, to: Memory, buffer: DeviceBuffer) -> None:
+        if buffer.size:
+            out = DeviceBuffer(buffer.shape, buffer.dtype, to)
+            self._device.op, self._device.region = "copy", ""
+            copy(self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
+
+    def _given_out(self, number: int) -> DeviceBuffer:
+        buffer = self.plan.outputs[number]
+        over = self.plan.over.get(number)
+        block = buffer.handle.block if over is None else self.plan.inputs[over]
+        return DeviceBuffer(buffer.shape, buffer.dtype, self._places[block])
+
+    # Scripts --------------------------------------------------------------------------------------------------------
+
+    def _written(self) -> tuple[Script, Script]:
+        """The calls of the plan on the memory that there is."""
+        plan = self.plan
+        aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.over.items()}
+
+        def find(spot: Spot, nbytes: int) -> Memory:
+            block = aliases.get(spot.block, spot.block)
+            if block in plan.offsets:
+                assert self._arena is not None
+                whole, offset = self._arena, plan.offsets[block] + spot.offset
+            else:
+                constant = self._constants.get(block)
+                handle = self._bound[block] if constant is None else constant.handle
+                whole, offset = Memory(_NOBODY, handle, plan.blocks[block]), spot.offset
+            return Memory(_NOBODY, self._device.part(whole, offset, nbytes), nbytes)
+
+        calls: list[Call] = [placed(call, find) for call in plan.calls]
+        return self._device.script(calls[: plan.split]), self._device.script(calls[plan.split :])
+
+
+@final
+class _Prompt(Transparent[DeviceBuffer]):
+    """Tells of an index out of range as soon as the op is bound that has it."""
+
+    __slots__ = ()
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
+        results = self.inner.bind(primitive, refs, static)
+        self.inner.raise_pending()
+        return results
+
+
+class _Nobody:
+    """To whom memory is given back that is a part of other memory."""
+
+    def release(self, handle: Any, nbytes: int) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+
+
+def _references_of_a_place() -> int:
+    places = {0: Memory(_NOBODY, None, 0)}
+    return sys.getrefcount(places[0])
+
+
+_ALONE = _references_of_a_place()

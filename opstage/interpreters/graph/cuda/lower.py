@@ -1,0 +1,209 @@
+"""A body in legal form, asked of a device: generated kernels for clusters, eager_cuda's own for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, final
+
+import numpy as np
+
+from ....ops.closed import Body, Equation
+from ....ops.errors import LocatedError, UnsupportedError
+from ....ops.types import TensorType
+from ....options import MatmulPrecision
+from ...eager_cuda.buffer import DeviceBuffer
+from ...eager_cuda.device.matrices import Steps
+from ...eager_cuda.kernels import KERNELS, update
+from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
+from ..lowering.clusters import Unit, gather, read_by
+from ..lowering.legal import ASSEMBLE, Leading, Legal, batch_axes, leading_dimension
+from ..lowering.views import View
+from .recorder import Recorder
+from .source import Form, Generated, Partial, Pointer, cluster_kernel
+from .target import CUDA
+
+_PRODUCTS = frozenset({"matmul", "bmm"})
+
+
+@final
+class Lowering:
+    """What a body asks of a device.
+
+    over    outputs that are written over an input, by their places: the place of that input. Only updates of parameters
+            do so, which read and write each element once, and nothing but them reads that input once they have begun
+    """
+
+    def __init__(self, body: Body, recorder: Recorder, precision: MatmulPrecision, spare: Collection[int] = ()):
+        """`spare` are the places of inputs that may be written over."""
+        self.legal = legal = Legal(body, CUDA, own_outputs=True)
+        self.units = gather(legal)
+        self._device = recorder
+        self._precision = precision
+        self._read = read_by(legal, self.units)
+        self._results = {legal.views[slot].root for slot in legal.outputs}
+        self.over = self._written_over(spare)
+        self._buffers: dict[int, DeviceBuffer] = {}
+
+    def inputs(self) -> list[DeviceBuffer]:
+        """Memory for the inputs."""
+        return [self._own(slot) for slot in self.legal.body.inputs]
+
+    @property
+    def constants(self) -> list[tuple[DeviceBuffer, Any]]:
+        """The memory of each constant that is read, and its value."""
+        return [(self._own(s), value) for s, value in self.legal.constants.items() if s in self._read]
+
+    def ask(self) -> tuple[int, list[DeviceBuffer]]:
+        """Ask for everything: how many calls come before the first that writes over an input, and the outputs."""
+        over = {self.legal.outputs[place] for place in self.over}
+        later = [unit for unit in self.units if over.intersection(unit.equations[0].outputs)]
+        for place, unit in enumerate(self.units):
+            if unit not in later:
+                self._unit(unit, place)
+        self._settle(slot for unit in self.units if unit not in later for e in unit.equations for slot in e.outputs)
+        first = len(self._device.calls)
+        for unit in later:
+            self._equation(unit.equations[0])
+        self._settle(self.legal.outputs)
+        return first, [self._operand(slot) for slot in self.legal.outputs]
+
+    def _settle(self, slots: Any) -> None:
+        """Have all that the device puts off until somebody reads it asked for now."""
+        for slot in slots:
+            if slot in self._buffers:
+                self._buffers[slot].handle  # noqa: B018
+
+    def _written_over(self, spare: Collection[int]) -> dict[int, int]:
+        legal = self.legal
+        free = {legal.body.inputs[place]: place for place in spare}
+        updates = {
+            place: unit.equations[0]
+            for place, unit in enumerate(self.units)
+            if unit.equations[0].primitive in update.KERNELS
+            and not any(self._read.get(slot, set()) for slot in unit.equations[0].outputs)
+        }
+        over: dict[int, int] = {}
+        for place, e in updates.items():
+            if not set(e.outputs) <= set(legal.outputs):
+                continue
+            found: dict[int, int] = {}
+            # p and the moments in the order of the outputs: (p, g, *state, …) -> (p, *state)
+            for slot, out in zip((e.inputs[0], *e.inputs[2:]), e.outputs):
+                root = legal.views[slot].root if slot not in legal.literals else -1
+                alone = not self._read.get(root, set()).intersection(updates) - {place}
+                if root in free and alone and legal.types[root] == legal.types[out] and e.inputs.count(slot) == 1:
+                    found[legal.outputs.index(out)] = free.pop(root)
+            if len(found) == len(e.outputs):
+                over.update(found)
+        return over
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def _own(self, root: int) -> DeviceBuffer:
+        """The memory of a root; that of a part is its whole's."""
+        part = self.legal.parts.get(root)
+        while part is not None:
+            root = part.whole
+            part = self.legal.parts.get(root)
+        found = self._buffers.get(root)
+        if found is None:
+            found = self._buffers[root] = self._device.empty(self.legal.types[root])
+        return found
+
+    def _operand(self, slot: int) -> DeviceBuffer:
+        """A packed tensor where it stands."""
+        view = self.legal.views[slot]
+        return self._stands(view, view.shape) if view.size else self._device.empty(self.legal.types[slot])
+
+    def _stands(self, view: View, shape: tuple[int, ...]) -> DeviceBuffer:
+        """Elements of a view, from its first one on."""
+        buffer, offset = self._own(view.root), view.offset
+        part = self.legal.parts.get(view.root)
+        while part is not None:
+            offset += part.offset
+            part = self.legal.parts.get(part.whole)
+        return self._device.shifted(buffer, shape, offset * buffer.dtype.itemsize)
+
+    # Units ----------------------------------------------------------------------------------------------------------
+
+    def _unit(self, unit: Unit, place: int) -> None:
+        if unit.cluster is None:
+            self._equation(unit.equations[0])
+            return
+        e = unit.equations[0]
+        self._device.op, self._device.region = e.primitive.name, e.region.name
+        stored = {
+            slot
+            for slot in unit.cluster.levels
+            if slot in self._results or slot in self.legal.parts or self._read.get(slot, set()) - {place}
+        }
+        if stored:
+            self._generated(cluster_kernel(unit.cluster, unit.equations, stored))
+
+    def _generated(self, made: Generated) -> None:
+        device, legal = self._device, self.legal
+        partial_sums: dict[int, DeviceBuffer] = {}
+
+        def given(argument: Any) -> Any:
+            if isinstance(argument, Pointer):
+                return self._own(argument.root)
+            if isinstance(argument, Partial):
+                type_ = TensorType((made.parts, made.extent), legal.types[argument.slot].dtype)
+                partial_sums[argument.slot] = device.empty(type_)
+                return partial_sums[argument.slot]
+            return np.int32(argument)
+
+        kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]
+        if made.form is Form.ROWS:
+            device.each_row(kernel, made.rows, made.extent, *arguments)
+        else:
+            count = made.extent * (made.parts if made.form is Form.COLUMNS else 1)
+            device.each(kernel, count, *arguments)
+        for slot, sums in partial_sums.items():
+            dtype = legal.types[slot].dtype
+            whole = (
+                reduce_part(device, sum_kernel, dtype, sums, (1, made.parts, made.extent), 1)
+                if made.parts > 1
+                else sums
+            )
+            self._buffers[slot] = whole.reshaped(legal.views[slot].shape)
+
+    def _equation(self, e: Equation) -> None:
+        device, legal = self._device, self.legal
+        if e.primitive is ASSEMBLE:
+            self._own(e.outputs[0])  # its parts are there
+            return
+        device.op, device.region, device.precision = e.primitive.name, e.region.name, self._precision
+        if e.primitive.name in _PRODUCTS and all(legal.views[slot].size for slot in (*e.inputs, *e.outputs)):
+            self._product(e)
+            return
+        types = tuple([legal.types[slot] for slot in e.outputs])
+        try:
+            kernel = KERNELS.get(e.primitive)
+            if kernel is None:
+                raise UnsupportedError(f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops")
+            results = kernel(device, types, *map(self._operand, e.inputs), **e.static)
+        except LocatedError as error:  # what no kernel can do
+            error.place(e.primitive.name, e.region.name)
+            raise
+        self._buffers.update(zip(e.outputs, results))
+
+    def _product(self, e: Equation) -> None:
+        legal = self.legal
+        a, b = (legal.views[slot] for slot in e.inputs)
+        left, right = leading_dimension(a), leading_dimension(b)
+        assert left is not None and right is not None
+        _, a_step, b_step = (batch_axes(a, b) or [(1, 0, 0)])[0]
+        self._device.product(
+            self._own(e.outputs[0]),
+            self._first_matrix(a, left),
+            self._first_matrix(b, right),
+            x_turned=left.transposed,
+            y_turned=right.transposed,
+            x_steps=Steps(left.dimension, a_step),
+            y_steps=Steps(right.dimension, b_step),
+        )
+
+    def _first_matrix(self, view: View, lies: Leading) -> DeviceBuffer:
+        shape = view.shape[-2:][::-1] if lies.transposed else view.shape[-2:]
+        return self._stands(view, shape)

@@ -1,0 +1,60 @@
+"""A graph made ready for a device: the calls that it takes, and where in one block of memory everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, final
+
+from ....ops.closed import Body
+from ....options import MatmulPrecision
+from ...eager_cuda.buffer import DeviceBuffer
+from ...eager_cuda.device import Device
+from ...eager_cuda.device.script import Call
+from ..lowering.arena import Item, arrange
+from .lower import Lowering
+from .recorder import Recorder, Spot, spots
+
+ALIGNMENT = 256
+"""Bytes: what cuBLASLt and wide loads take for granted."""
+
+
+@final
+class Plan:
+    """What is asked of a device, on numbered blocks of memory.
+
+    calls, split    all calls, and how many come before the first that writes over an input
+    inputs          the block of each input
+    outputs         each output on its block
+    over            outputs that are written over an input: their places, and that input's
+    constants       blocks that hold what never changes
+    offsets         of blocks that are in the arena, of `arena_bytes` in all
+    flag            a number on the device, not 0 once an index was out of range; None if no call has indices
+    """
+
+    def __init__(self, body: Body, device: Device, precision: MatmulPrecision, spare: Collection[int] = ()):
+        recorder = Recorder(device)
+        lowering = Lowering(body, recorder, precision, spare)
+        taken = lowering.inputs()
+        self.inputs = [_block(buffer) for buffer in taken]
+        self.split, self.outputs = lowering.ask()
+        self.calls: Sequence[Call] = recorder.calls
+        self.constants = {_block(buffer): value for buffer, value in lowering.constants}
+        self.blocks = recorder.blocks
+        self.over = lowering.over
+        self.flag = recorder.flag if recorder.watches else None
+        results = {_block(buffer) for buffer in self.outputs}
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, call in enumerate(self.calls):
+            for spot in spots((call.arguments, call.more)):
+                first.setdefault(spot.block, i)
+                last[spot.block] = i
+        fixed = {*self.inputs, *self.constants, *results}
+        items = [Item(b, self.blocks[b], at, last[b]) for b, at in first.items() if b not in fixed]
+        offsets, self.arena_bytes = arrange(items, ALIGNMENT)
+        self.offsets: dict[Any, int] = dict(offsets)
+
+
+def _block(buffer: DeviceBuffer) -> int:
+    spot: Spot = buffer.handle
+    return spot.block

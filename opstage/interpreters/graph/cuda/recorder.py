@@ -1,0 +1,120 @@
+"""A device that computes nothing and notes what it is asked for: kernels and products, on numbered blocks of memory.
+
+The entries of eager_cuda's kernel tables ask a device for memory and launches. Asked of this one, a whole program
+becomes a list of calls, which another device can do again and again on memory that is laid out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from ....ops.types import TensorType
+from ...eager_cuda.buffer import DeviceBuffer, Memory
+from ...eager_cuda.device import Device
+from ...eager_cuda.device.script import Call
+
+
+class Spot(NamedTuple):
+    """A handle of memory that is nowhere yet: the number of a block, and bytes from its start."""
+
+    block: int
+    offset: int
+
+
+@final
+class Recorder(Device):
+    """What `device` would be asked for.
+
+    calls       in the order in which they were asked for
+    blocks      the bytes of each numbered block
+    """
+
+    def __init__(self, device: Device):
+        super().__init__(device.grid)
+        self.device = device
+        self.calls: list[Call] = []
+        self.blocks: list[int] = []
+
+    @override
+    def allocate(self, nbytes: int) -> Any:
+        self.blocks.append(nbytes)
+        return Spot(len(self.blocks) - 1, 0)
+
+    @override
+    def deallocate(self, handle: Any, nbytes: int) -> None:
+        """Blocks live from the first call that has them to the last, so nothing is to be noted."""
+
+    def shifted(self, buffer: DeviceBuffer, shape: tuple[int, ...], offset: int) -> DeviceBuffer:
+        """A tensor of this shape, so many bytes into the memory of another."""
+        spot = buffer.handle
+        nbytes = buffer.memory.nbytes - offset
+        memory = Memory(self, Spot(spot.block, spot.offset + offset), nbytes)
+        self.used += nbytes
+        return DeviceBuffer(shape, buffer.dtype, memory)
+
+    @override
+    def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
+        """On the device itself: numbers that calls read, the same every time."""
+        return self.device.upload(array)
+
+    @override
+    def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
+        raise AssertionError("a kernel's entry decides by shapes and static arguments, never by values")
+
+    @override
+    def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
+        self.calls.append(Call("launch", (kernel, blocks, threads, *arguments), {}, self.op, self.region))
+
+    @override
+    def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
+        self.calls.append(Call("product", (out, x, y), more, self.op, self.region))
+
+    @override
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
+        spot = memory.handle
+        return Spot(spot.block, spot.offset + offset)
+
+    @override
+    def trim(self) -> int:
+        return 0
+
+    @override
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+
+def spots(value: Any) -> Iterator[Spot]:
+    """The spots in an argument of a call, or in a call."""
+    if type(value) is DeviceBuffer:
+        if type(value.handle) is Spot:
+            yield value.handle
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from spots(each)
+    elif isinstance(value, dict):
+        yield from spots(tuple(value.values()))
+
+
+def placed(value: Any, find: Callable[[Spot, int], Any]) -> Any:
+    """An argument with its spots replaced: buffers on the memory that `find(spot, bytes)` says."""
+    if type(value) is DeviceBuffer:
+        if type(value.handle) is not Spot:
+            return value
+        nbytes = value.size * value.dtype.itemsize
+        return DeviceBuffer(value.shape, value.dtype, find(value.handle, nbytes))
+    if isinstance(value, Call):
+        return value._replace(arguments=placed(value.arguments, find), more=placed(value.more, find))
+    if type(value) in (tuple, list):
+        return type(value)(placed(each, find) for each in value)
+    if isinstance(value, Mapping):
+        return {name: placed(each, find) for name, each in value.items()}
+    return value
+
+
+def type_of(buffer: DeviceBuffer) -> TensorType:
+    return TensorType(buffer.shape, np.dtype(buffer.dtype))

@@ -1,0 +1,327 @@
+"""The kernel of a cluster, in the language of eager_cuda's: its text, and what it is called with.
+
+There are three forms. Without sums a thread steps through elements. With sums along rows the lanes of a row step
+through it, as often as a sum must be complete before it is used; what an earlier pass has made is made again, which
+takes less than to fetch it. With sums over rows a thread goes down a column, or a part of one; the parts are added up
+after it.
+
+The text depends on the ops, the dtypes and which strides are 0 or 1; sizes are arguments. So layers that are alike,
+and other batches, share a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+from typing import NamedTuple, final
+
+from ....ops.closed import Equation
+from ....ops.types import dtype_name
+from ..lowering.axes import fewest_axes
+from ..lowering.clusters import Cluster, Level, staged
+from ..lowering.formulas import FORMULAS, Constants
+from ..lowering.legal import COLUMN_SUM, ROW_MAX, ROW_SUM, Legal
+from ..lowering.views import View
+from .texts import Text
+
+SHORTEST, THREADS = 16, 1 << 17
+"""Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
+
+
+class Form(Enum):
+    """What the threads of a kernel step through."""
+
+    ELEMENTS = "count"
+    ROWS = "rows"
+    COLUMNS = "parts of columns"
+
+
+class Pointer(NamedTuple):
+    """An argument: the memory of a root."""
+
+    root: int
+
+
+class Partial(NamedTuple):
+    """An argument: a row of sums for each part, of the column sum `slot`."""
+
+    slot: int
+
+
+Argument = int | Pointer | Partial
+
+
+class Generated(NamedTuple):
+    """A kernel and the arguments that come after those of its form.
+
+    rows, extent    what it steps through: rows of `extent` elements; one row, where it steps through elements
+    parts           into how many parts a column is cut
+    """
+
+    text: Text
+    form: Form
+    rows: int
+    extent: int
+    parts: int
+    arguments: tuple[Argument, ...]
+
+
+def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> Generated:
+    """The kernel of a cluster that leaves the values of `stored` in memory."""
+    return _Writer(cluster, equations, stored).kernel()
+
+
+class _Operand(NamedTuple):
+    name: str
+    level: Level
+    view: View
+
+
+@final
+class _Writer:
+    def __init__(self, cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]):
+        self.cluster = cluster
+        self.legal: Legal = cluster.legal
+        self.equations = equations
+        self.made = {e.outputs[0]: e for e in equations}
+        self.columns = [e for e in equations if e.primitive is COLUMN_SUM]
+        self.form = (
+            Form.COLUMNS if self.columns else Form.ROWS if Level.ROW in cluster.levels.values() else Form.ELEMENTS
+        )
+        self.extent = cluster.size if self.form is Form.ELEMENTS else cluster.extent or 1
+        self.rows = cluster.size // self.extent
+        self.parts = 1
+        if self.form is Form.COLUMNS:
+            most = min(-(-self.rows // SHORTEST), max(1, THREADS // self.extent))
+            self.parts = -(-self.rows // -(-self.rows // most))
+        self.constants = Constants()
+        self.pointers: dict[Pointer | Partial, str] = {}
+        self.arguments: dict[str, Argument] = {}
+        self.local = {slot: i for i, slot in enumerate(cluster.levels)}
+        self.reads = {key: _Operand(f"x{i}", key[1], key[0]) for i, key in enumerate(cluster.operands)}
+        written = [s for s, level in cluster.levels.items() if s in stored and level is not Level.COLUMN]
+        self.writes = {
+            slot: _Operand(f"y{i}", cluster.levels[slot], self._target(slot)) for i, slot in enumerate(written)
+        }
+
+    def _target(self, slot: int) -> View:
+        part, view = self.legal.parts.get(slot), self.legal.views[slot]
+        return view if part is None else View(part.whole, part.offset, view.shape, part.strides)
+
+    # Arguments ------------------------------------------------------------------------------------------------------
+
+    def pointer(self, argument: Pointer | Partial) -> str:
+        name = self.pointers.get(argument)
+        if name is None:
+            name = self.pointers[argument] = f"p{len(self.arguments)}"
+            self.arguments[name] = argument
+        return name
+
+    def number(self, value: int) -> str:
+        """A size or a stride, an argument each: so the text does not tell which of them are equal."""
+        name = f"n{len(self.arguments)}"
+        self.arguments[name] = value
+        return name
+
+    # Text -----------------------------------------------------------------------------------------------------------
+
+    def kernel(self) -> Generated:
+        self.sizes, self.table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
+        lines = {Form.ELEMENTS: self._by_element, Form.ROWS: self._by_row, Form.COLUMNS: self._by_column}[self.form]()
+        first = ["rows", "lanes"] if self.form is Form.ROWS else ["count"]
+        head = f"def kernel({', '.join([*first, *self.arguments])}):"
+        name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
+        text = Text(name[:60], "\n".join(self.constants.definitions), "\n".join([head, *_in(1, lines)]))
+        return Generated(text, self.form, self.rows, self.extent, self.parts, tuple(self.arguments.values()))
+
+    def _coordinates(self, of: str, sizes: Sequence[int]) -> tuple[list[str], list[str]]:
+        """Lines that say where `of` stands along axes of these sizes, and the names of the places."""
+        if len(sizes) <= 1:
+            return [], [of] * len(sizes)
+        lines, rest = [], of
+        places = [f"i{a}" for a in range(len(sizes))]
+        for a in range(len(sizes) - 1, 0, -1):
+            size = self.number(sizes[a])
+            lines.append(f"i{a} = remainder({rest}, {size})")
+            lines.append(f"{'rest' if a > 1 else 'i0'} = quotient({rest}, {size})")
+            rest = "rest"
+        return lines, places
+
+    def _index(self, operand: _Operand, places: Sequence[str], strides: Sequence[int]) -> list[str]:
+        """The terms of an element's place in memory."""
+        terms = [self.number(operand.view.offset)] if operand.view.offset else []
+        for place, stride in zip(places, strides):
+            if stride:
+                terms.append(place if stride == 1 else f"{place} * {self.number(stride)}")
+        return terms
+
+    def _load(self, operand: _Operand, index: str) -> str:
+        text = f"{self.pointer(Pointer(operand.view.root))}[{index}]"
+        return f"({text} != 0)" if self.legal.types[operand.view.root].dtype.kind == "b" else text
+
+    def _store(self, operand: _Operand, index: str, value: str) -> str:
+        if self.legal.types[operand.view.root].dtype.kind == "b":
+            value = f"uint8(1 if {value} else 0)"
+        return f"{self.pointer(Pointer(operand.view.root))}[{index}] = {value}"
+
+    def _value(self, e: Equation, args: tuple[str, ...]) -> str:
+        ins = tuple([self.legal.types[slot] for slot in e.inputs])
+        return FORMULAS[e.primitive.name](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)
+
+    def _literal(self, slot: int) -> str | None:
+        legal = self.legal
+        return self.constants(legal.literals[slot], legal.types[slot].dtype) if slot in legal.literals else None
+
+    def _name(self, slot: int) -> str:
+        return f"v{self.local[slot]}"
+
+    # A thread for each element --------------------------------------------------------------------------------------
+
+    def _by_element(self) -> list[str]:
+        lines, places = self._coordinates("i", self.sizes)
+        index = {
+            operand.name: " + ".join(self._index(operand, places, self.table[operand.name])) or "0"
+            for operand in (*self.reads.values(), *self.writes.values())
+        }
+        for operand in self.reads.values():
+            lines.append(f"{operand.name} = {self._load(operand, index[operand.name])}")
+        for e in self.equations:
+            args = tuple([self._element(slot) for slot in e.inputs])
+            lines.append(f"{self._name(e.outputs[0])} = {self._value(e, args)}")
+        for slot, operand in self.writes.items():
+            lines.append(self._store(operand, index[operand.name], self._name(slot)))
+        return ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *_in(1, lines)]
+
+    def _element(self, slot: int) -> str:
+        """An operand of an equation of elements, in a kernel where all of them are."""
+        literal = self._literal(slot)
+        if literal is not None:
+            return literal
+        view = self.legal.views[slot]
+        return self._name(view.root) if view.root in self.made else self.reads[view, Level.ELEMENT].name
+
+    # Lanes for each row ---------------------------------------------------------------------------------------------
+
+    def _by_row(self) -> list[str]:
+        lines, places = self._coordinates("row", self.sizes[:-1])
+        n = self.number(self.sizes[-1])
+        self.inner: dict[str, str] = {}
+        for operand in (*self.reads.values(), *self.writes.values()):
+            *along, step = self.table[operand.name]
+            terms = self._index(operand, places, along)
+            lines.append(f"{operand.name}_at = {' + '.join(terms) or '0'}")
+            self.inner[operand.name] = f"{operand.name}_at" + (
+                "" if step == 0 else " + j" if step == 1 else f" + j * {self.number(step)}"
+            )
+        self.done: set[str] = set()  # what is known of a row
+        for operand in self.reads.values():
+            if self.table[operand.name][-1] == 0:
+                lines.append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
+                self.done.add(operand.name)
+        kinds = {dtype_name(self.legal.types[e.outputs[0]].dtype) for e in self.equations if _reduces(e)}
+        shared = [f"shared_{kind} = cuda.shared.array(MOST_WARPS, {kind})" for kind in sorted(kinds)]
+        stage = staged(self.cluster, self.equations)
+        for number in range(max(stage.values(), default=0) + 1):
+            lines += self._pass(number, stage, n)
+        head = [*shared, "lane = remainder(cuda.threadIdx.x, lanes)"]
+        step = "steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes))"
+        return [*head, f"for row in {step}:", *_in(1, lines)]
+
+    def _pass(self, at: int, stage: dict[int, int], n: str) -> list[str]:
+        """What a row has once the pass before is over, then the pass over its elements."""
+        before: list[str] = []
+        inside: list[str] = []
+        after: list[str] = []
+        own: set[str] = set()
+        for e in self.equations:
+            (out,) = e.outputs
+            name, row = self._name(out), self.cluster.levels[out] is Level.ROW
+            if _reduces(e) and stage[out] == at + 1:
+                value = self._needed(e.inputs[0], Level.ELEMENT, inside, own)
+                kind = dtype_name(self.legal.types[out].dtype)
+                if e.primitive is ROW_SUM:
+                    before.append(f"{name} = {self.constants(0, self.legal.types[out].dtype)}")
+                    inside.append(f"{name} += {value}")
+                else:
+                    before.append(f"{name} = {self.constants(float('-inf'), self.legal.types[out].dtype)}")
+                    inside.append(f"{name} = {value} if {value} > {name} or {value} != {value} else {name}")
+                joined = "joined_sum" if e.primitive is ROW_SUM else "joined_max"
+                after.append(f"{name} = {joined}({name}, shared_{kind}, cuda.threadIdx.x, lanes)")
+            elif stage[out] != at:
+                continue
+            elif row:
+                if not _reduces(e):
+                    args = tuple([self._needed(slot, Level.ROW, before, self.done) for slot in e.inputs])
+                    before.append(f"{name} = {self._value(e, args)}")
+                self.done.add(name)
+                if out in self.writes:
+                    operand = self.writes[out]
+                    before += ["if lane == 0:", *_in(1, [self._store(operand, self.inner[operand.name], name)])]
+            elif out in self.writes:
+                self._needed(out, Level.ELEMENT, inside, own)
+                operand = self.writes[out]
+                inside.append(self._store(operand, self.inner[operand.name], name))
+        loop = [f"for j in steps(lane, {n}, lanes):", *_in(1, inside)] if inside else []
+        return [*before, *loop, *after]
+
+    def _needed(self, slot: int, level: Level, lines: list[str], own: set[str]) -> str:
+        """The name of a value, made or read in `lines` unless that was done already."""
+        literal = self._literal(slot)
+        if literal is not None:
+            return literal
+        view = self.legal.views[slot]
+        e = self.made.get(view.root)
+        if e is None:
+            operand = self.reads[view, level]
+            if operand.name not in own and operand.name not in self.done:
+                own.add(operand.name)
+                lines.append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
+            return operand.name
+        name = self._name(view.root)
+        if self.cluster.levels[view.root] is Level.ELEMENT and name not in own:
+            args = tuple([self._needed(s, Level.ELEMENT, lines, own) for s in e.inputs])
+            own.add(name)
+            lines.append(f"{name} = {self._value(e, args)}")
+        return name
+
+    # A thread for each column ---------------------------------------------------------------------------------------
+
+    def _by_column(self) -> list[str]:
+        inside, places = self._coordinates("row", self.sizes[:-1])
+        extent, length, rows = (self.number(n) for n in (self.extent, -(-self.rows // self.parts), self.rows))
+        index = {}
+        for operand in (*self.reads.values(), *self.writes.values()):
+            terms = self._index(operand, [*places, "j"], self.table[operand.name])
+            index[operand.name] = " + ".join(terms) or "0"
+        for operand in self.reads.values():
+            inside.append(f"{operand.name} = {self._load(operand, index[operand.name])}")
+        before: list[str] = []
+        after: list[str] = []
+        for e in self.equations:
+            (out,), args = e.outputs, tuple([self._element(slot) for slot in e.inputs])
+            name = self._name(out)
+            if e.primitive is COLUMN_SUM:
+                before.append(f"{name} = {self.constants(0, self.legal.types[out].dtype)}")
+                inside.append(f"{name} += {args[0]}")
+                after.append(f"{self.pointer(Partial(out))}[task] = {name}")
+            else:
+                inside.append(f"{name} = {self._value(e, args)}")
+        for slot, operand in self.writes.items():
+            inside.append(self._store(operand, index[operand.name], self._name(slot)))
+        lines = [
+            f"part = quotient(task, {extent})",
+            f"j = task - part * {extent}",
+            *before,
+            f"for row in steps(part * {length}, min({rows}, (part + 1) * {length}), 1):",
+            *_in(1, inside),
+            *after,
+        ]
+        return ["for task in steps(cuda.grid(1), count, cuda.gridsize(1)):", *_in(1, lines)]
+
+
+def _reduces(e: Equation) -> bool:
+    return e.primitive in (ROW_SUM, ROW_MAX)
+
+
+def _in(depth: int, lines: list[str]) -> list[str]:
+    return ["    " * depth + line for line in lines]

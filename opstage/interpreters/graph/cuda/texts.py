@@ -1,0 +1,73 @@
+"""Texts of kernels, and the functions that they define."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...eager_cuda import language
+from ...eager_cuda.counting import quotient, remainder, steps
+from ...eager_cuda.kernels.rows import MOST_WARPS, joined_max, joined_sum
+from ...eager_cuda.language import cuda, device_function
+from ...scalar import activation
+
+
+class Text(NamedTuple):
+    """A kernel as text.
+
+    preamble    definitions of its constants
+    body        `def kernel(count, …): …`
+    """
+
+    name: str
+    preamble: str
+    body: str
+
+    def function(self) -> FunctionType:
+        """The kernel; one function for one text, so that it is compiled once."""
+        return _function(self)
+
+
+@cache
+def _function(text: Text) -> FunctionType:
+    space = dict(_namespace())
+    exec(text.preamble, space)
+    exec(compile(text.body, f"<kernel {text.name}>", "exec"), space)
+    kernel: FunctionType = space["kernel"]
+    kernel.__name__ = kernel.__qualname__ = text.name
+    return kernel
+
+
+@cache
+def _namespace() -> dict[str, Any]:
+    """What the text of a kernel may refer to."""
+    exp, erf, real = language.exp, language.erf, np.float32
+    formulas = {
+        "sigmoid": activation.sigmoid(real, exp),
+        "sigmoid_grad": activation.sigmoid_grad(real),
+        "tanh_grad": activation.tanh_grad(real),
+        "silu": activation.silu(real, exp),
+        "silu_grad": activation.silu_grad(real, exp),
+        "gelu_tanh": activation.gelu_tanh(real, exp),
+        "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
+        "gelu_erf": activation.gelu_erf(real, erf),
+        "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
+    }
+    return {
+        "cuda": cuda,
+        "steps": steps,
+        "quotient": quotient,
+        "remainder": remainder,
+        "joined_sum": joined_sum,
+        "joined_max": joined_max,
+        "MOST_WARPS": MOST_WARPS,
+        **{kind.__name__: kind for kind in (np.float32, np.int32, np.int64, np.uint8)},
+        **{name: getattr(language, name) for name in _FUNCTIONS},
+        **{f"{name}_float32": device_function(formula) for name, formula in formulas.items()},
+    }
+
+
+_FUNCTIONS = ("cos", "erf", "exp", "log", "log1p", "power", "sin", "sqrt", "tanh")
