@@ -21,6 +21,7 @@ from tests.samples import BAD_CALLS, SAMPLES
 from tests.samples.sample import BadCall, Sample
 
 CUDA = Options(device="cuda")
+BACKENDS = ("eager", "compiled")
 FLOAT64 = Options(dtype="float64")
 
 UNSUPPORTED = {
@@ -34,10 +35,11 @@ def samples(order: int) -> list[Sample]:
     return [s for s in SAMPLES if s.order >= order and s.id not in UNSUPPORTED]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sample", samples(0), ids=lambda s: s.id)
-def test_values(sample: Sample) -> None:
+def test_values(sample: Sample, backend: str) -> None:
     args = inputs(sample, "float32")
-    actual = opstage.run(program_of(sample), *args, options=CUDA)
+    actual = opstage.run(program_of(sample), *args, options=CUDA.replace(backend=backend))
     expected = opstage.run(program_of(sample), *args)
     for a, e in zip(leaves(actual), leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (e.shape, e.dtype)
@@ -48,46 +50,49 @@ def test_values(sample: Sample) -> None:
         assert_close(actual, reference, sample.float32, sample.id)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sample", samples(1), ids=lambda s: s.id)
-def test_first_derivatives(sample: Sample) -> None:
+def test_first_derivatives(sample: Sample, backend: str) -> None:
     """The gradient of <weights, op> and the tangent along a direction, beside those of eager_cpu in float64."""
     rng = np.random.default_rng(SEED)
     args = inputs(sample, "float32")
     outputs = [out for out in leaves(opstage.run(program_of(sample), *args)) if out.dtype.kind == "f"]
     program = scalarised(sample, [rng.standard_normal(out.shape).astype(np.float32) for out in outputs])
     everything = tuple(range(len(args)))
-    _, actual = opstage.value_and_grad(program, *args, wrt=everything, options=CUDA)
+    _, actual = opstage.value_and_grad(program, *args, wrt=everything, options=CUDA.replace(backend=backend))
     _, expected = opstage.value_and_grad(program, *upcast(args), wrt=everything, options=FLOAT64)
     tolerance = (1e-4, 1e-4)  # products of matrices and sums in float32
     assert_close(leaves(actual), leaves(expected), tolerance, f"gradient of {sample.id}")
 
     v = random_like(rng, args)
-    _, moved = opstage.jvp(program_of(sample), args, v, options=CUDA)
+    _, moved = opstage.jvp(program_of(sample), args, v, options=CUDA.replace(backend=backend))
     _, exact = opstage.jvp(program_of(sample), upcast(args), v, options=FLOAT64)
     assert_close(leaves(moved), leaves(exact), tolerance, f"tangent of {sample.id}")
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sample", samples(2)[::5], ids=lambda s: s.id)
-def test_second_derivatives(sample: Sample) -> None:
+def test_second_derivatives(sample: Sample, backend: str) -> None:
     """Every fifth sample: a Hessian-vector product, forward over reverse."""
     rng = np.random.default_rng(SEED)
     args = inputs(sample, "float32")
     v = random_like(rng, args)
     outputs = [out for out in leaves(opstage.run(program_of(sample), *args)) if out.dtype.kind == "f"]
     program = scalarised(sample, [rng.standard_normal(out.shape).astype(np.float32) for out in outputs])
-    actual = opstage.hvp(program, args, v, options=CUDA)
+    actual = opstage.hvp(program, args, v, options=CUDA.replace(backend=backend))
     expected = opstage.hvp(program, upcast(args), v, options=FLOAT64)
     for a, e in zip(leaves(actual), leaves(expected), strict=True):
         scale = 1 + float(np.max(np.abs(e), initial=0))
         assert_close(a / scale, e / scale, (2e-4, 2e-4), f"hvp of {sample.id}")
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bad", BAD_CALLS, ids=lambda b: b.id)
-def test_bad_call(bad: BadCall) -> None:
+def test_bad_call(bad: BadCall, backend: str) -> None:
     """The same message as on the CPU."""
     args = cast_tree(bad.arrays(), "float32")
     reasons = []
-    for options in (Options(), CUDA):
+    for options in (Options(), CUDA.replace(backend=backend)):
         with pytest.raises(LocatedError) as caught:
             opstage.run(lambda ops, *refs: bad.apply(ops, *refs), *args, options=options)
         reasons.append((caught.value.op, caught.value.reason))

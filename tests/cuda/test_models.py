@@ -21,10 +21,11 @@ from tests.cuda.traffic import stand_in
 CUDA = Options(device="cuda", seed=1)
 
 
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_two_steps_are_those_of_the_cpu(name: str) -> None:
+def test_two_steps_are_those_of_the_cpu(name: str, backend: str) -> None:
     """By gradient descent: an adaptive step makes a step of its whole length out of a gradient that is rounding."""
-    here, there = (trainer(name, CUDA.replace(device=device)) for device in ("cpu", "cuda"))
+    here, there = trainer(name, CUDA.replace(device="cpu")), trainer(name, CUDA.replace(backend=backend))
     for _ in range(2):
         np.testing.assert_allclose(here.step(0.01, *batch(name)), there.step(0.01, *batch(name)), rtol=1e-5)
     expected, actual = here.get_params(), there.get_params()

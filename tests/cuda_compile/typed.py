@@ -21,7 +21,7 @@ from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
 from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import Device
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
-from opstage.interpreters.eager_cuda.device.matrices import Steps, steps_of
+from opstage.interpreters.eager_cuda.device.matrices import Layout, layout_of
 from opstage.interpreters.eager_cuda.device.simulator import elements_of, pointers_of
 from opstage.interpreters.eager_cuda.language import cos_pi, cuda
 from opstage.ops.types import TensorType
@@ -114,7 +114,7 @@ class Typed(Device):
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         count = math.prod(out.shape[:-2])
-        a, b = (_matrices(each, count, more.get(f"{name}_steps")) for each, name in ((x, "x"), (y, "y")))
+        a, b = (_matrices(each, count, more.get(f"{name}_layout")) for each, name in ((x, "x"), (y, "y")))
         left = a.swapaxes(-1, -2) if more.get("x_turned") else a
         product = left @ (b.swapaxes(-1, -2) if more.get("y_turned") else b)
         bias = more.get("bias")
@@ -133,10 +133,9 @@ class Typed(Device):
         pass
 
 
-def _matrices(operand: DeviceBuffer, count: int, steps: Steps | None) -> npt.NDArray[Any]:
+def _matrices(operand: DeviceBuffer, count: int, layout: Layout | None) -> npt.NDArray[Any]:
     """The matrices of an operand of products, as they lie."""
-    row, matrix = steps_of(operand, steps)
-    rows, columns = operand.shape[-2:]
+    rows, columns, row, matrix = layout_of(operand, layout)
     dtype = pointer_type(operand.dtype)
     elements = operand.handle.view(dtype)
     strides = tuple(n * dtype.itemsize for n in (matrix, row, 1))

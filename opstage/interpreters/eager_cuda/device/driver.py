@@ -22,7 +22,7 @@ from .failures import GO_ON, Failures
 from .gemm import Gemm, ProductFailed, Shape, alignment
 from .grid import Grid
 from .interface import Device
-from .matrices import Steps
+from .matrices import Layout, layout_of
 from .signature import Kernel, Signature, signature_of
 from .staging import Staging
 
@@ -210,14 +210,15 @@ class Gpu(Device):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
-        x_steps: Steps | None = None,
-        y_steps: Steps | None = None,
+        x_layout: Layout | None = None,
+        y_layout: Layout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         batch, (rows, columns) = math.prod(out.shape[:-2]), out.shape[-2:]
-        extent = x.shape[-2 if x_turned else -1]
+        left = layout_of(x, x_layout)
+        extent = left.rows if x_turned else left.columns
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
-        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, x_steps, y_steps, alignment(*addresses))
+        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, x_layout, y_layout, alignment(*addresses))
         try:
             self._enter()
             if self._gemm is None:

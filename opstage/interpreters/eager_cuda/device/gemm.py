@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 
 from ....ops.errors import UnsupportedError, UsageError
 from ....options import MatmulPrecision
-from .matrices import Steps
+from .matrices import Layout
 
 WORKSPACE = 32 << 20
 """Bytes: what NVIDIA recommends for sm_90."""
@@ -79,7 +79,7 @@ class Shape(NamedTuple):
     """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns).
 
     x_turned, y_turned   the operand lies in memory as its transpose
-    x_steps, y_steps     where its rows and matrices begin, if they do not lie one after the other
+    x_layout, y_layout   how the operands lie in memory, if not one matrix after the other
     aligned              bytes of which all addresses are multiples
     """
 
@@ -89,8 +89,8 @@ class Shape(NamedTuple):
     extent: int
     x_turned: bool = False
     y_turned: bool = False
-    x_steps: Steps | None = None
-    y_steps: Steps | None = None
+    x_layout: Layout | None = None
+    y_layout: Layout | None = None
     aligned: int = MOST_ALIGNED
 
 
@@ -170,7 +170,7 @@ class Gemm:
             raise self._error("cublasLtMatmul", status, shape)
 
     def _plan(self, shape: Shape, precision: MatmulPrecision, biased: bool) -> Plan:
-        _, rows, columns, extent, x_turned, y_turned, x_steps, y_steps, aligned = shape
+        _, rows, columns, extent, x_turned, y_turned, x_layout, y_layout, aligned = shape
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
         for attribute, turned in ((TURN_A, y_turned), (TURN_B, x_turned)):
@@ -178,8 +178,8 @@ class Gemm:
                 self._set(_SET_OPERATION, operation, attribute, c_int32(TURNED), shape)
         if biased:
             self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
-        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), y_steps, shape)
-        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), x_steps, shape)
+        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), y_layout, shape)
+        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), x_layout, shape)
         out = self._layout(columns, rows, None, shape)
         preference = c_void_p()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference), shape=shape)
@@ -198,14 +198,14 @@ class Gemm:
             raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
         return Plan(operation, x, y, out, byref(best.algorithm))
 
-    def _layout(self, rows: int, columns: int, steps: Steps | None, shape: Shape) -> Any:
+    def _layout(self, rows: int, columns: int, given: Layout | None, shape: Shape) -> Any:
         """Of column-major matrices, one after the other if not said otherwise."""
-        layout, steps = c_void_p(), steps or Steps(rows, rows * columns)
-        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, steps.row, shape=shape)
+        layout, given = c_void_p(), given or Layout(columns, rows, rows, rows * columns)
+        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, given.row, shape=shape)
         if shape.batch > 1:
             set_layout = "cublasLtMatrixLayoutSetAttribute"
             self._set(set_layout, layout, LAYOUT_BATCH_COUNT, c_int32(shape.batch), shape)
-            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(steps.matrix), shape)
+            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(given.matrix), shape)
         return layout
 
     def _set(self, name: str, target: Any, attribute: int, value: Any, shape: Shape) -> None:

@@ -18,7 +18,7 @@ from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
 from .backlog import Backlog, Job
 from .grid import GRID, Grid
-from .matrices import Steps
+from .matrices import Layout
 from .script import Call, Script
 from .watch import Require, Watched, range_error
 
@@ -183,15 +183,15 @@ class Device(ABC):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
-        x_steps: Steps | None = None,
-        y_steps: Steps | None = None,
+        x_layout: Layout | None = None,
+        y_layout: Layout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
-        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with steps is
-        the first matrix alone; they say where its rows, and the next matrices of the stack, begin. A bias (n) is added
-        to each row, of one product alone.
+        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with a
+        layout is all the elements that the layout reaches, in whatever shape. A bias (n) is added to each row, of one
+        product alone.
         """
 
     def script(self, calls: Sequence[Call]) -> Script:

@@ -7,20 +7,20 @@ from typing import NamedTuple
 from ..buffer import DeviceBuffer
 
 
-class Steps(NamedTuple):
-    """In elements.
-
-    row       from one row, as it lies in memory, to the next
-    matrix    from one matrix to the next
+class Layout(NamedTuple):
+    """rows, columns    of one matrix as it lies in memory
+    row, matrix      elements from one row to the next, and from one matrix to the next
     """
 
+    rows: int
+    columns: int
     row: int
     matrix: int
 
 
-def steps_of(operand: DeviceBuffer, given: Steps | None) -> Steps:
-    """Those given, or those of matrices that lie one after the other."""
+def layout_of(operand: DeviceBuffer, given: Layout | None) -> Layout:
+    """That given, or that of matrices which lie one after the other."""
     if given is not None:
         return given
     rows, columns = operand.shape[-2:]
-    return Steps(columns, rows * columns)
+    return Layout(rows, columns, columns, rows * columns)

@@ -13,7 +13,7 @@ from ..buffer import DeviceBuffer
 from ..counting import quotient, remainder
 from ..language import cuda
 from .interface import Device
-from .matrices import Steps, steps_of
+from .matrices import Layout, layout_of
 
 TILE = 16
 WIDTH = TILE + 1
@@ -84,17 +84,18 @@ def launch_product(
     *,
     x_turned: bool = False,
     y_turned: bool = False,
-    x_steps: Steps | None = None,
-    y_steps: Steps | None = None,
+    x_layout: Layout | None = None,
+    y_layout: Layout | None = None,
     bias: DeviceBuffer | None = None,
 ) -> None:
     """out = x·y + bias, as `Device.product` says."""
     rows, columns = out.shape[-2:]
-    extent = x.shape[-2 if x_turned else -1]
+    left, right = layout_of(x, x_layout), layout_of(y, y_layout)
+    extent = left.rows if x_turned else left.columns
     tiles = -(-rows // TILE) * -(-columns // TILE)
     blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
-    left, right = map(np.int32, steps_of(x, x_steps)), map(np.int32, steps_of(y, y_steps))
+    given = out, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
     kernel = product_kernel(x_turned, y_turned)
-    device.launch(kernel, blocks, TILE * TILE, *numbers, out, x, *left, y, *right, *epilogue, np.int32(tiles))
+    device.launch(kernel, blocks, TILE * TILE, *numbers, *given, *epilogue, np.int32(tiles))

@@ -61,7 +61,7 @@ class Simulator(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        given = [pointers_of(a) for a in arguments]
+        given = [scheduler.pointer(p) if isinstance(p, np.ndarray) else p for p in map(pointers_of, arguments)]
         with np.errstate(all="ignore"):
             _compiled(kernel)[blocks, threads](*given)
 

@@ -12,11 +12,11 @@ from ....ops.errors import LocatedError, UnsupportedError
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
 from ...eager_cuda.buffer import DeviceBuffer
-from ...eager_cuda.device.matrices import Steps
+from ...eager_cuda.device.matrices import Layout
 from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
 from ..lowering.clusters import Unit, gather, read_by
-from ..lowering.legal import ASSEMBLE, Leading, Legal, batch_axes, leading_dimension
+from ..lowering.legal import ASSEMBLE, CONTIGUOUS, Leading, Legal, batch_axes, leading_dimension
 from ..lowering.views import View
 from .recorder import Recorder
 from .source import Form, Generated, Partial, Pointer, cluster_kernel
@@ -113,16 +113,22 @@ class Lowering:
     def _operand(self, slot: int) -> DeviceBuffer:
         """A packed tensor where it stands."""
         view = self.legal.views[slot]
-        return self._stands(view, view.shape) if view.size else self._device.empty(self.legal.types[slot])
+        if not view.size:
+            return self._device.empty(self.legal.types[slot])
+        return self._device.shifted(self._own(view.root), view.shape, self._bytes_before(view))
 
-    def _stands(self, view: View, shape: tuple[int, ...]) -> DeviceBuffer:
-        """Elements of a view, from its first one on."""
-        buffer, offset = self._own(view.root), view.offset
-        part = self.legal.parts.get(view.root)
+    def _rest(self, view: View) -> DeviceBuffer:
+        """What a view is of, from its first element on."""
+        buffer, before = self._own(view.root), self._bytes_before(view)
+        return self._device.shifted(buffer, (buffer.size - before // buffer.dtype.itemsize,), before)
+
+    def _bytes_before(self, view: View) -> int:
+        """From the start of the root's memory to the first element of a view."""
+        offset, part = view.offset, self.legal.parts.get(view.root)
         while part is not None:
             offset += part.offset
             part = self.legal.parts.get(part.whole)
-        return self._device.shifted(buffer, shape, offset * buffer.dtype.itemsize)
+        return offset * self.legal.types[view.root].dtype.itemsize
 
     # Units ----------------------------------------------------------------------------------------------------------
 
@@ -173,6 +179,9 @@ class Lowering:
         if e.primitive is ASSEMBLE:
             self._own(e.outputs[0])  # its parts are there
             return
+        if e.primitive is CONTIGUOUS:  # what is not empty is copied by a cluster
+            self._own(e.outputs[0])
+            return
         device.op, device.region, device.precision = e.primitive.name, e.region.name, self._precision
         if e.primitive.name in _PRODUCTS and all(legal.views[slot].size for slot in (*e.inputs, *e.outputs)):
             self._product(e)
@@ -189,21 +198,21 @@ class Lowering:
         self._buffers.update(zip(e.outputs, results))
 
     def _product(self, e: Equation) -> None:
-        legal = self.legal
-        a, b = (legal.views[slot] for slot in e.inputs)
+        a, b = (self.legal.views[slot] for slot in e.inputs)
         left, right = leading_dimension(a), leading_dimension(b)
         assert left is not None and right is not None
         _, a_step, b_step = (batch_axes(a, b) or [(1, 0, 0)])[0]
         self._device.product(
             self._own(e.outputs[0]),
-            self._first_matrix(a, left),
-            self._first_matrix(b, right),
+            self._rest(a),
+            self._rest(b),
             x_turned=left.transposed,
             y_turned=right.transposed,
-            x_steps=Steps(left.dimension, a_step),
-            y_steps=Steps(right.dimension, b_step),
+            x_layout=_layout(a, left, a_step),
+            y_layout=_layout(b, right, b_step),
         )
 
-    def _first_matrix(self, view: View, lies: Leading) -> DeviceBuffer:
-        shape = view.shape[-2:][::-1] if lies.transposed else view.shape[-2:]
-        return self._stands(view, shape)
+
+def _layout(view: View, lies: Leading, step: int) -> Layout:
+    rows, columns = view.shape[-2:][::-1] if lies.transposed else view.shape[-2:]
+    return Layout(rows, columns, lies.dimension, step)

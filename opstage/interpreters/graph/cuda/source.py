@@ -204,7 +204,7 @@ class _Writer:
 
     def _by_row(self) -> list[str]:
         lines, places = self._coordinates("row", self.sizes[:-1])
-        n = self.number(self.sizes[-1])
+        count = self.number(self.sizes[-1])
         self.inner: dict[str, str] = {}
         for operand in (*self.reads.values(), *self.writes.values()):
             *along, step = self.table[operand.name]
@@ -221,13 +221,13 @@ class _Writer:
         kinds = {dtype_name(self.legal.types[e.outputs[0]].dtype) for e in self.equations if _reduces(e)}
         shared = [f"shared_{kind} = cuda.shared.array(MOST_WARPS, {kind})" for kind in sorted(kinds)]
         stage = staged(self.cluster, self.equations)
-        for number in range(max(stage.values(), default=0) + 1):
-            lines += self._pass(number, stage, n)
+        for at in range(max(stage.values(), default=0) + 1):
+            lines += self._pass(at, stage, count)
         head = [*shared, "lane = remainder(cuda.threadIdx.x, lanes)"]
-        step = "steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes))"
-        return [*head, f"for row in {step}:", *_in(1, lines)]
+        turns = "steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes))"
+        return [*head, f"for row in {turns}:", *_in(1, lines)]
 
-    def _pass(self, at: int, stage: dict[int, int], n: str) -> list[str]:
+    def _pass(self, at: int, stage: dict[int, int], count: str) -> list[str]:
         """What a row has once the pass before is over, then the pass over its elements."""
         before: list[str] = []
         inside: list[str] = []
@@ -261,7 +261,7 @@ class _Writer:
                 self._needed(out, Level.ELEMENT, inside, own)
                 operand = self.writes[out]
                 inside.append(self._store(operand, self.inner[operand.name], name))
-        loop = [f"for j in steps(lane, {n}, lanes):", *_in(1, inside)] if inside else []
+        loop = [f"for j in steps(lane, {count}, lanes):", *_in(1, inside)] if inside else []
         return [*before, *loop, *after]
 
     def _needed(self, slot: int, level: Level, lines: list[str], own: set[str]) -> str:
