@@ -14,6 +14,7 @@ import pytest
 from opstage.interpreters.eager_cuda.device import driver as driver_module
 from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
 from opstage.interpreters.eager_cuda.device.driver import Gpu
+from opstage.interpreters.eager_cuda.device.script import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from tests.unit.test_cuda_gemm import Library
@@ -46,6 +47,47 @@ class Buffer:
         self.api.said.append(f"close {self.size}")
 
 
+class Part:
+    """Memory of another buffer."""
+
+    def __init__(self, handle: int, size: int, owner: Any):
+        self.handle, self.size, self.owner = handle, size, owner
+
+    @classmethod
+    def from_handle(cls, handle: int, size: int, *, owner: Any) -> Part:
+        return cls(handle, size, owner)
+
+
+class Builder:
+    """A capture: what is started while it builds is kept, and done when the graph is."""
+
+    def __init__(self, api: Api):
+        self.api = api
+        self.work: list[Any] = []
+
+    def begin_building(self) -> None:
+        assert self.api.building is None
+        self.api.building = self.work
+        self.api.said.append("begin")
+
+    def end_building(self) -> None:
+        self.api.building = None
+        self.api.said.append("end")
+
+    def complete(self) -> Any:
+        self.api.said.append("complete")
+        return SimpleNamespace(launch=self.launch)
+
+    def close(self) -> None:
+        self.api.said.append("closed")
+
+    def launch(self, stream: Any) -> None:
+        assert stream is self.api.stream
+        self.api.said.append("graph")
+        for each in self.work:
+            each()
+
+
 class Api:
     """cuda.core and cuda.bindings.driver, with a note of what they were asked for."""
 
@@ -56,7 +98,13 @@ class Api:
         self.launches: list[Any] = []
         self.copy_status = Status.CUDA_SUCCESS
         event = SimpleNamespace(sync=lambda: self.said.append("event sync"))
-        self.stream = SimpleNamespace(handle=77, sync=lambda: self.said.append("sync"), record=lambda: event)
+        self.building: list[Any] | None = None
+        self.stream = SimpleNamespace(
+            handle=77,
+            sync=lambda: self.said.append("sync"),
+            record=lambda: event,
+            create_graph_builder=lambda: Builder(self),
+        )
         self.device = SimpleNamespace(
             device_id=0,
             name="NVIDIA H200",
@@ -72,7 +120,8 @@ class Api:
             DeviceMemoryResource=lambda device_id, options: self.resource,
             LaunchConfig=self.configuration,
             ObjectCode=SimpleNamespace(from_cubin=lambda cubin: SimpleNamespace(get_kernel=lambda name: (cubin, name))),
-            launch=lambda *given: self.launches.append(given),
+            launch=lambda *given: self.at_once_or_later(lambda: self.launches.append(given)),
+            Buffer=Part,
         )
         self.driver = SimpleNamespace(
             cuMemGetInfo=lambda: (Status.CUDA_SUCCESS, self.total - self.used, self.total),
@@ -81,6 +130,13 @@ class Api:
             cuMemcpyHtoDAsync=self.copy,
             cuMemcpyDtoHAsync=self.copy,
         )
+
+    def at_once_or_later(self, work: Any) -> None:
+        """As a stream does it: while it is captured nothing is done."""
+        if self.building is None:
+            work()
+        else:
+            self.building.append(work)
 
     def configuration(self, *, grid: int, block: int) -> Any:
         self.said.append(f"configuration {grid} x {block}")
@@ -359,3 +415,58 @@ def test_each_thread_says_which_device_it_means(api: Api) -> None:
     thread.start()
     thread.join()
     assert api.said.count("set_current") == 2
+
+
+# Scripts -------------------------------------------------------------------------------------------------------------
+
+
+def filled(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A script of two launches and a product."""
+    monkeypatch.setattr(driver_module, "compile_kernel", lambda *of: Compiled("fill", b"", Resources(1, 0, 0, 0, 0, 0)))
+    out = gpu.empty(TensorType((2, 2), FLOAT32))
+
+    def fill(count: Any, out: Any, value: Any) -> None:
+        raise AssertionError("a stand-in runs no kernels")
+
+    calls = [
+        Call("launch", (fill, 1, 32, np.int32(4), out, np.float32(i)), {}, "fill", "here", "fp32") for i in range(2)
+    ]
+    return gpu.script([*calls, Call("product", (out, out, out), {}, "matmul", "", "tf32")])
+
+
+def test_a_script_is_asked_for_then_captured_then_replayed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.total = 1 << 28
+    script = filled(api.gpu(), monkeypatch)
+    script.run()
+    assert "begin" not in api.said and len(api.launches) == 2
+    api.said.clear()
+    script.run()
+    assert api.said == ["begin", "end", "complete", "closed", "graph"] and len(api.launches) == 4
+    script.run()
+    assert api.said[5:] == ["graph"] and len(api.launches) == 6
+    first, *_ = api.launches
+    assert all(again[3:] == first[3:] for again in api.launches[::2]), "the same memory and numbers"
+
+
+def test_a_capture_that_fails_leaves_the_stream_to_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.total = 1 << 28
+    script = filled(api.gpu(), monkeypatch)
+    script.run()
+
+    def fail(*given: Any) -> None:
+        raise CUDAError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the operation is not permitted when capturing")
+
+    launch, api.core.launch = api.core.launch, fail
+    with pytest.raises(DeviceError, match="CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
+        script.run()
+    assert api.building is None and api.said[-2:] == ["end", "closed"]
+    api.core.launch = launch
+    script.run()
+    assert api.said[-5:] == ["begin", "end", "complete", "closed", "graph"]
+
+
+def test_a_part_keeps_the_memory_that_it_is_of(api: Api) -> None:
+    gpu = api.gpu()
+    whole = gpu.memory(1024)
+    part = gpu.part(whole, 256, 128)
+    assert (part.handle, part.size) == (whole.handle.handle + 256, 128) and part.owner is whole.handle

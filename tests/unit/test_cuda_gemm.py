@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.eager_cuda.device import gemm
-from opstage.interpreters.eager_cuda.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape
+from opstage.interpreters.eager_cuda.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
+from opstage.interpreters.eager_cuda.device.matrices import Layout
 from opstage.ops.errors import UnsupportedError
 
 # As in the headers of CUDA 13: cublasLt.h, cublas_api.h, library_types.h.
@@ -21,6 +22,7 @@ CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5
 CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
 CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
 CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3
+CUBLASLT_MATMUL_PREF_MIN_ALIGNMENTS = (5, 6, 7, 8)  # ..._A_BYTES, B, C, D
 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
 CUBLASLT_MATMUL_DESC_TRANSA = 3
 CUBLASLT_MATMUL_DESC_TRANSB = 4
@@ -42,6 +44,7 @@ class Library:
         self.found = 1
         self.workspaces: list[tuple[int, int]] = []
         self.streams: list[int] = []
+        self.aligned: list[set[int]] = []
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
@@ -103,6 +106,7 @@ class Library:
         kinds: dict[int, Any] = {
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: ctypes.c_uint32,
+            **dict.fromkeys(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENTS, ctypes.c_uint32),
         }
         assert size == ctypes.sizeof(kinds[attribute])
         self.of(preference)[attribute] = ctypes.cast(value, ctypes.POINTER(kinds[attribute]))[0]
@@ -121,7 +125,9 @@ class Library:
         found: Any,
     ) -> None:
         assert n == 1 and c is d
-        assert self.of(preference) == {
+        told = dict(self.of(preference))
+        self.aligned.append({told.pop(each, 256) for each in CUBLASLT_MATMUL_PREF_MIN_ALIGNMENTS})
+        assert told == {
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: 32 * 2**20,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
         }
@@ -208,6 +214,27 @@ def test_turned_operands_are_read_as_they_lie(batch: int, x_turned: bool, y_turn
     shape = Shape(batch, 2, 3, 5, x_turned, y_turned)
     gemm_of(Library()).product(out.ctypes.data, lies[0].ctypes.data, lies[1].ctypes.data, shape, "fp32")
     np.testing.assert_allclose(out, x @ y, rtol=1e-5, atol=1e-6)
+
+
+def test_operands_may_lie_in_strides() -> None:
+    """Heads side by side in one row of memory, turned or not, and one matrix for a whole stack."""
+    rng = np.random.default_rng(2)
+    memory = rng.standard_normal((4, 3, 5)).astype(np.float32)  # (n, heads, d)
+    q, k = memory.swapaxes(0, 1), rng.standard_normal((6, 5)).astype(np.float32)
+    out = np.zeros((3, 4, 6), np.float32)
+    shape = Shape(3, 4, 6, 5, y_turned=True, x_layout=Layout(4, 5, 15, 5), y_layout=Layout(6, 5, 5, 0))
+    gemm_of(Library()).product(out.ctypes.data, memory.ctypes.data, k.ctypes.data, shape, "fp32")
+    np.testing.assert_allclose(out, q @ k.T, rtol=1e-5, atol=1e-6)
+
+
+def test_the_library_is_told_of_addresses_that_are_less_aligned_than_it_takes_for_granted() -> None:
+    assert [alignment(0), alignment(512, 768), alignment(256, 4), alignment(0x1010, 0x2000)] == [256, 256, 4, 16]
+    x = np.ones((2, 2), np.float32)
+    library = Library()
+    gemm = gemm_of(library)
+    for aligned in (256, 16):
+        gemm.product(x.ctypes.data, x.ctypes.data, x.ctypes.data, Shape(1, 2, 2, 2, aligned=aligned), "fp32")
+    assert library.aligned == [{256}, {16}]
 
 
 def test_a_bias_is_added_to_every_row() -> None:

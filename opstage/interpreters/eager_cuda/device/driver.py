@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, final
 
@@ -17,13 +17,15 @@ from ....ops.types import TensorType
 from ..buffer import DeviceBuffer, Memory
 from . import gemm
 from .buckets import Buckets, rounded
+from .capture import Captured
 from .compile import compile_kernel
 from .failures import GO_ON, Failures
 from .gemm import Gemm, ProductFailed, Shape, alignment
 from .grid import Grid
 from .interface import Device
 from .matrices import Layout, layout_of
-from .signature import Kernel, Signature, signature_of
+from .script import Call, Script
+from .signature import Kernel, Pointers, Signature, signature_of
 from .staging import Staging
 
 BLOCKS_OF_A_PROCESSOR = 32
@@ -178,7 +180,7 @@ class Gpu(Device):
     @override
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
         key = kernel, signature_of(arguments)
-        held = [self._addresses(a) if type(a) is tuple else a for a in arguments]
+        held = self._with_tables(arguments)
         try:
             self._enter()
             loaded = self._kernels.get(key)
@@ -188,14 +190,20 @@ class Gpu(Device):
             if configuration is None:
                 configuration = self._core.LaunchConfig(grid=blocks, block=threads)
                 self._configurations[blocks, threads] = configuration
-            given = [a.handle if type(a) is DeviceBuffer else a for a in held]
+            buffers = [a.table if type(a) is Pointers else a for a in held]
+            given = [a.handle if type(a) is DeviceBuffer else a for a in buffers]
             self._core.launch(self._stream, configuration, loaded, *given)
         except Exception as error:
             self._explain(error, f"the kernel {kernel.__name__} was started", at_op=True)
             raise
 
-    def _addresses(self, buffers: tuple[DeviceBuffer, ...]) -> DeviceBuffer:
-        return self.upload(np.array([int(buffer.handle.handle) for buffer in buffers], np.int64))
+    def _with_tables(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a launch, tuples of buffers as addresses on the device."""
+        return tuple([self._pointers(a) if type(a) is tuple else a for a in arguments])
+
+    def _pointers(self, buffers: tuple[DeviceBuffer, ...]) -> Pointers:
+        table = self.upload(np.array([int(buffer.handle.handle) for buffer in buffers], np.int64))
+        return Pointers(table, buffers[0].dtype)
 
     def _load(self, kernel: Kernel, signature: Signature) -> Any:
         compiled = compile_kernel(kernel, signature, self.cc)
@@ -235,6 +243,46 @@ class Gpu(Device):
         if self._workspace is None:
             self._workspace = self.allocate(nbytes)
         return int(self._workspace.handle)
+
+    # Graphs ---------------------------------------------------------------------------------------------------------
+
+    @override
+    def script(self, calls: Sequence[Call]) -> Script:
+        # what a capture reads stands on the device before it begins, and stays
+        ready = [
+            call._replace(arguments=self._with_tables(call.arguments)) if call.method == "launch" else call
+            for call in calls
+        ]
+        return Captured(self, self, ready)
+
+    def captured(self, work: Callable[[], None]) -> Any:
+        """What `work` asks for, none of it done, as a graph."""
+        try:
+            self._enter()
+            builder = self._stream.create_graph_builder()
+            try:
+                builder.begin_building()
+                try:
+                    work()
+                finally:  # the stream is of no other use before the capture ends
+                    builder.end_building()
+                return builder.complete()
+            finally:
+                builder.close()
+        except Exception as error:
+            self._explain(error, "a step was captured")
+            raise
+
+    def replay(self, graph: Any) -> None:
+        """Do what was captured; returns before it is done."""
+        try:
+            self._enter()
+            graph.launch(self._stream)
+        except Exception as error:
+            self._explain(error, "a captured step was started")
+            raise
+
+    # Waiting --------------------------------------------------------------------------------------------------------
 
     @override
     def synchronize(self) -> None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ....options import MatmulPrecision
+
 if TYPE_CHECKING:
     from .interface import Device
 
 
 class Call(NamedTuple):
-    """One call: the method's name, its arguments, and the op that it serves."""
+    """One call: the method's name and its arguments, the op that it serves, and the precision of products."""
 
     method: str
     arguments: tuple[Any, ...]
     more: Mapping[str, Any]
     op: str
     region: str
+    precision: MatmulPrecision
 
     def ask(self, device: Device) -> None:
-        device.op, device.region = self.op, self.region
+        device.op, device.region, device.precision = self.op, self.region, self.precision
         getattr(device, self.method)(*self.arguments, **self.more)
 
 

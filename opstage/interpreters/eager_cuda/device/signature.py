@@ -7,11 +7,19 @@ A buffer is a pointer, `float32*`, a tuple of buffers a pointer to pointers, `fl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....ops.types import DType
 from ..buffer import DeviceBuffer
+
+class Pointers(NamedTuple):
+    """The addresses of buffers of one dtype, on the device: what a tuple of buffers becomes there."""
+
+    table: DeviceBuffer
+    dtype: DType
+
 
 Kernel = Callable[..., None]
 Signature = tuple[str, ...]
@@ -31,7 +39,9 @@ def signature_of(arguments: tuple[Any, ...]) -> Signature:
 
 
 def _other(argument: Any) -> str:
-    return f"{_POINTERS[argument[0].dtype]}*" if type(argument) is tuple else _NUMBERS[type(argument)]
+    if type(argument) is tuple:
+        return f"{_POINTERS[argument[0].dtype]}*"
+    return f"{_POINTERS[argument.dtype]}*" if type(argument) is Pointers else _NUMBERS[type(argument)]
 
 
 def show(kernel: Kernel, signature: Signature) -> str:

@@ -68,11 +68,16 @@ class Recorder(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        self.calls.append(Call("launch", (kernel, blocks, threads, *arguments), {}, self.op, self.region))
+        self.calls.append(
+            Call("launch", (kernel, blocks, threads, *arguments), {}, self.op, self.region, self.precision)
+        )
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
-        self.calls.append(Call("product", (out, x, y), more, self.op, self.region))
+        self._note("product", (out, x, y), more)
+
+    def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
+        self.calls.append(Call(method, arguments, more, self.op, self.region, self.precision))
 
     @override
     def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
