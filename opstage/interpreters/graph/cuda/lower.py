@@ -86,15 +86,12 @@ class Lowering:
         for place, e in updates.items():
             if not set(e.outputs) <= set(legal.outputs):
                 continue
-            found: dict[int, int] = {}
             # p and the moments in the order of the outputs: (p, g, *state, …) -> (p, *state)
             for slot, out in zip((e.inputs[0], *e.inputs[2:]), e.outputs):
                 root = legal.views[slot].root if slot not in legal.literals else -1
                 alone = not self._read.get(root, set()).intersection(updates) - {place}
                 if root in free and alone and legal.types[root] == legal.types[out] and e.inputs.count(slot) == 1:
-                    found[legal.outputs.index(out)] = free.pop(root)
-            if len(found) == len(e.outputs):
-                over.update(found)
+                    over[legal.outputs.index(out)] = free.pop(root)
         return over
 
     # Memory ---------------------------------------------------------------------------------------------------------
