@@ -14,6 +14,7 @@ import numpy as np
 from ....ops.types import DType
 from ..buffer import DeviceBuffer
 
+
 class Pointers(NamedTuple):
     """The addresses of buffers of one dtype, on the device: what a tuple of buffers becomes there."""
 

@@ -60,18 +60,12 @@ class Lowering:
         for place, unit in enumerate(self.units):
             if unit not in later:
                 self._unit(unit, place)
-        self._settle(slot for unit in self.units if unit not in later for e in unit.equations for slot in e.outputs)
+        self._device.flush()
         first = len(self._device.calls)
         for unit in later:
             self._equation(unit.equations[0])
-        self._settle(self.legal.outputs)
+        self._device.flush()
         return first, [self._operand(slot) for slot in self.legal.outputs]
-
-    def _settle(self, slots: Any) -> None:
-        """Have all that the device puts off until somebody reads it asked for now."""
-        for slot in slots:
-            if slot in self._buffers:
-                self._buffers[slot].handle  # noqa: B018
 
     def _written_over(self, spare: Collection[int]) -> dict[int, int]:
         legal = self.legal

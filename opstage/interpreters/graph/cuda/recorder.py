@@ -51,6 +51,8 @@ class Recorder(Device):
 
     def shifted(self, buffer: DeviceBuffer, shape: tuple[int, ...], offset: int) -> DeviceBuffer:
         """A tensor of this shape, so many bytes into the memory of another."""
+        if not offset:
+            return buffer.reshaped(shape)
         spot = buffer.handle
         nbytes = buffer.memory.nbytes - offset
         memory = Memory(self, Spot(spot.block, spot.offset + offset), nbytes)
