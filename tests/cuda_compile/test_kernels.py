@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,9 +22,6 @@ REDUCED_BY_A_TABLE = {"sin": 32, "cos": 32, "normal_fill_kernel": 40}
 IN_FLOAT64 = {*REDUCED_BY_A_TABLE, "uniform_fill_kernel"}
 """First values of parameters are computed in float64 and rounded once, as on the host."""
 
-DIVIDING_IN_64_BITS = {"attention.py", "update.py"}
-"""Files whose kernels still divide, or step through a range, as numba does by itself."""
-
 LAUNCHED = sorted(collected(), key=lambda launch: show(*launch))
 
 
@@ -39,17 +35,7 @@ def test_compiles(kernel: Callable[..., None], signature: Signature) -> None:
     assert (resources.spilled, resources.stack) == (0, REDUCED_BY_A_TABLE.get(kernel.__name__, 0)), resources
     if kernel.__name__ not in IN_FLOAT64:
         assert resources.doubles == 0, "float64 on the way: a Python number met a float32"
-    if Path(kernel.__code__.co_filename).name not in DIVIDING_IN_64_BITS:
-        assert resources.divisions == 0, "divided in 64 bits: see eager_cuda/counting.py"
-
-
-def test_no_file_is_excused_that_needs_it_no_more() -> None:
-    dividing = {
-        Path(kernel.__code__.co_filename).name
-        for kernel, signature in LAUNCHED
-        if compile_kernel(kernel, signature, SM_90).resources.divisions
-    }
-    assert DIVIDING_IN_64_BITS - dividing == set(), "take these from DIVIDING_IN_64_BITS: they divide in 32 bits now"
+    assert resources.divisions == 0, "divided in 64 bits: see eager_cuda/counting.py"
 
 
 def test_the_samples_reach_every_op_with_a_kernel_of_its_own() -> None:
