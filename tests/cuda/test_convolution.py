@@ -47,16 +47,17 @@ def test_products_have_the_values_of_the_samples(
     sample: Sample, workspace: int, by_products: list[Geometry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "WORKSPACE", workspace)
-    conformance.test_values(sample)
+    conformance.test_values(sample, "eager")
     assert by_products
 
 
+@pytest.mark.parametrize("backend", conformance.BACKENDS)
 @pytest.mark.parametrize("sample", CONVOLUTIONS, ids=lambda s: s.id)
 def test_products_have_the_derivatives_of_the_samples(
-    sample: Sample, by_products: list[Geometry], monkeypatch: pytest.MonkeyPatch
+    sample: Sample, backend: str, by_products: list[Geometry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "WORKSPACE", SOME_WINDOWS)
-    conformance.test_first_derivatives(sample)
+    conformance.test_first_derivatives(sample, backend)
 
 
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

@@ -22,12 +22,12 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Typed:
 
 @pytest.mark.parametrize("sample", conformance.samples(0), ids=lambda s: s.id)
 def test_values(sample: Sample) -> None:
-    conformance.test_values(sample)
+    conformance.test_values(sample, "eager")
 
 
 @pytest.mark.parametrize("sample", conformance.samples(1)[::3], ids=lambda s: s.id)
 def test_first_derivatives(sample: Sample) -> None:
-    conformance.test_first_derivatives(sample)
+    conformance.test_first_derivatives(sample, "eager")
 
 
 @pytest.mark.parametrize("sample", [s for s in conformance.samples(0) if s.op.startswith("conv")], ids=lambda s: s.id)
@@ -35,7 +35,7 @@ def test_convolutions_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatc
     """In short runs; the samples are too small for the rule to choose products."""
     monkeypatch.setattr(convolution, "by_product", lambda geometry: geometry.windows > 0)
     monkeypatch.setattr(columns, "WORKSPACE", 100)
-    conformance.test_values(sample)
+    conformance.test_values(sample, "eager")
 
 
 def test_types_are_those_of_compiled_code() -> None:
