@@ -67,6 +67,8 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "depthwise": ((4, 1, 3, 3), (2, 4, 4, 4), {"groups": 4, "padding": 1}),
     "one image": ((3, 2, 2, 2), (2, 4, 5), {}),
     "pointwise": ((3, 4, 1, 1), (2, 4, 3, 2), {}),
+    "pointwise, wide": ((3, 4, 1, 1), (3, 4, 8, 8), {}),
+    "pointwise, groups": ((4, 2, 1), (2, 4, 64), {"groups": 2}),
     "pointwise, one image": ((3, 4, 1, 1), (4, 3, 2), {}),
     "pointwise, stride": ((3, 2, 1, 1), (2, 2, 5, 4), {"stride": 2}),
     "five axes": ((2, 1, 1, 2, 1, 2, 1), (2, 1, 1, 2, 2, 2, 2), {"padding": (0, 1, 0, 0, 0)}),
@@ -133,6 +135,21 @@ def test_matrices_are_given_back_and_take_no_more_than_the_workspace(
         assert device.peak - before > 4 * like.size + workspace // 2
         del out
         assert device.used == before
+
+
+def test_images_are_columns_of_single_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied: beside the result there is no memory."""
+    monkeypatch.setattr(convolution, "by_product", lambda geometry: True)
+    device = find_device()
+    kernel, x, y = (device.upload(np.ones(shape, np.float32)) for shape in ((3, 4, 1), (2, 4, 64), (2, 3, 64)))
+    static = {"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1, "has_bias": False}
+    for primitive, operand, like, more in ((CONV, x, y, {}), (CONV_TRANSPOSE, y, x, {"output_padding": (0,)})):
+        entry, types = convolution.KERNELS[primitive], (TensorType(like.shape, FLOAT32),)
+        entry(device, types, kernel, operand, **static, **more)  # uploads numbers, which are kept
+        device.peak = before = device.used
+        (out,) = entry(device, types, kernel, operand, **static, **more)
+        assert device.peak - before == 4 * like.size
+        assert (device.download(out) == operand.shape[1]).all()
 
 
 # Runs and the rule ----------------------------------------------------------------------------------------------------

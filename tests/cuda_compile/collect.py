@@ -14,7 +14,7 @@ import opstage
 from opstage.init import normal, uniform, zeros
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.device.signature import Signature
-from opstage.interpreters.eager_cuda.kernels import convolution
+from opstage.interpreters.eager_cuda.kernels import columns, convolution
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import LocatedError, UsageError
 from opstage.ops.types import FLOAT32
@@ -36,7 +36,8 @@ def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
     with mock.patch.object(probe, "_found", lambda: recorder):
         for sample in SAMPLES:
             _sample(sample)
-        with mock.patch.object(convolution, "by_product", lambda geometry: True):  # the samples are small
+        always = mock.patch.object(convolution, "by_product", lambda geometry: True)
+        with always, mock.patch.object(columns, "WIDE", 1):  # the samples are small
             for sample in SAMPLES:
                 if sample.op.startswith("conv"):
                     _sample(sample)

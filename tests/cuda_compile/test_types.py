@@ -35,6 +35,7 @@ def test_convolutions_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatc
     """In short runs; the samples are too small for the rule to choose products."""
     monkeypatch.setattr(convolution, "by_product", lambda geometry: geometry.windows > 0)
     monkeypatch.setattr(columns, "WORKSPACE", 100)
+    monkeypatch.setattr(columns, "WIDE", 1)
     conformance.test_values(sample, "eager")
 
 

@@ -7,7 +7,8 @@ Seen from conv, for each group of channels,
 where a row has what one channel of the result has at each window of each image, and a column the `depth` numbers that a
 window reads of x. conv is that product; its adjoint makes columns, kernelᵀ·rows, and each cell of its result adds up
 what it is in the columns of (col2im, as a gather: every sum is of one thread, in one order); the kernel's gradient is
-rows·columnsᵀ. Windows go through this in runs, so that the two matrices take no more than WORKSPACE.
+rows·columnsᵀ. Windows go through this in runs, so that the two matrices take no more than WORKSPACE. Where windows are
+single cells, images are columns as they lie.
 Chellapilla et al., High performance convolutional neural networks for document processing, 2006.
 """
 
@@ -21,9 +22,10 @@ import numpy as np
 
 from ....ops.types import FLOAT32, TensorType
 from ..buffer import DeviceBuffer
-from ..counting import quotient, steps
+from ..counting import quotient, remainder, steps
 from ..device.grid import WARP
 from ..device.interface import Device
+from ..device.matrices import Layout
 from ..language import cuda, device_function
 from .launches import Kernel
 from .windows import Windows, over_cells, over_windows, padded_indices, window_begins
@@ -38,6 +40,9 @@ FEWEST_MULTIPLICATIONS = 1 << 22
 
 REUSE = 4
 """How often a number of rows or columns is multiplied, from which on a product is worth its matrices."""
+
+WIDE = 64
+"""Windows of an image, from which on a product of its own has no less work for each of its tiles."""
 
 ZERO = np.float32(0)
 
@@ -163,6 +168,12 @@ def _add(total: Any, place: Any, cell: Any, indices: Any, w: Any, data: Any) -> 
     return total + columns[(row + cell) * run + i] if i >= 0 and i < run else total
 
 
+def bias_kernel(count: Any, out: Any, bias: Any, channels: Any, places: Any) -> None:
+    """out[n, o, p] += bias[o]."""
+    for t in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        out[t] += bias[remainder(quotient(t, places), channels)]
+
+
 def place_kernel(
     count: Any, out: Any, rows: Any, bias: Any, biased: Any, first: Any, run: Any, channels: Any, places: Any
 ) -> None:
@@ -204,6 +215,8 @@ def runs(geometry: Geometry) -> Iterator[Run]:
 def conv_by_product(
     device: Device, g: Geometry, out: DeviceBuffer, kernel: DeviceBuffer, x: DeviceBuffer, bias: DeviceBuffer | None
 ) -> None:
+    if images_are_columns(g):
+        return _each_image(device, g, out, kernel, x, bias, turned=False)
     weight = kernel.reshaped((g.groups, g.outputs, g.depth))
     for run in runs(g):
         columns = _columns(device, g, x, run)
@@ -221,6 +234,8 @@ def transpose_by_product(
     device: Device, g: Geometry, out: DeviceBuffer, kernel: DeviceBuffer, x: DeviceBuffer, bias: DeviceBuffer | None
 ) -> None:
     """The adjoint: `x` has the sizes of conv's result, `out` those of its x."""
+    if images_are_columns(g):
+        return _each_image(device, g, out, kernel, x, bias, turned=True)
     weight = kernel.reshaped((g.groups, g.outputs, g.depth))
     channels, w = g.groups * g.inputs, g.w
     for run in runs(g):
@@ -244,6 +259,31 @@ def kernel_grad_by_product(
         if run.first:
             device.each(add_kernel, total.size, total, part)
         del part
+
+
+def images_are_columns(g: Geometry) -> bool:
+    """Whether conv and its adjoint need no columns: windows are single cells in order, and an image, as it lies, is a
+    matrix wide enough for a product of its own."""
+    return g.w.same and g.groups == 1 and (g.images == 1 or g.w.places >= WIDE)
+
+
+def _each_image(
+    device: Device,
+    g: Geometry,
+    out: DeviceBuffer,
+    kernel: DeviceBuffer,
+    x: DeviceBuffer,
+    bias: DeviceBuffer | None,
+    *,
+    turned: bool,
+) -> None:
+    """out[n] = kernel·x[n] + bias, or kernelᵀ·x[n] + bias."""
+    to, of = (g.inputs, g.outputs) if turned else (g.outputs, g.inputs)
+    results, images = (each.reshaped((g.images, n, g.w.places)) for each, n in ((out, to), (x, of)))
+    same_for_all = Layout(g.outputs, g.inputs, row=g.inputs, matrix=0)
+    device.product(results, kernel, images, x_turned=turned, x_layout=same_for_all)
+    if bias is not None:
+        device.each(bias_kernel, out.size, out, bias, np.int32(to), np.int32(g.w.places))
 
 
 def _columns(device: Device, g: Geometry, x: DeviceBuffer, run: Run) -> DeviceBuffer:
