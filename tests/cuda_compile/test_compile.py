@@ -81,7 +81,8 @@ def test_a_loop_in_steps_is_not_divided_and_one_that_only_reads_is_unrolled() ->
 
 
 def test_shared_memory_is_counted(folder: Path) -> None:
-    signature = *("int32",) * 3, *("float32*",) * 4, "int32", "int32"
+    operand = "float32*", "int32", "int32"
+    signature = *("int32",) * 3, "float32*", *operand, *operand, *operand
     compiled = compile_kernel(product_kernel(False, True), signature, SM_90)
     assert compiled.resources.shared == 2 * 16 * 17 * 4
     assert b".nv.shared.opstage_product" in compiled.cubin
@@ -124,6 +125,7 @@ def test_the_op_that_launched_it_is_named(folder: Path, monkeypatch: pytest.Monk
 
         allocate, deallocate, synchronize = Recorder.allocate, Recorder.deallocate, Recorder.synchronize
         upload, download, product, trim = Recorder.upload, Recorder.download, Recorder.product, Recorder.trim
+        part = Recorder.part
 
         def launch(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> None:
             compile_kernel(kernel, signature_of(arguments), SM_90)

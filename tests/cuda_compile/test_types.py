@@ -25,6 +25,11 @@ def test_values(sample: Sample) -> None:
     conformance.test_values(sample, "eager")
 
 
+@pytest.mark.parametrize("sample", conformance.samples(0)[::4], ids=lambda s: s.id)
+def test_values_by_generated_kernels(sample: Sample) -> None:
+    conformance.test_values(sample, "compiled")
+
+
 @pytest.mark.parametrize("sample", conformance.samples(1)[::3], ids=lambda s: s.id)
 def test_first_derivatives(sample: Sample) -> None:
     conformance.test_first_derivatives(sample, "eager")
