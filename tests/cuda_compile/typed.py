@@ -20,6 +20,7 @@ from typing_extensions import override
 from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
 from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
 from opstage.interpreters.eager_cuda.device import Device
+from opstage.interpreters.eager_cuda.device.grid import Grid
 from opstage.interpreters.eager_cuda.device.interface import pointer_type
 from opstage.interpreters.eager_cuda.device.matrices import Layout, layout_of
 from opstage.interpreters.eager_cuda.device.simulator import elements_of, pointers_of
@@ -83,6 +84,9 @@ def _device_function(function: Any) -> Any:
 class Typed(Device):
     """Memory is bytes of the host; products of matrices are NumPy's."""
 
+    def __init__(self) -> None:
+        super().__init__(Grid(shortest=2**31))
+
     @override
     def allocate(self, nbytes: int) -> Any:
         return np.full(nbytes, 0xCB, np.uint8)
@@ -105,11 +109,6 @@ class Typed(Device):
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         assert blocks == 1 or kernel.__code__.co_varnames[0] in ("count", "rows"), "each block has work of its own"
         for_one_thread(kernel)(*map(pointers_of, arguments))
-
-    @override
-    def each_row(self, kernel: Callable[..., None], rows: int, extent: int, *arguments: Any) -> None:
-        if rows:
-            self.launch(kernel, 1, 1, np.int32(rows), np.int32(1), *arguments)
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:

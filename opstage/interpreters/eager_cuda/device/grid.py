@@ -12,12 +12,14 @@ class Grid(NamedTuple):
 
     threads        of a block that steps through elements
     block          of a block that works on one thing alone
+    shortest       numbers of a row from which on a warp works on it; a shorter one takes one thread
     longest        numbers of a row at which a warp still works; a longer one takes a block
     most_blocks    of a kernel that steps through what it has to do
     """
 
     threads: int = 256
     block: int = 256
+    shortest: int = WARP
     longest: int = 1024
     most_blocks: int = 2**31 - 1
 
@@ -27,7 +29,7 @@ class Grid(NamedTuple):
 
     def each_row(self, rows: int, extent: int) -> tuple[int, int, int]:
         """(blocks, threads, lanes) for `rows` rows of `extent` numbers, with `lanes` threads side by side on each."""
-        lanes = 1 if extent < WARP else WARP if extent <= self.longest else self.block
+        lanes = 1 if extent < self.shortest else WARP if extent <= self.longest else self.block
         threads = max(lanes, self.threads)
         return min(-(-rows * lanes // threads), self.most_blocks), threads, lanes
 
