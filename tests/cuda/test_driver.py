@@ -16,6 +16,7 @@ from opstage.interpreters.eager_cuda.device import driver as driver_module
 from opstage.interpreters.eager_cuda.device import probe, scheduler
 from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
 from opstage.interpreters.eager_cuda.device.driver import Gpu
+from opstage.interpreters.eager_cuda.kernels import attention
 from opstage.interpreters.eager_cuda.language import cuda
 from opstage.options import Options
 from tests.samples.sample import Sample
@@ -49,7 +50,7 @@ class RunningApi(Api):
         numbers = [a for a in arguments if not isinstance(a, (Buffer, Part))]
         assert [type(a).__name__ for a in numbers] == [name for name in signature if "*" not in name]
         blocks = min(configuration[0], 2) if configuration[1] == 256 else configuration[0]
-        self.at_once_or_later(lambda: run(kernel[blocks, 32], given))
+        self.at_once_or_later(lambda: run(kernel[blocks, min(configuration[1], 32)], given))
 
     @override
     def allocate(self, nbytes: int, *, stream: Any) -> Buffer:
@@ -106,6 +107,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     gpu = Gpu(api.core, api.driver, lambda: RunningLibrary(api))
     monkeypatch.setattr(driver_module, "compile_kernel", api.compile)
     monkeypatch.setattr(probe, "_found", lambda: gpu)
+    monkeypatch.setattr(attention, "SIDES", (4,))  # of tiles that have no more than 32 threads
     yield gpu
 
 

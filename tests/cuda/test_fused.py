@@ -11,6 +11,8 @@ import pytest
 import opstage
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
+from opstage.interpreters.eager_cuda.device import probe
+from opstage.interpreters.eager_cuda.device.simulator import Simulator
 from opstage.interpreters.eager_cuda.kernels import KERNELS, channels, indexing, loss, reduction
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
@@ -154,6 +156,48 @@ def test_attention_with_a_mask(keys: int, causal: bool) -> None:
         *(rng.standard_normal(shape).astype(np.float32) for shape in shapes),
         mask,
     )
+
+
+@pytest.mark.parametrize("size", [3, 20, 70, 130])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_several_tiles(size: int, masked: bool, causal: bool) -> None:
+    """Tiles that are cut off on every side, of either width; the greatest sizes are multiplied as whole matrices."""
+    rng = np.random.default_rng(size)
+    mask = rng.random((21, 35)) < 0.5
+    mask[3] = False
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 21, size), (2, 35, size), (2, 35, 2)))
+    agree(
+        lambda ops, q, k, v, *m: ops.scaled_dot_product_attention(q, k, v, *m, causal=causal),
+        *(q, k, v),
+        *([mask] if masked else []),
+    )
+
+
+def test_large_scores_keep_their_gradient() -> None:
+    """Equal scores share the weight evenly, however large: log-sum-exp alone would round that off."""
+    q = np.full((1, 2), 1e3, np.float32)
+    k = np.full((2, 2), 1e3, np.float32)
+    v, g = np.array([[1, 0], [0, 1]], np.float32), np.array([[1, 2]], np.float32)
+
+    def program(ops: Any, v: Any) -> Any:
+        return ops.sum(ops.mul(ops.scaled_dot_product_attention(ops.const(q), ops.const(k), v), ops.const(g)))
+
+    for options in (CUDA, Options()):
+        _, gradient = opstage.value_and_grad(program, v, wrt=(0,), options=options)
+        np.testing.assert_allclose(gradient[0], [[0.5, 1], [0.5, 1]], rtol=1e-6)
+
+
+def test_attention_stores_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Simulator()
+    monkeypatch.setattr(probe, "_found", lambda: device)
+    q = np.random.default_rng(0).standard_normal((90, 2)).astype(np.float32)
+
+    def program(ops: Any, q: Any) -> Any:
+        return ops.sum(ops.scaled_dot_product_attention(q, q, q, causal=True))
+
+    opstage.value_and_grad(program, q, options=CUDA)
+    assert 6 * q.nbytes < device.peak < 90 * 90 * 4 / 2
 
 
 def test_rows_with_infinities_and_nan() -> None:

@@ -37,7 +37,9 @@ def _one_thread() -> ModuleType:
         setattr(module, name, ModuleType(name))
         getattr(module, name).x = np.int32(number)
     module.shared = ModuleType("shared")
-    module.shared.array = _numba.njit(lambda shape, dtype: np.empty(shape, dtype))
+    module.shared.array = _numba.njit(lambda shape, dtype, alignment=None: np.empty(shape, dtype))
+    module.local = ModuleType("local")
+    module.local.array = _numba.njit(lambda shape, dtype: np.empty(shape, dtype))
     module.grid = _numba.njit(lambda axes: np.int32(0))
     module.gridsize = _numba.njit(lambda axes: np.int32(1))
     module.syncthreads = _numba.njit(lambda: None)
@@ -85,7 +87,7 @@ class Typed(Device):
     """Memory is bytes of the host; products of matrices are NumPy's."""
 
     def __init__(self) -> None:
-        super().__init__(Grid(shortest=2**31))
+        super().__init__(Grid(block=1, shortest=2**31))
 
     @override
     def allocate(self, nbytes: int) -> Any:

@@ -21,6 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
 """Whether numba runs kernels in Python. It decides that when it is first imported."""
 
+ALIGNED = None if SIMULATED else 16
+"""Bytes to which shared memory is aligned where four numbers are to be read at once; Python's memory is as it is."""
+
 
 def device_function(function: F) -> F:
     """A function that kernels call: compiled into them, or called as it is where kernels run in Python."""
@@ -75,6 +78,7 @@ cos_pi: Any = _cos_pi if SIMULATED else numba.cuda.libdevice.cospif
 """cos(π·x), which reduces its argument exactly, where cos keeps a table of the digits of 2/π for great ones."""
 
 __all__ = [
+    "ALIGNED",
     "SIMULATED",
     "barrier",
     "cos",

@@ -1,0 +1,41 @@
+"""The kernels of attention by tiles in every width that is launched, of which the samples have the narrowest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opstage.interpreters.eager_cuda.device.compile import compile_kernel
+from opstage.interpreters.eager_cuda.device.grid import GRID
+from opstage.interpreters.eager_cuda.kernels.attention import SIDES, WIDEST, WIDEST_GRAD
+from opstage.interpreters.eager_cuda.kernels.attention_tiles import forward_kernel, keys_kernel, queries_kernel
+
+from .test_kernels import MOST_REGISTERS, SM_90
+
+STATIC_SHARED = 48 << 10
+SEEN = ("uint8*", "int32*", *("int32",) * 7, "float32")
+LAUNCHED = [
+    (make, pointers, width)
+    for make, pointers, widest in (
+        (forward_kernel, 6, WIDEST),
+        (queries_kernel, 8, WIDEST_GRAD),
+        (keys_kernel, 9, WIDEST_GRAD),
+    )
+    for width in (16, 32, 64, 128)
+    if width <= widest
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("make", "pointers", "width"), LAUNCHED)
+def test_tiles_stay_in_registers_and_shared_memory(
+    make: Callable[..., Any], pointers: int, width: int, masked: bool
+) -> None:
+    assert SIDES[0] ** 2 == GRID.block
+    signature = "int32", *("float32*",) * pointers, *SEEN
+    found = compile_kernel(make(width, SIDES[0], masked), signature, SM_90).resources
+    assert 0 < found.registers <= MOST_REGISTERS, found
+    assert (found.spilled, found.stack, found.doubles, found.divisions) == (0, 0, 0, 0), found
+    assert found.shared <= STATIC_SHARED, found
