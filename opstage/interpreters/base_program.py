@@ -37,6 +37,11 @@ class BaseProgram:
         self.spare = spare
         self.finish: Callable[[], None] = _done
 
+    @property
+    def finishes(self) -> bool:
+        """Whether `finish` does anything."""
+        return self.finish is not _done
+
     def __call__(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
         values, self.result = flatten(self.base(ops, *unflatten(self.structure, refs)))
         return tuple(values)

@@ -23,7 +23,7 @@ from ..interpreters.derivatives import run_on_tape
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..interpreters.shape_check import Contract, Finding, Report
-from ..ops.errors import ProgramWarning, UsageError, ValidationError
+from ..ops.errors import DeviceError, ProgramWarning, UsageError, ValidationError
 from ..ops.spec import Spec, as_specs
 from ..ops.trees import Structure, align, flatten, paths, structure_paths, unflatten
 from ..ops.types import dtype_name
@@ -233,15 +233,24 @@ class ScalarTrainer:
         for param, value in zip(trained, new):
             param.accept(value)
         t, slots, leaves = state.t + 1, tuple(map(tuple, slots)), flatten(aux.state)[0]
-        with uninterrupted():
-            ran.finish()
-            loss, metrics = self._host(loss), {name: self._host(value) for name, value in aux.metrics.items()}
+
+        def move_on() -> None:
             if moved:
                 object.__setattr__(state, "slots", slots)  # no one else may change it
                 object.__setattr__(state, "t", t)
-            result = StepResult(loss, metrics, state if moved else OptimizerState(t, slots))
             if self._interpreter.executes:
                 self._commit(trained, new, leaves)
+
+        with uninterrupted():
+            ran.finish()
+            try:
+                loss, metrics = self._host(loss), {name: self._host(value) for name, value in aux.metrics.items()}
+            except DeviceError:
+                if ran.finishes:  # it has written over what the step began with
+                    move_on()
+                raise
+            move_on()
+            result = StepResult(loss, metrics, state if moved else OptimizerState(t, slots))
             if named is not None:
                 self._moments[named] = result.state
         self.last_metrics = metrics

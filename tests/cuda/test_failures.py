@@ -14,10 +14,9 @@ from opstage import DeviceError, Options
 from opstage.interpreters.eager_cuda.device import driver as driver_module
 from opstage.interpreters.eager_cuda.device import probe, scheduler
 from opstage.interpreters.eager_cuda.device.driver import Gpu
-from tests.unit.test_cuda_driver import CUDAError, Status
-from tests.unit.test_cuda_gemm import Library
+from tests.unit.test_cuda_driver import Builder, CUDAError, Status
 
-from .test_driver import RunningApi, kept
+from .test_driver import RunningApi, RunningLibrary, kept
 
 PASSING = "CUDA_ERROR_INVALID_VALUE"
 ENDING = "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -30,17 +29,31 @@ class FailingApi(RunningApi):
     def __init__(self) -> None:
         super().__init__()
         self.count, self.fails_at, self.error = 0, 0, PASSING
-        self.library = Library()
+        self.library = RunningLibrary(self)
         event = self.stream.record()
         event.sync = self.raising(event.sync)
         self.stream.sync = self.raising(self.stream.sync)
         self.stream.record = self.raising(lambda: event)
+        self.stream.create_graph_builder = self.raising(self.capture)
         self.device.set_current = self.raising(self.device.set_current)
         self.resource.allocate = self.raising(self.resource.allocate)
         self.core.launch = self.raising(self.core.launch)
         self.core.ObjectCode.from_cubin = self.raising(self.core.ObjectCode.from_cubin)
         for name, call in list(vars(self.driver).items()):
             setattr(self.driver, name, self.returning(call))
+
+    def capture(self) -> Any:
+        builder = Builder(self)
+        complete = builder.complete
+
+        def completed() -> Any:
+            graph = complete()
+            graph.launch = self.raising(graph.launch)
+            return graph
+
+        builder.complete = self.raising(completed)  # type: ignore[method-assign]
+        builder.begin_building = self.raising(builder.begin_building)  # type: ignore[method-assign]
+        return builder
 
     def fails(self) -> bool:
         self.count += 1
@@ -80,15 +93,11 @@ X, Y = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32), np.a
 PARAMS = {"w": np.random.default_rng(1).standard_normal((2, 4)).astype(np.float32), "b": np.zeros(2, np.float32)}
 
 
-def new_trainer() -> Any:
-    return opstage.scalar_trainer(loss, PARAMS, options=Options(device="cuda"))
-
-
-def expected_after(steps: int) -> Any:
-    trainer = opstage.scalar_trainer(loss, PARAMS)
+def new_trainer(steps: int = 0, backend: str = "eager") -> Any:
+    trainer = opstage.scalar_trainer(loss, PARAMS, options=Options(device="cuda", backend=backend))
     for _ in range(steps):
         trainer.step(0.5, X, Y)
-    return trainer.get_params()
+    return trainer
 
 
 def assert_params(trainer: Any, expected: Any) -> None:
@@ -97,35 +106,53 @@ def assert_params(trainer: Any, expected: Any) -> None:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the first step", "a later step"])
-def test_a_step_that_fails_changes_nothing_and_the_next_one_goes_on(api: FailingApi, first: bool) -> None:
-    """Whichever of its calls it is: in a first step also those that load kernels and make the first memory."""
-    trainer = new_trainer()
-    if not first:
-        trainer.step(0.5, X, Y)
+@pytest.mark.parametrize(("backend", "done"), [("eager", 0), ("eager", 1), *[("compiled", n) for n in range(3)]])
+def test_a_step_that_fails_is_not_half_done_and_the_next_one_goes_on(api: FailingApi, backend: str, done: int) -> None:
+    """Whichever of its calls it is: in a first step also those that load kernels and make the first memory, in the
+    second compiled one those of the capture, in later ones those of the replay. Where the step was done and only the
+    reading of its loss failed, it stays done, with its moments: another step is then the one after it."""
+    optimizer = opstage.optim.adam(lr=0.5)
+    expected = opstage.scalar_trainer(loss, PARAMS)
+    state = expected.init_optim(optimizer)
+    after = []
+    for _ in range(done + 3):
+        after.append(expected.get_params())
+        expected.advance(optimizer, state, X, Y)
+
+    def begun() -> tuple[Any, Any]:
+        trainer = opstage.scalar_trainer(loss, PARAMS, options=Options(device="cuda", backend=backend))
+        moments = trainer.init_optim(optimizer)
+        for _ in range(done):
+            trainer.advance(optimizer, moments, X, Y)
+        return trainer, moments
+
+    trainer, moments = begun()
     before = api.count
-    trainer.step(0.5, X, Y)
+    trainer.advance(optimizer, moments, X, Y)
     calls = api.count - before
-    assert calls > 10
-    unchanged, after = expected_after(0 if first else 1), expected_after(1 if first else 2)
+    assert calls > 6
+    told = 0
     for at in range(calls):
-        trainer = new_trainer()
-        if not first:
-            trainer.step(0.5, X, Y)
+        trainer, moments = begun()
         api.fails_at = api.count + 1 + at
         try:
-            trainer.step(0.5, X, Y)
+            trainer.advance(optimizer, moments, X, Y)
         except DeviceError as error:
+            told += 1
             assert not error.lost
             assert "the NVIDIA H200 failed when" in error.reason and PASSING in error.reason
-            assert_params(trainer, unchanged)
-            trainer.step(0.5, X, Y)
         api.fails_at = 0
-        assert_params(trainer, after)
-    probe_gpu: Any = probe.find_device()
-    del trainer
-    gc.collect()
-    assert probe_gpu.used == sum(buffer.memory.nbytes for buffer in kept(probe_gpu))
+        taken = moments.t
+        assert taken == done + 1 or (taken == done and told)
+        assert_params(trainer, after[taken])
+        trainer.advance(optimizer, moments, X, Y)
+        assert_params(trainer, after[taken + 1])
+    assert told > calls // 2
+    device: Any = probe.find_device()
+    if backend == "eager":  # a compiled program keeps its arena
+        del trainer, moments
+        gc.collect()
+        assert device.used == sum(buffer.memory.nbytes for buffer in kept(device))
 
 
 def test_after_an_error_that_ends_the_use_of_the_gpu_every_call_says_so(api: FailingApi) -> None:

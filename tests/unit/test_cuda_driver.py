@@ -191,7 +191,7 @@ def test_a_copy_that_fails_is_an_error_with_the_drivers_name_for_it(api: Api) ->
     assert isinstance(caught.value, DeviceError) and not caught.value.lost
     assert caught.value.reason == (
         "the NVIDIA H200 failed when an array was copied to it: the CUDA driver says CUDA_ERROR_INVALID_VALUE; "
-        "parameters are as they were, and the process can go on"
+        "no step is half done, and the process can go on"
     )
 
 

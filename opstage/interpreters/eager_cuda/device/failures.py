@@ -41,7 +41,7 @@ OF_THE_MACHINE = frozenset(
 )
 """Errors that end it too, and that no program makes."""
 
-GO_ON = "parameters are as they were, and the process can go on"
+GO_ON = "no step is half done, and the process can go on"
 _START_AGAIN = "start the process again, from the last checkpoint if there is one"
 _FIND_IT = (
     "A kernel fails some time after it was asked for, so it may be one of an earlier op. To find it, run with "
