@@ -25,14 +25,29 @@ COMPARED = [pair for pair in EVERY if name_of(*pair) not in WITHOUT_FORM]
 
 @pytest.fixture(autouse=True)
 def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXECUTING, "cuda", lambda options: make_interpreter(options.replace(device="cuda")))
+    for backend in ("eager", "compiled"):
+        fixed = {"device": "cuda", "backend": backend}
+        monkeypatch.setitem(
+            EXECUTING, f"cuda, {backend}", lambda options, fixed=fixed: make_interpreter(options.replace(**fixed))
+        )
+
+
+def compare(backend: str, twin: Twin, case: Case) -> None:
+    args = operands(twin, case, "float32")
+    expected, seeds = on_torch(twin, case, args, "float32", device=DEVICE)
+    actual = on_opstage(f"cuda, {backend}", twin, case, args, seeds, "float32")
+    assert_equal_outcomes(actual, expected, case, "float32")
 
 
 @pytest.mark.parametrize("twin, case", COMPARED, ids=[name_of(*pair) for pair in COMPARED])
 def test_agrees_with_pytorch(twin: Twin, case: Case) -> None:
-    args = operands(twin, case, "float32")
-    expected, seeds = on_torch(twin, case, args, "float32", device=DEVICE)
-    assert_equal_outcomes(on_opstage("cuda", twin, case, args, seeds, "float32"), expected, case, "float32")
+    compare("eager", twin, case)
+
+
+@pytest.mark.parametrize("twin, case", COMPARED[::10], ids=[name_of(*pair) for pair in COMPARED[::10]])
+def test_compiled_agrees_with_pytorch(twin: Twin, case: Case) -> None:
+    """Every tenth: each is a program of its own, whose kernels are compiled."""
+    compare("compiled", twin, case)
 
 
 @pytest.mark.parametrize("twin, case", SMOOTH, ids=[name_of(*pair) for pair in SMOOTH])
@@ -49,4 +64,4 @@ def test_what_a_device_has_not_is_refused(name: str) -> None:
     args = operands(twin, case, "float32")
     _, seeds = on_torch(twin, case, args, "float32", device=DEVICE)
     with pytest.raises(UnsupportedError, match=WITHOUT_FORM[name]):
-        on_opstage("cuda", twin, case, args, seeds, "float32")
+        on_opstage("cuda, eager", twin, case, args, seeds, "float32")

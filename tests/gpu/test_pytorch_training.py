@@ -23,6 +23,7 @@ def test_clipping(name: str) -> None:
     compare_clipping(name, "float32", "cuda", DEVICE)
 
 
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("name", MODELS)
-def test_loss_curve(name: str) -> None:
-    compare_loss_curve(name, Options(device="cuda"), DEVICE)
+def test_loss_curve(name: str, backend: str) -> None:
+    compare_loss_curve(name, Options(device="cuda", backend=backend), DEVICE)

@@ -1,4 +1,4 @@
-"""What `make gpu` runs beside PyTorch can be run: a little of it, the simulator in place of the GPU."""
+"""What `make gpu` runs, mostly beside PyTorch, can be run: a little of it, the simulator in place of the GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tests.docs.blocks import ROOT
 
 CHOSEN = {
+    "test_replay.py": "pinn",
     "test_pytorch_ops.py": "cast-by or (sigmoid and not grad and not 67)",
     "test_pytorch_training.py": "test_clipping and by_value",
 }
