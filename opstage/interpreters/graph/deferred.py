@@ -120,9 +120,17 @@ class Deferred(Imperative[Variable]):
 
     @override
     def live(self, read: Callable[[], Any]) -> Variable:
-        value = read()
+        known: list[Any] = [None, None]  # an array of the host, and what the store made of it
+
+        def put() -> Any:
+            array = read()
+            if known[0] is not array:
+                known[:] = array, self._store.put(array)
+            return known[1]
+
+        value = put()
         variable = self._recorder.input(TensorType(value.shape, value.dtype))
-        self._live[variable.slot] = read
+        self._live[variable.slot] = put
         return variable
 
     @override

@@ -38,6 +38,12 @@ class CompiledCudaOps(OnDevice):
         return self._eager.has_kernel(primitive)
 
     @override
+    def trim(self) -> None:
+        for executor in self.programs.executors:
+            executor.trim()
+        super().trim()
+
+    @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
         return self.programs.bind(primitive, refs, static)
 

@@ -44,7 +44,7 @@ class Executor:
         self._eager = eager
         self._device: Device = eager.device
         self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
-        self._arena = self._device.memory(plan.arena_bytes) if plan.arena_bytes else None
+        self._arena: Memory | None = None
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
         self._over = {plan.over[i]: i for i in plan.over}  # inputs that are written over
         self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
@@ -101,6 +101,12 @@ class Executor:
             given.clear()  # the inputs, which are read until here
 
         return outputs, finish
+
+    def trim(self) -> None:
+        """Give back all memory but that of constants, and of results that somebody holds; a later run takes it anew."""
+        self._scripts = self._arena = None
+        self._bound.clear()
+        self._places.clear()
 
     # Places ---------------------------------------------------------------------------------------------------------
 
@@ -182,6 +188,8 @@ class Executor:
     def _written(self) -> tuple[Script, Script]:
         """The calls of the plan on the memory that there is."""
         plan = self.plan
+        if self._arena is None and plan.arena_bytes:
+            self._arena = self._device.memory(plan.arena_bytes)
         aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.over.items()}
 
         def find(spot: Spot, nbytes: int) -> Memory:
