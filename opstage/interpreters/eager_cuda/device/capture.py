@@ -14,6 +14,10 @@ from .script import Call, Script
 class Captures(Protocol):
     """A device that can capture what it is asked for."""
 
+    def load(self, call: Call) -> None:
+        """Compile the kernel of a launch, if it is one, and bring it to the device."""
+        ...
+
     def captured(self, work: Callable[[], None]) -> Any:
         """What `work` asks for, none of it done, as a graph."""
         ...
@@ -36,13 +40,18 @@ class Captured(Script):
         self._graph: Any = None
 
     @override
-    def run(self) -> None:
-        if not self.calls:
-            return
+    def prepare(self) -> None:
         if not self._ran:
+            for call in self.calls:
+                self._captures.load(call)
+        elif self.calls and self._graph is None:
+            self._graph = self._captures.captured(super().run)
+
+    @override
+    def run(self) -> None:
+        self.prepare()
+        if self._graph is not None:
+            self._captures.replay(self._graph)
+        else:
             super().run()
             self._ran = True
-            return
-        if self._graph is None:
-            self._graph = self._captures.captured(super().run)
-        self._captures.replay(self._graph)

@@ -179,13 +179,10 @@ class Gpu(Device):
 
     @override
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
-        key = kernel, signature_of(arguments)
         held = self._with_tables(arguments)
         try:
             self._enter()
-            loaded = self._kernels.get(key)
-            if loaded is None:
-                loaded = self._kernels[key] = self._load(*key)
+            loaded = self._loaded(kernel, signature_of(held))
             configuration = self._configurations.get((blocks, threads))
             if configuration is None:
                 configuration = self._core.LaunchConfig(grid=blocks, block=threads)
@@ -205,9 +202,13 @@ class Gpu(Device):
         table = self.upload(np.array([int(buffer.handle.handle) for buffer in buffers], np.int64))
         return Pointers(table, buffers[0].dtype)
 
-    def _load(self, kernel: Kernel, signature: Signature) -> Any:
-        compiled = compile_kernel(kernel, signature, self.cc)
-        return self._core.ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
+    def _loaded(self, kernel: Kernel, signature: Signature) -> Any:
+        loaded = self._kernels.get((kernel, signature))
+        if loaded is None:
+            compiled = compile_kernel(kernel, signature, self.cc)
+            loaded = self._core.ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
+            self._kernels[kernel, signature] = loaded
+        return loaded
 
     @override
     def product(
@@ -254,6 +255,19 @@ class Gpu(Device):
             for call in calls
         ]
         return Captured(self, self, ready)
+
+    def load(self, call: Call) -> None:
+        """Compile the kernel of a launch, if it is one, and bring it to the GPU."""
+        if call.method != "launch":
+            return
+        kernel, _, _, *arguments = call.arguments
+        self.op, self.region = call.op, call.region
+        try:
+            self._enter()
+            self._loaded(kernel, signature_of(tuple(arguments)))
+        except Exception as error:
+            self._explain(error, f"the kernel {kernel.__name__} was loaded", at_op=True)
+            raise
 
     def captured(self, work: Callable[[], None]) -> Any:
         """What `work` asks for, none of it done, as a graph."""

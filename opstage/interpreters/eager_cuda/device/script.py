@@ -33,6 +33,9 @@ class Script:
         self.device = device
         self.calls = tuple(calls)
 
+    def prepare(self) -> None:
+        """Do what may fail of the next run."""
+
     def run(self) -> None:
         """Ask for all of them; returns before they are done."""
         for call in self.calls:

@@ -86,6 +86,7 @@ class Executor:
             self._scripts = self._written()
         self._begun += 1
         first, second = self._scripts
+        second.prepare()
         first.run()
         if plan.flag is not None and int(device.download(plan.flag)[0]):
             device.each(fill_kernel, 1, plan.flag, np.int32(0))

@@ -22,6 +22,9 @@ from .recorder import Recorder
 from .source import Form, Generated, Partial, Pointer, cluster_kernel
 from .target import CUDA
 
+_FEW = 1 << 10
+"""Elements of a tensor of one number that is kept rather than filled anew in every run."""
+
 _PRODUCTS = frozenset({"matmul", "bmm"})
 
 
@@ -134,8 +137,20 @@ class Lowering:
             for slot in unit.cluster.levels
             if slot in self._results or slot in self.legal.parts or self._read.get(slot, set()) - {place}
         }
-        if stored:
+        if len(unit.equations) == 1 and self._is_constant(e):
+            (out,) = e.outputs
+            self.legal.constants[out] = np.full(
+                self.legal.views[out].shape, self.legal.literals[e.inputs[0]], self.legal.types[out].dtype
+            )
+        elif stored:
             self._generated(cluster_kernel(unit.cluster, unit.equations, stored))
+
+    def _is_constant(self, e: Equation) -> bool:
+        """Whether it fills a small tensor with a number, the same one in every run."""
+        (out,) = e.outputs
+        if e.primitive is not CONTIGUOUS or e.inputs[0] not in self.legal.literals:
+            return False
+        return out not in self._results and out not in self.legal.parts and self.legal.views[out].size <= _FEW
 
     def _generated(self, made: Generated) -> None:
         device, legal = self._device, self.legal
