@@ -33,17 +33,27 @@ def register_wire_format(dtype: str, encode: Callable[[Array], Array]) -> None:
     _FORMATS[source] = encode
 
 
+def has_wire_form(dtype: DType) -> bool:
+    """Whether arrays of a dtype can be uploaded."""
+    return dtype in DEVICE_DTYPES or dtype in _FORMATS
+
+
+def no_wire_form(dtype: DType) -> str:
+    """What is wrong with a dtype that cannot be uploaded, and what to do."""
+    names = ", ".join(map(dtype_name, DEVICE_DTYPES))
+    return (
+        f"a tensor of {dtype_name(dtype)} has no form on the device, which holds {names}; use "
+        "Options(dtype='float32'), or opstage.register_wire_format to say what it becomes"
+    )
+
+
 def to_wire(array: Array) -> Array:
     """The array as it is uploaded. Raises UsageError for a dtype that has no device form."""
     if array.dtype in DEVICE_DTYPES:
         return np.ascontiguousarray(array).reshape(array.shape)
     encode = _FORMATS.get(array.dtype)
     if encode is None:
-        names = ", ".join(map(dtype_name, DEVICE_DTYPES))
-        raise UsageError(
-            f"a tensor of {dtype_name(array.dtype)} has no form on the device, which holds {names}; use "
-            "Options(dtype='float32'), or opstage.register_wire_format to say what it becomes"
-        )
+        raise UsageError(no_wire_form(array.dtype))
     encoded = np.asarray(encode(array))
     if encoded.shape != array.shape or encoded.dtype not in DEVICE_DTYPES:
         raise UsageError(

@@ -16,7 +16,7 @@ from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name
 from ...options import Options
 from ..eager_cpu.interpreter import as_array
 from ..interpreter import BaseInterpreter
-from ..wire import DEVICE_DTYPES, to_wire
+from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .buffer import DeviceBuffer
 from .device import Device, find_device
 from .kernels import KERNELS
@@ -55,6 +55,12 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
             return super().fill(initialiser, shape, dtype)
         self.device.op, self.device.region = "fill", self.cursor.region.name
         return kernel(self.device, initialiser, shape)
+
+    @override
+    def unsupported(self, primitive: Primitive) -> UnsupportedError:
+        if has_wire_form(self.dtype):
+            return super().unsupported(primitive)
+        return UnsupportedError(no_wire_form(self.dtype), op=primitive.name, region=self.cursor.region.name)
 
     @override
     def raise_pending(self) -> None:
@@ -100,7 +106,7 @@ class CudaOps(OnDevice):
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
-        return primitive in self.kernels
+        return primitive in self.kernels and has_wire_form(self.dtype)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
