@@ -91,9 +91,6 @@ def test_steps_are_those_of_the_eager_interpreter(device: Simulator, optimizer: 
 def test_results_that_somebody_holds_are_never_written_over(device: Simulator) -> None:
     interpreter = CompiledCudaOps(COMPILED)
 
-    def program(ops: Any, x: Any) -> tuple[Any, ...]:
-        return (ops.scale(x, c=2.0),)
-
     executor = interpreter.compile(opstage.record(lambda ops, x: ops.scale(x, c=2.0), X))
     held = [executor.run((interpreter.put(X + i),))[0] for i in range(4)]
     for i, result in enumerate(held):
@@ -267,6 +264,43 @@ def test_an_index_out_of_range_names_op_and_line_and_changes_nothing(device: Sim
         peer.step(0.1, X, Y)
     trainer.step(0.1, X, Y)
     close(trainer.get_params(), peer.get_params())
+
+
+def test_no_step_waits_for_the_flag_of_bad_indices(device: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at when the loss is read, and until then the update that it forbids has left all as it was."""
+    trainer = made(of=looked_up)
+    state = trainer.init_optim(ADAMW)
+    for _ in range(3):
+        trainer.advance(ADAMW, state, X, Y)
+    before, moments = trainer.get_params(), trainer.export_optim(ADAMW, state)
+    order: list[str] = []
+    for name in ("launch", "download"):
+        method = getattr(Simulator, name)
+
+        def noted(self: Simulator, *arguments: Any, name: str = name, method: Any = method) -> Any:
+            order.append(name)
+            return method(self, *arguments)
+
+        monkeypatch.setattr(Simulator, name, noted)
+    with pytest.raises(RangeError):
+        trainer.advance(ADAMW, state, X, np.array([0, 5, 1]))
+    first = order.index("download")
+    assert "launch" in order[:first] and order[first - 1] == "launch"
+    monkeypatch.undo()
+    same(trainer.get_params(), before)
+    same(trainer.export_optim(ADAMW, state).slots["w"], moments.slots["w"])
+    assert state.t == trainer.steps_taken == 3
+
+
+def test_a_bad_index_that_nobody_asked_about_is_told_by_the_next_run(device: Simulator) -> None:
+    interpreter = CompiledCudaOps(COMPILED)
+    table, index = interpreter.put(X), interpreter.put(np.array([0, 7]))
+    executor = interpreter.compile(opstage.record(lambda ops, x, i: ops.gather_rows(x, i), X, np.array([0, 1])))
+    executor.run((table, index))
+    with pytest.raises(RangeError, match="index 7"):
+        executor.run((table, interpreter.put(np.array([0, 1]))))
+    (rows,) = executor.run((table, interpreter.put(np.array([2, 0]))))
+    np.testing.assert_array_equal(interpreter.get(rows), X[[2, 0]])
 
 
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(

@@ -143,10 +143,11 @@ class Device(ABC):
     def each_tensor(
         self, kernel: Callable[..., None], tensors: Sequence[tuple[DeviceBuffer, ...]], *arguments: Any
     ) -> None:
-        """Run `kernel(rows, lanes, part, table, buffers, *arguments)` on tensors, each with what goes with it.
+        """Run `kernel(rows, lanes, part, table, buffers, flag, *arguments)` on tensors, each with what goes with it.
 
         The buffers of a tuple have one size, and all tuples as many; none is empty. A row of lanes goes through `part`
-        elements of one tensor. The table is the number of tensors, the first row of each, and the size of each.
+        elements of one tensor. The table is the number of tensors, the first row of each, and the size of each. Where
+        the flag is not 0 an index was out of range, and the kernel leaves everything as it is.
         """
         sizes = [buffers[0].size for buffers in tensors]
         part = self.grid.part(sum(sizes))
@@ -156,7 +157,7 @@ class Device(ABC):
             rows += -(-size // part)
         buffers = tuple([buffer for each in tensors for buffer in each])
         table = self.numbers(len(sizes), *firsts, *sizes)
-        self.each_row(kernel, rows, part, np.int32(part), table, buffers, *arguments)
+        self.each_row(kernel, rows, part, np.int32(part), table, buffers, self.flag, *arguments)
 
     def put_off(
         self,

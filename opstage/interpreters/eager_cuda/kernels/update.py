@@ -47,6 +47,12 @@ def _slope(p: Any, g: Any, decay: Any) -> Any:
 
 
 @device_function
+def _going(rows: Any, stop: Any) -> Any:
+    """The rows to go through: none once an index was out of range, so that nothing was changed when that is told."""
+    return rows if stop[0] == 0 else FIRST
+
+
+@device_function
 def _part(row: Any, part: Any, table: Any) -> Any:
     """Which of the tensors a row is part of, and where in that it begins and ends.
 
@@ -68,9 +74,9 @@ def _part(row: Any, part: Any, table: Any) -> Any:
 # Kernels of `device.each_tensor`. The buffers of a tensor are its new value and state, then p, g and the old state.
 
 
-def sgd_kernel(rows: Any, lanes: Any, part: Any, table: Any, buffers: Any, lr: Any, decay: Any) -> None:
+def sgd_kernel(rows: Any, lanes: Any, part: Any, table: Any, buffers: Any, stop: Any, lr: Any, decay: Any) -> None:
     rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+    for row in steps(quotient(cuda.grid(1), lanes), _going(rows, stop), quotient(cuda.gridsize(1), lanes)):
         tensor, begin, end = _part(row, part, table)
         at = 3 * tensor
         new_p, p, g = buffers[at], buffers[at + 1], buffers[at + 2]
@@ -87,12 +93,13 @@ def _kernel_of(name: str, step: Callable[..., Any]) -> Kernel:
         part: Any,
         table: Any,
         buffers: Any,
+        stop: Any,
         lr: Any,
         decay: Any,
         number: Any,
     ) -> None:
         rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
-        for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        for row in steps(quotient(cuda.grid(1), lanes), _going(rows, stop), quotient(cuda.gridsize(1), lanes)):
             tensor, begin, end = _part(row, part, table)
             at = 5 * tensor
             new_p, new_state = buffers[at], buffers[at + 1]
@@ -114,6 +121,7 @@ def rmsprop_kernel(
     part: Any,
     table: Any,
     buffers: Any,
+    stop: Any,
     lr: Any,
     decay: Any,
     alpha: Any,
@@ -121,7 +129,7 @@ def rmsprop_kernel(
     eps: Any,
 ) -> None:
     rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+    for row in steps(quotient(cuda.grid(1), lanes), _going(rows, stop), quotient(cuda.gridsize(1), lanes)):
         tensor, begin, end = _part(row, part, table)
         at = 5 * tensor
         new_p, new_square = buffers[at], buffers[at + 1]
@@ -137,6 +145,7 @@ def adadelta_kernel(
     part: Any,
     table: Any,
     buffers: Any,
+    stop: Any,
     lr: Any,
     decay: Any,
     rho: Any,
@@ -144,7 +153,7 @@ def adadelta_kernel(
     eps: Any,
 ) -> None:
     rate, lane = lr[0], remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+    for row in steps(quotient(cuda.grid(1), lanes), _going(rows, stop), quotient(cuda.gridsize(1), lanes)):
         tensor, begin, end = _part(row, part, table)
         at = 7 * tensor
         new_p, new_square, new_delta = buffers[at], buffers[at + 1], buffers[at + 2]
@@ -160,6 +169,7 @@ def adam_kernel(
     part: Any,
     table: Any,
     buffers: Any,
+    stop: Any,
     lr: Any,
     c1: Any,
     c2: Any,
@@ -176,7 +186,7 @@ def adam_kernel(
     rate, floor = lr[0] * root / c1[0], root * eps
     shrink = ONE - lr[0] * shrinkage if shrinkage != ZERO else ONE
     lane = remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+    for row in steps(quotient(cuda.grid(1), lanes), _going(rows, stop), quotient(cuda.gridsize(1), lanes)):
         tensor, begin, end = _part(row, part, table)
         at = 7 * tensor
         new_p, new_m, new_v = buffers[at], buffers[at + 1], buffers[at + 2]

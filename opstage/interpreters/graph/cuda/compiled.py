@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import final
+from typing import Any, final
 
 from typing_extensions import override
 
@@ -21,21 +21,33 @@ from .executor import Executor
 class CompiledCudaOps(OnDevice):
     """Refs are buffers of the device. See `Programs` for what is compiled when."""
 
-    __slots__ = ("options", "programs", "_eager")
+    __slots__ = ("options", "programs", "_eager", "_waiting")
 
     def __init__(self, options: Options, device: Device | None = None):
         super().__init__(options, device)
         self.options = options
         self._eager = CudaOps(options, self.device)
+        self._waiting: list[Executor] = []
         self.programs: Programs[Executor] = Programs(self, self.compile)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
-        return Executor(graph, self._eager, self.options, spare)
+        return Executor(graph, self._eager, self.options, spare, self._waiting)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return self._eager.has_kernel(primitive)
+
+    @override
+    def get(self, ref: DeviceBuffer, /) -> Any:
+        self.raise_pending()
+        return super().get(ref)
+
+    @override
+    def raise_pending(self) -> None:
+        while self._waiting:
+            self._waiting.pop().settle()
+        super().raise_pending()
 
     @override
     def trim(self) -> None:

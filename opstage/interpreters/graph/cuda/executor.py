@@ -39,8 +39,11 @@ Finish = Callable[[], None]
 class Executor:
     """Runs a graph on buffers of a device. Inputs at the positions `spare` may be written over by results."""
 
-    def __init__(self, graph: Graph, eager: CudaOps, options: Options, spare: Collection[int] = ()):
+    def __init__(self, graph: Graph, eager: CudaOps, options: Options, spare: Collection[int], waiting: list[Executor]):
+        """`waiting` is where it puts itself when it has run and may have met an index out of range."""
         self.graph = graph
+        self._waiting = waiting
+        self._unsettled: tuple[Sequence[DeviceBuffer], int] | None = None
         self._eager = eager
         self._device: Device = eager.device
         self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
@@ -61,13 +64,15 @@ class Executor:
     def start(
         self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
     ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
-        """The outputs, and a function that completes them: only then is anything in them, and no index is bad any more.
+        """The outputs, and a function that completes them: only then is anything in them.
 
         Inputs at the positions `free` are written over by it if the plan has a result for them; until it is called they
-        are as they were, also where `start` raised. Of any other input a copy takes its place.
+        are as they were, also where `start` raised, and they stay so if an index was out of range, which `settle` tells
+        before anything is read. Of any other input a copy takes its place.
         """
         plan = self.plan
         device = self._device
+        self.settle()
         given = list(inputs)
         if len(given) < len(plan.inputs):
             given.append(device.upload(np.asarray(step, np.int64)))
@@ -88,12 +93,11 @@ class Executor:
         first, second = self._scripts
         second.prepare()
         first.run()
-        if plan.flag is not None and int(device.download(plan.flag)[0]):
-            device.each(fill_kernel, 1, plan.flag, np.int32(0))
-            replay(_Prompt(self._eager), self.graph, inputs, step)  # raises the first error, and says where
-            raise AssertionError("an index is out of range that in the program itself is not")
-        outputs = tuple([self._given_out(i) for i in range(len(plan.outputs))])
         begun = self._begun
+        if plan.flag is not None:
+            self._unsettled = inputs, step
+            if self not in self._waiting:
+                self._waiting.append(self)
 
         def finish() -> None:
             if begun != self._begun:
@@ -101,7 +105,19 @@ class Executor:
             second.run()
             given.clear()  # the inputs, which are read until here
 
-        return outputs, finish
+        return tuple([self._given_out(i) for i in range(len(plan.outputs))]), finish
+
+    def settle(self) -> None:
+        """Raise RangeError if an index was out of range in the last run, which then has written over nothing."""
+        unsettled, self._unsettled = self._unsettled, None
+        if unsettled is None:
+            return
+        flag = self.plan.flag
+        assert flag is not None
+        if int(self._device.download(flag)[0]):
+            self._device.each(fill_kernel, 1, flag, np.int32(0))
+            replay(_Prompt(self._eager), self.graph, *unsettled)  # raises the first error, and says where
+            raise AssertionError("an index is out of range that in the program itself is not")
 
     def trim(self) -> None:
         """Give back all memory but that of constants, and of results that somebody holds; a later run takes it anew."""
