@@ -14,7 +14,6 @@ from ....ops.errors import LocatedError, SourceLine
 from ...eager_cpu.interpreter import NumpyOps
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
-from ..lowering.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address, ErrorFlag, Room
 
@@ -195,10 +194,7 @@ class Linked:
         view = legal.views[slot]
         if not view.size:
             return np.empty(view.shape, type_.dtype)
-        part = legal.parts.get(view.root)
-        while part is not None:  # strides of a view of a part are those of the whole already
-            view = View(part.whole, part.offset + view.offset, view.shape, view.strides)
-            part = legal.parts.get(part.whole)
+        view = legal.in_memory(view)
         memory = self._memory(view.root, moving)
         size = memory.itemsize
         return np.ndarray(view.shape, memory.dtype, memory, view.offset * size, tuple([s * size for s in view.strides]))

@@ -128,9 +128,7 @@ class _Writer:
         return access.written(self.scopes - 1)
 
     def _target(self, slot: int) -> View:
-        part = self.legal.parts.get(slot)
-        view = self.legal.views[slot]
-        return view if part is None else View(part.whole, part.offset, view.shape, part.strides)
+        return self.legal.in_memory(self.legal.views[slot])
 
     def word(self, value: Word) -> str:
         self.words.append(value)

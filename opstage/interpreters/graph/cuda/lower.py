@@ -95,10 +95,7 @@ class Lowering:
 
     def _own(self, root: int) -> DeviceBuffer:
         """The memory of a root; that of a part is its whole's."""
-        part = self.legal.parts.get(root)
-        while part is not None:
-            root = part.whole
-            part = self.legal.parts.get(root)
+        root = self.legal.in_memory(self.legal.views[root]).root
         found = self._buffers.get(root)
         if found is None:
             found = self._buffers[root] = self._device.empty(self.legal.types[root])
@@ -118,11 +115,7 @@ class Lowering:
 
     def _bytes_before(self, view: View) -> int:
         """From the start of the root's memory to the first element of a view."""
-        offset, part = view.offset, self.legal.parts.get(view.root)
-        while part is not None:
-            offset += part.offset
-            part = self.legal.parts.get(part.whole)
-        return offset * self.legal.types[view.root].dtype.itemsize
+        return self.legal.in_memory(view).offset * self.legal.types[view.root].dtype.itemsize
 
     # Units ----------------------------------------------------------------------------------------------------------
 

@@ -98,15 +98,15 @@ class _Writer:
         self.pointers: dict[Pointer | Partial, str] = {}
         self.arguments: dict[str, Argument] = {}
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}
-        self.reads = {key: _Operand(f"x{i}", key[1], key[0]) for i, key in enumerate(cluster.operands)}
+        self.reads = {
+            (view, level): _Operand(f"x{i}", level, self.legal.in_memory(view))
+            for i, (view, level) in enumerate(cluster.operands)
+        }
         written = [s for s, level in cluster.levels.items() if s in stored and level is not Level.COLUMN]
         self.writes = {
-            slot: _Operand(f"y{i}", cluster.levels[slot], self._target(slot)) for i, slot in enumerate(written)
+            slot: _Operand(f"y{i}", cluster.levels[slot], self.legal.in_memory(self.legal.views[slot]))
+            for i, slot in enumerate(written)
         }
-
-    def _target(self, slot: int) -> View:
-        part, view = self.legal.parts.get(slot), self.legal.views[slot]
-        return view if part is None else View(part.whole, part.offset, view.shape, part.strides)
 
     # Arguments ------------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,14 @@ class Legal:
             self._equation(equation)
         self.outputs = self._own_outputs() if own_outputs else [self._output(slot) for slot in body.outputs]
 
+    def in_memory(self, view: View) -> View:
+        """The same elements as a view of what has memory of its own: of a whole, where the root is a part of it."""
+        part = self.parts.get(view.root)
+        while part is not None:  # strides of a view of a part are those of the whole already
+            view = View(part.whole, part.offset + view.offset, view.shape, view.strides)
+            part = self.parts.get(part.whole)
+        return view
+
     # Slots ----------------------------------------------------------------------------------------------------------
 
     def _shape(self, slot: int) -> tuple[int, ...]:
