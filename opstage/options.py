@@ -72,8 +72,7 @@ class Options:
         """
         for name, value in values.items():
             if name not in _CHECKS:
-                known = ", ".join(_CHECKS)
-                raise UsageError(f"{source}: unknown option {name!r}{nearest(name, _CHECKS)}; the options are {known}")
+                raise UsageError(f"{source}: {_unknown(name)}")
             reason = _CHECKS[name](value)
             if reason is not None:
                 raise UsageError(f"{source}: {name}: {reason}")
@@ -125,7 +124,7 @@ class Options:
                     f"the variables are {', '.join(variables)}"
                 )
             try:
-                values[name] = _read_text(name, text)
+                values[name] = read_option(name, text)
             except UsageError as error:
                 raise UsageError(f"environment variable {variable}: {error}") from None
         return dataclasses.replace(base if base is not None else cls(), **values)
@@ -176,8 +175,14 @@ _CHECKS: dict[str, _Check] = {
 }
 
 
-def _read_text(name: str, text: str) -> Any:
-    """The value of field `name` that `text` spells."""
+def _unknown(name: str) -> str:
+    return f"unknown option {name!r}{nearest(name, _CHECKS)}; the options are {', '.join(_CHECKS)}"
+
+
+def read_option(name: str, text: str) -> Any:
+    """The value of option `name` that `text` spells; a `UsageError` where there is no such option or value."""
+    if name not in _CHECKS:
+        raise UsageError(_unknown(name))
     check = _CHECKS[name]
     value: Any = text.strip()
     if check is _is_bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..interpreters.registry import backends
 from ..interpreters.trail import Step, Trail
 from ..ops.errors import SourceLine, UsageError, nearest
-from ..options import Options
+from ..options import Options, read_option
 from ..training.step import UPDATE
 from .settings import Settings
 from .task import Task, prepare
@@ -131,7 +131,7 @@ def side_options(side: str, options: Options) -> Options:
     for word in side.split(":"):
         name, given, text = word.partition("=")
         if given:
-            changes.update({name: _option(name, text)})
+            changes[name] = _option(side, name, text)
         elif word in ("cpu", "cuda"):
             changes["device"] = word
         elif word in ("float32", "float64"):
@@ -146,9 +146,12 @@ def side_options(side: str, options: Options) -> Options:
     return options.replace(**changes)
 
 
-def _option(name: str, text: str) -> Any:
-    read = Options.from_env({f"OPSTAGE_{name.upper()}": text})
-    return getattr(read, name)
+def _option(side: str, name: str, text: str) -> Any:
+    """The value of `name=text`, written as in the environment."""
+    try:
+        return read_option(name, text)
+    except UsageError as error:
+        raise UsageError(f"{side!r}: {error}") from None
 
 
 @final
