@@ -258,6 +258,7 @@ output out = %2
         ("relu(%x)", "rely(%x)", "line 6 .*no op 'rely' .did you mean 'relu'"),
         ("relu(%x)", "relu(%z)", "line 6 .*no input is called z"),
         ("relu(%x)", "relu(%7)", "typed: equation 0: %7 has no type: there are 3 slots"),
+        ("relu(%x)", 'full(shape=1/2, value=0.0, dtype="float32")', "static parameters are not those of full"),
         ("relu(%x)", "relu(%x, c=open(1))", r"line 6 .*'open\(1\)' is no static parameter"),
         ("relu(%x)", "relu(%x, c=body(0))", "body 0 does not follow"),
         ("relu(%x)", "relu(%x", "is no equation"),
