@@ -211,7 +211,12 @@ class DtypeError(LocatedError, TypeError):
 
 
 class UnsupportedError(LocatedError, NotImplementedError):
-    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently."""
+    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently.
+
+    `every_op` says that it can do no op at all, for the same reason: then a check says so once.
+    """
+
+    every_op: bool = False
 
 
 class RangeError(LocatedError, IndexError):

@@ -83,6 +83,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_check_knows_what_a_device_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(monkeypatch, capsys, "check", "mlp", "--device", "cuda")
     assert code == 0, out
+    code, out = run(monkeypatch, capsys, "check", "mlp", "--device", "cuda", "--dtype", "float64")
+    assert code == 1 and out.endswith("\n1 error\n"), "the dtype is at fault, and no op more than another"
     code, out = run(monkeypatch, capsys, "check", "mlp", "--runs-on")
     rows = {line.split("  ")[1]: line for line in out.splitlines() if " on cuda " in line}
     assert [row.split("cuda")[1].strip() for row in rows.values()] == ["float32 yes, float64 no, exact no"] * 2, out

@@ -60,7 +60,9 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
         if has_wire_form(self.dtype):
             return super().unsupported(primitive)
-        return UnsupportedError(no_wire_form(self.dtype), op=primitive.name, region=self.cursor.region.name)
+        error = UnsupportedError(no_wire_form(self.dtype), op=primitive.name, region=self.cursor.region.name)
+        error.every_op = True
+        return error
 
     @override
     def raise_pending(self) -> None:

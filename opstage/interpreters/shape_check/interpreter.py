@@ -278,6 +278,8 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         except UnsupportedError as error:
             if not self.collect:
                 raise
+            if error.every_op and any(found.reason == error.reason for found in self.findings):
+                return
             finding = self._finding(error, primitive, refs, static)
             if finding not in self.findings:  # the op's own backward pass often lacks the same kernel
                 self.findings.append(finding)
