@@ -76,8 +76,9 @@ class Executor:
         given = list(inputs)
         if len(given) < len(plan.inputs):
             given.append(device.upload(np.asarray(step, np.int64)))
+        device.flush()  # what waits may read memory that this writes over
         for buffer in given:
-            buffer.handle  # noqa: B018  # whatever it waits for is asked for now
+            buffer.handle  # noqa: B018  # raises where one was freed
         held = Counter(id(buffer.memory) for buffer in given)
         for number in range(len(plan.outputs)):
             if number not in plan.over:
@@ -99,11 +100,13 @@ class Executor:
             if self not in self._waiting:
                 self._waiting.append(self)
 
+        kept: list[Any] = [given, self._arena, *self._places.values()]  # also where memory is trimmed meanwhile
+
         def finish() -> None:
             if begun != self._begun:
                 raise UsageError("another run of this program has begun; what the earlier one computed is gone")
             second.run()
-            given.clear()  # the inputs, which are read until here
+            kept.clear()  # which was read until here
 
         return tuple([self._given_out(i) for i in range(len(plan.outputs))]), finish
 
