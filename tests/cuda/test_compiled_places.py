@@ -28,7 +28,8 @@ def test_a_part_of_a_concatenation_is_read_where_it_stands() -> None:
         y = ops.tanh(x)
         joined = ops.concat([x, y], axis=0)
         turned = ops.permute(y, axes=(1, 0))
-        return joined, ops.exp(turned), ops.reduce_sum(y, axis=0), ops.reduce_sum(y, axis=1), ops.matmul(y, turned), turned
+        sums = ops.reduce_sum(y, axis=0), ops.reduce_sum(y, axis=1)
+        return joined, ops.exp(turned), *sums, ops.matmul(y, turned), turned
 
     close(opstage.run(program, X, options=COMPILED), opstage.run(program, X))
 
