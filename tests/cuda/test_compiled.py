@@ -182,6 +182,12 @@ def test_sums_of_every_form(shape: tuple[int, ...]) -> None:
     close(opstage.run(program, x, options=COMPILED), opstage.run(program, x))
 
 
+def test_a_few_long_rows_are_cut_into_parts() -> None:
+    """One block of threads would work on each, and the rest of a GPU on nothing."""
+    x = np.random.default_rng(4).standard_normal((3, 1 << 15)).astype(np.float32)
+    assert calls(lambda ops, x: ops.reduce_sum(ops.mul(x, x), axis=1), x) == ["mul_row_sum", "row_sum"]
+
+
 def test_nan_is_the_greatest_of_a_row() -> None:
     x = np.array([[1.0, np.nan, 3.0], [-np.inf, -np.inf, -np.inf], [0.0, np.inf, 1.0]], np.float32)
 

@@ -21,4 +21,4 @@ BY_HAND = frozenset(
 )
 """Ops of `library`; every other op that has no formula is computed by eager_cpu, which reads any strides."""
 
-CPU = Target(BY_HAND | {"scan"}, strided=True, batch_axes=2, index_checks=True, both_sums=True)
+CPU = Target(BY_HAND | {"scan"}, strided=True, batch_axes=2, index_checks=True, both_sums=True, few_rows=1)

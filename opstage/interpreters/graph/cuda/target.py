@@ -11,7 +11,7 @@ from ..graph import Graph
 from ..lowering.formulas import FORMULAS
 from ..lowering.target import Target
 
-CUDA = Target(frozenset(), strided=False, batch_axes=1, index_checks=False, both_sums=False)
+CUDA = Target(frozenset(), strided=False, batch_axes=1, index_checks=False, both_sums=False, few_rows=256)
 
 _EXPANDED = frozenset({SUM, REDUCE_MEAN})
 """Composites whose parts go into a generated kernel, which saves more than their own kernels do."""

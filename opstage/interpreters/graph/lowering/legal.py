@@ -44,7 +44,7 @@ _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
 
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 _LONG = 1 << 14
-"""A sum of more elements than this is one of sums, that several workers can do."""
+"""A sum of more elements than this is one of sums, that several workers can do, unless there are many such sums."""
 
 
 class Part(NamedTuple):
@@ -378,11 +378,11 @@ class Legal:
         x = self._rows_of_one_stride(x, extent, e)
         primitive = ROW_SUM if kind == "reduce_sum" else ROW_MAX
         count = math.prod(rows)
-        if count == 1 and extent > _LONG:
+        if count <= self.target.few_rows and extent > _LONG:
             part = max(d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0)
-            cut = views.reshape(self.views[x], (part, extent // part)) if part >= 8 else None
+            cut = views.reshape(self.views[x], (count, part, extent // part)) if part >= 8 else None
             if cut is not None:
-                partial = self._fresh((part,), self.types[x])
+                partial = self._fresh((count, part), self.types[x])
                 x = self._emit(primitive, (self._seen(cut, self.types[x]),), partial, e, extent=extent // part)
                 extent = part
         total = self._fresh((count,), self.types[x])

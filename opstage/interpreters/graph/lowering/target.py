@@ -13,6 +13,7 @@ class Target(NamedTuple):
     batch_axes      along how many axes, at most, a stack of products may be stepped through
     index_checks    whether generated kernels can look at indices
     both_sums       whether one loop can take sums along rows and over rows
+    few_rows        so many rows, or fewer, leave workers idle
     """
 
     by_hand: frozenset[str]
@@ -20,3 +21,4 @@ class Target(NamedTuple):
     batch_axes: int
     index_checks: bool
     both_sums: bool
+    few_rows: int
