@@ -14,6 +14,7 @@ import opstage
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.device.compile import compile_kernel
 from opstage.interpreters.eager_cuda.device.signature import Signature, show
+from opstage.interpreters.registry import make_interpreter
 from opstage.options import Options
 from tests.cuda.small_models import CONFIGS, batch, trainer
 
@@ -44,6 +45,7 @@ def generated() -> list[tuple[Callable[..., None], Signature]]:
     with (
         mock.patch.object(probe, "_found", lambda: recorder),
         mock.patch("opstage.interpreters.eager_cuda.interpreter.find_device", lambda: recorder),
+        mock.patch("opstage.api.shared_interpreter", make_interpreter),  # none on the recorder stays for other tests
     ):
         for program in SUMS.values():
             opstage.run(program, X, options=COMPILED)

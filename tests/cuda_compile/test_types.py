@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import opstage.api
 from opstage.interpreters.eager_cuda.device import probe
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
+from opstage.interpreters.registry import make_interpreter
 from tests.cuda import test_conformance as conformance
 from tests.samples.sample import Sample
 
@@ -17,6 +19,7 @@ from .typed import Typed, for_one_thread
 def typed(monkeypatch: pytest.MonkeyPatch) -> Typed:
     device = Typed()
     monkeypatch.setattr(probe, "_found", lambda: device)
+    monkeypatch.setattr(opstage.api, "shared_interpreter", make_interpreter)
     return device
 
 
