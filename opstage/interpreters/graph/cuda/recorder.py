@@ -70,15 +70,14 @@ class Recorder(Device):
 
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        self.calls.append(
-            Call("launch", (kernel, blocks, threads, *arguments), {}, self.op, self.region, self.precision)
-        )
+        self._note("launch", (kernel, blocks, threads, *arguments), {})
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         self._note("product", (out, x, y), more)
 
     def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
+        tuple(spots((arguments, more)))  # asked for its handle, a buffer has what it waits for noted first
         self.calls.append(Call(method, arguments, more, self.op, self.region, self.precision))
 
     @override
