@@ -86,8 +86,12 @@ class Executor:
         for position, buffer in enumerate(given):
             if position in self._over:
                 self._write_over(position, buffer, position in free and held[id(buffer.memory)] == 1)
+        for position, buffer in enumerate(given):  # no handle is exchanged any more
+            block = plan.inputs[position]
+            if position in self._over:
+                self._stand(block, self._places[block].handle)
             else:
-                self._read(position, buffer)
+                self._read(block, buffer)
         if self._scripts is None:
             self._scripts = self._written()
         self._begun += 1
@@ -136,9 +140,8 @@ class Executor:
             self._bound[block] = handle
             self._scripts = None
 
-    def _read(self, position: int, buffer: DeviceBuffer) -> None:
+    def _read(self, block: int, buffer: DeviceBuffer) -> None:
         """An input that is read alone: where it was the time before, or copied to a place of its own."""
-        block = self.plan.inputs[position]
         if block not in self._bound:
             self._stand(block, buffer.handle)
         if self._bound[block] is buffer.handle:
@@ -149,21 +152,25 @@ class Executor:
         self._copy(self._places[block], buffer)
 
     def _write_over(self, position: int, buffer: DeviceBuffer, free: bool) -> None:
-        """An input whose place a result takes: it is left to that, or copied where somebody may still look at it."""
+        """An input whose place a result takes: it is left to that, or copied where somebody may still look at it.
+
+        What another executor has for its place, of the same parameter, becomes this one's too: copied, it would be
+        copied forth and back in every step that the two take in turn.
+        """
         block = self.plan.inputs[position]
         here = self._places.get(block)
         known, same = here is not None and here.handle is not None, here is buffer.memory
         del here  # who holds a place is counted
-        if not known:
-            self._places[block] = buffer.memory if free else self._device.memory(self.plan.blocks[block])
-            if not free:
-                self._copy(self._places[block], buffer)
+        if free and (not known or sys.getrefcount(buffer.memory) != _ALONE):
+            self._places[block] = buffer.memory
+        elif not known:
+            self._places[block] = self._device.memory(self.plan.blocks[block])
+            self._copy(self._places[block], buffer)
         elif not same:
             self._vacate(block, buffer)
             self._copy(self._places[block], buffer)
-        elif not free:
+        else:
             self._leave(block, buffer)
-        self._stand(block, self._places[block].handle)
 
     def _result(self, number: int) -> None:
         """Have the place of a result ready."""
