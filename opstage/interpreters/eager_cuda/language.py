@@ -9,10 +9,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numba.cuda
 import numpy as np
+
+from ...ops.errors import UsageError
+
+if find_spec("numba_cuda") is None:  # numba has a cuda of its own, an older one
+    raise UsageError("device 'cuda' needs the package numba-cuda; install it with: pip install 'opstage[cuda]'")
 
 cuda: Any = numba.cuda
 

@@ -28,8 +28,6 @@ def find_device() -> Device:
 
 @cache
 def _found() -> Device:
-    if not _installed("numba_cuda"):
-        raise UsageError("device 'cuda' needs the package numba-cuda; install it with: pip install 'opstage[cuda]'")
     from ..language import SIMULATED
 
     if SIMULATED:
