@@ -13,9 +13,10 @@ from ..interpreters.graph.cpu.plan import LoopStep, NativeStep, Plan
 from ..interpreters.graph.cpu.source import Address
 from ..interpreters.graph.recorder import record
 from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps, parse_bytes, show_bytes
+from ..interpreters.wire import DEVICE_DTYPES, no_wire_form
 from ..models import Model
 from ..ops.dims import DimScope
-from ..ops.errors import UsageError
+from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import sized
 from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype
@@ -25,6 +26,8 @@ from .optim import Optimizer
 from .sizes import MOST, around, dim_names, largest, sample_sizes
 from .step import UPDATE, Clip
 from .validate import training_layout
+
+_TOO_MUCH = 1 << 62
 
 _KINDS = {"params": Kind.PARAMETERS, "state": Kind.STATE, "slots": Kind.OPTIMIZER}
 
@@ -36,31 +39,41 @@ class StepMemory:
     `at` is the prediction at given sizes, `formula` the peak as a formula in the named dims, `largest` the greatest
     size of one of them that fits. Nothing is computed and no tensor is allocated.
 
-    It is the memory of NumPy's arrays. What the process takes besides, the interpreter of Python, libraries, machine
-    code and what the C library keeps of memory that was given back, is not in it.
+    On the cpu it is the memory of NumPy's arrays. What the process takes besides, the interpreter of Python, libraries,
+    machine code and what the C library keeps of memory that was given back, is not in it. On a device it is that of the
+    tensors there, and no GPU is needed; what the driver takes for itself is not in it.
     """
 
     def __init__(self, layout: StepLayout, options: Options):
         """Raises UsageError for a dtype or a device whose memory is not predicted."""
         if as_dtype(options.dtype) == EXACT:
             raise UsageError("the numbers of dtype exact are objects of Python, whose memory is not predicted")
-        if options.backend not in ("eager", "compiled") or options.device != "cpu":
+        if options.backend not in ("eager", "compiled"):
             raise UsageError(
-                f"memory is predicted for the backends 'eager' and 'compiled' on the cpu, "
-                f"not for {options.backend!r} on {options.device!r}"
+                f"memory is predicted for the backends 'eager' and 'compiled', not for {options.backend!r}"
             )
+        if options.device == "cuda" and as_dtype(options.dtype) not in DEVICE_DTYPES:
+            raise UsageError(no_wire_form(as_dtype(options.dtype)))
         self.layout = layout
         self.options = options
         self.names = dim_names(layout.specs)
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether the peak can be told without numbers."""
+        return self.options.backend == "eager" and self.options.device == "cpu"
 
     # What is asked --------------------------------------------------------------------------------------------------
 
     def at(self, **sizes: int) -> Memory:
         """The memory at its peak, with a size for every named dim.
 
-        Raises UsageError for a name that is missing or unknown, and for sizes that the Specs do not allow.
+        Raises UsageError for a name that is missing or unknown, and for sizes that the Specs do not allow; ShapeError
+        for sizes that a device's tensors cannot have.
         """
         self._require_all(sizes)
+        if self.options.device == "cuda":
+            return self._on_device(sizes)
         if self.options.backend == "compiled":
             return self._compiled(sizes)
         return Memory.of(self._history(sizes, {}).peak({}))
@@ -69,29 +82,32 @@ class StepMemory:
         """The peak in bytes on the eager interpreter, as a formula in the named dims that are not given.
 
         Which of two kernels is used, and how one divides its work, depends on sizes; the formula takes it as it is at
-        moderate ones. Raises UsageError for the compiled interpreter, whose memory is planned at numbers.
+        moderate ones. Raises UsageError for the compiled interpreter, whose memory is planned at numbers, and for a
+        device, whose memory is counted at numbers.
         """
-        if self.options.backend == "compiled":
-            raise UsageError("the memory of the compiled interpreter is planned at numbers, so there is no formula")
+        if not self.has_formula:
+            how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
+            raise UsageError(f"the memory of the {how} at numbers, so there is no formula")
         sample = sample_sizes(self.layout.specs, sizes)
         return self._history(sizes, sample).formula(sample)
 
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
-        """The largest size of `name` at which the peak is within `memory`, such as "24GiB"; the others are given.
+        """The largest size of `name` that needs no more than `memory`, such as "24GiB"; the others are given.
 
-        It is solved from the formula, or for the compiled interpreter from the line through two plans, and then seen
-        to fit and to be the last that does. Raises UsageError where not even 1 fits.
+        It is solved from the formula, or where there is none from the line through two predictions, and then seen to
+        fit and to be the last that does. Raises UsageError where not even 1 fits.
         """
         limit = parse_bytes(memory)
         if name in sizes:
             raise UsageError(f"{name} is what is looked for, so it takes no number")
         self._require_all({name: 1, **sizes})
-        predicted = cache(lambda size: self.at(**{**sizes, name: size}).peak)
+        predicted = cache(lambda size: self._needed({**sizes, name: size}))
         guess = self._guess(name, limit, sizes, predicted)
         found = largest(self.layout.specs, sizes, name, lambda size: predicted(size) <= limit, guess)
         if not found:
             at = "".join(f", {other}={size}" for other, size in sizes.items())
-            raise UsageError(f"not even {name}=1{at} fits {show_bytes(limit)}: it takes {show_bytes(predicted(1))}")
+            least = self.at(**{**sizes, name: 1}).needed
+            raise UsageError(f"not even {name}=1{at} fits {show_bytes(limit)}: it takes {show_bytes(least)}")
         return found
 
     # How it is found ------------------------------------------------------------------------------------------------
@@ -102,12 +118,21 @@ class StepMemory:
         if missing:
             raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
 
+    def _needed(self, sizes: Mapping[str, int]) -> int:
+        """What has to be free; more than there is where a device's tensors cannot be so large."""
+        try:
+            return self.at(**sizes).needed
+        except ShapeError:
+            return _TOO_MUCH
+
     def _guess(self, name: str, limit: int, sizes: Mapping[str, int], predicted: Callable[[int], int]) -> int:
-        """About the largest size at which the peak is within `limit`."""
-        if self.options.backend != "compiled":
+        """About the largest size that needs no more than `limit`."""
+        if self.has_formula:
             formula = self.formula(**sizes)
             return around(1, MOST, lambda size: formula({name: size}) <= limit)
         first = sample_sizes(self.layout.specs, sizes)[name]
+        while first > 1 and predicted(first) == _TOO_MUCH:
+            first //= 2
         second = max(1, first // 2)
         slope = (predicted(first) - predicted(second)) // max(1, first - second)
         return first + (limit - predicted(first)) // max(1, slope)
@@ -133,6 +158,13 @@ class StepMemory:
         history = ops.history()
         del results  # which were there until now
         return history
+
+    def _on_device(self, sizes: Mapping[str, int]) -> Memory:
+        """What a device is asked for that only counts."""
+        from .device_memory import device_memory  # with the kernels
+
+        kinds = [_kind(name) for name in self.layout.names]
+        return device_memory(self.layout, self.options, self._types(sizes, DimScope()), kinds)
 
     def _compiled(self, sizes: Mapping[str, int]) -> Memory:
         """What the plan of the compiled step says, beside what comes in.

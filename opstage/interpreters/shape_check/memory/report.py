@@ -21,6 +21,8 @@ class Memory:
     results       new parameters and moments, where they stand beside the old ones until the step is committed
     workspace     what kernels work in; of the compiled interpreter constants, and the addresses of arguments
     arena         of the compiled interpreter: activations, gradients and what kernels work in, in one block
+    blocks        on a device, and no part of the peak: the blocks in which all this lies, whose sizes are rounded up,
+                  and the workspace of its library
     """
 
     parameters: int = 0
@@ -32,6 +34,7 @@ class Memory:
     results: int = 0
     workspace: int = 0
     arena: int = 0
+    blocks: int = 0
 
     @classmethod
     def of(cls, moment: Moment) -> Memory:
@@ -41,11 +44,20 @@ class Memory:
     @property
     def peak(self) -> int:
         """All of it together."""
-        return sum(asdict(self).values())
+        return sum(self._parts().values())
+
+    @property
+    def needed(self) -> int:
+        """What has to be free: the peak, or on a device its blocks."""
+        return max(self.peak, self.blocks)
+
+    def _parts(self) -> dict[str, int]:
+        return {name: nbytes for name, nbytes in asdict(self).items() if name != "blocks"}
 
     def __str__(self) -> str:
-        rows = [(name, nbytes) for name, nbytes in asdict(self).items() if nbytes]
-        return "\n".join(
-            [f"{'peak of tensor memory':24} {show_bytes(self.peak):>10}"]
-            + [f"  {name:22} {show_bytes(nbytes):>10}" for name, nbytes in rows]
-        )
+        rows = [(name, nbytes) for name, nbytes in self._parts().items() if nbytes]
+        lines = [f"{'peak of tensor memory':24} {show_bytes(self.peak):>10}"]
+        lines += [f"  {name:22} {show_bytes(nbytes):>10}" for name, nbytes in rows]
+        if self.blocks:
+            lines.append(f"{'in blocks of the device':24} {show_bytes(self.blocks):>10}")
+        return "\n".join(lines)

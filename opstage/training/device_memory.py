@@ -1,0 +1,72 @@
+"""The memory of a training step on a GPU, counted without one: the step is made on a device that computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..interpreters.base_program import BaseProgram
+from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
+from ..interpreters.eager_cuda.device.grid import GRID
+from ..interpreters.eager_cuda.device.tally import Tally
+from ..interpreters.graph.cuda.compiled import CompiledCudaOps
+from ..interpreters.shape_check.memory import Kind, Memory
+from ..ops.trees import flatten, unflatten
+from ..ops.types import TensorType
+from ..options import Options
+from .layout import StepLayout
+from .step import UPDATE
+
+STEPS = 5
+"""After so many, compiled steps find all their memory where the one before had it."""
+
+
+def device_memory(layout: StepLayout, options: Options, types: Sequence[TensorType], kinds: Sequence[Kind]) -> Memory:
+    """The memory of a step at its peak. Its inputs are of these types, which are of numbers, and of these kinds.
+
+    Raises ShapeError for sizes that a device's tensors cannot have.
+    """
+    tally = Tally(grid=GRID)
+    ops: Any = CompiledCudaOps(options, tally) if options.backend == "compiled" else CudaOps(options, tally)
+    held = {i: tally.taken(types[i], kind) for i, kind in enumerate(kinds) if kind is not Kind.BATCH}
+
+    def kind() -> Kind:
+        region = ops.cursor.region.path
+        if options.backend == "compiled" or (region and region[0][0] == UPDATE):
+            return Kind.RESULTS
+        return Kind.GRADIENTS if ops.cursor.backward else Kind.ACTIVATIONS
+
+    tally.kind = kind
+    for _ in range(STEPS):
+        tally.begin()
+        _advance(layout, ops, tally, types, kinds, held)
+    found = {kind.name.lower(): tally.at_peak[kind] for kind in Kind}
+    if options.backend == "compiled":
+        found["arena"] = ops.programs.executors[-1].plan.arena_bytes
+        found["results"] -= found["arena"]
+    return Memory(**found, blocks=tally.blocks)
+
+
+def _advance(
+    layout: StepLayout,
+    ops: Any,
+    tally: Tally,
+    types: Sequence[TensorType],
+    kinds: Sequence[Kind],
+    held: dict[int, DeviceBuffer],
+) -> None:
+    """A step as a trainer makes it, with what is `held` from step to step; that holds what the step gave afterwards."""
+    refs = [held[i] if i in held else tally.taken(type_, kinds[i]) for i, type_ in enumerate(types)]
+    trained = [i for i, wanted in enumerate(layout.step.trained) if wanted] if layout.step is not None else []
+    slots = [i for i, kind in enumerate(kinds) if kind is Kind.OPTIMIZER]
+    state = [i for i, kind in enumerate(kinds) if kind is Kind.STATE]
+    program = BaseProgram(layout.program, flatten(refs)[1], "step", dict.fromkeys((*trained, *slots), True))
+    outputs = ops.execute(program, tuple(refs))
+    assert program.result is not None
+    loss, metrics, *moved = unflatten(program.result, outputs)
+    program.finish()
+    for ref in (loss, *metrics.values()):
+        ops.get(ref)
+    for i, ref in zip((*state, *trained, *slots), flatten(moved)[0]):
+        held[i] = ref
+        tally.rename(ref.memory, kinds[i])
