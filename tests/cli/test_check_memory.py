@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from opstage.interpreters.shape_check.memory import Memory
 from opstage.models import model
 from opstage.options import Options
 from opstage.training import optim
@@ -16,6 +18,11 @@ from tests.cli.conftest import Command
 
 def predicted(backend: str, **sizes: int) -> int:
     return model_memory(model("mlp"), optim.sgd(), Options(backend=backend)).at(**sizes).peak  # type: ignore[arg-type]
+
+
+def on_device(backend: str, **sizes: int) -> Memory:
+    options = Options(backend=backend, device="cuda")  # type: ignore[arg-type]
+    return model_memory(model("mlp"), optim.sgd(), options).at(**sizes)
 
 
 def test_memory_is_told_per_interpreter(opstage: Command) -> None:
@@ -63,3 +70,34 @@ def test_one_size_is_looked_for(opstage: Command) -> None:
     assert code == 2 and "whole training step" in err
     code, _, err = opstage("check", "mlp", "--max-memory", "plenty")
     assert code == 2 and "plenty" in err
+
+
+def test_memory_of_a_device_that_is_not_there(opstage: Command) -> None:
+    flags = ("check", "mlp", "--device", "cuda")
+    code, out, err = opstage(*flags, "--memory", "--at", "B=64", "--format", "json")
+    assert (code, err) == (0, "")
+    (target,) = json.loads(out)["targets"]
+    entries = {entry["interpreter"]: entry for entry in target["sections"]["memory"]["data"]}
+    for backend in ("eager", "compiled"):
+        entry, expected = entries[f"{backend} on cuda"], on_device(backend, B=64)
+        assert (entry["peak_bytes"], entry["device_bytes"]) == (expected.peak, expected.blocks)
+    code, out, _ = opstage(*flags, "--max-memory", "64MiB")
+    assert code == 0
+    for backend in ("eager", "compiled"):
+        found = re.search(rf"{backend} on cuda +B=(\d+) is the largest that fits 64MiB", out)
+        assert found is not None, out
+        size = int(found[1])
+        assert on_device(backend, B=size).needed <= 64 * 2**20 < on_device(backend, B=size + 1).needed
+    code, out, _ = opstage(*flags, "--max-memory", "1MiB", "--at", "B=64")
+    assert code == 1 and "of the device at B=64, more than 1.0 MiB" in " ".join(out.split())
+    code, out, _ = opstage(*flags, "--memory", "--at", "B=100000000")
+    assert code == 1 and "a tensor on a device has at most 2,147,483,647" in " ".join(out.split())
+
+
+def test_memory_of_a_file_on_a_device(opstage: Command, tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("def loss(ops, params, x):\n    return ops.sum(ops.linear(params['w'], None, x))\n")
+    shapes = ("--step", "--input", "x: B 8", "--param", "w: 4 8")
+    code, out, err = opstage("check", f"{path}:loss", *shapes, "--memory", "--at", "B=2", "--device", "cuda")
+    assert code == 0, out + err
+    assert "eager on cuda" in out and "compiled on cuda" in out

@@ -7,19 +7,26 @@ from typing import Any
 
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import Section
-from ...interpreters.shape_check.memory import parse_bytes, show_bytes
-from ...ops.errors import UsageError
+from ...interpreters.shape_check.memory import Memory, parse_bytes, show_bytes
+from ...ops.errors import ShapeError, UsageError
 from ...options import Options
 from ...training.program_check import Checked
 from ...training.sizes import dim_names
+from .request import Asked
 
 BACKENDS = ("eager", "compiled")
+
+
+def checked_with(options: Options, asked: Asked) -> Options:
+    """The options with which shapes are checked: the memory on a device is predicted where there is none."""
+    return options.replace(device="cpu") if asked.memory or asked.max_memory is not None else options
 
 
 def memory_section(
     checked: Checked, options: Options, sizes: Mapping[str, int], most: str | None
 ) -> tuple[Section, tuple[Finding, ...]]:
-    """The memory per interpreter at `sizes`, as a formula where one is missing; and findings where it exceeds `most`.
+    """The memory per interpreter of the device that `options` name, at `sizes`, as a formula where one is missing; and
+    findings where it exceeds `most`.
 
     With `most` and one size left open, the largest that fits. Raises UsageError for a forward pass, and for `most` with
     more than one size open.
@@ -34,14 +41,21 @@ def memory_section(
     for backend in BACKENDS:
         step = StepMemory(checked.layout, options.replace(backend=backend))
         open_ = [name for name in step.names if name not in given]
-        entry: dict[str, Any] = {"interpreter": f"{backend} on cpu", "sizes": dict(given)}
-        if open_ and backend == "eager":
+        where = f"{backend} on {options.device}"
+        entry: dict[str, Any] = {"interpreter": where, "sizes": dict(given)}
+        if open_ and step.has_formula:
             entry["peak_bytes"] = str(step.formula(**given))
         if not open_:
-            memory = step.at(**given)
+            try:
+                memory = step.at(**given)
+            except ShapeError as error:  # larger than a device's tensors can be
+                findings.append(Finding("memory", f"{where}: {error.reason}", rule="memory"))
+                continue
             entry["peak_bytes"] = memory.peak
-            if limit is not None and memory.peak > limit:
-                findings.append(_too_large(backend, memory.peak, given, limit))
+            if memory.blocks:
+                entry["device_bytes"] = memory.blocks
+            if limit is not None and memory.needed > limit:
+                findings.append(_too_large(where, memory, given, limit))
         elif limit is not None:
             if len(open_) > 1:
                 raise UsageError(
@@ -50,8 +64,8 @@ def memory_section(
                 )
             try:
                 entry["largest"] = {open_[0]: step.largest(open_[0], limit, **given)}
-            except UsageError as error:
-                findings.append(Finding("memory", f"{backend} on cpu: {error}", rule="memory"))
+            except (ShapeError, UsageError) as error:
+                findings.append(Finding("memory", f"{where}: {error}", rule="memory"))
         lines += _lines(entry, most)
         data.append(entry)
     return Section("memory", data, "\n".join(lines)), tuple(findings)
@@ -61,6 +75,7 @@ def _lines(entry: Mapping[str, Any], most: str | None) -> list[str]:
     peak = entry.get("peak_bytes")
     at = ", ".join(f"{name}={size}" for name, size in entry["sizes"].items())
     shown = show_bytes(peak) if isinstance(peak, int) else peak if peak is not None else "planned at numbers, give --at"
+    shown += f", {show_bytes(entry['device_bytes'])} of the device" if "device_bytes" in entry else ""
     where = f" at {at}" if at else ""
     lines = [] if peak is None and "largest" in entry else [f"  {entry['interpreter']:<20} {shown}{where}"]
     for name, size in entry.get("largest", {}).items():
@@ -68,7 +83,8 @@ def _lines(entry: Mapping[str, Any], most: str | None) -> list[str]:
     return lines
 
 
-def _too_large(backend: str, peak: int, sizes: Mapping[str, int], limit: int) -> Finding:
+def _too_large(where: str, memory: Memory, sizes: Mapping[str, int], limit: int) -> Finding:
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    reason = f"{backend} on cpu: a step takes {show_bytes(peak)} of tensors at {at}, more than {show_bytes(limit)}"
+    of = "of the device" if memory.blocks else "of tensors"
+    reason = f"{where}: a step takes {show_bytes(memory.needed)} {of} at {at}, more than {show_bytes(limit)}"
     return Finding("memory", reason, rule="memory", fix=f"leave one of {', '.join(sizes)} open to find what fits")

@@ -22,6 +22,7 @@ from ...training.batch_header import ArrayHeader, check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.recipes import recipe
 from ...training.validate import report_on, training_layout
+from .memory import checked_with
 from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
 
@@ -42,7 +43,7 @@ def check_shipped(settings: Settings, asked: Asked) -> Outcome:
     ):
         if value:
             raise UsageError(f"{flag} is for a program of your own; the model {settings.run.model} has its own shapes")
-    options = settings.options
+    options = checked_with(settings.options, asked)
     make_interpreter(options)  # what is not here is no finding about the model
     chosen = shipped_model(settings.run.model, settings.model)
     step = asked.train if asked.step is None else asked.step
@@ -60,7 +61,7 @@ def check_shipped(settings: Settings, asked: Asked) -> Outcome:
     batch = dict(zip(names, flatten(chosen.batch)[0]))
     checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch, layout)
     found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
-    report, sections = completed(checked, options, asked, found)
+    report, sections = completed(checked, settings.options, asked, found)
     return Outcome.of(report, settings.run.model, checked.what, sections)
 
 

@@ -15,6 +15,7 @@ from ...ops.spec import Spec
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
+from .memory import checked_with
 from .request import Request
 from .sections import RECIPE, completed, optimizer_called
 
@@ -50,7 +51,8 @@ def check_user(request: Request) -> Iterator[Outcome]:
 
 def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> Outcome:
     asked = request.asked
-    options = Options.from_env().replace(**asked.options)
+    chosen = Options.from_env().replace(**asked.options)
+    options = checked_with(chosen, asked)
     make_interpreter(options)  # what is not here is no finding about the program
     checked = check_program(
         program,
@@ -62,7 +64,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
     )
     if request.asked.data == RECIPE and not Path(RECIPE).exists():
         raise UsageError(f"--data {RECIPE} is for shipped models; name a .npz or .csv file")
-    report, sections = completed(checked, options, asked)
+    report, sections = completed(checked, chosen, asked)
     return Outcome.of(report, label, checked.what, sections)
 
 
