@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -217,3 +218,19 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
     del executors, executor
     gc.collect()
     assert device.used <= 64, "all was given back but for the rate and the like"
+
+
+def test_no_other_thread_moves_a_result_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = CompiledCudaOps(COMPILED, Simulator())
+    (result,) = ops.compile(opstage.record(lambda ops, x: ops.neg(x), numbers(0))).run([ops.put(numbers(1))])
+    found, download = [], Simulator.download
+
+    def looked_at(device: Simulator, buffer: Any) -> Any:
+        other = threading.Thread(target=lambda: found.append(ops.programs.lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return download(device, buffer)
+
+    monkeypatch.setattr(Simulator, "download", looked_at)
+    close([ops.get(result)], [-numbers(1)])
+    assert found == [False]

@@ -60,13 +60,14 @@ class Programs(Generic[E]):
     """What `ops` has compiled: a program with an identity once per types of its inputs, any other each time.
 
     compile     makes a graph ready to run; results may be written over the inputs at some positions
+    lock        is held while one of them runs
     """
 
     def __init__(self, ops: BaseInterpreter[Any], compile: Callable[[Graph, Collection[int]], E]):
         self._ops = ops
         self._compile = compile
         self._entries: OrderedDict[Hashable, _Entry[E]] = OrderedDict()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def executors(self) -> list[E]:
@@ -76,7 +77,7 @@ class Programs(Generic[E]):
     def bind(self, primitive: Primitive, refs: tuple[Any, ...], static: Static) -> tuple[Any, ...]:
         """An op that is bound outside of a program, as a program of one op."""
         try:
-            with self._lock:
+            with self.lock:
                 key = (primitive, static_key(static))
                 entry = self._entry(lambda ops, *x: ops.bind(primitive, x, static), _types(refs), key, f" {primitive}")
                 results: tuple[Any, ...] = entry.executor.run(refs)
@@ -88,7 +89,7 @@ class Programs(Generic[E]):
     def execute(self, program: Callable[..., tuple[Any, ...]], refs: tuple[Any, ...], step: int) -> tuple[Any, ...]:
         """The results of `program(ops, *refs)` at training step `step`."""
         outputs: tuple[Any, ...]
-        with self._lock:
+        with self.lock:
             types = _types(refs)
             if not isinstance(program, BaseProgram):
                 outputs = self._entry(program, types, None).executor.run(refs, step)
@@ -102,7 +103,7 @@ class Programs(Generic[E]):
             outputs, finish = entry.executor.start(refs, step, {i for i, free in program.spare.items() if free})
 
             def finish_alone() -> None:
-                with self._lock:
+                with self.lock:
                     finish()
 
             program.finish = finish_alone

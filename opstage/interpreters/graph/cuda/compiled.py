@@ -40,14 +40,16 @@ class CompiledCudaOps(OnDevice):
 
     @override
     def get(self, ref: DeviceBuffer, /) -> Any:
-        self.raise_pending()
-        return super().get(ref)
+        with self.programs.lock:  # a run in another thread may move it
+            self.raise_pending()
+            return super().get(ref)
 
     @override
     def raise_pending(self) -> None:
-        while self._waiting:
-            self._waiting.pop().settle()
-        super().raise_pending()
+        with self.programs.lock:
+            while self._waiting:
+                self._waiting.pop(0).settle()
+            super().raise_pending()
 
     @override
     def trim(self) -> None:
