@@ -15,6 +15,7 @@ import opstage
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
+from opstage.ops.errors import OutOfMemoryError
 from opstage.options import Options
 from opstage.training import optim
 from opstage.training.trainer import scalar_trainer
@@ -234,3 +235,24 @@ def test_no_other_thread_moves_a_result_while_it_is_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(Simulator, "download", looked_at)
     close([ops.get(result)], [-numbers(1)])
     assert found == [False]
+
+
+def test_a_program_that_finds_no_room_gets_that_of_idle_ones() -> None:
+    device = Simulator()
+    ops = CompiledCudaOps(COMPILED, device)
+
+    def program(ops: Any, x: Any) -> Any:
+        return (ops.sum(ops.matmul(ops.exp(x), ops.matmul(x, x))),)
+
+    executors = []
+    for n in (40, 41, 40, 42):
+        x = np.full((n, n), 0.01, np.float32)
+        executor = ops.compile(opstage.record(program, x))
+        (result,) = executor.run([ops.put(x)])
+        close([ops.get(result)], [np.sum(np.exp(x) @ (x @ x))])
+        if not executors:
+            device.limit = 2 * device.used
+        executors.append(executor)
+    with pytest.raises(OutOfMemoryError):
+        x = np.zeros((80, 80), np.float32)
+        ops.compile(opstage.record(program, x)).run([ops.put(x)])

@@ -6,7 +6,8 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,14 @@ from .watch import Require, Watched, range_error
 _MOST_NUMBERS = 4096
 
 
+class Idle(Protocol):
+    """Who holds memory between runs."""
+
+    def trim(self) -> None:
+        """Give it back, unless a run is under way."""
+        ...
+
+
 class Device(ABC):
     """One GPU and one stream: what is asked of it happens in that order.
 
@@ -32,6 +41,7 @@ class Device(ABC):
     op, region      of what is being computed, for errors that are found later
     precision       of float32 products, as Options.matmul_precision says
     grid            with how many threads kernels are started
+    idle            what holds memory between its runs that it can take anew
     """
 
     def __init__(self, grid: Grid = GRID) -> None:
@@ -45,6 +55,7 @@ class Device(ABC):
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
         self._watched: list[Watched] = []
         self._backlog = Backlog(self)
+        self.idle: WeakSet[Idle] = WeakSet()
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -87,9 +98,12 @@ class Device(ABC):
         """Return memory that is kept for reuse to whom it came from; how many bytes that was."""
 
     def shrink(self) -> int:
-        """`trim`, once what only cycles of objects hold was let go, and what can be uploaded again was forgotten."""
+        """`trim`, once what is idle or only cycles of objects hold was let go, and what can be uploaded again was
+        forgotten."""
         with suppress(OutOfMemoryError):  # what waits waits on, where there is no room for it either
             self.flush()
+        for each in list(self.idle):
+            each.trim()
         gc.collect()
         self._numbers.clear()
         return self.trim()

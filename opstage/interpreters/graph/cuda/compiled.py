@@ -52,12 +52,6 @@ class CompiledCudaOps(OnDevice):
             super().raise_pending()
 
     @override
-    def trim(self) -> None:
-        for executor in self.programs.executors:
-            executor.trim()
-        super().trim()
-
-    @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
         return self.programs.bind(primitive, refs, static)
 

@@ -8,6 +8,7 @@ next run begins, it is moved: a buffer knows its memory by a handle, and the han
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, final
@@ -54,6 +55,8 @@ class Executor:
         self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
         self._scripts: tuple[Script, Script] | None = None
         self._begun = 0
+        self._starting = threading.Lock()
+        self._device.idle.add(self)
 
     def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
         """The outputs for `inputs`, at training step `step`. No input is written over."""
@@ -70,6 +73,12 @@ class Executor:
         are as they were, also where `start` raised, and they stay so if an index was out of range, which `settle` tells
         before anything is read. Of any other input a copy takes its place.
         """
+        with self._starting:
+            return self._start(inputs, step, free)
+
+    def _start(
+        self, inputs: Sequence[DeviceBuffer], step: int, free: Collection[int]
+    ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
         plan = self.plan
         device = self._device
         self.settle()
@@ -127,10 +136,17 @@ class Executor:
             raise AssertionError("an index is out of range that in the program itself is not")
 
     def trim(self) -> None:
-        """Give back all memory but that of constants, and of results that somebody holds; a later run takes it anew."""
-        self._scripts = self._arena = None
-        self._bound.clear()
-        self._places.clear()
+        """Give back all memory but that of constants, and of results that somebody holds; a later run takes it anew.
+
+        Not while a run is being started, which may itself be who finds no room.
+        """
+        if self._starting.acquire(blocking=False):
+            try:
+                self._scripts = self._arena = None
+                self._bound.clear()
+                self._places.clear()
+            finally:
+                self._starting.release()
 
     # Places ---------------------------------------------------------------------------------------------------------
 
