@@ -150,6 +150,7 @@ FODDER["cut_and_joined"] = Maker(_cut_and_joined_maker, _cut_and_joined)
 FODDER["transposed_product"] = Maker(_transposed_product_maker, _transposed_product)
 
 EVERY = MAKERS | FODDER
+SINGLE = {name: maker for name, maker in EVERY.items() if name != "cast_and_back"}
 WITH_WILD = EVERY | {name: Maker(_same_type, apply) for name, apply in WILD.items()}
 
 # Drawing --------------------------------------------------------------------------------------------------------------
@@ -253,17 +254,22 @@ def inputs_of(program: RandomProgram, dtype: str, *, wild: bool = False) -> list
     return arrays
 
 
-def random_graph(seed: int, size: int = 12, *, wild: bool = False) -> tuple[Graph, list[Any]]:
+def random_graph(seed: int, size: int = 12, *, wild: bool = False, single: bool = False) -> tuple[Graph, list[Any]]:
     """A recorded program of about `size` ops, and inputs for it; the step, where it reads one, is not among them.
 
     A third computes in float32. Half have their gradients as outputs too, and some the parameters that an optimizer
-    makes of those. A `wild` program is a plain one, mostly of what passes look for, with infinities and nan in it.
+    makes of those. A `wild` program is a plain one, mostly of what passes look for, with infinities and nan in it. A
+    `single` one has no floats but float32, and some longer axes.
     """
     source = random.Random(seed)
     builder = PlainBuilder(source)
-    nodes = _grown(builder, WITH_WILD, size, 1) if wild else _grown(builder, EVERY, size)
+    if single and source.random() < 0.4:
+        builder.input(
+            Type("float", (*[builder.integer(1, 3) for _ in range(builder.integer(0, 2))], builder.choice(33, 130)))
+        )
+    nodes = _grown(builder, WITH_WILD, size, 1) if wild else _grown(builder, SINGLE if single else EVERY, size)
     program = RandomProgram(nodes, source.randrange(2**31), WITH_WILD)
-    dtype = source.choice(("float64", "float64", "float32"))
+    dtype = "float32" if single else source.choice(("float64", "float64", "float32"))
     derivative = source.random() < 0.5 and not wild
     optimizer = source.choice(OPTIMIZERS) if derivative and source.random() < 0.4 else None
     return recorded(program, dtype, derivative, optimizer), inputs_of(program, dtype, wild=wild)
