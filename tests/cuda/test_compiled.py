@@ -239,6 +239,38 @@ def test_a_steady_step_uploads_its_batch_and_scalars_and_takes_no_memory(
         assert param.mirror(trainer._interpreter).handle is handle, "parameters stand where they stood"
 
 
+def test_programs_of_one_interpreter_share_what_they_work_in(device: Simulator) -> None:
+    """The largest has come last here, so the others find their memory elsewhere when they run again."""
+    trainers = made(EAGER), made()
+    rng = np.random.default_rng(5)
+    batches = [(rng.standard_normal((n, 4)).astype(np.float32), rng.integers(0, 2, n)) for n in (3, 40, 400)]
+    used = []
+    for _ in range(3):
+        for x, y in batches:
+            close(*[t.step(0.1, x, y) for t in trainers])
+            close(*[t.forward(x, y) for t in trainers])
+        gc.collect()
+        used.append(device.used)
+    assert used[1] == used[2]
+    interpreter: Any = trainers[1]._interpreter
+    needs = [executor.plan.arena_bytes for executor in interpreter.programs.executors]
+    assert len(needs) == 6 and all(needs)
+    before = device.used
+    interpreter._scratch.trim()
+    gc.collect()
+    assert before - device.used == max(needs)
+
+
+def test_a_step_that_another_run_came_between_is_not_finished(device: Simulator) -> None:
+    interpreter = CompiledCudaOps(COMPILED)
+    x = interpreter.put(X)
+    executors = [interpreter.compile(opstage.record(lambda ops, x, c=c: ops.scale(x, c=c), X)) for c in (2.0, 3.0)]
+    _, finish = executors[0].start((x,))
+    executors[1].run((x,))
+    with pytest.raises(opstage.UsageError, match="another run has begun on this interpreter"):
+        finish()
+
+
 def test_a_program_can_be_trimmed_and_goes_on(device: Simulator) -> None:
     trainers = made(EAGER), made()
     for step in range(6):

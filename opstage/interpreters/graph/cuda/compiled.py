@@ -15,24 +15,26 @@ from ...eager_cuda.interpreter import CudaOps, OnDevice
 from ..graph import Graph
 from ..programs import Programs
 from .executor import Executor
+from .scratch import Scratch
 
 
 @final
 class CompiledCudaOps(OnDevice):
     """Refs are buffers of the device. See `Programs` for what is compiled when."""
 
-    __slots__ = ("options", "programs", "_eager", "_waiting")
+    __slots__ = ("options", "programs", "_eager", "_scratch", "_waiting")
 
     def __init__(self, options: Options, device: Device | None = None):
         super().__init__(options, device)
         self.options = options
         self._eager = CudaOps(options, self.device)
+        self._scratch = Scratch(self.device)
         self._waiting: list[Executor] = []
         self.programs: Programs[Executor] = Programs(self, self.compile)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
-        return Executor(graph, self._eager, self.options, spare, self._waiting)
+        return Executor(graph, self._eager, self.options, spare, self._scratch, self._waiting)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -31,6 +31,7 @@ from ..graph import Graph
 from ..replay import replay
 from .plan import Plan
 from .recorder import Spot, placed
+from .scratch import Scratch
 from .target import optimise
 
 Finish = Callable[[], None]
@@ -40,21 +41,29 @@ Finish = Callable[[], None]
 class Executor:
     """Runs a graph on buffers of a device. Inputs at the positions `spare` may be written over by results."""
 
-    def __init__(self, graph: Graph, eager: CudaOps, options: Options, spare: Collection[int], waiting: list[Executor]):
+    def __init__(
+        self,
+        graph: Graph,
+        eager: CudaOps,
+        options: Options,
+        spare: Collection[int],
+        scratch: Scratch,
+        waiting: list[Executor],
+    ):
         """`waiting` is where it puts itself when it has run and may have met an index out of range."""
         self.graph = graph
+        self._scratch = scratch
         self._waiting = waiting
         self._unsettled: tuple[Sequence[DeviceBuffer], int] | None = None
         self._eager = eager
         self._device: Device = eager.device
         self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
-        self._arena: Memory | None = None
+        self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
         self._over = {plan.over[i]: i for i in plan.over}  # inputs that are written over
         self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
         self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
         self._scripts: tuple[Script, Script] | None = None
-        self._begun = 0
         self._starting = threading.Lock()
         self._device.idle.add(self)
 
@@ -101,23 +110,25 @@ class Executor:
                 self._stand(block, self._places[block].handle)
             else:
                 self._read(block, buffer)
+        arena = self._scratch.take(plan.arena_bytes)
+        if arena is not None and arena.handle is not self._arena:
+            self._arena, self._scripts = arena.handle, None
         if self._scripts is None:
-            self._scripts = self._written()
-        self._begun += 1
+            self._scripts = self._written(arena)
         first, second = self._scripts
         second.prepare()
         first.run()
-        begun = self._begun
+        turn = self._scratch.turn
         if plan.flag is not None:
             self._unsettled = inputs, step
             if self not in self._waiting:
                 self._waiting.append(self)
 
-        kept: list[Any] = [given, self._arena, *self._places.values()]  # also where memory is trimmed meanwhile
+        kept: list[Any] = [given, arena, *self._places.values()]  # also where memory is trimmed meanwhile
 
         def finish() -> None:
-            if begun != self._begun:
-                raise UsageError("another run of this program has begun; what the earlier one computed is gone")
+            if turn != self._scratch.turn:
+                raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
             second.run()
             kept.clear()  # which was read until here
 
@@ -136,7 +147,7 @@ class Executor:
             raise AssertionError("an index is out of range that in the program itself is not")
 
     def trim(self) -> None:
-        """Give back all memory but that of constants, and of results that somebody holds; a later run takes it anew.
+        """Give back places that nobody else holds; a later run takes them anew.
 
         Not while a run is being started, which may itself be who finds no room.
         """
@@ -228,18 +239,16 @@ class Executor:
 
     # Scripts --------------------------------------------------------------------------------------------------------
 
-    def _written(self) -> tuple[Script, Script]:
+    def _written(self, arena: Memory | None) -> tuple[Script, Script]:
         """The calls of the plan on the memory that there is."""
         plan = self.plan
-        if self._arena is None and plan.arena_bytes:
-            self._arena = self._device.memory(plan.arena_bytes)
         aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.over.items()}
 
         def find(spot: Spot, nbytes: int) -> Memory:
             block = aliases.get(spot.block, spot.block)
             if block in plan.offsets:
-                assert self._arena is not None
-                whole, offset = self._arena, plan.offsets[block] + spot.offset
+                assert arena is not None
+                whole, offset = arena, plan.offsets[block] + spot.offset
             else:
                 constant = self._constants.get(block)
                 handle = self._bound[block] if constant is None else constant.handle
