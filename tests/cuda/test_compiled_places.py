@@ -215,7 +215,7 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
     pool.clear()
     for _, executor, _ in executors:
         executor.trim()
-    device.trim()
+    ops.trim()
     del executors, executor
     gc.collect()
     assert device.used <= 64, "all was given back but for the rate and the like"
