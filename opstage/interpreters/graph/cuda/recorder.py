@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ....ops.types import TensorType
 from ...eager_cuda.buffer import DeviceBuffer, Memory
 from ...eager_cuda.device import Device
 from ...eager_cuda.device.script import Call
@@ -120,7 +118,3 @@ def placed(value: Any, find: Callable[[Spot, int], Any]) -> Any:
     if isinstance(value, Mapping):
         return {name: placed(each, find) for name, each in value.items()}
     return value
-
-
-def type_of(buffer: DeviceBuffer) -> TensorType:
-    return TensorType(buffer.shape, np.dtype(buffer.dtype))
