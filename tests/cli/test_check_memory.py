@@ -67,7 +67,7 @@ def test_one_size_is_looked_for(opstage: Command) -> None:
     code, out, _ = opstage("check", "gpt", "--max-memory", "2GiB", "--at", "T=64")
     assert code == 0 and "is the largest that fits 2GiB at T=64" in out
     code, _, err = opstage("check", "mlp", "--forward", "--memory")
-    assert code == 2 and "whole training step" in err
+    assert code == 2 and "whole training step" in err and "say --step" in err
     code, _, err = opstage("check", "mlp", "--max-memory", "plenty")
     assert code == 2 and "plenty" in err
 

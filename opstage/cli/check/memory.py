@@ -34,7 +34,10 @@ def memory_section(
     from ...training.memory import StepMemory  # with the planner of the compiled interpreter
 
     if checked.layout is None:
-        raise UsageError("memory is predicted for a whole training step; leave --forward and --eval out")
+        raise UsageError(
+            "memory is predicted for a whole training step, and the forward pass was checked; "
+            "leave --forward and --eval out, and say --step to hear what else a step lacks"
+        )
     given = {name: size for name, size in sizes.items() if name in dim_names(checked.layout.specs)}
     limit = None if most is None else parse_bytes(most)
     lines, data, findings = ["memory of tensors in a step:"], [], []
