@@ -14,8 +14,8 @@ from opstage.interpreters.eager_cuda.device.failures import OF_KERNELS, OF_THE_M
 MEMBERS = {
     "Device": ("set_current", "create_stream", "device_id", "compute_capability", "name", "properties"),
     "DeviceMemoryResource": ("allocate", "attributes", "handle"),
-    "Buffer": ("handle", "close", "fill"),
-    "Stream": ("handle", "record", "sync"),
+    "Buffer": ("handle", "close", "fill", "from_handle"),
+    "Stream": ("handle", "record", "sync", "create_graph_builder"),
     "Event": ("sync",),
     "ObjectCode": ("from_cubin", "get_kernel"),
     "DeviceMemoryResourceOptions": (),
@@ -26,6 +26,21 @@ MEMBERS = {
 def test_cuda_core_has(name: str) -> None:
     found = getattr(import_module("cuda.core"), name)
     assert [member for member in MEMBERS[name] if not hasattr(found, member)] == []
+
+
+def test_a_capture_is_begun_ended_completed_and_launched() -> None:
+    graphs = import_module("cuda.core.graph")
+    of_builder = ("begin_building", "end_building", "complete", "close")
+    assert [member for member in of_builder if not hasattr(graphs.GraphBuilder, member)] == []
+    assert hasattr(graphs.Graph, "launch")
+
+
+def test_a_part_of_memory_is_no_memory_of_its_own() -> None:
+    """It names whom the bytes belong to; closing it, even with nothing there, gives nothing back."""
+    owner = object()
+    part = import_module("cuda.core").Buffer.from_handle(0x1000, 64, owner=owner)
+    assert (int(part.handle), part.size, part.owner) == (0x1000, 64, owner)
+    part.close()
 
 
 def test_a_launch_is_configured_by_blocks_and_threads() -> None:
