@@ -330,6 +330,28 @@ def test_no_step_waits_for_the_flag_of_bad_indices(device: Simulator, monkeypatc
     assert state.t == trainer.steps_taken == 3
 
 
+def test_a_flag_that_a_broken_off_run_has_set_is_forgotten(device: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = made(of=looked_up)
+    for _ in range(3):
+        trainer.step(0.1, X, Y)
+    interpreter: Any = trainer._interpreter
+    (executor,) = interpreter.programs.executors
+    launch = Simulator.launch
+
+    def stopping(self: Simulator, *arguments: Any) -> None:
+        launch(self, *arguments)
+        if int(device.download(executor.plan.flag)[0]):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulator, "launch", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.step(0.1, X, np.array([0, 5, 1]))
+    before = trainer.get_params()
+    trainer.step(0.1, X, Y)
+    assert not np.array_equal(trainer.get_params()["w"], before["w"])
+
+
 def test_a_bad_index_that_nobody_asked_about_is_told_by_the_next_run(device: Simulator) -> None:
     interpreter = CompiledCudaOps(COMPILED)
     table, index = interpreter.put(X), interpreter.put(np.array([0, 7]))

@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Script:
-    """Calls that are made one after the other whenever it is run. It keeps the memory that they are about."""
+    """Calls that are made one after the other whenever it is run, on memory that whoever runs it keeps."""
 
     def __init__(self, device: Device, calls: Sequence[Call]):
         self.device = device

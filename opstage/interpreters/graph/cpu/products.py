@@ -13,7 +13,8 @@ from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
-from ..lowering.legal import Legal, batch_axes, leading_dimension
+from ..lowering.legal import Legal
+from ..lowering.matrices import batch_axes, leading_dimension
 from ..lowering.views import View
 from .source import Address, Loop, Word
 

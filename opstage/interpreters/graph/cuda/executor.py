@@ -23,7 +23,6 @@ from ...eager_cuda.buffer import DeviceBuffer, Memory
 from ...eager_cuda.device import Device
 from ...eager_cuda.device.script import Call, Script
 from ...eager_cuda.interpreter import CudaOps
-from ...eager_cuda.kernels.logic import fill_kernel
 from ...eager_cuda.kernels.strided import copy, row_major
 from ...transparent import Transparent
 from ...wire import to_wire
@@ -142,7 +141,6 @@ class Executor:
         flag = self.plan.flag
         assert flag is not None
         if int(self._device.download(flag)[0]):
-            self._device.each(fill_kernel, 1, flag, np.int32(0))
             replay(_Prompt(self._eager), self.graph, *unsettled)  # raises the first error, and says where
             raise AssertionError("an index is out of range that in the program itself is not")
 

@@ -16,7 +16,8 @@ from ...eager_cuda.device.matrices import Layout
 from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
 from ..lowering.clusters import Unit, gather, read_by
-from ..lowering.legal import ASSEMBLE, CONTIGUOUS, Leading, Legal, batch_axes, leading_dimension
+from ..lowering.legal import ASSEMBLE, CONTIGUOUS, Legal
+from ..lowering.matrices import Leading, batch_axes, leading_dimension
 from ..lowering.views import View
 from .recorder import Recorder
 from .source import Form, Generated, Partial, Pointer, cluster_kernel

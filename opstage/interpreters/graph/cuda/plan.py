@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, final
+
+import numpy as np
 
 from ....ops.closed import Body
 from ....options import MatmulPrecision
 from ...eager_cuda.buffer import DeviceBuffer
 from ...eager_cuda.device import Device
 from ...eager_cuda.device.script import Call
+from ...eager_cuda.kernels.logic import fill_kernel
 from ..lowering.arena import Item, arrange
 from .lower import Lowering
 from .recorder import Recorder, Spot, spots
@@ -37,11 +40,15 @@ class Plan:
         taken = lowering.inputs()
         self.inputs = [_block(buffer) for buffer in taken]
         self.split, self.outputs = lowering.ask()
-        self.calls: Sequence[Call] = recorder.calls
+        self.calls: list[Call] = recorder.calls
         self.constants = {_block(buffer): value for buffer, value in lowering.constants}
         self.blocks = recorder.blocks
         self.over = lowering.over
         self.flag = recorder.flag if recorder.watches else None
+        if self.flag is not None:  # a run that was broken off may have set it
+            recorder.each(fill_kernel, 1, self.flag, np.int32(0))
+            self.calls.insert(0, self.calls.pop())
+            self.split += 1
         results = {_block(buffer) for buffer in self.outputs}
         first: dict[int, int] = {}
         last: dict[int, int] = {}
