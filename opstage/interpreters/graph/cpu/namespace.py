@@ -11,7 +11,7 @@ import numpy as np
 
 from ...eager_cpu.loops import functions
 from ...eager_cpu.loops.jit import register_formulas
-from ...scalar import activation
+from ..lowering.formulas import scalar_formulas
 
 
 @cache
@@ -45,19 +45,7 @@ def namespace() -> dict[str, Any]:
         ordered, unordered, least = _order(real)
         names[f"least_{real.__name__}"] = least
         names[f"nan_{real.__name__}"] = real(np.nan)
-        formulas = {
-            "ordered": ordered,
-            "unordered": unordered,
-            "sigmoid": activation.sigmoid(real, exp),
-            "sigmoid_grad": activation.sigmoid_grad(real),
-            "tanh_grad": activation.tanh_grad(real),
-            "silu": activation.silu(real, exp),
-            "silu_grad": activation.silu_grad(real, exp),
-            "gelu_tanh": activation.gelu_tanh(real, exp),
-            "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
-            "gelu_erf": activation.gelu_erf(real, erf),
-            "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
-        }
+        formulas = {"ordered": ordered, "unordered": unordered, **scalar_formulas(real, exp, erf)}
         names.update({f"{name}_{real.__name__}": inlined(formula) for name, formula in formulas.items()})
     return names
 

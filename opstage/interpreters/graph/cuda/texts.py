@@ -12,7 +12,7 @@ from ...eager_cuda import language
 from ...eager_cuda.counting import quotient, remainder, steps
 from ...eager_cuda.kernels.rows import MOST_WARPS, joined_max, joined_sum
 from ...eager_cuda.language import cuda, device_function
-from ...scalar import activation
+from ..lowering.formulas import scalar_formulas
 
 
 class Text(NamedTuple):
@@ -44,18 +44,7 @@ def _function(text: Text) -> FunctionType:
 @cache
 def _namespace() -> dict[str, Any]:
     """What the text of a kernel may refer to."""
-    exp, erf, real = language.exp, language.erf, np.float32
-    formulas = {
-        "sigmoid": activation.sigmoid(real, exp),
-        "sigmoid_grad": activation.sigmoid_grad(real),
-        "tanh_grad": activation.tanh_grad(real),
-        "silu": activation.silu(real, exp),
-        "silu_grad": activation.silu_grad(real, exp),
-        "gelu_tanh": activation.gelu_tanh(real, exp),
-        "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
-        "gelu_erf": activation.gelu_erf(real, erf),
-        "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
-    }
+    formulas = scalar_formulas(np.float32, language.exp, language.erf)
     return {
         "cuda": cuda,
         "steps": steps,

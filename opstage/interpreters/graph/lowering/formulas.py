@@ -11,6 +11,7 @@ import numpy as np
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType, dtype_name
 from ...eager_cpu.kernels.numbers import number
+from ...scalar import activation
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
 
@@ -107,6 +108,24 @@ def _cast(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...]
     if before.kind == "b":
         return f"({constants(1, after)} if {x} else {constants(0, after)})"
     return f"{dtype_name(after)}({x})"
+
+
+def scalar_formulas(real: Any, exp: Any, erf: Any) -> dict[str, Any]:
+    """The functions that `_call` names, in Python, for a type of numbers and what a target has for exp and erf.
+
+    A target has them under these names with that of the type behind: `sigmoid_float32`.
+    """
+    return {
+        "sigmoid": activation.sigmoid(real, exp),
+        "sigmoid_grad": activation.sigmoid_grad(real),
+        "tanh_grad": activation.tanh_grad(real),
+        "silu": activation.silu(real, exp),
+        "silu_grad": activation.silu_grad(real, exp),
+        "gelu_tanh": activation.gelu_tanh(real, exp),
+        "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
+        "gelu_erf": activation.gelu_erf(real, erf),
+        "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
+    }
 
 
 def _call(name: str) -> Emit:
