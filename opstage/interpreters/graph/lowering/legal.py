@@ -143,21 +143,20 @@ class Legal:
         return copy
 
     def _output(self, slot: int) -> int:
-        if slot in self.literals:
-            return slot
+        return slot if slot in self.literals or self._is_whole(slot) else self._copied(slot)
+
+    def _is_whole(self, slot: int) -> bool:
+        """Whether it has all of a root's memory, in order."""
         view = self.views[slot]
         root_size = math.prod(self._shape(view.root))
-        if view.contiguous and view.size == root_size and view.root not in self.parts:
-            return slot
-        return self._copied(slot)
+        return view.contiguous and view.size == root_size and view.root not in self.parts
 
     def _own_outputs(self) -> list[int]:
         outputs: list[int] = []
         taken: set[int] = set()
         for slot in self.body.outputs:
-            view = self.views.get(slot)
-            root = -1 if view is None or slot in self.literals else view.root
-            made = root in self._maker and root not in taken and self._output(slot) == slot
+            root = self.views[slot].root
+            made = slot not in self.literals and root in self._maker and root not in taken and self._is_whole(slot)
             taken.add(root)
             outputs.append(slot if made else self._copied(slot))
         return outputs
