@@ -21,7 +21,7 @@ from opstage.options import Options
 from opstage.training import optim
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.small_models import batch, trainer
-from tests.cuda.traffic import Traffic, stand_in, watch
+from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
 
 EAGER = Options(device="cuda", seed=1)
 COMPILED = EAGER.replace(backend="compiled")
@@ -366,33 +366,20 @@ def test_a_bad_index_that_nobody_asked_about_is_told_by_the_next_run(device: Sim
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(
     device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopped(Exception):
-        pass
-
     trainer, peer = made(), made()
     state, its = trainer.init_optim(ADAMW), peer.init_optim(ADAMW)
     for _ in range(4):
         trainer.advance(ADAMW, state, X, Y)
         peer.advance(ADAMW, its, X, Y)
     params, moments = trainer.get_params(), trainer.export_optim(ADAMW, state)
-    launch, stopped = Simulator.launch, 0
-    for n in range(0, 1000, 3):
-        left = n
-
-        def stopping(self: Simulator, *arguments: Any) -> None:
-            nonlocal left
-            if not left:
-                raise Stopped
-            left -= 1
-            launch(self, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Simulator, "launch", stopping)
-            try:
-                trainer.advance(ADAMW, state, X, Y)
-                break
-            except Stopped:
-                stopped += 1
+    stopped = 0
+    for _ in stopping_launches(monkeypatch):
+        try:
+            trainer.advance(ADAMW, state, X, Y)
+        except Stopped:
+            stopped += 1
+        else:
+            break
         same(trainer.get_params(), params)
         same(trainer.export_optim(ADAMW, state).slots["w"], moments.slots["w"])
     assert stopped > 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from opstage.ops.trees import flatten
 from opstage.training import optim
 from opstage.training.checkpoint import load, restore, save, take_snapshot
 from opstage.training.trainer import scalar_trainer
-from tests.cuda.traffic import Traffic, stand_in, watch
+from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
 
 CUDA = Options(device="cuda")
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
@@ -212,29 +211,6 @@ def test_a_trim_forgets_what_can_be_uploaded_again(device: Simulator) -> None:
 # Steps that fail ----------------------------------------------------------------------------------------------------
 
 
-class Stopped(Exception):
-    pass
-
-
-def launches(device: Simulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the n-th launch raise, n = 0, 3, 6, …"""
-    launch, n = Simulator.launch, 0
-    while True:
-        left = n
-
-        def stopping(self: Simulator, *arguments: Any) -> None:
-            nonlocal left
-            if not left:
-                raise Stopped
-            left -= 1
-            launch(self, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Simulator, "launch", stopping)
-            yield
-        n += 3
-
-
 def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(
     device: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +221,7 @@ def test_a_step_that_is_cut_short_anywhere_leaves_all_as_it_was(
     gc.collect()
     used, params, moments = device.used, trainer.get_params(), trainer.export_optim(ADAMW, state)
     stopped = 0
-    for _ in launches(device, monkeypatch):
+    for _ in stopping_launches(monkeypatch):
         try:
             trainer.advance(ADAMW, state, X, Y)
         except Stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,29 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Traffic:
     monkeypatch.setattr(Simulator, "upload", counted_upload)
     monkeypatch.setattr(Simulator, "download", counted_download)
     return traffic
+
+
+class Stopped(Exception):
+    """What a launch raises that is not made."""
+
+
+def stopping_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the n-th launch from now on raise, n = 0, 3, 6, …"""
+    launch, n = Simulator.launch, 0
+    while True:
+        left = n
+
+        def stopping(self: Simulator, *arguments: Any) -> None:
+            nonlocal left
+            if not left:
+                raise Stopped
+            left -= 1
+            launch(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Simulator, "launch", stopping)
+            yield
+        n += 3
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
