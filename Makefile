@@ -12,9 +12,14 @@ PARITY_STAMP := $(VENV)/.parity-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
 COMPILE_STAMP := $(VENV)/.cuda-compile-$(KEY)
+MINIMUMS := .minimums
+MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
+
+# what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
+MINIMUM_TESTS := tests/cli tests/run tests/unit tests/structure tests/graph tests/conformance
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow cuda-sim cuda-compile gpu lint docs browser parity shape-errors bench clean
+.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs browser parity shape-errors bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,19 +34,21 @@ test: $(DEVELOP_STAMP)  ## run the tests (those marked slow excepted)
 test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
 
+minimums: $(MINIMUMS_STAMP)  ## run the tests with the oldest version of everything that setup.cfg allows
+	$(MINIMUMS)/bin/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" $(or $(ARGS),$(MINIMUM_TESTS))
+
 cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulator, without a GPU
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/cuda $(ARGS)
 
 cuda-compile: $(COMPILE_STAMP)  ## compile every CUDA kernel to machine code of sm_90, without a GPU
 	NUMBA_ENABLE_CUDASIM=0 $(BIN)/python -m pytest -n 2 -q tests/cuda_compile $(ARGS)
 
-gpu: $(DEVELOP_STAMP)  ## run the tests that need a GPU and report what it does; says so where there is none
-	@if $(BIN)/python -m tests.gpu.here; then \
-	  $(BIN)/python -m pip install --quiet --editable '.[test,lint,cuda]' && \
-	  $(BIN)/python -m pytest -q -rs tests/gpu $(ARGS) && \
-	  $(BIN)/python -m tests.gpu.report && \
-	  $(BIN)/python -m tests.gpu.steps; \
-	fi
+gpu: $(RUN_STAMP)  ## run the tests that need a GPU and report what it does; says so where there is none
+	@$(BIN)/python -m tests.gpu.here --machine || exit 0; \
+	$(BIN)/python -m pip install --quiet --editable '.[gpu]' && $(BIN)/python -m tests.gpu $(PARTS)
+
+gpu-here:  ## the same with the packages at hand (PYTHON, PYTHONPATH), nothing installed; PARTS="rows attention"
+	@$(PYTHON) -m tests.gpu.here; found=$$?; [ $$found -eq 1 ] || { [ $$found -eq 0 ] && $(PYTHON) -m tests.gpu $(PARTS); }
 
 lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -69,7 +76,7 @@ bench: $(BENCH_STAMP)  ## measure against PyTorch and JAX, or what is named in A
 	$(BIN)/python -m benchmarks.page
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMUMS) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -88,6 +95,16 @@ $(DEVELOP_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-*
 	touch $@ $(RUN_STAMP)
+
+# an environment of its own, of the oldest Python too where that is here
+$(MINIMUMS_STAMP): | $(BIN)/python
+	rm -rf $(MINIMUMS)
+	$$(python3.11 -c '' 2>/dev/null && echo python3.11 || echo $(BIN)/python) -m venv $(MINIMUMS)
+	$(BIN)/python -m tests.minimums > $(MINIMUMS)/pins.txt
+	$(MINIMUMS)/bin/python -m pip install --quiet --requirement $(MINIMUMS)/pins.txt
+	$(MINIMUMS)/bin/python -m pip install --quiet --no-deps --editable .
+	$(MINIMUMS)/bin/python -m pip check
+	touch $@
 
 $(PARITY_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,parity]'

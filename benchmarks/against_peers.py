@@ -97,9 +97,15 @@ def gpu_name() -> str:
 
 
 def keep(record: Mapping[str, Any], folder: Path = report.RESULTS) -> None:
-    """On a CPU as the one record that the guide shows, on a GPU under its name, with a page."""
+    """On a CPU as the one record that the guide shows, on a GPU under its name, with a page; there workloads that were
+    measured on the same machine before stay."""
     folder.mkdir(exist_ok=True)
     stem = "cpu" if "gpu" not in record else f"{record['gpu']}-{record['precision']}".lower().replace(" ", "-")
+    before = folder / f"{stem}.json"
+    if "gpu" in record and before.is_file():
+        old = json.loads(before.read_text())
+        if {**old, "workloads": 0} == {**record, "workloads": 0}:
+            record = {**record, "workloads": {**old["workloads"], **record["workloads"]}}
     (folder / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
     (folder / f"{stem}.svg").write_text(plot(record))
     if "gpu" in record:

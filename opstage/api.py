@@ -7,22 +7,24 @@ or forward mode is nested as needed, and hands that to the interpreter's `execut
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .interpreters.anomaly import execute_watched, watched
-from .interpreters.base_program import BaseProgram
+from .interpreters.base_program import BaseProgram, Identity
 from .interpreters.derivatives import jvp as jvp_over
 from .interpreters.derivatives import run_on_tape
 from .interpreters.derivatives import value_and_grad as value_and_grad_over
 from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
-from .interpreters.registry import shared_interpreter
-from .interpreters.shape_check import Report, check_base_program, unusable
+from .interpreters.registry import shared_interpreter, trim_shared
+from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
 from .ops.errors import DeviceError, OpstageError, UsageError
-from .ops.spec import as_specs
+from .ops.numbers import plain, plain_sequence
+from .ops.places import Places, is_identified
+from .ops.spec import Spec, as_specs, shapes_as_specs
 from .ops.trees import Structure, flatten, map_leaves, paths, unflatten
 from .options import Options
 
@@ -36,21 +38,27 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. `train` is passed on to a program
     that declares a keyword of that name.
     """
-    key = ("run", program, train)
+    key = ("run", Identity(program), train)
     program = with_train(program, train)
 
     return execute(value_base(program), args, options, program, key)
 
 
 def value_and_grad(
-    program: Program, *args: Any, wrt: int | tuple[int, ...] = 0, options: Options | None = None, train: bool = False
+    program: Program, *args: Any, wrt: int | Sequence[int] = 0, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Any]:
-    """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is one)."""
-    key = ("value_and_grad", program, train, wrt)
+    """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is several).
+
+    Every place of a tree has a gradient of its own, whatever array stands at it: one array at two places is two
+    arguments here, and the derivative for both together is the sum of their gradients.
+    """
+    wrt = plain_sequence(wrt)
+    wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
+    key = ("value_and_grad", Identity(program), train, wrt)
     program = with_train(program, train)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
-        if not isinstance(position, int):
+        if not isinstance(position, int) or isinstance(position, bool):
             raise UsageError(f"wrt is the position of an argument, or a tuple of positions, not {wrt!r}")
         if not 0 <= position < len(args):
             raise UsageError(f"wrt={wrt} is out of range: the program got {len(args)} arguments")
@@ -67,7 +75,7 @@ def vjp(
     The pullback runs forward and backward as one program, at the arguments as they are now, so that it works alike on
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
-    key = ("vjp", program, train)
+    key = ("vjp", Identity(program), train)
     base = vjp_base(with_train(program, train))
     args = map_leaves(snapshot, args)
 
@@ -87,7 +95,7 @@ def jvp(
     train: bool = False,
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
-    key = ("jvp", program, train)
+    key = ("jvp", Identity(program), train)
     program = with_train(program, train)
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
@@ -102,21 +110,32 @@ def hvp(
     train: bool = False,
 ) -> Any:
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
-    key = ("hvp", program, train)
+    key = ("hvp", Identity(program), train)
     program = with_train(program, train)
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
+
+
+def trim() -> None:
+    """Give memory that `run`, `value_and_grad` and their like keep for the next call back to the system.
+
+    With backend "compiled" they keep an arena as large as the largest program needed, for each set of options. What
+    was compiled stays; a trainer, a session and what `compile` returns have a `trim` of their own.
+    """
+    trim_shared()
 
 
 def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
     """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
 
-    Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them.
+    Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them. A Param at several
+    places is one tensor.
     """
     options = options if options is not None else Options()
     program = with_train(program, train)
     try:
-        trees = tuple(as_specs(spec) for spec in specs)
-        leaves, structure = flatten(trees)
+        trees = tuple(shapes_as_specs(spec) for spec in specs)
+        places = Places.of(trees)
+        leaves = places.first(flatten(tuple(as_specs(tree) for tree in trees))[0])
         names = argument_paths(program, trees)
     except UsageError as error:
         return unusable("Spec", error, options)
@@ -124,10 +143,12 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     value = value_base(program)
 
     def base(ops: Any, *refs: Any) -> Any:
-        return value(ops, *unflatten(structure, list(refs)))
+        return value(ops, *places.tree(refs))
 
-    first = len(flatten(trees[0])[0]) if trees else 0
-    return check_base_program(base, leaves, names, options, parameters=first)
+    first = len(Places.of(trees[0])) if trees else 0
+    tied = tuple(places.groups(names))
+    report = check_base_program(base, leaves, places.first(names), options, parameters=first, tied=tied)
+    return with_captured(report, program)
 
 
 # Base programs, one for each question about a program --------------------------------------------------------------
@@ -222,13 +243,14 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
         except DeviceError:  # not the argument's fault
             raise
         except OpstageError as error:
-            raise type(error)(f"argument {names()[i]}: {error}") from None
+            why = f"it is a {leaf}; pass its value" if is_identified(leaf) else str(error)
+            raise type(error)(f"argument {names()[i]}: {why}") from None
     return tuple(refs)
 
 
 def snapshot(leaf: Any) -> Any:
     """An argument as it is now, whatever the caller does to it later."""
-    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return leaf if isinstance(leaf, Spec) else np.array(leaf)
 
 
 def owned(value: Any) -> Any:
@@ -269,4 +291,29 @@ def argument_paths(program: Program, trees: tuple[Any, ...]) -> list[str]:
     return result
 
 
-__all__ = ["check", "hvp", "jvp", "run", "value_and_grad", "vjp"]
+class BatchArguments(NamedTuple):
+    """The names of a program's batch arguments; the `optional` ones have defaults and come last."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+
+
+def batch_arguments(program: Program, *, skip: int) -> BatchArguments | None:
+    """Those of a program's positional arguments but for the first `skip`; None where it does not name all of them.
+
+    `train` is none of them: it is passed in by name, see `with_train`.
+    """
+    try:
+        parameters = list(inspect.signature(program).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    kinds = inspect.Parameter
+    if any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        return None
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)][skip:]
+    batch = [p for p in positional if p.name != "train"]
+    required = tuple([p.name for p in batch if p.default is kinds.empty])
+    return BatchArguments(required, tuple([p.name for p in batch if p.default is not kinds.empty]))
+
+
+__all__ = ["check", "hvp", "jvp", "run", "trim", "value_and_grad", "vjp"]

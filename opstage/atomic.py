@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +13,19 @@ from typing import final
 
 from .ops.errors import UsageError
 
+TEMPORARY = re.compile(r"\.(.{1,50})\.[0-9a-f]{16}\.tmp", re.DOTALL)
+"""The name of a file that is not whole yet: the first 50 characters of its name to be, and what nobody can guess."""
+
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+"""For opening a file that is written to: a link that somebody put in its place is not followed, but an error."""
+
 
 class Disk:
     """The calls by which a file reaches the disk. A test takes another one, whose calls fail."""
 
     def create(self, path: Path) -> int:
-        """A descriptor of an empty file at `path`; what was there is lost."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+        """A descriptor of a new file at `path`; OSError if anything is there, a link too."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | getattr(os, "O_CLOEXEC", 0), 0o666)
 
     def write(self, file: int, data: memoryview) -> int:
         """How many of the bytes were written, at least one."""
@@ -66,6 +74,7 @@ class WriteError(UsageError):
             errno.EACCES: "; choose a folder that you may write to",
             errno.EROFS: "; choose a folder that you may write to",
             errno.ENOTDIR: "; a part of this path is a file, not a folder",
+            errno.ELOOP: "; it is a link that was not made by Opstage: remove it",
             errno.EEXIST: "; a part of this path is a file, not a folder",
         }.get(error.errno or 0, "")
         fate = "it is written, but the disk has not confirmed it" if replaced else "nothing was changed"
@@ -82,7 +91,7 @@ def write_file(path: Path, chunks: Iterable[bytes], *, disk: Disk = DISK) -> Non
     The bytes go to a temporary name in the same folder, are synced, and take the place of `path` by one rename; then
     the folder is synced. Raises WriteError, and leaves no temporary file.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.tmp")
     replaced = False
     try:
         _write(temporary, chunks, disk)
@@ -100,7 +109,7 @@ def write_file(path: Path, chunks: Iterable[bytes], *, disk: Disk = DISK) -> Non
 
 def make_folder(folder: Path, *, disk: Disk = DISK) -> None:
     """Make `folder` where it is missing. Raises WriteError."""
-    if folder.is_dir():
+    if os.path.isdir(folder):  # which says no where a path is too long
         return
     try:
         disk.make_folder(folder)

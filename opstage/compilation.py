@@ -20,9 +20,11 @@ from .api import (
     vjp_base,
     with_train,
 )
+from .forks import make_lock
 from .interpreters.anomaly import watched
 from .interpreters.base_program import BaseProgram
 from .interpreters.graph.graph import Graph
+from .interpreters.graph.pure import record_pure
 from .interpreters.graph.recorder import record as record_base
 from .interpreters.registry import make_interpreter
 from .interpreters.shape_check import Contract
@@ -43,7 +45,13 @@ def record(program: Program, *specs: Any, options: Options | None = None, train:
     matter. Raises what the program raises: a ShapeError at the line of an op, a ProgramError where the structure of
     the program depends on values.
     """
-    options = options if options is not None else Options()
+    return _recorded(program, specs, options if options is not None else Options(), train, record_base)
+
+
+def _recorded(
+    program: Program, specs: tuple[Any, ...], options: Options, train: bool, recorder: Callable[..., Graph]
+) -> Graph:
+    """See `record`; `recorder` is what records a base program."""
     program = with_train(program, train)
     trees = tuple(as_specs(spec) for spec in specs)
     leaves, structure = flatten(trees)
@@ -52,7 +60,7 @@ def record(program: Program, *specs: Any, options: Options | None = None, train:
     for spec in leaves:
         spec.declare(scope)
     base = BaseProgram(value_base(program), structure)
-    graph = record_base(base, types, dtype, options.seed, argument_paths(program, trees))
+    graph = recorder(base, types, dtype, options.seed, argument_paths(program, trees))
     assert base.result is not None
     names = [f"output.{path}" if path else "output" for path in structure_paths(base.result)]
     return Graph(graph.body, graph.input_names, names, dtype, options.seed)
@@ -69,7 +77,7 @@ def compile(
     `backend`, which is "compiled".
     """
     options = (options if options is not None else Options()).replace(backend="compiled")
-    graph = record(program, *specs, options=options, train=train)
+    graph = _recorded(program, specs, options, train, lambda *base: record_pure(*base)[0])
     (kind, *more) = graph.output_types or (None,)
     scalar = kind is not None and not more and not len(kind.shape) and is_float(kind.dtype)
     made = CompiledScalar if scalar and graph.output_names == ("output",) else CompiledOut
@@ -92,6 +100,7 @@ class _Compiled:
         self.options = options
         self._program = program
         self._interpreter = watched(make_interpreter(options), options)
+        self._turn = make_lock()
         self._contract = Contract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")
 
     def forward(self, *args: Any) -> Any:
@@ -113,8 +122,16 @@ class _Compiled:
         result: tuple[Any, Any] = self._ask("jvp", jvp_base(self._program), tuple(args), tangents=tuple(tangents))
         return result
 
+    def trim(self) -> None:
+        """Give memory that is kept for the next call back to the system; what was compiled stays."""
+        self._interpreter.trim()
+
     def _ask(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
         """The answer, on the host, of `base(ops, *args)`, or of `base(ops, args, tree)` with a tree `beside` them."""
+        with self._turn:  # threads may share it
+            return self._answer(question, base, args, **beside)
+
+    def _answer(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
         interpreter = self._interpreter
         leaves, structure = flatten(args)
         refs = put_all(interpreter, leaves, lambda: argument_paths(self._program, args))

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
+
+from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.splitmix import is_seed
 
-Device: TypeAlias = Literal["cpu", "cuda"]
+DEVICES = ("cpu", "cuda")
+"""The kinds of device."""
 FloatName: TypeAlias = Literal["float32", "float64", "exact"]
+CudaGraphs: TypeAlias = Literal["auto", "always", "never"]
 MatmulPrecision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 
 _PREFIX = "OPSTAGE_"
+
+KERNEL_CACHE = "OPSTAGE_KERNEL_CACHE"
+"""The variable that bounds what compiled kernels take on disk: no option of a program, but of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +37,9 @@ class Options:
 
     backend: str = "eager"
     """`eager`, `compiled`, `shape_check`, or any interpreter of the entry-point group `opstage.interpreters`."""
-    device: Device = "cpu"
-    """Where tensors live. CUDA asked for where there is none is an error, never a fallback."""
+    device: str = "cpu"
+    """Where tensors live: `cpu`, `cuda`, or one of several GPUs by its number, `cuda:1` (`cuda` is `cuda:0`), in the
+    order that CUDA_VISIBLE_DEVICES gives. A GPU asked for where there is none is an error, never a fallback."""
     dtype: FloatName = "float32"
     """What floating inputs are cast to on entry; `exact` computes with `fractions.Fraction`, without rounding."""
     seed: int = 0
@@ -40,6 +50,9 @@ class Options:
     """Eager only: compiled kernels where they win; False keeps to plain NumPy."""
     matmul_precision: MatmulPrecision = "fp32"
     """Arithmetic of float32 matrix products on a device that has faster ones; the CPU has not: `fp32` alone."""
+    cuda_graphs: CudaGraphs = "auto"
+    """Compiled, on a GPU: whether a step is captured as a CUDA graph. Where that fails, `auto` warns once and makes the
+    same calls one by one, with the same bits, and `always` is an error; `never` makes them one by one every time."""
     strict_cuda: bool = True
     """Kept for compatibility with the reference system: there never is a fallback from CUDA, op by op or whole."""
     validate: bool = True
@@ -48,17 +61,33 @@ class Options:
     """Stop at the first op that makes a value that is not finite, and name it and its line."""
     deterministic: bool = True
     """The same bits from run to run on the same machine."""
+    program_memory: str = "128MiB"
+    """Compiled only: how much memory the programs of an interpreter may keep, each its graph, plan and constants; where
+    they keep more, those that ran longest ago are dropped, and compiled again if they come back."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.dtype, (type, np.dtype)):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         for name, check in _CHECKS.items():
             reason = check(getattr(self, name))
             if reason is not None:
                 raise UsageError(f"option {name}: {reason}")
+        object.__setattr__(self, "seed", int(self.seed))
 
     @property
     def use_gpu(self) -> bool:
         """Whether tensors live on a CUDA device."""
-        return self.device == "cuda"
+        return self.device != "cpu"
+
+    @property
+    def device_kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return self.device.partition(":")[0]
+
+    @property
+    def device_number(self) -> int:
+        """Which of the GPUs; 0 where none is named."""
+        return int(self.device.partition(":")[2] or 0)
 
     def replace(self, **changes: Any) -> Options:
         """A copy with some values changed; an unknown name is a `UsageError`."""
@@ -114,7 +143,7 @@ class Options:
         """
         values: dict[str, Any] = {}
         for variable, text in (os.environ if environ is None else environ).items():
-            if not variable.startswith(_PREFIX):
+            if not variable.startswith(_PREFIX) or variable == KERNEL_CACHE:
                 continue
             name = variable.removeprefix(_PREFIX).lower()
             if variable != _PREFIX + name.upper() or name not in _CHECKS:
@@ -151,6 +180,32 @@ def _is_one_of(literal: Any) -> _Check:
     return check
 
 
+_DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
+
+
+def is_device(word: str) -> bool:
+    """Whether the word names a device, there or not."""
+    return _DEVICE.fullmatch(word) is not None
+
+
+def _is_device(value: Any) -> str | None:
+    if isinstance(value, str) and is_device(value):
+        return None
+    close = nearest(value, DEVICES) if isinstance(value, str) else ""
+    kinds = ", ".join(map(repr, DEVICES))
+    return f"{value!r} is not one of {kinds}{close}; one GPU of several is named by its number, as in 'cuda:1'"
+
+
+def _is_amount(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"{value!r} is not an amount of memory; expected text such as '128MiB'"
+    try:
+        parse_bytes(value)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def _is_bool(value: Any) -> str | None:
     return None if isinstance(value, bool) else f"{value!r} is not a boolean; expected true or false"
 
@@ -162,16 +217,18 @@ def _is_seed(value: Any) -> str | None:
 # One check per field, in the fields' order: each returns what is wrong with a value, or None.
 _CHECKS: dict[str, _Check] = {
     "backend": _is_name,
-    "device": _is_one_of(Device),
+    "device": _is_device,
     "dtype": _is_one_of(FloatName),
     "seed": _is_seed,
     "requires_grad_by_default": _is_bool,
     "fast_kernels": _is_bool,
     "matmul_precision": _is_one_of(MatmulPrecision),
+    "cuda_graphs": _is_one_of(CudaGraphs),
     "strict_cuda": _is_bool,
     "validate": _is_bool,
     "detect_anomaly": _is_bool,
     "deterministic": _is_bool,
+    "program_memory": _is_amount,
 }
 
 

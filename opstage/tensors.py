@@ -7,6 +7,7 @@ little-endian; the header, a JSON object of name -> dtype, shape and place; the 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from .ops.errors import UsageError
+from .ops.untrusted import brief
 
 Array = npt.NDArray[Any]
 
@@ -103,6 +105,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
     Raises UsageError, naming the file, as `decode` does for a header that cannot be used.
     """
     try:
+        _require_regular(Path(path))
         with open(path, "rb") as file:
             prefix = file.read(8)
             size = os.fstat(file.fileno()).st_size
@@ -113,8 +116,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
     try:
         header = json.loads(data)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        read = {name: TensorHeader(str(e["dtype"]), tuple(map(int, e["shape"]))) for name, e in entries.items()}
-        end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+        read = {name: TensorHeader(str(e["dtype"]), _naturals(e["shape"])) for name, e in entries.items()}
+        end = max((_naturals(entry["data_offsets"])[1] for entry in entries.values()), default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path}: not a safetensors file: its header does not list tensors") from error
     if end != size - 8 - len(data):
@@ -127,9 +130,23 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
 def read_bytes(path: Path) -> bytes:
     """The whole of a file. Raises UsageError where there is none or it cannot be read."""
     try:
+        _require_regular(path)
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _require_regular(path: Path) -> None:
+    """A pipe may never say anything, and a device never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{path}: cannot be read: it is a pipe or a device; expected a file")
+
+
+def _naturals(numbers: Any) -> tuple[int, ...]:
+    """Sizes or places of a header. Raises ValueError for anything but natural numbers that an address can be."""
+    if not (isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers)):
+        raise ValueError("not natural numbers")
+    return tuple(numbers)
 
 
 def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> None:
@@ -151,6 +168,8 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
 
 def _array(name: str, entry: Mapping[str, Any], path: str | os.PathLike[str]) -> Array:
     shape = tuple(entry["shape"])
+    if len(shape) > 64 or math.prod([size for size in shape if size]) >= 2**63:
+        raise UsageError(f"{path}: {brief(name)} has the shape {brief(shape)}, which no array has")
     if entry["dtype"] == "BF16":  # the upper half of a float32
         return (np.frombuffer(entry["data"], np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if entry["dtype"] not in _DTYPES:

@@ -10,7 +10,9 @@ import click
 from typing_extensions import override
 
 from ..config import Layer
+from ..ops.dims.notation import LARGEST_SIZE
 from ..ops.errors import UsageError
+from ..ops.untrusted import brief
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _META = "opstage.dotted"
@@ -68,11 +70,16 @@ def with_option_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         click.option("--seed", type=int, metavar="N", help="Seeds initial values, shuffling and random ops."),
         click.option("--dtype", metavar="NAME", help="float32 or float64."),
-        click.option("--device", metavar="NAME", help="cpu or cuda."),
+        click.option("--device", metavar="NAME", help="cpu, cuda, or cuda:1 for one GPU of several."),
         click.option("--backend", metavar="NAME", help="eager, compiled, shape_check, or any registered interpreter."),
     ):
         command = decorate(command)
     return command
+
+
+def _shown(entry: str) -> str:
+    """An entry as it was typed, unless it is long."""
+    return entry if len(entry) <= 80 else brief(entry)
 
 
 def read_sizes(text: str) -> dict[str, int]:
@@ -81,9 +88,9 @@ def read_sizes(text: str) -> dict[str, int]:
     for entry in filter(None, text.split(",")):
         name, equals, number = (part.strip() for part in entry.partition("="))
         if not (name and equals and number.isdecimal()):
-            raise UsageError(f"--at {entry}: expected NAME=NUMBER, as in --at B=32,T=16")
-        if int(number) == 0:
-            raise UsageError(f"--at {entry}: a size is at least 1")
+            raise UsageError(f"--at {_shown(entry)}: expected NAME=NUMBER, as in --at B=32,T=16")
+        if len(number) > 19 or not 0 < int(number) <= LARGEST_SIZE:
+            raise UsageError(f"--at {_shown(entry)}: a size is at least 1 and at most {LARGEST_SIZE}")
         if name in sizes:
             raise UsageError(f"--at {text}: {name} is given twice")
         sizes[name] = int(number)

@@ -66,9 +66,10 @@ def cuda_lines() -> list[str]:
         lines = ["GPU              none (no NVIDIA driver: libcuda was not found)"]
     else:
         lines = [f"NVIDIA driver    runs CUDA {machine.version[0]}.{machine.version[1]} and older"]
-        for gpu in machine.gpus:
+        for number, gpu in enumerate(machine.gpus):
             memory = f"{gpu.memory / 2**30:.1f} GiB"
-            lines.append(f"GPU              {gpu.name}, compute capability {gpu.cc[0]}.{gpu.cc[1]}, {memory}")
+            which = f"cuda:{number}" if len(machine.gpus) > 1 else "GPU"
+            lines.append(f"{which:<16} {gpu.name}, compute capability {gpu.cc[0]}.{gpu.cc[1]}, {memory}")
         if not machine.gpus:
             lines.append("GPU              none (the NVIDIA driver is there but reports no device)")
     lines.append("for CUDA")

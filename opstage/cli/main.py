@@ -1,73 +1,32 @@
-"""The commands and how they end: 0 done, 1 findings, 2 unusable input, 130 interrupted, 143 terminated."""
+"""The console script. It imports nothing but what ends a process on Ctrl-C before the commands are imported."""
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
-import click
-from typing_extensions import override
+from .interrupt import INTERRUPTED, EndAtOnce, say_interrupted
 
-from .. import __version__
-from ..ops.errors import OpstageError
-from .termination import Terminated
-
-INTERRUPTED = 130
-TERMINATED = 143
-
-
-COMMANDS = {
-    "train": "train:train",
-    "generate": "generate:generate",
-    "check": "check.command:check",
-    "graph": "graph:graph",
-    "bench": "bench:bench",
-    "info": "info:info",
-    "import-weights": "weights:import_command",
-    "export-weights": "weights:export_command",
-}
-"""Module and name of each; a command is imported when it is asked for."""
-
-
-class Commands(click.Group):
-    """A group that imports no command but the one that runs."""
-
-    @override
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    @override
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(f".{module}", __package__), name)
-        return command
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="opstage")
-def cli() -> None:
-    """Write a model once; run it, differentiate it and check its shapes by choosing an interpreter."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .commands import cli as cli
 
 
 def main() -> None:
-    """The console script: errors that Opstage raises on purpose become one message and exit code 2."""
+    """Run the command of `sys.argv` and end the process with its exit code."""
     try:
-        code = cli.main(standalone_mode=False, prog_name="opstage")
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(2)
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "opstage"
-        click.echo(f"opstage: {error.format_message()} (see {command} --help)", err=True)
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt) as error:
-        terminated = isinstance(error.__cause__, Terminated)  # click makes an Abort of every KeyboardInterrupt
-        click.echo("terminated" if terminated else "interrupted", err=True)
-        sys.exit(TERMINATED if terminated else INTERRUPTED)
-    except OpstageError as error:
-        click.echo(f"opstage: {error}", err=True)
-        sys.exit(2)
+        with EndAtOnce():
+            from .commands import run
+        code = run()
+    except KeyboardInterrupt:
+        say_interrupted()
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def __getattr__(name: str) -> object:
+    """`cli`, the group of the commands, when it is asked for."""
+    if name != "cli":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .commands import cli
+
+    return cli

@@ -13,6 +13,7 @@ from typing import Any, Self, final
 
 import click
 
+from ..ops.untrusted import printable
 from ..training.fit import EpochResult
 
 _WINDOW = 50
@@ -34,8 +35,10 @@ class PlainLines(AbstractContextManager["PlainLines"]):
 
     def epoch(self, result: EpochResult) -> None:
         click.echo(
-            f"epoch {result.epoch + 1}/{self._epochs}  loss {result.train_loss:.4f}  {_held_out(result)}  "
-            f"{result.samples / result.seconds:,.0f} samples/s"
+            printable(
+                f"epoch {result.epoch + 1}/{self._epochs}  loss {result.train_loss:.4f}  {_held_out(result)}  "
+                f"{result.samples / result.seconds:,.0f} samples/s"
+            )
         )
 
 
@@ -56,7 +59,10 @@ class Bar(AbstractContextManager["Bar"]):
         self._clock = clock
         self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
         self._progress: Any = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), **progress
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[status]}", markup=False),  # names of metrics are the user's
+            **progress,
         )
         epoch = min(epochs, done * epochs // steps + 1)
         self._task = self._progress.add_task(
@@ -101,7 +107,7 @@ class Bar(AbstractContextManager["Bar"]):
 
 def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar:
     """A bar where there is a terminal to draw it on, lines otherwise; `done` of all `steps` are done already."""
-    return Bar(epochs, done, steps) if sys.stdout.isatty() else PlainLines(epochs)
+    return Bar(epochs, done, steps) if sys.stdout is not None and sys.stdout.isatty() else PlainLines(epochs)
 
 
 def format_held_out(means: Mapping[str, float]) -> str:
@@ -113,4 +119,4 @@ def format_held_out(means: Mapping[str, float]) -> str:
 
 
 def _held_out(result: EpochResult) -> str:
-    return f"held-out {format_held_out(result.held_out)}"
+    return printable(f"held-out {format_held_out(result.held_out)}")

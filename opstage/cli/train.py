@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..experiment.run import Outcome, run_task
-from ..experiment.settings import Configuration, configure, configure_resumed
+from ..experiment.directory import CHECKPOINT
+from ..experiment.run import Outcome, Watcher, run_task
+from ..experiment.settings import Configuration, Settings, configure, configure_resumed
 from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
+from ..training.finite import NotFiniteError
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+from .output import Audible, Voice
 from .progress import format_held_out, make_watcher
 from .termination import heeding_termination
 
@@ -60,18 +62,25 @@ def train(
 
         comparison = compare_sides(configuration.settings, compare.split(","), steps=compare_steps)
         click.echo(str(comparison))
-        return 0 if comparison.divergence is None else 1
+        return 0 if comparison.agree else 1
     with heeding_termination():
         task = prepare(configuration.settings)
-        _announce(task)
-        watch = partial(make_watcher, task.settings.run.epochs)
+        voice = Voice(task.settings.run.out)
+        _announce(task, voice)
+
+        def watch(done: int, steps: int) -> Watcher:
+            return Audible(make_watcher(task.settings.run.epochs, done, steps), voice)
+
         try:
-            outcome = run_task(task, configuration, watch, resume=resume is not None, say=click.echo)
+            outcome = run_task(task, configuration, watch, resume=resume is not None, say=voice.say)
         except KeyboardInterrupt:
             if task.settings.run.out is not None:
                 click.echo(f"saved; opstage train --resume {task.settings.run.out} goes on from here", err=True)
             raise
-    _conclude(task, configuration, outcome)
+        except NotFiniteError as error:
+            click.echo(_not_finite(error, task.settings), err=True)
+            return 1
+    _conclude(task, configuration, outcome, voice)
     return 0
 
 
@@ -85,19 +94,36 @@ _PATHS = {
 }
 
 
-def _announce(task: Task) -> None:
+def _announce(task: Task, voice: Voice) -> None:
     options = task.settings.options
-    click.echo(
+    voice.say(
         f"{task.settings.run.model}: {task.trainer.parameter_count:,} parameters; shapes of the whole training step "
         f"checked for every batch size in {1e3 * task.check_seconds:.0f} ms"
     )
-    click.echo(
+    voice.say(
         f"data: {len(task.training)} samples to train on, {len(task.held_out)} held out; backend {options.backend} on "
         f"{options.device}, {options.dtype}, seed {options.seed}"
     )
 
 
-def _conclude(task: Task, configuration: Configuration, outcome: Outcome) -> None:
+def _not_finite(error: NotFiniteError, settings: Settings) -> str:
+    """What was found, what is left of the run, and how to find out more."""
+    out = settings.run.out
+    again = f"opstage train {settings.run.model} with the same settings and" if out is None else f"--resume {out} with"
+    lines = [f"opstage: stopped at {error.place}"]
+    if out is not None:
+        lines.append(f"  {out / CHECKPOINT} is the last checkpoint whose numbers are all finite")
+    if not settings.options.detect_anomaly:
+        lines.append(
+            f"  {again} --options.detect_anomaly true names the op and the line that made the first such value"
+        )
+    lines.append(
+        "  a smaller --lr or an --optimizer.clip_norm may prevent it; --run.require_finite false goes on regardless"
+    )
+    return "\n".join(lines)
+
+
+def _conclude(task: Task, configuration: Configuration, outcome: Outcome, voice: Voice) -> None:
     last = outcome.results[-1].held_out
     count = len(task.held_out)
     if "accuracy" in last:
@@ -106,7 +132,7 @@ def _conclude(task: Task, configuration: Configuration, outcome: Outcome) -> Non
         reached = ", ".join([reached, *(f"{name} {value:.4f}" for name, value in sorted(rest.items()))])
     else:
         reached = format_held_out(last)
-    click.echo(f"held-out {reached}, after {task.settings.run.epochs} epochs in {outcome.seconds:.1f} s")
+    voice.say(f"held-out {reached}, after {task.settings.run.epochs} epochs in {outcome.seconds:.1f} s")
     out = configuration.settings.run.out
     if out is not None:
-        click.echo(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")
+        voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")

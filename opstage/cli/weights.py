@@ -14,6 +14,7 @@ from ..experiment.run import begin
 from ..experiment.settings import configure
 from ..experiment.task import prepare
 from ..ops.errors import UsageError
+from ..ops.untrusted import printable
 from ..training import checkpoint
 from ..training.saved import TrainerValues
 from ..training.weights import (
@@ -24,6 +25,7 @@ from ..training.weights import (
     read_state_dict,
     write_state_dict,
 )
+from ..training.weights.tied import stored_once
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 _with_map = click.option(
@@ -87,7 +89,11 @@ def export_command(run: Path, file: Path, like: Path | None, choices: Sequence[s
         _show(propose_for(values, other, _chosen(choices)), like)
         written = export_weights(values, other, _chosen(choices))
     write_state_dict(file, written)
-    click.echo(f"{len(written)} tensors, {sum(array.size for array in written.values()):,} numbers in {file}")
+    kept, others = stored_once(written)
+    click.echo(f"{len(kept)} tensors, {sum(array.size for array in kept.values()):,} numbers in {file}")
+    for name, stored in others.items():
+        said = f"{name} is tied to {stored}, and stored once; safetensors.torch.load_model(net, FILE) reads both"
+        click.echo(printable(said))
 
 
 def _weights_of(run: Path) -> TrainerValues:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ..ops.errors import nearest
+from ..ops.untrusted import brief
 
 NONE = "none"
 """None as files and flags spell it, for TOML has no word for it."""
@@ -35,23 +36,25 @@ def convert(value: Any, annotation: Any) -> Any:
         if isinstance(value, str) and value in choices:
             return value
         close = nearest(value, choices) if isinstance(value, str) else ""
-        raise Mismatch(f"{value!r} is not one of {', '.join(map(repr, choices))}{close}")
+        raise Mismatch(f"{brief(value)} is not one of {', '.join(map(repr, choices))}{close}")
     if origin is tuple:
         return _convert_tuple(value, get_args(annotation))
     if annotation is bool and isinstance(value, bool):
         return value
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
+        if not -(2**63) <= value <= 2**64:
+            raise Mismatch(f"{brief(value)} is too large; integers have at most 64 bits")
         return value
     if annotation is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise Mismatch(f"{value!r} is too large for a number") from None
+            raise Mismatch(f"{brief(value)} is too large for a number") from None
     if annotation is str and isinstance(value, str):
         return value
     if annotation is Path and isinstance(value, (str, Path)) and str(value):
         return Path(value)
-    raise Mismatch(f"{value!r} is not {describe(annotation)}")
+    raise Mismatch(f"{brief(value)} is not {describe(annotation)}")
 
 
 def read_text(text: str, annotation: Any) -> Any:
@@ -69,7 +72,7 @@ def read_text(text: str, annotation: Any) -> Any:
         if len(members) == 2 and members[1] is Ellipsis:
             return tuple(read_text(part, members[0]) for part in parts)
         if len(parts) != len(members):
-            raise Mismatch(f"{text!r} is not {describe(annotation)}")
+            raise Mismatch(f"{brief(text)} is not {describe(annotation)}")
         return tuple(read_text(part, member) for part, member in zip(parts, members))
     value: Any = text
     if annotation is bool:
@@ -77,7 +80,7 @@ def read_text(text: str, annotation: Any) -> Any:
     elif annotation in (int, float):
         try:
             value = annotation(text.strip())
-        except ValueError:
+        except ValueError:  # also for thousands of digits
             pass
     return convert(value, annotation)
 
@@ -124,7 +127,7 @@ def _first_that_fits(value: Any, members: Sequence[Any], read: Any) -> Any:
         except Mismatch as error:
             if len(members) == 1:
                 raise error
-    raise Mismatch(f"{value!r} is not {' or '.join(describe(member) for member in members)}")
+    raise Mismatch(f"{brief(value)} is not {' or '.join(describe(member) for member in members)}")
 
 
 def _describe_tuple(members: Sequence[Any]) -> str:
@@ -135,9 +138,9 @@ def _describe_tuple(members: Sequence[Any]) -> str:
 
 def _convert_tuple(value: Any, members: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise Mismatch(f"{value!r} is not {_describe_tuple(members)}")
+        raise Mismatch(f"{brief(value)} is not {_describe_tuple(members)}")
     if len(members) == 2 and members[1] is Ellipsis:
         return tuple(convert(item, members[0]) for item in value)
     if len(value) != len(members):
-        raise Mismatch(f"{value!r} is not {_describe_tuple(members)}")
+        raise Mismatch(f"{brief(value)} is not {_describe_tuple(members)}")
     return tuple(convert(item, member) for item, member in zip(value, members))

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, final, get_type_hints
 
 from ..ops.errors import OpstageError, UsageError, nearest
+from ..ops.untrusted import brief
 from .convert import Mismatch, convert, describe, is_boolean, is_finite, read_text
 
 _DEFAULT = "default"
@@ -89,7 +90,7 @@ def _read(value: Any, annotation: Any, text: bool) -> Any:
     else:
         value = convert(value, annotation)
     if not is_finite(value):
-        raise Mismatch(f"{value!r} is not finite")
+        raise Mismatch(f"{brief(value)} is not finite")
     return value
 
 

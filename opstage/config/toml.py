@@ -18,6 +18,14 @@ _DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
 _HEADER = re.compile(rf"^\s*\[\s*({_DOTTED})\s*\]")
 _ASSIGNMENT = re.compile(rf"^\s*({_DOTTED})\s*=")
 
+_LARGEST = 64 * 1024
+_DEEPEST = 64
+_MOST_DOTS = 64
+# closing quotes may be missing: then a reading that fails would begin again at the next quotes, and again
+_QUOTED = re.compile(
+    r"""\"{3}(?:.*?\"{3}|.*)|'{3}(?:.*?'{3}|.*)|"(?:\\[^\n]|[^"\\\n])*+"?|'[^'\n]*+'?|#[^\n]*+""", re.DOTALL
+)
+
 
 def read_toml(path: str | os.PathLike[str]) -> Layer:
     """The values of a TOML file by dotted path; their origins are `path:line`.
@@ -25,11 +33,17 @@ def read_toml(path: str | os.PathLike[str]) -> Layer:
     Raises `UsageError`, naming the file and the line, when it cannot be read or is not TOML.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot read the configuration: {getattr(error, 'strerror', error)}") from error
+    if len(data) > _LARGEST:
+        raise UsageError(f"{path}: has more than {_LARGEST:,} bytes; a configuration has a few hundred")
+    try:
+        text = data.decode("utf-8")
+        _require_flat(text)
         document = tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the configuration: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of tomllib, of the decoder, and of int() for thousands of digits
         raise UsageError(f"{path}: not a TOML file: {error}") from error
     lines = _lines(text)
     values: dict[str, Any] = {}
@@ -46,6 +60,19 @@ def read_toml(path: str | os.PathLike[str]) -> Layer:
 
     walk(document, "")
     return Layer(values, origins)
+
+
+def _require_flat(text: str) -> None:
+    """Raises ValueError for brackets or keys nested deeper than anything here is: `tomllib` recurses, and takes time
+    in the square of a key's parts."""
+    bare = _QUOTED.sub("''", text)
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", bare):
+        depth = max(0, depth + (1 if bracket in "[{" else -1))
+        if depth > _DEEPEST:
+            raise ValueError(f"nested deeper than {_DEEPEST} levels")
+    if any(part.count(".") > _MOST_DOTS for part in re.split(r"[=\[\]{},\n]", bare)):
+        raise ValueError(f"a key has more than {_MOST_DOTS} parts")
 
 
 def toml_literal(value: Any) -> str:
@@ -90,7 +117,7 @@ def _lines(text: str) -> dict[str, int]:
         if quotes is not None:
             inside = quotes
             continue
-        bare = re.sub(r"""("(?:\\.|[^"\\])*"|'[^']*'|#.*)""", "", line)
+        bare = _QUOTED.sub("", line)
         inside += bare.count("[") - bare.count("]")
     return found
 

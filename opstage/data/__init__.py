@@ -1,6 +1,7 @@
 """Datasets, the files they come from, and the loaders that cut them into batches."""
 
 from .any_file import from_file
+from .binding import bind
 from .csv_file import from_csv
 from .dataset import Dataset, from_arrays, train_test_split
 from .embedded import digits
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "Loader",
     "Prefetch",
+    "bind",
     "digits",
     "from_arrays",
     "from_csv",

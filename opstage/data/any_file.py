@@ -13,7 +13,10 @@ from .idx_file import idx_images, labels_beside
 
 
 def from_file(path: str | os.PathLike[str]) -> Dataset:
-    """x and y of a file: .npz (its arrays x and y), .csv (y is the last column), or MNIST's images, labels beside them.
+    """x and y of a file of any format.
+
+    .npz: its arrays x and y. .csv: y is the column of that name, else the last one, and x the others; see `from_csv`.
+    MNIST's images, with their labels beside them.
 
     IDX files are known by `idx` or `ubyte` in their names; see `labels_beside` for those of the labels.
     """

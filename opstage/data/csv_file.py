@@ -13,28 +13,31 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import brief
 from .dataset import Dataset
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """A row's last line in the file, counted from 1, and its cells."""
 
 _AT_ONCE = 4096
+_LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
 
 
 def from_csv(
     path: str | os.PathLike[str],
     *,
-    label: str | int = -1,
+    label: str | int | None = None,
     header: bool = True,
     delimiter: str = ",",
     limit: int | None = None,
 ) -> Dataset:
     """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`, int64 if all are whole.
 
-    `label` is a column's name or position (-1: the last). Without `header` the first line is a row as well, and columns
-    have positions alone. Empty lines are passed over. With `limit` no more than so many rows are read. Raises
-    UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, no number, or
-    not finite.
+    `label` is a column's name or position (-1: the last). None takes the column called y if there is one, else the
+    last; where another one looks like the label by its name, that is an error. Without `header` the first line is a row
+    as well, and columns have positions alone. Empty lines are passed over. With `limit` no more than so many rows are
+    read. Raises UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, no
+    number, or not finite.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -51,7 +54,7 @@ def from_csv(
         raise UsageError(f"{path}: {reason}") from error
 
 
-def _dataset(path: str | os.PathLike[str], rows: Iterator[Row], label: str | int, header: bool) -> Dataset:
+def _dataset(path: str | os.PathLike[str], rows: Iterator[Row], label: str | int | None, header: bool) -> Dataset:
     first = next(rows, None)
     if first is None:
         raise UsageError(f"{path}: the dataset is empty: the file has no line that is not")
@@ -83,11 +86,19 @@ def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
     yield from rows
 
 
-def _position(path: str | os.PathLike[str], names: Sequence[str], label: str | int, header: bool) -> int:
+def _position(path: str | os.PathLike[str], names: Sequence[str], label: str | int | None, header: bool) -> int:
     """Where the label's column is; 0 <= position < columns."""
     columns = len(names)
     if columns < 2:
         raise UsageError(f"{path}: has one column; expected the label's and at least one more")
+    if label is None:
+        label = "y" if header and "y" in names else -1
+        likely = [name for name in names[:-1] if name.lower() in _LABELS]
+        if label == -1 and likely and names[-1].lower() not in _LABELS:
+            raise UsageError(
+                f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
+                f"label={likely[0]!r}, or label=-1 for the last; without a say, the column called y is"
+            )
     if isinstance(label, str):
         if not header:
             raise UsageError(f"{path}: label={label!r} is a name, but header=False says that columns have none")
@@ -119,7 +130,7 @@ def _numbers(path: str | os.PathLike[str], names: Sequence[str], block: Sequence
         for name, cell in zip(names, cells, strict=True)
         if _number(cell) is None or not math.isfinite(float(cell))
     )
-    what = "is empty" if not cell.strip() else f"is {cell.strip()!r}; expected a finite number"
+    what = "is empty" if not cell.strip() else f"is {brief(cell.strip())}; expected a finite number"
     raise UsageError(f"{path}: row at line {line}: column {name} {what}")
 
 

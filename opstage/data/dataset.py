@@ -23,11 +23,15 @@ class Dataset:
     `origins` says for each array where it comes from, for error messages. Raises `UsageError`, naming the origin, where
     an array is empty, of another length than the first, of a dtype other than floats, integers and booleans, or holds a
     number that is not finite (with its row).
+
+    `ordered` says whether the order of the arrays was asked for. Where it is a file's own, they are known by name
+    alone: a training loop binds them to the arguments of its loss, and batches by position are an error.
     """
 
     names: tuple[str, ...]
     arrays: tuple[Array, ...]
     origins: tuple[str, ...] = ()
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         if not self.origins:
@@ -53,10 +57,12 @@ class Dataset:
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dataset:
         """The dataset of these rows, in this order."""
-        return Dataset(self.names, tuple(array[rows] for array in self.arrays), self.origins)
+        return Dataset(self.names, tuple(array[rows] for array in self.arrays), self.origins, self.ordered)
 
     def only(self, *names: str) -> Dataset:
         """The dataset of the arrays called `names`, in that order."""
+        if names == self.names and self.ordered:
+            return self
         arrays = tuple(self[name] for name in names)
         return Dataset(names, arrays, tuple(self.origins[self.names.index(name)] for name in names))
 

@@ -18,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from ..ops.errors import UsageError
+from ..ops.untrusted import brief
 from .dataset import Array, Dataset
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -50,6 +51,8 @@ def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -
 def read_idx(path: str | os.PathLike[str]) -> Array:
     """The array of one IDX file, in the machine's byte order."""
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise UsageError(f"{path}: cannot be read: it is a folder, a pipe or a device; expected a file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             zipped = file.read(2) == _GZIP
@@ -81,12 +84,17 @@ def _read(path: str | os.PathLike[str], file: IO[bytes] | io.BufferedIOBase, lim
     room = limit - 4 - 4 * axes
     if expected > room:
         raise UsageError(
-            f"{path}: its header names sizes {shape}, which take {expected:,} bytes, but {limited} {max(room, 0):,}"
+            f"{path}: its header names sizes {brief(shape)}, which take {expected:,} bytes, but {limited} "
+            f"{max(room, 0):,}"
         )
+    if len(shape) > 64 or dtype.itemsize * math.prod([size for size in shape if size]) >= 2**63:
+        raise UsageError(f"{path}: its header names sizes {brief(shape)}, which no array has")
     data = file.read(expected + 1)
     if len(data) != expected:
         found = f"only {len(data):,}" if len(data) < expected else "more"
-        raise UsageError(f"{path}: its header names sizes {shape}, which take {expected:,} bytes, but it has {found}")
+        raise UsageError(
+            f"{path}: its header names sizes {brief(shape)}, which take {expected:,} bytes, but it has {found}"
+        )
     return np.frombuffer(data, dtype).astype(dtype.newbyteorder("=")).reshape(shape)
 
 

@@ -58,6 +58,18 @@ class Loader:
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole if self.drop_last or rest == 0 else whole + 1
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays in a batch."""
+        return self.dataset.names
+
+    def only(self, *names: str) -> Loader:
+        """The same batches of the arrays called `names`, in that order."""
+        dataset = self.dataset.only(*names)
+        if dataset is self.dataset:
+            return self
+        return Loader(dataset, self.batch_size, seed=self.seed, shuffle=self.shuffle, drop_last=self.drop_last)
+
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """The rows of the dataset in the order of epoch `epoch`, counted from 0."""
         if epoch < 0:
@@ -67,7 +79,16 @@ class Loader:
         return permutation(stream_key(self.seed, epoch, _SITE), len(self.dataset))
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
-        """The batches of epoch `epoch` from number `start` on, each with the dataset's arrays in its order."""
+        """The batches of epoch `epoch` from number `start` on, each with the dataset's arrays in its order.
+
+        Raises UsageError for a dataset that has none: one of a file whose arrays were not asked for by name.
+        """
+        if not self.dataset.ordered:
+            names = self.dataset.names
+            raise UsageError(
+                f"the arrays {', '.join(names)} of a file have no order in which a batch could hold them; say it: "
+                f"dataset.only({', '.join(map(repr, sorted(names)))}), or keys= where the file is read"
+            )
         order = self.order(epoch)
         require_start(start, len(self))
         return (self._batch(order, n * self.batch_size) for n in range(start, len(self)))

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Generator
 from typing import final
 
+from ..forks import tell_in_child
 from ..ops.errors import UsageError
 from .dataset import Array
-from .loader import Batches
+from .loader import Batches, Loader
 
 Batch = tuple[Array, ...]
 
@@ -34,6 +35,18 @@ class Prefetch:
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         return len(self.batches)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the arrays in a batch, where `batches` has any."""
+        return getattr(self.batches, "names", None)
+
+    def only(self, *names: str) -> Prefetch:
+        """The same batches of the arrays called `names`, in that order, if `batches` is a loader's."""
+        if not isinstance(self.batches, (Loader, Prefetch)):
+            raise UsageError(f"the batches of a {type(self.batches).__name__} have no names")
+        batches = self.batches.only(*names)
+        return self if batches is self.batches else Prefetch(batches, self.depth)
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """The batches of epoch `epoch` from number `start` on; the thread starts when the first is asked for."""
@@ -64,6 +77,17 @@ class _Ahead:
         self._ended = False
         self._stopped = False
         self._error: BaseException | None = None
+        tell_in_child(self, _Ahead._orphan)
+
+    def _orphan(self) -> None:
+        """In a process that was forked from the one whose thread makes the batches."""
+        self._changed = threading.Condition()
+        self._made.clear()
+        self._ended = True
+        self._error = UsageError(
+            "the batches of this epoch are made ahead by a thread of another process, which this one was forked from; "
+            "begin the epoch in this process"
+        )
 
     def fill(self) -> None:
         """Make batches until there are no more, or nobody wants them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from ..interpreters.registry import backends
 from ..interpreters.trail import Step, Trail
 from ..ops.errors import SourceLine, UsageError, nearest
-from ..options import Options, read_option
+from ..options import DEVICES, Options, is_device, read_option
 from ..training.step import UPDATE
 from .settings import Settings
 from .task import Task, prepare
@@ -75,7 +76,10 @@ class Divergence:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison. `amplified` ops differ on their own operands but agree on equal ones."""
+    """What came of a comparison. `amplified` ops differ on their own operands but agree on equal ones.
+
+    not_finite    the first step whose loss is nan or infinite on both sides; nothing was compared beyond it
+    """
 
     names: tuple[str, str]
     steps: int
@@ -83,6 +87,12 @@ class Comparison:
     unmatched: int
     amplified: int
     divergence: Divergence | None
+    not_finite: int | None = None
+
+    @property
+    def agree(self) -> bool:
+        """Whether both sides gave the same, and numbers at that."""
+        return self.divergence is None and self.not_finite is None
 
     def __str__(self) -> str:
         left, right = self.names
@@ -90,7 +100,13 @@ class Comparison:
         if self.divergence is not None:
             return f"{left} and {right} part\n{self.divergence.describe(self.names)}"
         alone = f"; {self.unmatched} ops were run by one side alone" if self.unmatched else ""
-        return f"{left} and {right} agree on the values and gradients of {counted}{alone}"
+        agree = f"{left} and {right} agree on the values and gradients of {counted}{alone}"
+        if self.not_finite is None:
+            return agree
+        return (
+            f"{agree}\nstep {self.not_finite}: the loss is not finite on either side, so nothing beyond it can be "
+            "compared; --options.detect_anomaly true names the op"
+        )
 
 
 def compare(settings: Settings, sides: Sequence[str], *, steps: int = 3) -> Comparison:
@@ -121,18 +137,20 @@ def compare(settings: Settings, sides: Sequence[str], *, steps: int = 3) -> Comp
                 continue
             divergence = _place(number, mine, a, difference, isolated=isolated)
             return Comparison(names, number, count, unmatched, amplified, divergence)
+        if not (math.isfinite(left.loss) or math.isfinite(right.loss)):
+            return Comparison(names, number, count, unmatched, amplified, None, number)
     return Comparison(names, steps, count, unmatched, amplified, None)
 
 
 def side_options(side: str, options: Options) -> Options:
     """The options of one side: `options` with what `side` names, e.g. `compiled`, `eager:float64`, `eager:seed=3`."""
     changes: dict[str, Any] = {}
-    known = [*backends(), "cpu", "cuda", "float32", "float64"]
-    for word in side.split(":"):
+    known = [*backends(), *DEVICES, "float32", "float64"]
+    for word in re.split(r":(?!\d+(?::|$))", side):  # the colon of cuda:1 is the device's own
         name, given, text = word.partition("=")
         if given:
             changes[name] = _option(side, name, text)
-        elif word in ("cpu", "cuda"):
+        elif is_device(word):
             changes["device"] = word
         elif word in ("float32", "float64"):
             changes["dtype"] = word
@@ -160,6 +178,7 @@ class _Side:
 
     def __init__(self, settings: Settings):
         self.dtype = settings.options.dtype
+        self.loss = 0.0  # of the step before
         self.task: Task = prepare(settings)
         trails: list[Trail[Any]] = []
 
@@ -181,7 +200,8 @@ class _Side:
         with closing(task.batches.epoch(0)) as batches:
             for _, batch in zip(range(count), batches):
                 self.trail.steps = []
-                state = task.trainer.step_with(task.optimizer, state, *batch)
+                result = task.trainer.train_step(task.optimizer, state, *batch)
+                state, self.loss = result.state, float(result.loss)
                 yield self.trail.steps
 
 

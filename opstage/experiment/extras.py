@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
+from ..atomic import WriteError
 from ..ops.errors import UsageError
 from .curves import Curves
 
@@ -35,20 +36,34 @@ class Events:
 
         self._event: Any = Event
         self._summary: Any = Summary
-        self._writer: Any = EventFileWriter(str(folder))
+        self._folder = folder
+        try:
+            self._writer: Any = EventFileWriter(str(folder))
+        except OSError as error:
+            raise WriteError(folder, error) from error
         if steps:
-            self._writer.add_event(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
+            self._add(Event(step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """One point of the curve `tag`."""
         import time
 
         summary = self._summary(value=[self._summary.Value(tag=tag, simple_value=value)])
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+        self._add(self._event(wall_time=time.time(), step=step, summary=summary))
 
     def close(self) -> None:
-        """Write what is pending."""
-        self._writer.close()
+        """Write what is pending. Raises WriteError."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise WriteError(self._folder, error) from error
+
+    def _add(self, event: Any) -> None:
+        """Write an event, in time. Raises WriteError, for an earlier one it may be."""
+        try:
+            self._writer.add_event(event)
+        except OSError as error:
+            raise WriteError(self._folder, error) from error
 
 
 def plot_png(curves: Curves, title: str) -> bytes:
@@ -63,11 +78,18 @@ def plot_png(curves: Curves, title: str) -> bytes:
     figure.suptitle(title)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         for curve in panel.curves:
-            axes.plot(*zip(*curve.points), label=curve.name, linewidth=1 if curve.faint else 2, marker=curve.marker)
+            axes.plot(
+                *zip(*curve.points), label=_literal(curve.name), linewidth=1 if curve.faint else 2, marker=curve.marker
+            )
         axes.set_xlabel("step")
-        axes.set_ylabel(panel.name)
+        axes.set_ylabel(_literal(panel.name))
         axes.grid(alpha=0.3)
         axes.legend()
     data = BytesIO()
     figure.savefig(data, format="png", dpi=120)
     return data.getvalue()
+
+
+def _literal(name: str) -> str:
+    """A name as matplotlib shows it: what stands between two dollars would be a formula."""
+    return name.replace("$", r"\$")

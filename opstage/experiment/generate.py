@@ -21,6 +21,7 @@ from ..ops.trees import flatten, paths, unflatten
 from ..options import Options
 from ..tensors import read_tensors
 from ..training import checkpoint
+from ..training.finite import NotFiniteError, first_not_finite
 from ..training.saved import require_fit
 from .directory import CHECKPOINT
 from .settings import configure
@@ -48,6 +49,8 @@ class Sampling:
     def draw(self, logits: npt.NDArray[Any], position: int) -> int:
         """The byte at `position` of the text: a function of logits, seed and position alone."""
         z = np.asarray(logits, np.float64)
+        if first_not_finite(z) is not None:
+            raise NotFiniteError(f"the logits of the byte at position {position} are not all finite")
         if self.temperature == 0:
             return int(np.argmax(z))
         order = np.argsort(-z, kind="stable")[: self.top_k]
@@ -82,6 +85,10 @@ def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -
     names = paths(declared)
     dtypes = {name: found[name].dtype if name in found else np.dtype(np.float32) for name in names}
     require_fit(f"the weights in {path}", {n: (leaf.shape, dtypes[n]) for n, leaf in zip(names, leaves)}, found)
+    for name in names:
+        at = first_not_finite(found[name])
+        if at is not None:
+            raise UsageError(f"{path}: {name} is {found[name][at]} at index {at}; such weights generate no text")
     return config, unflatten(structure, [found[name] for name in names])
 
 

@@ -12,26 +12,35 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from ..atomic import WriteError, write_file
-from ..ops.errors import UsageError
+from ..atomic import NO_LINK, WriteError, write_file
+from ..documents import Document
+from ..tensors import read_bytes
 
 Line: TypeAlias = dict[str, Any]
 
 
 @final
 class MetricLog:
-    """Appends lines to a file; a line that cannot be written whole is taken back, and is a `UsageError`."""
+    """Appends lines to a file; a line that cannot be written whole is taken back, and is a `UsageError`.
 
-    def __init__(self, path: Path, *, steps: int = 0, epochs: int = 0):
-        """Continue after `steps` steps and `epochs` whole epochs; the lines of what came after them are dropped."""
+    count    the lines so far
+    """
+
+    def __init__(self, path: Path, *, steps: int = 0, epochs: int = 0, most: int | None = None):
+        """Continue after `steps` steps and `epochs` whole epochs; the lines of what came after them are dropped.
+
+        most    how many lines there were then, if that is known
+        """
         self._path = path
-        kept = [line for line in read_metrics(path, torn_end=True) if _is_before(line, steps, epochs)]
+        kept = [line for line in read_metrics(path, torn_end=True, most=most) if _is_before(line, steps, epochs)]
+        self.count = len(kept)
         write_file(path, [b"".join(map(_encode, kept))])
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | NO_LINK)
         except OSError as error:
             raise WriteError(path, error) from error
 
@@ -43,7 +52,16 @@ class MetricLog:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
-            os.ftruncate(self._file, before)
+            with suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise WriteError(self._path, error) from error
+        self.count += 1
+
+    def sync(self) -> None:
+        """Return when all lines are on the disk. Raises WriteError."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
             raise WriteError(self._path, error) from error
 
     def close(self) -> None:
@@ -51,24 +69,45 @@ class MetricLog:
         os.close(self._file)
 
 
-def read_metrics(path: Path, *, torn_end: bool = False) -> list[Line]:
-    """The lines of a metrics file, none where there is no file; `torn_end` forgives a last line that is cut short."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+def read_metrics(path: Path, *, torn_end: bool = False, most: int | None = None) -> list[Line]:
+    """The lines of a metrics file, none where there is no file; `torn_end` forgives a last line that is cut short.
+
+    most    no more than so many are read; what comes after them may be anything
+
+    Raises UsageError, naming the line, for one that is not as they are written.
+    """
+    if not path.exists():
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+    rows = read_bytes(path).split(b"\n")
+    whole = len(rows) - 1  # what follows the last end of a line is cut short, or nothing
     lines: list[Line] = []
-    rows = text.splitlines()
-    for number, row in enumerate(rows, start=1):
-        try:
-            lines.append(json.loads(row))
-        except json.JSONDecodeError as error:
-            if torn_end and number == len(rows) and not text.endswith("\n"):
-                break
-            raise UsageError(f"{path}:{number}: not a line of JSON: {error}") from error
+    for number, row in enumerate(rows[:most], start=1):
+        if number > whole and (torn_end or not row):
+            break
+        lines.append(_checked(Document.of(row, f"{path}:{number}", _ADVICE, what="a line of JSON")))
     return lines
+
+
+_ADVICE = "restore the file from a copy, or remove it: the run goes on without its earlier lines"
+
+
+def _checked(line: Document) -> Line:
+    """A line, its types as they are written."""
+    kind = line["kind"].text()
+    if kind not in ("step", "epoch"):
+        raise line["kind"].expected("'step' or 'epoch'")
+    line["step"].count()
+    line["epoch"].count()
+    numbers = [value for name in ("lr", "samples_per_second") if (value := line.get(name)) is not None]
+    if kind == "step":
+        numbers.append(line["loss"])
+    else:
+        numbers += [line["train_loss"], *[value for _, value in line["held_out"].items()]]
+    for value in numbers:
+        if isinstance(value.value, str):  # here null is what is not finite
+            raise value.expected("a number or null")
+        value.number_or_null()
+    return line.object()
 
 
 def _is_before(line: Line, steps: int, epochs: int) -> bool:

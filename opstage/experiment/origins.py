@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..ops.errors import UsageError
+from ..documents import Document
+from ..tensors import read_bytes
+
+_ADVICE = "without the file the run goes on, and names its config.toml as their origin"
 
 
 def origins_json(literals: Mapping[str, str], origins: Mapping[str, str]) -> str:
@@ -20,16 +23,10 @@ def first_origins(file: Path, literals: Mapping[str, str], origins: Mapping[str,
     A run that was started before origins were kept has no such file, and the present ones then. Raises `UsageError` for
     a file that cannot be read.
     """
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        kept = {str(path): (str(entry["value"]), str(entry["origin"])) for path, entry in document.items()}
-    except FileNotFoundError:
+    if not file.exists():
         return dict(origins)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{file}: cannot be read as the origins of a run's settings: {error!r}; without the file the run goes on, "
-            "and names its config.toml as their origin"
-        ) from error
+    document = Document.of(read_bytes(file), f"{file}: cannot be read as the origins of a run's settings", _ADVICE)
+    kept = {path: (entry["value"].text(), entry["origin"].text()) for path, entry in document.items()}
     return {
         path: kept[path][1] if path in kept and kept[path][0] == literals[path] else origin
         for path, origin in origins.items()

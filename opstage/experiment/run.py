@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from ..documents import Document
 from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.fit import EpochResult, Observer, Position, fit
-from ..training.trainer import OptimizerState
+from ..training.optimizer_state import OptimizerState
 from .directory import CHECKPOINT, CONFIG, ORIGINS, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
 from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .versions import describe_run, read_run
+from .versions import describe_run, read_digests, read_run
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -52,9 +54,11 @@ def run_task(
     watch: Callable[[int, int], Watcher],
     *,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
+
+    `say` is told in words what else there is to know; without it what is lost is a Python warning.
 
     `watch(steps done, all steps)` makes the one who is shown the progress. An interrupt saves a checkpoint, and then
     goes on its way; so does an error.
@@ -65,16 +69,21 @@ def run_task(
             f"backend {settings.options.backend!r} computes no values, so nothing is trained on it; "
             f"opstage check {settings.run.model} checks the whole training step without training"
         )
-    start, state = Position(), None
+    start, state, lines = Position(), None, None
     with ExitStack() as stack:
         journal = keeper = None
         if settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
             identity = {"settings": configuration.literals(), "data": task.data}
             if resume and checkpoint.exists(directory.path / CHECKPOINT):
-                start, state = _restore(task, directory.path / CHECKPOINT, identity)
-            journal = stack.enter_context(Journal(task, configuration, directory, start, say))
-            keeper = _Keeper(task, directory.path / CHECKPOINT, identity)
+                start, state, lines = _restore(task, directory.path / CHECKPOINT, identity)
+            journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
+            if journal.gap:
+                (say or _warn)(journal.gap)
+            keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal)
+            if state is None:  # a folder without room for a checkpoint says so now, and a run that ends early has one
+                state = task.trainer.init_optim(task.optimizer)
+                keeper.interrupted(state, start)
         watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
         since = time.perf_counter()
         results = fit(
@@ -88,6 +97,7 @@ def run_task(
             state=state,
             start=start,
             saver=keeper,
+            require_finite=settings.run.require_finite,
         )
         return Outcome(results, time.perf_counter() - since)
 
@@ -138,7 +148,8 @@ class _Observers:
 class _Keeper:
     """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt."""
 
-    def __init__(self, task: Task, folder: Path, identity: Mapping[str, Any]):
+    def __init__(self, task: Task, folder: Path, identity: Mapping[str, Any], journal: Journal | None = None):
+        self._journal = journal
         self._task = task
         self._folder = folder
         self._identity = identity
@@ -149,8 +160,11 @@ class _Keeper:
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
         task = self._task
-        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, self._identity)
-        checkpoint.save(self._folder, snapshot)
+        # what the checkpoint says was written is on the disk before it is
+        lines = {} if self._journal is None else {_LINES: self._journal.sync()}
+        identity = {**self._identity, **lines}
+        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, identity)
+        checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
 
 
 def _directory(settings: Settings, task: Task, configuration: Configuration, *, resume: bool) -> RunDirectory:
@@ -184,17 +198,40 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     return directory
 
 
-def _restore(task: Task, folder: Path, identity: Mapping[str, Any]) -> tuple[Position, OptimizerState | None]:
+_LINES = "metrics_lines"
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=3)
+
+
+def _silent(line: str) -> None:
+    """For who asked for a run without a word."""
+
+
+def _restore(
+    task: Task, folder: Path, identity: Mapping[str, Any]
+) -> tuple[Position, OptimizerState | None, int | None]:
+    """Where the checkpoint stands, the optimizer's state there, and the lines of metrics.jsonl, where it says."""
     snapshot = checkpoint.load(folder)
-    held = snapshot.config
+    held = Document(dict(snapshot.config), f"{folder}: the run's identity", "it is no checkpoint of a run")
+    settings = held["settings"].object()
     for path, value in identity["settings"].items():
-        before = held.get("settings", {}).get(path)
+        before = settings.get(path)
         if path not in MAY_CHANGE and before != value:
             raise UsageError(
                 f"{folder}: cannot be resumed: its {path} is {before}, but the run's configuration says {value}"
             )
-    _require_same_data(folder, held.get("data", {}), identity["data"])
-    return snapshot.position, checkpoint.restore(task.trainer, snapshot, task.optimizer)
+    _require_same_data(folder, read_digests(held["data"]), identity["data"])
+    lines = held.get(_LINES)
+    at, batches = snapshot.position, len(task.batches)
+    if not (at.epoch == len(at.results) and at.batch <= batches and (at.batch == 0) == (at.samples == 0)):
+        raise UsageError(
+            f"{folder}: cannot be resumed: it stands after {at.batch} of {batches} batches of epoch {at.epoch + 1}, "
+            f"with {len(at.results)} epochs done and {at.samples} samples seen in this one, where no run can stand"
+        )
+    state = checkpoint.restore(task.trainer, snapshot, task.optimizer)
+    return at, state, None if lines is None else lines.count()
 
 
 def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -206,8 +243,8 @@ def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str,
             )
 
 
-def _data_line(part: Any) -> str:
-    if not isinstance(part, Mapping):
+def _data_line(part: Mapping[str, Any] | None) -> str:
+    if part is None:
         return "none"
-    arrays = ", ".join(f"{name} {text[:-52]}" for name, text in part.get("arrays", {}).items())
-    return f"{part.get('rows')} rows ({arrays})"
+    arrays = ", ".join(f"{name} {text[:-52]}" for name, text in part["arrays"].items())
+    return f"{part['rows']} rows ({arrays})"

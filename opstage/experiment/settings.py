@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, final
 from ..config import Layer, merge, read_toml, toml_literal
 from ..models import MODELS
 from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import brief
 from ..options import Options
 from ..training import optim, schedule
 from ..training.recipes import recipe as shipped_recipe
@@ -46,10 +47,13 @@ class RunSettings:
     """Draw loss.png; None draws it where matplotlib is installed (extra `plot`)."""
     tensorboard: bool = False
     """Write TensorBoard events (extra `tensorboard`)."""
+    require_finite: bool = True
+    """Stop where a loss, a held-out metric, a parameter or a moment is nan or infinite; False goes on regardless."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "log_every", "checkpoint_every"):
             _require_positive(name, getattr(self, name))
+        _require_path("out", self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,7 @@ class DataSettings:
     """Batches that a thread cuts ahead; it pays where cutting one takes long, and costs mlp a tenth of its speed."""
 
     def __post_init__(self) -> None:
+        _require_path("file", self.file)
         _require_positive("batch_size", self.batch_size)
         if self.prefetch < 0:
             raise UsageError(f"prefetch must be a number of batches, 0 for none ahead, but is {self.prefetch}")
@@ -227,7 +232,7 @@ def configure_resumed(
     source would have the run be another one.
     """
     file = directory / CONFIG
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UsageError(f"{directory} holds no run to resume: it has no {CONFIG}")
     began = configure(file=file, environ={})
     given = [*flags, *([Layer.of({"run.model": model}, "the argument MODEL")] if model is not None else [])]
@@ -256,6 +261,8 @@ MAY_CHANGE = frozenset(
         "run.tensorboard",
         "run.log_every",
         "run.checkpoint_every",
+        "run.require_finite",
+        "options.detect_anomaly",
         "data.file",
         "data.prefetch",
     }
@@ -312,6 +319,17 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         {path: getattr(read, path.partition(".")[2]) for path in given},
         {path: f"environment variable {variable}" for path, variable in given.items()},
     )
+
+
+def _require_path(name: str, path: Path | None) -> None:
+    """Raise UsageError for a path that no file can have, or that the run's own files could not name."""
+    text = "" if path is None else str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name} is not a path in UTF-8: {brief(text)}; choose another name") from None
+    if not text.isprintable():
+        raise UsageError(f"{name} holds characters that cannot be shown: {brief(text)}; choose another name")
 
 
 def _require_positive(name: str, value: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -16,7 +15,8 @@ import numpy as np
 
 from .. import __version__
 from ..data import Dataset
-from ..ops.errors import UsageError
+from ..documents import Document
+from ..tensors import read_bytes
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -46,12 +46,21 @@ def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, A
 
 def read_run(path: Path) -> dict[str, Any]:
     """What `describe_run` described, from the file that keeps it. Raises `UsageError`."""
-    try:
-        described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        described["data"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: cannot be read as the description of a run: {error}") from error
-    return described
+    document = Document.of(
+        read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
+    )
+    return {**document.object(), "data": read_digests(document["data"])}
+
+
+def read_digests(document: Document) -> dict[str, dict[str, Any]]:
+    """The digests of data by its part, each as `data_digest` gives them. Raises `UsageError`."""
+    return {
+        part: {
+            "rows": digest["rows"].count(),
+            "arrays": {name: text.text() for name, text in digest["arrays"].items()},
+        }
+        for part, digest in document.items()
+    }
 
 
 def data_digest(dataset: Dataset) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any, final
 
 from ..ops import trees
 from ..ops.errors import UsageError
+from ..ops.places import Places
 from ..ops.splitmix import site_of, splitmix64
 from ..ops.types import DType
-from .schemes import Array, Elementary, Initialiser, checked_shape
+from .schemes import Array, Elementary, Flat, Initialiser, checked_shape
 
 
 def parameter_seed(seed: int, path: str) -> int:
@@ -22,16 +23,20 @@ def parameter_seed(seed: int, path: str) -> int:
 
 
 def keys(seed: int, tree: Any) -> Any:
-    """A tree like `tree` that holds every leaf's `parameter_seed`."""
-    structure = trees.flatten(tree)[1]
-    return trees.unflatten(structure, [parameter_seed(seed, path) for path in trees.structure_paths(structure)])
+    """A tree like `tree` that holds every parameter's `parameter_seed`, by its first place."""
+    places = Places.of(tree)
+    return places.tree([parameter_seed(seed, name) for name in places.names])
 
 
 @trees.leaf
 @final
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A parameter that does not exist yet: its shape and its initialiser. A tree of these is a model without memory."""
+    """A parameter that does not exist yet: its shape and its initialiser. A tree of these is a model without memory.
+
+    It is a recipe: one Declaration at two places declares two parameters, with values of their own. Two layers share a
+    weight where they read it from one place, or where one `Param` stands at both.
+    """
 
     shape: tuple[int, ...]
     initialiser: Initialiser
@@ -57,6 +62,8 @@ class Placement:
 
 class Plan:
     """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
+
+    A `Param` that stands at several places is one parameter, and its places must have one initialiser.
 
     Raises `UsageError` where an initialiser is none.
     """
@@ -84,34 +91,37 @@ class Plan:
         """What each parameter gets, in the order of their paths, with every check made and nothing changed.
 
         `parameters` is a tree of anything that has a `shape`: arrays, declarations, parameters. Raises `UsageError`,
-        naming the parameter, where the lengths or structures differ or an initialiser does not fit its parameter.
+        naming the parameter, where the lengths or structures differ, an initialiser does not fit its parameter, or the
+        places of one parameter have several.
         """
         leaves, structure = trees.flatten(parameters)
-        names = trees.structure_paths(structure)
-        shapes = [_shape_of(item, name) for item, name in zip(leaves, names, strict=True)]
+        places = Places.among(structure, leaves)
+        shapes = [_shape_of(item, name) for item, name in zip(leaves, places.paths, strict=True)]
         if self._ordered:
-            self._require_length(names, shapes)
-            initialisers = self._leaves
+            initialisers = self._for_every_place(places, shapes)
         else:
             initialisers = trees.align(structure, self.initialisers, "the parameters", "the plan")
         made = []
-        for name, shape, initialiser in zip(names, shapes, initialisers, strict=True):
+        for path, name, shape, initialiser in zip(places.paths, places.spread(places.names), shapes, initialisers):
             try:
                 elementary = initialiser.seeded(parameter_seed(seed, name)).for_shape(shape)
             except UsageError as error:
-                raise UsageError(f"parameter {trees.show_path(name)}: {error}") from error
+                raise UsageError(f"parameter {trees.show_path(path)}: {error}") from error
             made.append(Placement(name, shape, elementary))
-        return made
+        places.agreed([placement.initialiser for placement in made], "initialisers", _alike)
+        return places.first(made)
 
     def materialise(self, parameters: Any, *, dtype: str | DType = "float32", seed: int = 0) -> Any:
-        """A tree like `parameters` of new arrays in `dtype`."""
+        """A tree like `parameters` of new arrays in `dtype`, one for each parameter."""
         arrays = [placement.materialise(dtype) for placement in self.placements(parameters, seed=seed)]
-        return trees.unflatten(trees.flatten(parameters)[1], arrays)
+        return Places.of(parameters).arrays(arrays)
 
-    def _require_length(self, names: list[str], shapes: list[tuple[int, ...]]) -> None:
-        planned = len(self._leaves)
-        if planned == len(names):
-            return
+    def _for_every_place(self, places: Places, every: list[tuple[int, ...]]) -> list[Initialiser]:
+        """Those of a flat list, which has one for every parameter or place."""
+        given = places.columns(self._leaves)
+        if given is not None:
+            return list(given)
+        names, shapes, planned = places.names, places.first(every), len(self._leaves)
         counts = f"the plan has {planned} initialisers for {len(names)} parameters"
         if planned < len(names):
             raise UsageError(f"{counts}: parameter {trees.show_path(names[planned])} {shapes[planned]} has none")
@@ -130,6 +140,13 @@ def _shape_of(item: Any, path: str) -> tuple[int, ...]:
             f"parameter {trees.show_path(path)} has no shape: it is {item!r}; give an array or a Declaration"
         )
     return checked_shape(shape)
+
+
+def _alike(a: Elementary, b: Elementary) -> bool:
+    """Whether two schemes give a parameter the same elements."""
+    if isinstance(a, Flat) and isinstance(b, Flat):
+        return bool((a.values.reshape(-1) == b.values.reshape(-1)).all())
+    return a is b or a == b
 
 
 def _check_initialiser(item: Any, where: str) -> None:

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from ..ops import trees
 from ..ops.errors import UsageError
 from ..ops.splitmix import as_storage, normal_bits, require_seed, site_of, stream_key, uniform_bits
-from ..ops.types import DType, as_dtype, is_float
+from ..ops.types import DType, as_dtype, is_float, require_shape
+from ..ops.untrusted import brief
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -115,8 +116,8 @@ class Uniform(Elementary):
 
     def elements(self, start: int, count: int) -> Array:
         values = uniform_bits(self.key, count, np.float64, start=start)
-        values *= self.high - self.low
-        values += self.low
+        values *= float(self.high - self.low)
+        values += float(self.low)
         return values
 
 
@@ -147,8 +148,8 @@ class Normal(Elementary):
 
     def elements(self, start: int, count: int) -> Array:
         values = normal_bits(self.key, count, np.float64, start=start)
-        values *= self.std
-        values += self.mean
+        values *= float(self.std)
+        values += float(self.mean)
         return values
 
 
@@ -288,8 +289,10 @@ def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of Python integers; a `UsageError` where it holds anything but integers >= 0."""
     made = tuple(shape)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in made):
-        raise UsageError(f"a parameter's shape holds integers >= 0, and this one is {made}")
-    return tuple(map(int, made))
+        raise UsageError(f"a parameter's shape holds integers >= 0, and this one is {brief(made)}")
+    sizes = tuple(map(int, made))
+    require_shape(sizes)
+    return sizes
 
 
 def _key(scheme: Elementary, seed: int | None) -> int:

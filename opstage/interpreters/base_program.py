@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from types import MappingProxyType
-from typing import Any, final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import is_
+from types import MappingProxyType, MethodType
+from typing import Any, TypeAlias, final
+
+from typing_extensions import override
 
 from ..ops.trees import Structure, flatten, unflatten
+from .at_once import Action, at_once
+
+Finish: TypeAlias = "Callable[[Sequence[Action]], None]"
+"""Completes what a program returned, and calls the actions; in one moment wherever that can be done."""
+
+
+@final
+class Identity:
+    """A callable as part of a key: equal to itself alone, whatever its class says of equality.
+
+    A bound method is made anew whenever it is asked for, and is the same if its object and its function are.
+    """
+
+    __slots__ = ("_parts", "_hash")
+
+    def __init__(self, of: Callable[..., Any]):
+        self._parts = (of.__self__, of.__func__) if isinstance(of, MethodType) else (of,)
+        self._hash = hash(tuple(map(id, self._parts)))
+
+    @override
+    def __hash__(self) -> int:
+        return self._hash
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity) or len(self._parts) != len(other._parts):
+            return False
+        return all(map(is_, self._parts, other._parts))
 
 
 @final
@@ -17,8 +48,8 @@ class BaseProgram:
     result      the structure of what it returned; set when it has run, or by an interpreter that knows it
     spare       the leaves, by their numbers, over which results may be written: those with True where they are, those
                 with False only in a copy. An interpreter that makes use of it sets
-    finish      what must be called before anything is read of what the program returned, and writes over those leaves;
-                it does not fail, and not to call it leaves them as they are
+    finish      what must be called before anything is read of what the program returned, and writes over those leaves,
+                with actions that take effect in the same moment (see `at_once`); not to call it leaves them as they are
     """
 
     __slots__ = ("base", "structure", "key", "result", "spare", "finish")
@@ -35,17 +66,13 @@ class BaseProgram:
         self.key = None if key is None else (key, structure)
         self.result: Structure | None = None
         self.spare = spare
-        self.finish: Callable[[], None] = _done
+        self.finish: Finish = at_once
 
     @property
     def finishes(self) -> bool:
         """Whether `finish` does anything."""
-        return self.finish is not _done
+        return self.finish is not at_once
 
     def __call__(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
         values, self.result = flatten(self.base(ops, *unflatten(self.structure, refs)))
         return tuple(values)
-
-
-def _done() -> None:
-    """What most programs need to be finished."""

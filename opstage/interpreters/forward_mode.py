@@ -56,8 +56,10 @@ class ForwardMode(Wrapper[Dual[R], R]):
         if primitive.expandable and (self.inner.differentiates or rule is None):
             return self.decompose(primitive, refs, static)
         if rule is None:
-            raise ProgramError(f"{primitive} is core and differentiable but has no jvp rule")
+            raise primitive.without_rule("jvp")
         outs = self.inner.bind(primitive, values, static)
+        if primitive.residuals and self.inner.differentiates:
+            primitive.require_closed(outs[len(primitive.outputs) :])
         with Quietly(self.cursor):
             moved = rule(self.inner, values, outs, tangents, **static)
         rest = (None,) * (len(outs) - len(moved))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -31,14 +32,23 @@ class Machine(NamedTuple):
 
 NOTHING = Machine(None, ())
 
+_initialised_by = 0  # the process that `look` initialised the driver in
+
+
+def inherited() -> bool:
+    """Whether this process was forked from one in which `look` has initialised the driver, and so cannot use it."""
+    return _initialised_by not in (0, os.getpid())
+
 
 def look(library: Any = None) -> Machine:
     """What the driver of this machine says, or `library` in its place."""
+    global _initialised_by
     if library is None:
         try:
             library = ctypes.CDLL(_LIBRARY)
         except OSError:
             return NOTHING
+        _initialised_by = os.getpid()
     number = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(number)) != 0:
         return NOTHING

@@ -2,7 +2,8 @@
 
 A tape keeps what reverse mode reads and no more, so the primals that forward mode reads are gone. But the pullback
 u -> Jᵀ u is linear, and the pullback of a linear map is its transpose: recording the pullback itself on a second tape
-and pulling v back through that gives J v. The value of u does not matter.
+and pulling v back through that gives J v. The value of u does not matter. An op that declares a vjp and no jvp is
+refused, as by forward mode: its vjp may be any map, so it need not be linear in u.
 
 Source: J. Townsend, "A new trick for calculating Jacobian vector products", 2017.
 """
@@ -49,6 +50,10 @@ def _lifted(root: Record[R], second: Tape[R]) -> dict[Record[R], Record[Node[R]]
             if parent is not None and parent not in seen:
                 seen.add(parent)
                 order.append(parent)
+    for record in order:
+        primitive = record.primitive
+        if primitive is not None and primitive.jvp is None and not primitive.expandable:
+            raise primitive.without_rule("jvp")
     copies: dict[Record[R], Record[Node[R]]] = {}
     for record in sorted(order, key=attrgetter("serial")):
         copy: Record[Any] = Record()

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from ..ops.errors import UsageError, nearest
 from ..options import Options
@@ -44,7 +45,7 @@ def backends() -> list[str]:
 
 def make_interpreter(options: Options) -> BaseInterpreter[Any]:
     """The base interpreter that `options` asks for. Raises UsageError when there is none; never falls back."""
-    own = _OWN.get((options.backend, options.device))
+    own = _OWN.get((options.backend, options.device_kind))
     if own is not None:
         module, _, name = own.partition(":")
         factory: Factory = getattr(import_module(module), name)
@@ -63,14 +64,25 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
     )
 
 
+_SHARED: WeakSet[BaseInterpreter[Any]] = WeakSet()
+
+
 @lru_cache(maxsize=16)
 def _shared(options: Options) -> BaseInterpreter[Any]:
-    return make_interpreter(options)
+    made = make_interpreter(options)
+    _SHARED.add(made)
+    return made
 
 
 def shared_interpreter(options: Options) -> BaseInterpreter[Any]:
     """One interpreter for all who ask with these options, if it keeps what it compiles; else one of one's own."""
     return _shared(options) if options.backend == "compiled" else make_interpreter(options)
+
+
+def trim_shared() -> None:
+    """Have all of those give memory that they keep for reuse back to the system."""
+    for interpreter in list(_SHARED):
+        interpreter.trim()
 
 
 def _load(entry: EntryPoint) -> Factory:

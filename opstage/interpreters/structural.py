@@ -189,6 +189,8 @@ def takes_gradient(ref: Any) -> bool:
 
 def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
     loop = Loop(**static)
+    if not all(type(count) is int and 0 <= count <= len(operands) for count in (loop.carries, loop.entries)):
+        raise ShapeError(f"a loop of {len(operands)} operands has {loop.carries} carries and {loop.entries} entries")
     inputs, outputs = loop.body.input_types, loop.body.output_types
     for i, (operand, type_) in enumerate(zip(operands, inputs, strict=True)):
         expected = _rows(type_, loop.length) if 0 <= i - loop.carries < loop.entries else type_
@@ -357,7 +359,6 @@ SCAN = _ScanPrimitive(
     vjp=_scan_vjp,
     jvp=_scan_jvp,
     decomposition=run_loop,
-    expandable=False,
 )
 
 

@@ -236,6 +236,8 @@ class Tape(Wrapper[Node[R], R]):
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, refs, static)
         outs = self.inner.bind(primitive, values, static)
+        if primitive.residuals and self.inner.differentiates:
+            primitive.require_closed(outs[len(primitive.outputs) :])
         every = values + outs
         record: Record[R] = Record()
         record.arrived = record.mark = None

@@ -136,7 +136,12 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
         for primitive, static, slots, results, within, number, opened, backward in body.equations:
             cursor.region, cursor.ordinal, cursor.backward = within, number, backward or outside
             refs = tuple([values[slot] for slot in slots])
-            outs = ops.decompose(primitive, refs, static) if opened and expands else bind(primitive, refs, static)
+            if opened and expands and primitive.expandable:
+                outs = ops.decompose(primitive, refs, static)
+            else:
+                outs = bind(primitive, refs, static)
+                if opened and expands and primitive.differentiable:
+                    primitive.require_closed(outs[len(primitive.outputs) :])
             for slot, value in zip(results, outs):
                 values[slot] = value
     except LocatedError as error:

@@ -24,7 +24,8 @@ BYTES = 256
 @dataclass(frozen=True)
 class Config:
     """At most `length` bytes of context; `depth` blocks of `width` numbers a position, `heads` heads and a hidden layer
-    of `hidden` units."""
+    of `hidden` units. With `tie_weights` the table of bytes is the head's weight as well (Press and Wolf, Using the
+    output embedding to improve language models, 2017)."""
 
     length: int = 128
     width: int = 128
@@ -32,6 +33,7 @@ class Config:
     heads: int = 4
     hidden: int = 512
     dropout: float = 0.0
+    tie_weights: bool = False
 
     @property
     def block(self) -> Block:
@@ -41,19 +43,20 @@ class Config:
 
 def init(config: Config) -> Tree:
     """Declarations of the parameters: `bytes` (256, width), `positions` (length, width), `blocks.0.norm1.gamma`, …,
-    `norm.gamma`, `head.weight` (256, width), which has no bias."""
+    `norm.gamma`, `head.weight` (256, width), which has no bias and, with `tie_weights`, is not there."""
+    head = {"head": {"weight": Declaration((BYTES, config.width), normal(std=0.02))}}
     return {
         "bytes": Declaration((BYTES, config.width), normal(std=0.02)),
         "positions": Declaration((config.length, config.width), normal(std=0.02)),
         "blocks": [block_init(config.block, depth=config.depth) for _ in range(config.depth)],
         "norm": norm_init(config.width),
-        "head": {"weight": Declaration((BYTES, config.width), normal(std=0.02))},
+        **({} if config.tie_weights else head),
     }
 
 
 def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = False) -> R:
     """Bytes (B, T), T at most `config.length` -> (B, T, 256): at each position the logits of the byte after it."""
-    return _head(ops, params, _trunk(ops, params, x, config, train))
+    return _head(ops, params, _trunk(ops, params, x, config, train), config)
 
 
 def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> R:
@@ -64,7 +67,7 @@ def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> 
     h = _trunk(ops, params, x, config, False)
     length = ops.full(shape=last.shape, value=x.shape[1], dtype=last.dtype)
     rows = ops.add(last, ops.mul(length, ops.iota(shape=last.shape, dtype=last.dtype)))
-    return _head(ops, params, ops.gather_rows(ops.flatten(h, end=1), rows))
+    return _head(ops, params, ops.gather_rows(ops.flatten(h, end=1), rows), config)
 
 
 def _trunk(ops: Ops[R], params: Tree, x: R, config: Config, train: bool) -> R:
@@ -76,9 +79,10 @@ def _trunk(ops: Ops[R], params: Tree, x: R, config: Config, train: bool) -> R:
     return h
 
 
-def _head(ops: Ops[R], params: Tree, h: R) -> R:
+def _head(ops: Ops[R], params: Tree, h: R, config: Config) -> R:
     h = ops.region("norm", layer_norm, params["norm"], h)
-    out: R = ops.region("head", _unembed, params["head"]["weight"], h)
+    weight = params["bytes"] if config.tie_weights else params["head"]["weight"]
+    out: R = ops.region("head", _unembed, weight, h)
     return out
 
 

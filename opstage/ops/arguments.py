@@ -13,13 +13,16 @@ from typing import Any
 
 from .dims import Dim, DimExpr
 from .misfit import Misfit
+from .numbers import plain, plain_sequence
 from .types import show_shape
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> Any:
     """An axis in [0, rank); negative ones count from the end."""
-    if not isinstance(axis, int):
-        return Misfit(f"axis must be an int but is {axis!r}", op)
+    if type(axis) is not int:
+        axis = plain(axis)
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            return Misfit(f"axis must be an int but is {axis!r}", op)
     if not -rank <= axis < rank:
         allowed = f"{-rank} … {rank - 1}" if rank else "no axis at all: it is a scalar"
         return Misfit(f"axis {axis} is out of range for a tensor of rank {rank}, which has axes {allowed}", op)
@@ -30,20 +33,22 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
     """Sorted distinct axes; None stands for all."""
     if axis is None:
         return tuple(range(rank))
-    if isinstance(axis, int):
-        return (normalize_axis(op, axis, rank),)
-    entries = tuple(normalize_axis(op, a, rank) for a in axis)
+    given: Any = plain_sequence(axis)
+    if not isinstance(given, (tuple, list)):
+        return (normalize_axis(op, given, rank),)
+    entries = tuple(normalize_axis(op, a, rank) for a in given)
     misfits = [entry for entry in entries if isinstance(entry, Misfit)]
     if misfits:
         return misfits[0]
     axes = tuple(sorted(entries))
     if len(set(axes)) != len(axes):
-        return Misfit(f"axis {tuple(axis)} names an axis twice", op)
+        return Misfit(f"axis {tuple(given)} names an axis twice", op)
     return axes
 
 
 def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
     """One int for each of `rank` spatial axes, from an int or a sequence of ints that are at least `least`."""
+    value = plain_sequence(value)
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:
         return Misfit(f"{name} has {len(values)} entries but there are {rank} spatial axes: {values}", op)
@@ -55,6 +60,7 @@ def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
 
 def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
     """A shape of ints >= 0 and dims; with `inferred` one entry may be -1."""
+    shape = plain_sequence(shape)
     if isinstance(shape, (int, DimExpr)):
         shape = (shape,)
     result = tuple(int(d) if not isinstance(d, (int, DimExpr)) and hasattr(d, "__index__") else d for d in shape)

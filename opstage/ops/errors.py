@@ -16,6 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from .untrusted import printable
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _PYTHON = str(Path(linecache.__file__).parent) + "/"
 _COMMANDS = _PACKAGE + "cli/"
@@ -134,7 +136,13 @@ def _user_expression() -> SourceLine | None:
 
 
 class OpstageError(Exception):
-    """The base of every error that Opstage raises on purpose."""
+    """The base of every error that Opstage raises on purpose.
+
+    Its message may hold names and values from files that anybody can have made; it is kept as `printable` gives it.
+    """
+
+    def __init__(self, *message: object):
+        super().__init__(*[printable(part) if isinstance(part, str) else part for part in message])
 
 
 class UsageError(OpstageError, ValueError):
@@ -169,7 +177,7 @@ class LocatedError(OpstageError):
 
     def __init__(self, reason: str, *, op: str | None = None, region: str = "", source: SourceLine | None = None):
         super().__init__(reason)
-        self.reason = reason
+        self.reason: str = self.args[0]
         self.op = op
         self.region = region
         self.source = source if source is not None else _user_expression()
@@ -194,7 +202,7 @@ class LocatedError(OpstageError):
             place += f" at {self.source}" if place else f"at {self.source}"
         if self.region:
             place += f" ({self.region})"
-        return f"{place}: {self.reason}" if place else self.reason
+        return printable(f"{place}: {self.reason}" if place else self.reason)
 
 
 class ShapeError(LocatedError, ValueError):
@@ -224,7 +232,8 @@ class RangeError(LocatedError, IndexError):
 
 
 class OutOfMemoryError(LocatedError, MemoryError):
-    """A device has no room for a tensor; says what was asked for, what is held and what is free."""
+    """A device, or the system, has no room for a tensor; says what was asked for, and of a device what is held and what
+    is free."""
 
 
 class DeviceError(LocatedError, RuntimeError):
@@ -238,7 +247,14 @@ class DeviceError(LocatedError, RuntimeError):
         self.lost = lost
 
 
+_LONGEST_NAME = 200
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the closest of `choices`, or nothing when none is close."""
-    close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=1, cutoff=0.5)
+    """` (did you mean 'x'?)` for the closest of `choices`, or nothing when none is close.
+
+    Comparing takes time in the square of their lengths, so longer ones than anybody mistypes are left out.
+    """
+    short = [text for choice in choices if len(text := str(choice)) <= _LONGEST_NAME]
+    close = difflib.get_close_matches(str(name), short, n=1, cutoff=0.5) if len(str(name)) <= _LONGEST_NAME else []
     return f" (did you mean {close[0]!r}?)" if close else ""

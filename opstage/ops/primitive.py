@@ -112,8 +112,10 @@ class Primitive:
     saves       what the vjp reads: names of operands, outputs or residuals; a mapping says for which operands'
                 cotangents each is read, so that the tape keeps it only when one of those is wanted
     decomposition   the op in terms of others; an op without one is *core*, and every executing interpreter has a kernel
-    expandable      whether derivatives of derivatives go through the decomposition, as they must where a composite has
-                    residuals; False says that its rules are closed: they need only ops that have rules themselves
+    expandable      what a vjp or jvp beside a decomposition is. False, the default: it *defines* the derivative, be it
+                    that of the decomposition or not (a straight-through estimator, clipping), and is used always.
+                    True: it *equals* the derivative of the decomposition, which may stand in for it, and does for a
+                    rule that is missing and for derivatives of derivatives, where float residuals have to move
     differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
     view        the result shares its operand's memory, so no bytes move
     """
@@ -153,7 +155,7 @@ class Primitive:
         jvp: Callable[..., Any] | Linearity | None = None,
         saves: tuple[str, ...] | Mapping[str, tuple[str, ...]] = (),
         decomposition: Callable[..., Any] | None = None,
-        expandable: bool = True,
+        expandable: bool | None = None,
         flops: Callable[..., Dim] = elementwise_flops,
         differentiable: bool = True,
         view: bool = False,
@@ -170,13 +172,18 @@ class Primitive:
             dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
         )
         self.decomposition: Decomposition | None = decomposition
-        self.expandable = expandable and decomposition is not None
+        ruled = vjp is not None or jvp is not None
+        self.expandable = decomposition is not None and (not ruled if expandable is None else expandable)
         self.flops = flops
         self.differentiable = differentiable
         self.view = view
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        if differentiable and vjp is None and decomposition is None:
-            raise ProgramError(f"primitive {name} is core and differentiable but has no vjp")
+        if expandable and decomposition is None:
+            raise ProgramError(f"primitive {name} is expandable=True but has no decomposition")
+        if ruled and not differentiable:
+            raise ProgramError(f"primitive {name} has a derivative rule that differentiable=False would never use")
+        if differentiable and vjp is None and not self.expandable:
+            raise self.without_rule("vjp")
 
     def __repr__(self) -> str:
         return self.name
@@ -185,6 +192,25 @@ class Primitive:
     def core(self) -> bool:
         """Whether every executing interpreter must have a kernel for it."""
         return self.decomposition is None
+
+    def without_rule(self, rule: str) -> ProgramError:
+        """The error for a derivative that needs the rule `rule`, which is neither declared nor to be had otherwise."""
+        if self.core:
+            return ProgramError(f"{self} is core and differentiable but has no {rule}")
+        return ProgramError(
+            f"{self} declares a derivative rule of its own but no {rule}: as its rules define its derivative "
+            f"(expandable=False), that of its decomposition is not used in their place; give it a {rule}=, or say "
+            "expandable=True if its rules equal the derivative of its decomposition"
+        )
+
+    def require_closed(self, residuals: tuple[Any, ...]) -> None:
+        """ProgramError if `residuals` would have to move, in a derivative of the op's derivative, and cannot."""
+        if not self.expandable and any(is_float(residual.dtype) for residual in residuals):
+            raise ProgramError(
+                f"{self} has float residuals and rules that define its derivative (expandable=False), so nothing says "
+                "how its residuals move in a derivative of its derivative: make its rules read operands and outputs "
+                "alone, or say expandable=True if they equal the derivative of its decomposition"
+            )
 
     def infer(self, operands: tuple[TensorType, ...], static: Static, region: str = "") -> tuple[TensorType, ...]:
         """Types of outputs and residuals; an error is placed at this op and the user's line."""

@@ -660,9 +660,19 @@ class Ops(Protocol[R]):
 
     @abstractmethod
     def cross_entropy_grad(
-        self, logits: R, labels: R, lse: R, g: R, /, *, reduction: str, ignore_index: int, label_smoothing: float
+        self,
+        logits: R,
+        labels: R,
+        peak: R,
+        total: R,
+        g: R,
+        /,
+        *,
+        reduction: str,
+        ignore_index: int,
+        label_smoothing: float,
     ) -> R:
-        """The cotangent of cross_entropy's logits."""
+        """The cotangent of cross_entropy's logits, from each position's greatest logit and sum of exponentials."""
 
     # Randomness
     @abstractmethod

@@ -11,10 +11,14 @@ import numpy as np
 import optree
 
 from .dims import Dim, DimExpr, DimScope
-from .dims.notation import parse_expression, parse_relations, split_outside
+from .dims.notation import LARGEST_SIZE, parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, nearest, user_frame
 from .trees import flatten, leaf, unflatten
-from .types import DType, TensorType, as_dtype, dtype_name, is_float
+from .types import DType, TensorType, as_dtype, dtype_name, is_float, require_shape
+from .untrusted import brief
+
+_LONGEST_SHAPE = 20_000
+_MOST_AXES = 64  # of a NumPy array
 
 
 @leaf
@@ -37,7 +41,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, (str, tuple, list)):
-            raise UsageError(f"a Spec's shape is text like 'B 3 32' or a tuple, not {self.shape!r}")
+            raise UsageError(f"a Spec's shape is text like 'B 3 32' or a tuple, not {brief(self.shape)}")
         if self.dtype is not None:
             object.__setattr__(self, "dtype", dtype_name(as_dtype(self.dtype)))
         if isinstance(self.where, str):
@@ -53,12 +57,18 @@ class Spec:
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The dims one by one: ints, names and expressions as text, and dims."""
-        return tuple(split_outside(self.shape, " \t\n") if isinstance(self.shape, str) else self.shape)
+        """The dims one by one: ints, names and expressions as text, and dims. Raises `UsageError` for too many."""
+        if isinstance(self.shape, str) and len(self.shape) > _LONGEST_SHAPE:
+            raise UsageError(f"the shape {brief(self.shape)} has {len(self.shape):,} characters, too many for a shape")
+        entries = tuple(split_outside(self.shape, " \t\n") if isinstance(self.shape, str) else self.shape)
+        if len(entries) > _MOST_AXES:
+            raise UsageError(f"the shape {brief(self.shape)} has {len(entries):,} axes; no array has more than 64")
+        return entries
 
     def bind(self, scope: DimScope, default: DType) -> TensorType:
         """The type this Spec stands for, its names taken in `scope`; its constraints are left to `declare`."""
         shape = tuple(_dim(scope, entry, self) for entry in self.entries)
+        require_shape(shape)
         dtype = default if self.dtype is None else as_dtype(self.dtype)
         # a program computes in one float dtype: floats are cast to it on entry, whatever they come as
         return TensorType(shape, default if is_float(dtype) else dtype)
@@ -74,9 +84,12 @@ def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:
         return scope.parse(entry)
     if isinstance(entry, DimExpr):
         return scope.parse(str(entry))
-    if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and entry >= 0:
+    if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and 0 <= entry <= LARGEST_SIZE:
         return int(entry)
-    raise UsageError(f"{spec}: a dim is an int that is at least 0, a name, or an expression of names, not {entry!r}")
+    raise UsageError(
+        f"{brief(str(spec))}: a dim is an int that is at least 0 and below 2**63, a name, or an expression of names, "
+        f"not {brief(entry)}"
+    )
 
 
 def as_specs(tree: Any) -> Any:
@@ -84,6 +97,13 @@ def as_specs(tree: Any) -> Any:
     (which are shapes)."""
     flatten(tree)  # makes dataclasses known to optree
     return optree.tree_map(_as_spec, tree, is_leaf=_is_shape, namespace="opstage")
+
+
+def shapes_as_specs(tree: Any) -> Any:
+    """The tree with a Spec for every tuple of sizes, and all other leaves as they are; `as_specs` leaves none as it
+    is, so whose identity matters is asked of this one."""
+    flatten(tree)  # makes dataclasses known to optree
+    return optree.tree_map(lambda x: Spec(x) if _is_shape(x) else x, tree, is_leaf=_is_shape, namespace="opstage")
 
 
 def _is_shape(node: Any) -> bool:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import UsageError
+from .numbers import plain
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 
@@ -37,18 +38,20 @@ _CHUNK = 16384  # elements mixed at a time: three buffers of 128 KiB stay in the
 
 def is_seed(value: object) -> bool:
     """Whether `value` is an integer with 0 <= value < 2^64."""
+    value = plain(value)
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MASK
 
 
-def require_seed(value: object) -> None:
-    """`value` must be a seed, else a `UsageError`."""
+def require_seed(value: Any) -> int:
+    """`value`, which must be a seed, as an int; else a `UsageError`."""
     if not is_seed(value):
         raise UsageError(f"seed={value!r} is not a seed; expected an integer with 0 <= seed < 2^64")
+    return int(value)
 
 
 def splitmix64(x: int) -> int:
     """The finalizer on one Python integer, taken mod 2^64; `splitmix64(0) == 0xe220a8397b1dcdaf`."""
-    z = (x + _GAMMA) & _MASK
+    z = (int(x) + _GAMMA) & _MASK
     z = ((z ^ (z >> 30)) * _FIRST) & _MASK
     z = ((z ^ (z >> 27)) * _SECOND) & _MASK
     return z ^ (z >> 31)

@@ -9,12 +9,14 @@ that is to be a leaf is decorated with `leaf`.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import optree
 
+from ..forks import make_lock
 from .errors import UsageError, nearest
 
 Structure: TypeAlias = "optree.PyTreeSpec"
@@ -24,7 +26,7 @@ _NAMESPACE = "opstage"
 _LEAF_MARK = "__opstage_leaf__"
 _known_leaf_types: set[type] = set()
 _registered: set[type] = set()
-_registration = threading.Lock()
+_registration = make_lock()
 
 
 def leaf(cls: Class) -> Class:
@@ -77,9 +79,44 @@ def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list
     """The leaves of `tree` if it has the structure `expected`; else a `UsageError` with the first path that differs."""
     leaves, structure = flatten(tree)
     if structure != expected:
+        arrays, with_arrays = flatten(lists_as_arrays(tree))
+        if with_arrays == expected:
+            return arrays
         difference = first_difference(expected, structure)
         raise UsageError(f"{name} does not have the structure of {expected_name}: {difference}")
     return leaves
+
+
+def lists_as_arrays(tree: Any) -> Any:
+    """The tree with an array for every list of numbers, or of such lists: that is how a tensor is written down.
+
+    A tuple, a dict or a dataclass stays what it is, and so does a list of anything else. Raises UsageError for rows of
+    different lengths.
+    """
+    kind = type(tree)
+    if kind is list:
+        if not _is_table(tree):
+            return [lists_as_arrays(entry) for entry in tree]
+        try:
+            return np.array(tree)
+        except ValueError:
+            raise UsageError(
+                "a list of numbers stands for a tensor, but this one has rows of different lengths"
+            ) from None
+    if kind is tuple:
+        return tuple([lists_as_arrays(entry) for entry in tree])
+    if kind is dict:
+        return {name: lists_as_arrays(entry) for name, entry in tree.items()}
+    return tree
+
+
+def _is_table(entries: list[Any]) -> bool:
+    return bool(entries) and all(
+        _is_table(entry) if type(entry) is list else isinstance(entry, _NUMBERS) for entry in entries
+    )
+
+
+_NUMBERS = (int, float, Fraction, np.generic)
 
 
 def first_difference(expected: Structure, actual: Structure) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .dims import Dim, DimExpr, DimFloat, prod
 from .errors import DtypeError, UsageError, nearest
+from .untrusted import brief
 
 DType: TypeAlias = "np.dtype[Any]"
 Shape: TypeAlias = "tuple[Dim, ...]"
@@ -77,6 +78,15 @@ def is_float(dtype: DType) -> bool:
 def show_shape(shape: Shape) -> str:
     """`(B, 3, 32)`, and `(B,)` for rank 1, as Python writes tuples."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def require_shape(shape: Shape) -> None:
+    """The numbers in a shape from outside must be those of an array that can be. Raises `UsageError`."""
+    numbers = [size for size in shape if isinstance(size, int)]
+    if any(size < 0 for size in numbers) or math.prod([size for size in numbers if size]) >= 2**63:
+        raise UsageError(
+            f"no array has the shape {brief(tuple(shape))}: sizes are at least 0, and elements fewer than 2**63"
+        )
 
 
 def require_value(value: Any, dtype: DType) -> None:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..data import from_csv, from_file
+from ..data.numpy_file import ArrayHeader, open_npz
 from ..interpreters.shape_check import Contract, Finding
 from ..ops.errors import LocatedError, OpstageError, UsageError, nearest
 from ..ops.spec import Spec
-from ..ops.types import DType
 
 _ROWS = 1000  # of a CSV file, to know how many columns it has and what is in them
 _BATCH = 64
-
-
-class ArrayHeader(NamedTuple):
-    """What is known of an array without its values."""
-
-    shape: tuple[int, ...]
-    dtype: DType
 
 
 def check_data(
@@ -69,28 +59,10 @@ def array_headers(path: str | os.PathLike[str]) -> dict[str, ArrayHeader]:
     if not file.is_file():
         raise UsageError(f"{path}: no such file")
     if file.suffix == ".npz":
-        return _npz_headers(file)
+        with open_npz(file) as archive:
+            return {name: archive.header(name) for name in archive.names}
     dataset = from_csv(file, limit=_ROWS) if file.suffix == ".csv" else from_file(file)
     return {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(dataset.names, dataset.arrays)}
-
-
-def _npz_headers(path: Path) -> dict[str, ArrayHeader]:
-    headers = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                with archive.open(member) as file:
-                    version = np.lib.format.read_magic(file)
-                    read = (
-                        np.lib.format.read_array_header_1_0
-                        if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0
-                    )
-                    shape, _, dtype = read(file)
-                headers[member.removesuffix(".npy")] = ArrayHeader(shape, dtype)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: not a .npz file that can be read: {error}") from error
-    return headers
 
 
 def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeader:

@@ -17,27 +17,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..atomic import DISK, Disk, make_folder, write_file
+from ..atomic import DISK, TEMPORARY, Disk, make_folder, write_file
+from ..documents import Document
 from ..ops.errors import UsageError
 from ..tensors import decode, encode, read_bytes
+from .finite import require_finite_values
 from .manifest import from_document, to_document
 from .optim import Optimizer
+from .optimizer_state import OptimizerState
 from .snapshot import Snapshot, take_snapshot
-from .trainer import OptimizerState, ScalarTrainer
+from .trainer import ScalarTrainer
 
 MANIFEST = "checkpoint.json"
 FORMAT = "opstage checkpoint"
 VERSION = 1
 
 _TENSORS = re.compile(r"tensors-[0-9a-f]{64}\.safetensors")
-_OURS = re.compile(rf"\.?{_TENSORS.pattern}(\.tmp)?")
+_BEGINNINGS = ("tensors-", MANIFEST)
 
 __all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot", "tensors_file"]
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
     """Whether a checkpoint was saved in `directory`; `load` says whether it is a good one."""
-    return (Path(directory) / MANIFEST).is_file()
+    return os.path.isfile(Path(directory) / MANIFEST)
 
 
 def tensors_file(directory: str | os.PathLike[str]) -> Path:
@@ -46,13 +49,20 @@ def tensors_file(directory: str | os.PathLike[str]) -> Path:
     return folder / str(_read_manifest(folder)["tensors"]["file"])
 
 
-def save(directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = DISK) -> None:
+def save(
+    directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = DISK, require_finite: bool = True
+) -> None:
     """Write `snapshot` to `directory`, which is made if need be, in the place of the checkpoint that is there.
+
+    With `require_finite` one whose parameters, state or moments are not all finite is a NotFiniteError, and the
+    checkpoint that is there stays.
 
     Whatever fails, and if the machine loses power, a later `load` gives the old checkpoint or the new one, whole.
     Raises UsageError: where the folder cannot be written or the disk is full, and for a config that is not JSON.
     """
     folder = Path(directory)
+    if require_finite:
+        require_finite_values(snapshot.trainer, snapshot.optimizer)
     tensors, document = to_document(snapshot)
     data = encode(tensors)
     digest = hashlib.sha256(data).hexdigest()
@@ -95,12 +105,9 @@ def load(directory: str | os.PathLike[str]) -> Snapshot:
         raise UsageError(f"{path}: truncated: it has {len(data):,} of {expected['bytes']:,} bytes; {_ADVICE}")
     if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
         raise UsageError(f"{path}: altered: its checksum is not the one in {MANIFEST}; {_ADVICE}")
-    try:
-        return from_document(decode(data, path), manifest)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{folder / MANIFEST}: not a checkpoint of Opstage: {error!r}") from error
+    return from_document(
+        decode(data, path), Document(manifest, f"{folder / MANIFEST}: not a checkpoint of Opstage", _ADVICE)
+    )
 
 
 def restore(trainer: ScalarTrainer, snapshot: Snapshot, optimizer: Optimizer | None = None) -> OptimizerState | None:
@@ -123,13 +130,11 @@ _ADVICE = "restore it from a copy, or use another checkpoint"
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    if not path.exists():
-        what = "holds no checkpoint" if folder.is_dir() else "no such folder"
+    if not os.path.exists(path):
+        what = "holds no checkpoint" if os.path.isdir(folder) else "no such folder"
         raise UsageError(f"{folder}: {what}; expected one with a file {MANIFEST}")
-    try:
-        document = json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: truncated, altered or not a checkpoint of Opstage: {error}; {_ADVICE}") from error
+    what = f"{path}: truncated, altered or not a checkpoint of Opstage"
+    document = Document.of(read_bytes(path), what, _ADVICE).value
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"{path}: not a checkpoint of Opstage: its format is not {FORMAT!r}")
     if document.get("format_version") != VERSION:
@@ -142,7 +147,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     tensors = document.get("tensors")
     if not (
         isinstance(tensors, dict)
-        and isinstance(tensors.get("bytes"), int)
+        and type(tensors.get("bytes")) is int
+        and isinstance(tensors.get("sha256"), str)
         and _TENSORS.fullmatch(str(tensors.get("file")))
     ):
         raise UsageError(f"{path}: not a checkpoint of Opstage: it names no tensors file")
@@ -162,9 +168,11 @@ def _remove_unused(folder: Path, name: str, disk: Disk) -> None:
 
 
 def _remove_others(folder: Path, name: str, disk: Disk) -> None:
-    """Remove the tensors files of earlier saves. One that stays takes room and does no harm."""
+    """Remove what earlier saves left. One that stays takes room and does no harm."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name != name:
+            unfinished = TEMPORARY.fullmatch(path.name)
+            ours = _TENSORS.fullmatch(path.name) if unfinished is None else unfinished[1].startswith(_BEGINNINGS)
+            if ours and path.name != name:
                 with suppress(OSError):
                     disk.remove(path)

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..interpreters.shape_check import Finding
 from ..ops.errors import UsageError, nearest
-from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, paths
+from ..ops.places import Places
+from ..ops.spec import Spec, as_specs, shapes_as_specs
+from ..ops.trees import flatten
 from ..ops.types import as_dtype
 from ..options import Options
 from ..tensors import TensorHeader, read_header
@@ -30,8 +31,8 @@ def check_checkpoint(
     """
     options = options if options is not None else Options()
     ours, header = _stored(Path(path))
-    expected = {f"params.{name}": spec for name, spec in _leaves(params).items()}
-    expected |= {f"state.{name}": spec for name, spec in _leaves(state).items()}
+    expected, tied = _expected("params", params)
+    expected |= _expected("state", state)[0]
     if ours:
         found = {
             name.replace("/", ".", 1): tensor
@@ -39,8 +40,12 @@ def check_checkpoint(
             if name.startswith(("params/", "state/"))
         }
     else:
-        found = {name if name in expected else f"params.{name}": tensor for name, tensor in header.items()}
-    return tuple(_differences(expected, found, options, Path(path), exact=ours))
+        given = {*expected, *tied}
+        found = {name if name in given else f"params.{name}": tensor for name, tensor in header.items()}
+    once: dict[str, TensorHeader] = {}
+    for name, tensor in found.items():
+        once.setdefault(tied.get(name, name), tensor)
+    return tuple(_differences(expected, once, options, Path(path), exact=ours))
 
 
 def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
@@ -54,9 +59,13 @@ def _stored(path: Path) -> tuple[bool, dict[str, TensorHeader]]:
     return any(name.startswith("params/") for name in header), header
 
 
-def _leaves(tree: Any) -> dict[str, Spec]:
-    specs = as_specs(tree)
-    return dict(zip(paths(specs), flatten(specs)[0]))
+def _expected(kind: str, tree: Any) -> tuple[dict[str, Spec], dict[str, str]]:
+    """The Specs of a tree by name, one for each parameter; for its other places the name."""
+    tree = shapes_as_specs(tree)
+    places = Places.of(tree)
+    names = [f"{kind}.{name}" for name in places.names]
+    others = {f"{kind}.{path}": name for path, name in zip(places.paths, places.spread(names))}
+    return dict(zip(names, places.first(flatten(as_specs(tree))[0]))), others
 
 
 def _differences(

@@ -1,6 +1,7 @@
 """Gradient clipping, as programs: `clip(ops, gradients)` gives the clipped gradients.
 
-As in PyTorch nothing is an error here: a nan in a gradient, or an infinite norm, goes through the formulas.
+Nothing is an error here: a nan in a gradient goes through the formulas. A norm that is infinite, or whose squares
+overflow, makes all gradients nan, where in PyTorch it makes zeros of finite ones: a step lost without a word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import final
 
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from .hyperparameters import require_nonnegative
+from .hyperparameters import keep, require_nonnegative
 
 _GUARD = 1e-6  # PyTorch's, against a norm of 0
 
@@ -34,12 +35,13 @@ def global_norm(ops: Ops[R], gradients: Sequence[R]) -> R:
 
 
 def _factor(ops: Ops[R], norm: R, max_norm: float) -> R:
-    """min(1, max_norm/(norm + 1e-6)); nan where the norm is nan."""
+    """min(1, max_norm/(norm + 1e-6)); nan where the norm is nan or infinite."""
 
     def number(value: float) -> R:
         return ops.full(shape=(), value=value, dtype=norm.dtype)
 
-    return ops.minimum(ops.div(number(max_norm), ops.add(norm, number(_GUARD))), number(1.0))
+    known = ops.add(norm, ops.sub(norm, norm))  # ∞ - ∞ is nan, anything else nothing
+    return ops.minimum(ops.div(number(max_norm), ops.add(known, number(_GUARD))), number(1.0))
 
 
 def _times(ops: Ops[R], g: R, factor: R) -> R:
@@ -54,7 +56,7 @@ class ByValue(Clip):
     limit: float
 
     def __post_init__(self) -> None:
-        require_nonnegative("by_value", "limit", self.limit)
+        keep(self, "limit", require_nonnegative("by_value", "limit", self.limit))
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         return [ops.clamp(g, lo=-self.limit, hi=self.limit) for g in gradients]
@@ -68,7 +70,7 @@ class ByNorm(Clip):
     max_norm: float
 
     def __post_init__(self) -> None:
-        require_nonnegative("by_norm", "max_norm", self.max_norm)
+        keep(self, "max_norm", require_nonnegative("by_norm", "max_norm", self.max_norm))
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         return [_times(ops, g, _factor(ops, global_norm(ops, [g]), self.max_norm)) for g in gradients]
@@ -82,7 +84,7 @@ class ByGlobalNorm(Clip):
     max_norm: float
 
     def __post_init__(self) -> None:
-        require_nonnegative("by_global_norm", "max_norm", self.max_norm)
+        keep(self, "max_norm", require_nonnegative("by_global_norm", "max_norm", self.max_norm))
 
     def __call__(self, ops: Ops[R], gradients: Sequence[R], /) -> list[R]:
         if not gradients:

@@ -64,7 +64,7 @@ def _advance(
     outputs = ops.execute(program, tuple(refs))
     assert program.result is not None
     loss, metrics, *moved = unflatten(program.result, outputs)
-    program.finish()
+    program.finish(())
     for ref in (loss, *metrics.values()):
         ops.get(ref)
     for i, ref in zip((*state, *trained, *slots), flatten(moved)[0]):

@@ -14,10 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..data import Batches
+from ..api import batch_arguments
+from ..data import Batches, bind
 from .commit import uninterrupted
+from .finite import require_finite_loss, require_finite_numbers, require_finite_values
 from .optim import Optimizer
-from .trainer import OptimizerState, ScalarTrainer
+from .optimizer_state import OptimizerState
+from .trainer import ScalarTrainer
 
 
 @dataclass(frozen=True)
@@ -78,15 +81,26 @@ def fit(
     state: OptimizerState | None = None,
     start: Position | None = None,
     saver: Saver | None = None,
+    require_finite: bool = True,
 ) -> list[EpochResult]:
     """Train until `epochs` are done; the result of each, those of `start` included.
 
     `metrics` is a program that returns sums over a batch by name; they become means over the held-out samples. With
     `start` the trainer and `state` must be those of that position; see opstage.training.checkpoint. Every step moves
-    `state` on. A step is whole: an interrupt that comes during one is raised after it.
+    `state` on. The arrays of a dataset go to the arguments of loss and metrics that have their names; see `data.bind`.
+    A step is whole: an interrupt that comes during one is raised after it.
+
+    With `require_finite` a loss or held-out metric that is nan or infinite raises NotFiniteError before `saver` is told
+    of it; so does such a number in parameters, state or moments, which are looked through after each epoch.
     """
+    train = bind(train, trainer.batch_arguments, "the loss")
+    arguments = trainer.batch_arguments
+    names = (*arguments.required, *arguments.optional) if arguments is not None else ()
     state = state if state is not None else trainer.init_optim(optimizer)
     at = start if start is not None else Position()
+    if require_finite and start is not None:
+        require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
+    steps = trainer.steps_taken  # those that belong to `at`
     try:
         while at.epoch < epochs:
             with closing(train.epoch(at.epoch, at.batch)) as batches:
@@ -105,8 +119,11 @@ def fit(
                             samples=at.samples + size,
                             seconds=at.seconds + time.perf_counter() - since,
                         )
+                        steps = trainer.steps_taken
                         if observer is not None:
                             observer.step(at.epoch, number, loss, size)
+                        if require_finite:
+                            require_finite_loss(loss, steps, batch, names)
                         if saver is not None:
                             saver.boundary(state, at)
             means = evaluate(trainer, metrics, held_out)
@@ -115,10 +132,15 @@ def fit(
                 at = Position(at.epoch + 1, results=(*at.results, outcome))
                 if observer is not None:
                     observer.epoch(outcome)
+                if require_finite:
+                    require_finite_numbers("the epoch's mean ", {"loss": outcome.train_loss}, steps)
+                    require_finite_numbers("held-out ", means, steps)
+                    require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
                 if saver is not None:
                     saver.boundary(state, at)
     except KeyboardInterrupt:
-        if saver is not None:
+        # an exception that no signal raised may come when a step is taken, but not yet told of
+        if saver is not None and steps == trainer.steps_taken:
             with uninterrupted():
                 saver.interrupted(state, at)
         raise
@@ -130,6 +152,7 @@ def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batch
 
     Of a metric whose name ends in `_l2` the sum is one of squares, and the result the root of its mean.
     """
+    batches = bind(batches, batch_arguments(metrics, skip=trainer.batch_starts), "the program of the metrics")
     sums: dict[str, float] = {}
     samples = 0
     with closing(batches.epoch(0)) as epoch:

@@ -4,38 +4,77 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from fractions import Fraction
 from numbers import Real
 from typing import Any
 
 from ..ops.errors import UsageError, nearest
+from ..ops.numbers import plain
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+def as_real(value: Any) -> float | Fraction | None:
+    """A finite number as a float, a Fraction as it is; None for anything else, booleans among them."""
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        real = float(value)
+    except OverflowError:
+        return None
+    if not math.isfinite(real):
+        return None
+    return value if isinstance(value, Fraction) else real
 
 
-def require_nonnegative(owner: str, name: str, value: Any) -> None:
-    """`value` must be a finite number that is at least 0."""
-    if not _is_finite(value) or value < 0:
-        raise UsageError(f"{owner}: {name} must be a finite number that is at least 0 but is {value!r}")
+def require_real(name: str, value: Any) -> Any:
+    """A number of a step, which a schedule or an optimizer of somebody's own may have computed, as a float."""
+    real = as_real(value)
+    if real is None or (real < 0 and name == "lr"):
+        what = "learning rate" if name == "lr" else f"number {name} of the optimizer's step"
+        raise UsageError(f"{what} must be finite and at least 0 but is {_shown(value)}")
+    return real
 
 
-def require_positive(owner: str, name: str, value: Any) -> None:
-    """`value` must be a finite number above 0."""
-    if not _is_finite(value) or value <= 0:
-        raise UsageError(f"{owner}: {name} must be a finite number above 0 but is {value!r}")
+def require_nonnegative(owner: str, name: str, value: Any) -> Any:
+    """`value`, a finite number that is at least 0, as a float; a Fraction stays one."""
+    real = as_real(value)
+    if real is None or real < 0:
+        raise UsageError(f"{owner}: {name} must be a finite number that is at least 0 but is {_shown(value)}")
+    return real
 
 
-def require_fraction(owner: str, name: str, value: Any, *, closed: bool = False) -> None:
-    """`value` must be in [0, 1), or with `closed` in [0, 1]."""
-    if not _is_finite(value) or not 0 <= value <= 1 or (value == 1 and not closed):
-        raise UsageError(f"{owner}: {name} must be a number in [0, 1{']' if closed else ')'} but is {value!r}")
+def require_positive(owner: str, name: str, value: Any) -> Any:
+    """`value`, a finite number above 0, as a float; a Fraction stays one."""
+    real = as_real(value)
+    if real is None or real <= 0:
+        raise UsageError(f"{owner}: {name} must be a finite number above 0 but is {_shown(value)}")
+    return real
 
 
-def require_count(owner: str, name: str, value: Any, least: int = 1) -> None:
-    """`value` must be an int that is at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{owner}: {name} must be an int that is at least {least} but is {value!r}")
+def require_fraction(owner: str, name: str, value: Any, *, closed: bool = False) -> Any:
+    """`value` in [0, 1), or with `closed` in [0, 1], as a float; a Fraction stays one."""
+    real = as_real(value)
+    if real is None or not 0 <= real <= 1 or (real == 1 and not closed):
+        raise UsageError(f"{owner}: {name} must be a number in [0, 1{']' if closed else ')'} but is {_shown(value)}")
+    return real
+
+
+def require_count(owner: str, name: str, value: Any, least: int = 1) -> int:
+    """`value`, an integer that is at least `least`, as an int."""
+    count = plain(value)
+    if not isinstance(count, int) or isinstance(count, bool) or count < least:
+        raise UsageError(f"{owner}: {name} must be an int that is at least {least} but is {_shown(value)}")
+    return count
+
+
+def _shown(value: Any) -> str:
+    text = "an int of many digits" if isinstance(value, int) and abs(value) > 10**40 else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def keep(holder: object, name: str, value: Any) -> None:
+    """Set a field of a frozen dataclass that is being made."""
+    object.__setattr__(holder, name, value)
 
 
 def require_choice(owner: str, name: str, value: Any, choices: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..interpreters.shape_check import Step
+from ..interpreters.shape_check import Finding, Step
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import DType, dtype_name
@@ -26,7 +26,9 @@ class StepLayout:
     specs       the type of each input
     names       `params.<path>`, `state.<path>`, the names of the loss's arguments, `slots.<path>.<i>`, and those of the
                 optimizer's scalars
-    parameters  how many of the inputs are parameters; they come first
+    parameters  how many of the inputs are parameters; they come first, each once
+    tied        for those that stand at several places the names of all of these, the first of which is the input's
+    warnings    what is odd about the parameters, before anything runs
     step        which of them are trained, and what is the optimizer's; None without one
     """
 
@@ -34,13 +36,14 @@ class StepLayout:
     specs: tuple[Spec, ...]
     names: tuple[str, ...]
     parameters: int
+    tied: tuple[tuple[str, ...], ...]
     step: Step | None
+    warnings: tuple[Finding, ...] = ()
 
 
 def step_layout(
     loss: LossProgram,
     leaves: Sequence[Spec],
-    paths: Sequence[str],
     state: Any,
     batch: tuple[Any, ...],
     batch_names: Sequence[str],
@@ -48,7 +51,8 @@ def step_layout(
     optimizer: Optimizer | None = None,
     clip: Clip | None = None,
 ) -> StepLayout:
-    """The step of a loss with parameters of these specs at these paths; `state` and `batch` are pytrees of Specs."""
+    """The step of a loss with parameters of these specs, each once; `state` and `batch` are pytrees of Specs."""
+    paths = loss.places.names
     state_specs, state_structure = flatten(state)
     batch_specs, batch_structure = flatten(batch)
     trained = [(path, spec) for path, spec, wanted in zip(paths, leaves, loss.trained) if wanted]
@@ -60,7 +64,7 @@ def step_layout(
     specs = [*leaves, *state_specs, *batch_specs]
     specs += [Spec(slot.shape, dtype_name(slot.dtype)) for each in slots for slot in each]
     specs += [Spec(())] * len(scalars)
-    names = [f"params.{path}" if path else "params" for path in paths]
+    names = [_parameter(path) for path in paths]
     names += [f"state.{path}" if path else "state" for path in structure_paths(state_structure)]
     names += list(batch_names) if batch_names else [f"batch[{i}]" for i in range(len(batch_specs))]
     names += [f"slots.{path}.{i}" for (path, _), each in zip(trained, slots) for i in range(len(each))]
@@ -83,6 +87,11 @@ def step_layout(
         )
         return value, dict(aux.metrics), aux.state, list(new), [list(each) for each in new_slots]
 
+    tied = tuple(tuple(map(_parameter, places)) for places in loss.places.tied.values())
     held_slots = sum(map(len, slots))
     step = Step(loss.trained, hidden=held_slots + len(scalars), new=len(trained) + held_slots)
-    return StepLayout(program, tuple(specs), tuple(names), len(leaves), step if optimizer is not None else None)
+    return StepLayout(program, tuple(specs), tuple(names), len(leaves), tied, step if optimizer is not None else None)
+
+
+def _parameter(path: str) -> str:
+    return f"params.{path}" if path else "params"

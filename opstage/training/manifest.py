@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..documents import Document, plain_number
 from .fit import EpochResult, Position
 from .saved import Array, OptimizerValues, TrainerValues
 from .snapshot import Snapshot
 
 
 def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
-    """(tensors, document); floats survive the way through JSON bit for bit."""
+    """(tensors, document); floats survive the way through JSON bit for bit, those that are not finite as strings."""
     trainer, optimizer = snapshot.trainer, snapshot.optimizer
     tensors = {f"params/{path}": array for path, array in trainer.params.items()}
     tensors |= {f"state/{path}": array for path, array in trainer.state.items()}
@@ -28,26 +29,73 @@ def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
     return tensors, {
         "steps_taken": trainer.steps_taken,
         "moments": moments,
+        **({"tied": {name: list(paths) for name, paths in trainer.tied.items()}} if trainer.tied else {}),
         "optimizer": None if optimizer is None else _optimizer_document(optimizer),
-        "position": asdict(snapshot.position),
+        "position": _plain(asdict(snapshot.position)),
         "config": dict(snapshot.config),
         "versions": dict(snapshot.versions),
     }
 
 
-def from_document(tensors: Mapping[str, Array], document: Mapping[str, Any]) -> Snapshot:
-    """The snapshot. Raises KeyError, TypeError or ValueError for a document that is not one of `to_document`."""
-    moments = {name: _optimizer(f"moments/{name}", values, tensors) for name, values in document["moments"].items()}
-    optimizer = document["optimizer"]
-    position = document["position"]
-    results = tuple(EpochResult(**result) for result in position["results"])
+def from_document(tensors: Mapping[str, Array], document: Document) -> Snapshot:
+    """The snapshot. Raises UsageError, naming the place, for a document that is not one of `to_document`."""
+    moments = {name: _optimizer(f"moments/{name}", m, tensors) for name, m in document["moments"].items()}
+    optimizer, shared = document.get("optimizer"), document.get("tied")
+    tied = {} if shared is None else _tied(shared, tensors)
     return Snapshot(
-        TrainerValues(_below("params", tensors), _below("state", tensors), document["steps_taken"], moments),
+        TrainerValues(
+            _below("params", tensors), _below("state", tensors), document["steps_taken"].count(), moments, tied
+        ),
         None if optimizer is None else _optimizer("optimizer", optimizer, tensors),
-        Position(**{**position, "results": results}),
-        document["config"],
-        document["versions"],
+        _position(document["position"]),
+        document["config"].object(),
+        {name: version.text() for name, version in document["versions"].items()},
     )
+
+
+def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
+    """For each parameter at several places all of them: its own name first, and then none that another one has."""
+    found: dict[str, tuple[str, ...]] = {}
+    taken = set(_below("params", tensors))
+    for name, places in document.items():
+        first, *others = [path.text() for path in places.elements()] or [""]
+        if first != name or f"params/{name}" not in tensors or not others or taken & set(others):
+            raise places.error("expected a parameter and other places, which no other parameter has")
+        if len(set(others)) != len(others):
+            raise places.error("expected each place once")
+        taken |= set(others)
+        found[name] = (first, *others)
+    return found
+
+
+def _position(document: Document) -> Position:
+    return Position(
+        document["epoch"].count(),
+        document["batch"].count(),
+        document["loss_sum"].number(),
+        document["samples"].count(),
+        document["seconds"].number(),
+        tuple([_result(result) for result in document["results"].elements()]),
+    )
+
+
+def _result(document: Document) -> EpochResult:
+    return EpochResult(
+        document["epoch"].count(),
+        document["train_loss"].number(),
+        {name: value.number() for name, value in document["held_out"].items()},
+        document["seconds"].number(),
+        document["samples"].count(),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Plain data whose floats JSON can hold."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return plain_number(value) if isinstance(value, float) else value
 
 
 def _slot_tensors(prefix: str, values: OptimizerValues) -> dict[str, Array]:
@@ -58,11 +106,15 @@ def _optimizer_document(values: OptimizerValues) -> dict[str, Any]:
     return {"name": values.name, "t": values.t, "slots": {path: len(slots) for path, slots in values.slots.items()}}
 
 
-def _optimizer(prefix: str, document: Mapping[str, Any], tensors: Mapping[str, Array]) -> OptimizerValues:
-    slots = {
-        path: tuple(tensors[f"{prefix}/{i}/{path}"] for i in range(count)) for path, count in document["slots"].items()
-    }
-    return OptimizerValues(document["name"], document["t"], slots)
+def _optimizer(prefix: str, document: Document, tensors: Mapping[str, Array]) -> OptimizerValues:
+    slots = {}
+    for path, count in document["slots"].items():
+        names = [f"{prefix}/{i}/{path}" for i in range(min(count.count(), len(tensors) + 1))]
+        missing = [name for name in names if name not in tensors]
+        if missing:
+            raise count.error(f"names a tensor {missing[0]}, which the tensors file has not")
+        slots[path] = tuple([tensors[name] for name in names])
+    return OptimizerValues(document["name"].text(), document["t"].count(), slots)
 
 
 def _below(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, final
 
-import numpy as np
-
 from ..interpreters.graph.cpu.optimise import optimise
-from ..interpreters.graph.cpu.plan import LoopStep, NativeStep, Plan
-from ..interpreters.graph.cpu.source import Address
+from ..interpreters.graph.cpu.plan import Plan
 from ..interpreters.graph.recorder import record
-from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps, parse_bytes, show_bytes
+from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps
 from ..interpreters.wire import DEVICE_DTYPES, no_wire_form
 from ..models import Model
+from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import sized
@@ -52,7 +50,7 @@ class StepMemory:
             raise UsageError(
                 f"memory is predicted for the backends 'eager' and 'compiled', not for {options.backend!r}"
             )
-        if options.device == "cuda" and as_dtype(options.dtype) not in DEVICE_DTYPES:
+        if options.use_gpu and as_dtype(options.dtype) not in DEVICE_DTYPES:
             raise UsageError(no_wire_form(as_dtype(options.dtype)))
         self.layout = layout
         self.options = options
@@ -72,7 +70,7 @@ class StepMemory:
         for sizes that a device's tensors cannot have.
         """
         self._require_all(sizes)
-        if self.options.device == "cuda":
+        if self.options.use_gpu:
             return self._on_device(sizes)
         if self.options.backend == "compiled":
             return self._compiled(sizes)
@@ -179,21 +177,8 @@ class StepMemory:
         for type_, name in zip(types, self.layout.names):
             given[_kind(name).name.lower()] += _nbytes(type_)
         results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
-        return Memory(**given, results=results, workspace=_tables(plan), arena=plan.arena_bytes)
-
-
-def _tables(plan: Plan) -> int:
-    """Bytes of the constants and of the addresses by which machine code finds its arguments, three words for each that
-    moves from call to call."""
-    moving = {*plan.legal.body.inputs, *plan.results}
-    total = sum(np.asarray(constant).nbytes for constant in plan.legal.constants.values())
-    for step in plan.steps:
-        total += 24
-        if isinstance(step, LoopStep):
-            total += _tables(step.plan)
-        elif isinstance(step, NativeStep):
-            total += sum(32 if isinstance(word, Address) and word[0] in moving else 8 for word in step.loop.words)
-    return total
+        workspace = plan.table_bytes + sum(constant.nbytes for constant in plan.constants)
+        return Memory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
 
 
 def _nbytes(type_: TensorType) -> int:

@@ -10,12 +10,17 @@ import numpy as np
 
 from ..init import Declaration, Initialiser, Plan, build
 from ..ops.errors import UsageError
-from ..ops.trees import flatten, map_leaves
+from ..ops.places import Places
+from ..ops.trees import flatten
 from ..options import Options
+from .finite import require_finite_loss, require_finite_values
 from .optim import Optimizer
+from .optimizer_state import OptimizerState
+from .param import Param
+from .parameters import as_param, plan_params, requires_grad_flags
 from .parameters import cast as in_dtype
-from .parameters import plan_params
-from .trainer import OptimizerState, ScalarTrainer, scalar_trainer
+from .sharing import require_apart
+from .trainer import ScalarTrainer, scalar_trainer
 
 Sample = tuple[Any, ...]
 """The batch arguments of one call of the loss."""
@@ -26,8 +31,11 @@ Sample = tuple[Any, ...]
 class ScalarModuleDef:
     """A module before it runs anywhere: initial parameters and a loss written once.
 
-    init    a pytree of arrays, or of `init.Declaration`s (shape and initialiser)
+    init    a pytree of arrays and Params, or of `init.Declaration`s (shape and initialiser)
     loss    (ops, params, *batch) -> scalar
+
+    Arrays are copied. A Param stays the one that it is: at several places it is one parameter, and modules that
+    `instantiate` makes share it. An array at several places is an error.
     """
 
     init: Any
@@ -44,9 +52,16 @@ class ScalarModuleDef:
     ) -> ScalarModule:
         """Each parameter is `cast(array)` of its float64 initial value: another precision, say, or a perturbation."""
         options = options if options is not None else Options()
+        require_apart(self.init)
         values = build(self.init, dtype="float64", seed=options.seed) if self._declares() else self.init
-        wide = in_dtype(values, "float64")
-        return ScalarModule.create(self.loss, map_leaves(cast, wide), options, requires_grad=requires_grad)
+        leaves, structure = flatten(values)
+        places = Places.among(structure, leaves)
+        flags = requires_grad_flags(values, requires_grad, options)
+        params = [
+            as_param(_cast(leaf, cast), name, flag, options)
+            for leaf, name, flag in zip(places.first(leaves), places.names, flags)
+        ]
+        return ScalarModule.create(self.loss, places.tree(params), options)
 
     def instantiate_with_plan(self, options: Options, plan: Plan, *, requires_grad: Any = None) -> ScalarModule:
         """Parameters from a plan instead of `init`, whose shapes it is checked against before any is made.
@@ -114,13 +129,29 @@ class ScalarModule:
         self.trainer.set_params(params)
 
     def train_sgd(
-        self, lr: float, steps: int, samples: Sequence[Sample], log_every: int = 1, log: Callable[[str], None] = print
+        self,
+        lr: float,
+        steps: int,
+        samples: Sequence[Sample],
+        log_every: int = 1,
+        log: Callable[[str], None] = print,
+        *,
+        require_finite: bool = True,
     ) -> None:
-        """`steps` SGD steps over the samples in turn; says step and loss every `log_every` steps (never, if 0)."""
+        """`steps` SGD steps over the samples in turn; says step and loss every `log_every` steps (never, if 0).
+
+        With `require_finite` a loss that is nan or infinite raises NotFiniteError after its step, and so do parameters
+        that are when the last step is done.
+        """
         _check_run(steps, samples, log_every)
         for i in range(steps):
-            loss = self.trainer.step(lr, *_batch(samples[i % len(samples)]))
+            batch = _batch(samples[i % len(samples)])
+            loss = self.trainer.step(lr, *batch)
             _log(i, steps, loss, log_every, log)
+            if require_finite:
+                _require_finite(loss, self.trainer.steps_taken, batch)
+        if require_finite:
+            require_finite_values(self.trainer.export())
 
     def train_with(
         self,
@@ -130,19 +161,31 @@ class ScalarModule:
         samples: Sequence[Sample],
         log_every: int = 1,
         log: Callable[[str], None] = print,
+        *,
+        require_finite: bool = True,
     ) -> OptimizerState:
         """`train_sgd` with any optimizer, from `state`; returns the state after the last step."""
         _check_run(steps, samples, log_every)
         for i in range(steps):
-            result = self.trainer.train_step(optimizer, state, *_batch(samples[i % len(samples)]))
+            batch = _batch(samples[i % len(samples)])
+            result = self.trainer.train_step(optimizer, state, *batch)
             state = result.state
             _log(i, steps, result.loss, log_every, log)
+            if require_finite:
+                _require_finite(result.loss, self.trainer.steps_taken, batch)
+        if require_finite:
+            require_finite_values(self.trainer.export(), self.trainer.export_optim(optimizer, state))
         return state
 
     def mean_loss(self, samples: Sequence[Sample]) -> float:
         """Mean of the loss over the samples; never updates anything."""
         _check_run(0, samples, 0)
         return float(np.mean([float(self.trainer.forward(*_batch(sample))) for sample in samples]))
+
+
+def _cast(leaf: Any, cast: Callable[[Any], Any]) -> Any:
+    """`cast` of a parameter's value in float64."""
+    return cast(in_dtype(leaf.value if isinstance(leaf, Param) else leaf, "float64"))
 
 
 def _batch(sample: Any) -> tuple[Any, ...]:
@@ -159,3 +202,8 @@ def _check_run(steps: int, samples: Sequence[Any], log_every: int) -> None:
 def _log(i: int, steps: int, loss: Any, log_every: int, log: Callable[[str], None]) -> None:
     if log_every and ((i + 1) % log_every == 0 or i + 1 == steps):
         log(f"step {i + 1}/{steps}  loss {float(loss):.6g}")
+
+
+def _require_finite(loss: Any, step: int, batch: tuple[Any, ...]) -> None:
+    if loss.dtype.kind == "f":  # fractions always are; some are more than a float can hold
+        require_finite_loss(float(loss), step, batch)

@@ -16,12 +16,14 @@ from typing import ClassVar, NamedTuple, TypeAlias, final
 
 from typing_extensions import override
 
+from ..interpreters.base_program import Identity
 from ..ops.errors import UsageError
+from ..ops.numbers import plain_sequence
 from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape, show_shape
 from . import clip, schedule
-from .hyperparameters import require_count, require_fraction, require_nonnegative
+from .hyperparameters import keep, require_count, require_fraction, require_nonnegative
 from .schedule import Schedule
 
 Rate: TypeAlias = "float | Schedule"
@@ -43,16 +45,26 @@ class Optimizer(ABC):
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
-            require_nonnegative(self.name, "lr", self.lr)
+            keep(self, "lr", require_nonnegative(self.name, "lr", self.lr))
 
     @property
     def name(self) -> str:
         """The name by which users make it."""
         return type(self).__name__.lower()
 
+    @property
+    def state_name(self) -> str:
+        """Whose state it goes on from: slots of an optimizer of another `state_name` have another meaning."""
+        return self.name
+
     @cached_property
     def program_key(self) -> tuple[Hashable, ...]:
-        """What tells two optimizers apart whose `update` is not one program: all but the learning rate."""
+        """What tells two optimizers apart whose `update` is not one program: all but the learning rate.
+
+        Of an optimizer of somebody else's nobody knows what its `update` reads: it is like itself alone.
+        """
+        if type(self).__module__ != __name__:
+            return (Identity(self.update),)
         return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
 
     def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
@@ -95,7 +107,7 @@ class Sgd(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
 
     @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
@@ -122,8 +134,8 @@ class _WithVelocity(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_nonnegative(self.name, "momentum", self.momentum)
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
+        keep(self, "momentum", require_nonnegative(self.name, "momentum", self.momentum))
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
 
     @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
@@ -178,7 +190,7 @@ class Adagrad(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            require_nonnegative(self.name, name, getattr(self, name))
+            keep(self, name, require_nonnegative(self.name, name, getattr(self, name)))
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -211,9 +223,9 @@ class Rmsprop(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fraction(self.name, "alpha", self.alpha, closed=True)
-        require_nonnegative(self.name, "eps", self.eps)
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
+        keep(self, "alpha", require_fraction(self.name, "alpha", self.alpha, closed=True))
+        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
 
     @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
@@ -245,12 +257,12 @@ class _WithMoments(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+        betas = plain_sequence(self.betas)
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise UsageError(f"{self.name}: betas must be a pair such as (0.9, 0.999) but is {self.betas!r}")
-        for i, beta in enumerate(self.betas):
-            require_fraction(self.name, f"betas[{i}]", beta)
-        require_nonnegative(self.name, "eps", self.eps)
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
+        keep(self, "betas", tuple([require_fraction(self.name, f"betas[{i}]", b) for i, b in enumerate(betas)]))
+        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -314,9 +326,9 @@ class Adadelta(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fraction(self.name, "rho", self.rho, closed=True)
-        require_nonnegative(self.name, "eps", self.eps)
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
+        keep(self, "rho", require_fraction(self.name, "rho", self.rho, closed=True))
+        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
 
     @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
@@ -357,12 +369,17 @@ class Muon(Optimizer):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_nonnegative(self.name, "weight_decay", self.weight_decay)
-        require_fraction(self.name, "momentum", self.momentum)
-        require_nonnegative(self.name, "eps", self.eps)
-        require_count(self.name, "ns_steps", self.ns_steps)
+        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
+        keep(self, "momentum", require_fraction(self.name, "momentum", self.momentum))
+        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
+        keep(self, "ns_steps", require_count(self.name, "ns_steps", self.ns_steps))
         if self.others is not None and (not isinstance(self.others, Optimizer) or isinstance(self.others, Muon)):
             raise UsageError(f"muon: others must be another optimizer, such as adamw(lr=3e-4), but is {self.others!r}")
+
+    @property
+    @override
+    def state_name(self) -> str:
+        return self.name if self.others is None else f"{self.name} with others={self.others.state_name}"
 
     @override
     def scalars(self, t: int) -> dict[str, float]:

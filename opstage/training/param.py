@@ -11,14 +11,50 @@ from ..init import Placement
 from ..interpreters.eager_cpu.interpreter import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
+from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
+from .commit import Commit
+from .turns import Turn
 
 Array = npt.NDArray[Any]
 
+_NOBODYS = Turn()
+"""For parameters that no trainer has, which threads cannot be using at once unless they mean to."""
 
+
+class _Value:
+    """A value of a parameter, wherever it is known.
+
+    first     how to make it, while it stands nowhere
+    host      on the host; None also where it is known on an interpreter alone
+    mirror    an interpreter, and the value there
+    seen      whether an array of it may be held elsewhere
+    """
+
+    __slots__ = ("version", "first", "host", "mirror", "seen")
+
+    def __init__(
+        self,
+        version: int,
+        host: Array | None = None,
+        mirror: tuple[BaseInterpreter[Any], Any] | None = None,
+        first: Placement | None = None,
+        *,
+        seen: bool = False,
+    ):
+        self.version = version
+        self.host = host
+        self.mirror = mirror
+        self.first = first
+        self.seen = seen
+
+
+@identified
 @final
 class Param:
     """A value that training changes, whether it takes a gradient, and a name for messages.
+
+    It is one parameter wherever it stands: at two places of a tree it ties them, see `ops.places`.
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
@@ -31,12 +67,8 @@ class Param:
         "shape",
         "dtype",
         "_requires_grad",
-        "_version",
-        "_first",
-        "_host",
-        "_mirror",
-        "_home",
-        "_seen",
+        "_now",
+        "turn",
         "__weakref__",
     )
 
@@ -69,12 +101,8 @@ class Param:
     def _begin(self, value: Array | Placement, shape: tuple[int, ...], dtype: DType, requires_grad: bool) -> None:
         self.shape = shape
         self.dtype = dtype
-        self._version = 0
-        self._first = value if isinstance(value, Placement) else None  # how to make it, while it stands nowhere
-        self._host = None if isinstance(value, Placement) else value  # None also where a mirror is newer
-        self._mirror: Any = None
-        self._home: BaseInterpreter[Any] | None = None
-        self._seen = False  # whether an array of the current value may be held elsewhere
+        self.turn: Turn | None = None  # of the trainers and sessions that have used it, which threads may share
+        self._now = _Value(0, first=value) if isinstance(value, Placement) else _Value(0, value)
         self.requires_grad = requires_grad
 
     # What it is -----------------------------------------------------------------------------------------------------
@@ -96,10 +124,14 @@ class Param:
     @property
     def version(self) -> int:
         """How often the value was replaced."""
-        return self._version
+        return self._now.version
 
     def __str__(self) -> str:
         return f"parameter {self.name}" if self.name else f"parameter of shape {show_shape(self.shape)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, shallow or deep, and what a pickle gives are parameters of their own, in no memory of this one."""
+        return _copied, (np.array(self.value), self.name, self._requires_grad)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
@@ -111,17 +143,22 @@ class Param:
     @property
     def value(self) -> Array:
         """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
-        self._seen = True
-        view = self._synchronised().view()
+        with self.turn or _NOBODYS:
+            now = self._now
+            now.seen = True
+            view = self._synchronised(now).view()
         view.flags.writeable = False
         return view
 
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
-        self._host = self.checked(value)
-        self._mirror = self._home = self._first = None
-        self._seen = False
-        self._version += 1
+        host = self.checked(value)
+        with self.turn or _NOBODYS:
+            self._now = _Value(self._now.version + 1, host)
+
+    def prepare(self, commit: Commit, value: Array) -> None:
+        """Let `commit` do what `set` does; `value` is one that `checked` has made."""
+        commit.set(self, "_now", _Value(self._now.version + 1, value))
 
     def checked(self, value: Any) -> Array:
         """The array that `set(value)` would put in place: a copy of the right dtype; changes nothing.
@@ -143,41 +180,51 @@ class Param:
     # On an interpreter ----------------------------------------------------------------------------------------------
 
     @property
+    def host(self) -> Array | None:
+        """The host's copy as it stands, None where there is none; to be looked at, not read or kept."""
+        return self._now.host
+
+    @property
     def host_stale(self) -> bool:
         """Whether the host has no copy of the value: a mirror is newer, or it was made on an interpreter."""
-        return self._host is None
+        return self._now.host is None
 
     def mirror(self, interpreter: BaseInterpreter[Any]) -> Any:
         """The value on `interpreter`: the one that is there, or the host's value put there."""
-        if self._home is not interpreter:
-            if is_float(self.dtype) and self.dtype != interpreter.dtype:
-                raise DtypeError(
-                    f"{self} is {dtype_name(self.dtype)} but is used where floats are {dtype_name(interpreter.dtype)}; "
-                    f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
-                    op="Param",
-                )
-            if self._first is not None:
-                value = interpreter.fill(self._first.initialiser, self.shape, self.dtype)
-            else:
-                value = interpreter.put(self._synchronised())
-                self._seen = self._seen or self._home is not None  # the one before may still compute with it
-            self._mirror, self._home, self._first = value, interpreter, None
-        return self._mirror
+        now = self._now
+        mirror = now.mirror
+        if mirror is not None and mirror[0] is interpreter:
+            return mirror[1]
+        if is_float(self.dtype) and self.dtype != interpreter.dtype:
+            raise DtypeError(
+                f"{self} is {dtype_name(self.dtype)} but is used where floats are {dtype_name(interpreter.dtype)}; "
+                f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
+                op="Param",
+            )
+        if now.first is not None:
+            value = interpreter.fill(now.first.initialiser, self.shape, self.dtype)
+        else:
+            value = interpreter.put(self._synchronised(now))
+            now.seen = now.seen or mirror is not None  # the one before may still compute with it
+        now.mirror = interpreter, value
+        now.first = None
+        return value
 
     def lends(self, interpreter: BaseInterpreter[Any]) -> bool:
         """Whether the mirror on `interpreter` may be written over, as a step does that commits what it wrote."""
-        return self._home is interpreter and not self._seen
+        now = self._now
+        return now.mirror is not None and now.mirror[0] is interpreter and not now.seen
 
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
         self.accept(value)
-        self.commit_accepted(value, interpreter)
+        self._now = _Value(self._now.version + 1, mirror=(interpreter, value), seen=True)
 
-    def commit_accepted(self, value: Any, interpreter: BaseInterpreter[Any], *, alone: bool = False) -> None:
-        """`commit` of a value that `accept` has let through: nothing here can fail. `alone`: nobody else holds it."""
-        self._mirror, self._home, self._host, self._first = value, interpreter, None, None
-        self._seen = not alone
-        self._version += 1
+    def prepare_accepted(
+        self, commit: Commit, value: Any, interpreter: BaseInterpreter[Any], *, alone: bool = False
+    ) -> None:
+        """Let `commit` replace the value by one that `accept` has let through. `alone`: nobody else holds it."""
+        commit.set(self, "_now", _Value(self._now.version + 1, mirror=(interpreter, value), seen=not alone))
 
     def accept(self, value: Any) -> None:
         """Raise a ShapeError unless `value`, an interpreter's, has the shape and dtype of this parameter."""
@@ -190,19 +237,26 @@ class Param:
 
     def release_mirror(self) -> None:
         """Give the interpreter's copy up; the host's copy is brought up to date first."""
-        self._synchronised()
-        self._mirror = self._home = None
-        self._seen = True
+        now = self._now
+        self._synchronised(now)
+        now.seen = True
+        now.mirror = None
 
-    def _synchronised(self) -> Array:
+    def _synchronised(self, now: _Value) -> Array:
         """The host's copy, brought up to date."""
-        if self._host is None:
-            if self._first is not None:
-                self._host, self._first = self._first.materialise(self.dtype), None
+        if now.host is None:
+            if now.first is not None:
+                now.host = now.first.materialise(self.dtype)
+                now.first = None
             else:
-                assert self._home is not None
-                self._host = np.asarray(self._home.get(self._mirror))
-        return self._host
+                assert now.mirror is not None
+                interpreter, value = now.mirror
+                now.host = np.asarray(interpreter.get(value))
+        return now.host
+
+
+def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:
+    return Param(value, name=name, requires_grad=requires_grad)
 
 
 def _owned(value: Any, dtype: DType | None, param: Param) -> Array:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from ..ops.errors import OpstageError, UsageError
-from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, map_leaves, paths
+from ..ops.places import identified, is_identified
+from ..ops.spec import Spec, as_specs, shapes_as_specs
+from ..ops.trees import flatten, leaf, map_leaves, paths, unflatten
+from .sharing import shared_arrays
 
 _SUPPLIED: dict[str, Callable[[], Any]] = {
     "seed": lambda: 0,
@@ -26,27 +30,60 @@ def parameter_specs(source: Any, name: str = "params") -> Any:
     """A pytree of Specs from `source`, called `name` in messages: a pytree of Specs, arrays, declarations or shapes, a
     module with a `state_dict()`, or a function that returns one of these.
 
+    What is one thing at several places is left as it is, so that it can be seen: a Param, a tensor that a module has
+    under several names, and arrays that share memory.
+
     The function may take arguments called seed, key, rng or dtype, and others that have a default. Raises UsageError,
     with the path, for what has no shape; what the function raises passes through.
     """
     if _makes(source):
         source = source(**_arguments(source, name))
     state = getattr(source, "state_dict", None)
-    tree = dict(state()) if callable(state) else source
+    tree = _with_tied(dict(state())) if callable(state) else source
     leaves, _ = flatten(tree)
     if not leaves:
         raise UsageError(f"{name} holds no parameters: it is {_short(source)}")
-    for path, leaf in zip(paths(tree), leaves):
+    for path, item in zip(paths(tree), leaves):
         try:
-            if not (isinstance(leaf, (Spec, Number)) or hasattr(leaf, "shape")):
+            if not (isinstance(item, (Spec, Number)) or hasattr(item, "shape")):
                 raise TypeError
-            as_specs(_plain(leaf))
+            as_specs(_plain(item))
         except (OpstageError, ValueError, TypeError):
             raise UsageError(
-                f"{name}.{path}".removesuffix(".") + f" has no shape: it is {_short(leaf)}; expected Specs, arrays, "
+                f"{name}.{path}".removesuffix(".") + f" has no shape: it is {_short(item)}; expected Specs, arrays, "
                 "declared parameters, or a function that returns them"
             ) from None
-    return as_specs(map_leaves(_plain, tree))
+    shared = {path for pair in shared_arrays(tree) for path in pair[:2]}
+    kept = [
+        np.asarray(x) if path in shared and not is_identified(x) else _plain(x) for path, x in zip(paths(tree), leaves)
+    ]
+    return map_leaves(
+        lambda x: x if is_identified(x) or isinstance(x, np.ndarray) else as_specs(x),
+        shapes_as_specs(unflatten(flatten(tree)[1], kept)),
+    )
+
+
+@leaf
+@identified
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """A tensor that a module has under several names."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a module by name, one object for those that look at the same memory in the same way."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in state.items():
+        if callable(getattr(tensor, "data_ptr", None)) and math.prod(tensor.shape):
+            groups.setdefault((tensor.data_ptr(), tuple(tensor.shape), tensor.stride()), []).append(name)
+    for names in groups.values():
+        if len(names) > 1:
+            one = as_specs(_plain(state[names[0]]))
+            state |= dict.fromkeys(names, _Tensor(tuple(one.shape), np.dtype(one.dtype or "float32")))
+    return state
 
 
 def _makes(source: Any) -> bool:
@@ -77,17 +114,17 @@ def _arguments(function: Any, name: str) -> dict[str, Any]:
     return supplied
 
 
-def _plain(leaf: Any) -> Any:
+def _plain(value: Any) -> Any:
     """A leaf that `as_specs` knows: arrays of other libraries may have dtypes that NumPy has not."""
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if isinstance(leaf, Spec) or not isinstance(shape, tuple):
-        return leaf
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(value, Spec) or is_identified(value) or not isinstance(shape, tuple):
+        return value
     kind = str(dtype).rpartition(".")[2] if dtype is not None else "float32"
     if "float" in kind or kind == "object":
         return Spec(tuple(shape))
     if kind == "bool":
         return Spec(tuple(shape), "bool")
-    return Spec(tuple(shape), "int32" if kind == "int32" else "int64") if "int" in kind else leaf
+    return Spec(tuple(shape), "int32" if kind == "int32" else "int64") if "int" in kind else value
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,8 @@
-"""Trees of parameters: making, reading, writing and casting them, and one plain SGD step of a whole tree."""
+"""Trees of parameters: making, reading, writing and casting them, and one plain SGD step of a whole tree.
+
+A Param at several places of a tree is one parameter (`ops.places`): it has one flag, one value and one gradient, and
+what is made of it is one object at all of its places.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +16,42 @@ from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
-from ..ops.trees import align, flatten, map_leaves, paths, show_path, unflatten
+from ..ops.places import Places
+from ..ops.trees import align, flatten, show_path, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
-from .commit import uninterrupted
+from .commit import Commit
 from .hyperparameters import require_nonnegative
-from .param import Param
+from .param import Array, Param
+from .sharing import require_apart
+from .turns import Turn, Turns
 
 
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
-    """One flag per parameter leaf, aligned; a UsageError names the parameter where the list stops fitting."""
+    """One flag for each parameter, from flags aligned with the tree or with a flat list of its parameters.
+
+    Raises UsageError, naming the parameter, where the flags stop fitting and where the places of one have both.
+    """
     leaves, structure = flatten(params)
-    names = paths(params)
+    places = Places.among(structure, leaves)
     if requires_grad is None:
-        return [leaf.requires_grad if isinstance(leaf, Param) else options.requires_grad_by_default for leaf in leaves]
-    if isinstance(requires_grad, bool):
-        return [requires_grad] * len(leaves)
-    if isinstance(requires_grad, (list, tuple)) and all(isinstance(flag, bool) for flag in requires_grad):
-        if len(requires_grad) != len(leaves):
-            at = min(len(requires_grad), len(leaves))
-            where = f"; the first parameter without one is {names[at]}" if len(requires_grad) < len(leaves) else ""
-            raise UsageError(f"requires_grad has {len(requires_grad)} flags for {len(leaves)} parameters{where}")
-        return list(requires_grad)
+        default = options.requires_grad_by_default
+        return places.first([leaf.requires_grad if isinstance(leaf, Param) else default for leaf in leaves])
+    if isinstance(requires_grad, (bool, np.bool_)):
+        return [bool(requires_grad)] * len(places)
+    if isinstance(requires_grad, (list, tuple)) and all(isinstance(flag, (bool, np.bool_)) for flag in requires_grad):
+        requires_grad = [bool(flag) for flag in requires_grad]
+        given, names = places.columns(requires_grad), places.names
+        if given is None:
+            at = len(requires_grad)
+            where = f"; the first parameter without one is {show_path(names[at])}" if at < len(names) else ""
+            raise UsageError(f"requires_grad has {at} flags for {len(names)} parameters{where}")
+        return places.agreed(given, "flags requires_grad")
     flags = align(structure, requires_grad, "the parameters", "requires_grad")
-    for name, flag in zip(names, flags):
+    for path, flag in zip(places.paths, flags):
         if not isinstance(flag, (bool, np.bool_)):
-            raise UsageError(f"requires_grad of {show_path(name)} must be a bool but is {flag!r}")
-    return [bool(flag) for flag in flags]
+            raise UsageError(f"requires_grad of {show_path(path)} must be a bool but is {flag!r}")
+    return places.agreed([bool(flag) for flag in flags], "flags requires_grad")
 
 
 def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:
@@ -51,41 +64,84 @@ def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Par
 
 
 def make_params(values: Any, *, requires_grad: Any = None, options: Options | None = None) -> Any:
-    """A tree of Params from a tree of arrays, each called by its path; arrays are copied."""
+    """A tree of Params from a tree of arrays, each called by its path; arrays are copied, Params taken as they are.
+
+    Raises UsageError for arrays of one memory at two places.
+    """
     options = options if options is not None else Options()
+    require_apart(values)
     leaves, structure = flatten(values)
+    places = Places.among(structure, leaves)
     flags = requires_grad_flags(values, requires_grad, options)
-    return unflatten(structure, [as_param(x, n, f, options) for x, n, f in zip(leaves, paths(values), flags)])
+    return places.tree([as_param(x, n, f, options) for x, n, f in zip(places.first(leaves), places.names, flags)])
 
 
 def plan_params(plan: Plan, parameters: Any, options: Options) -> Any:
     """A tree like `parameters` (whatever has shapes) of Params that the plan gives their first values.
 
-    Each is made on the interpreter that first uses it. Raises UsageError where the plan does not fit.
+    Each is made on the interpreter that first uses it. Raises UsageError where the plan does not fit, and for arrays of
+    one memory at two places.
     """
+    require_apart(parameters)
     placements = plan.placements(parameters, seed=options.seed)
-    flag = options.requires_grad_by_default
-    made = [Param.planned(p, dtype=options.dtype, name=p.path, requires_grad=flag) for p in placements]
-    return unflatten(flatten(parameters)[1], made)
+    flags = requires_grad_flags(parameters, None, options)
+    return Places.of(parameters).tree(
+        [
+            Param.planned(placement, dtype=options.dtype, name=placement.path, requires_grad=flag)
+            for placement, flag in zip(placements, flags)
+        ]
+    )
+
+
+def together(params: Sequence[Param]) -> Turns:
+    """The locks of parameters that are used together; those that have none yet get one in common."""
+    turns = [param.turn for param in params if param.turn is not None] or [Turn()]
+    for param in params:
+        if param.turn is None:
+            param.turn = turns[0]
+    return Turns(turns)
 
 
 def get_values(params: Any) -> Any:
-    """The values of a tree of Params, arrays of the caller's own; what a device holds is read back first."""
-    return map_leaves(lambda param: np.array(param.value), params)
+    """The values of a tree of Params, arrays of the caller's own; what a device holds is read back first.
+
+    Of a Param at several places it is one array, which is read-only.
+    """
+    leaves, structure = flatten(params)
+    places = Places.among(structure, leaves)
+    with together(leaves):
+        return places.arrays([np.array(param.value) for param in places.first(leaves)])
 
 
 def set_values(params: Any, values: Any) -> None:
-    """Overwrite a tree of Params; structure, shapes and numbers are checked before any is touched."""
+    """Overwrite a tree of Params; structure, shapes and numbers are checked before any is touched.
+
+    Raises UsageError where the places of one Param are given values that differ in any bit.
+    """
     leaves, structure = flatten(params)
+    places = Places.among(structure, leaves)
     new = align(structure, values, "the parameters", "the new values")
     checked = [param.checked(value) for param, value in zip(leaves, new)]
-    with uninterrupted():
-        for param, value in zip(leaves, checked):
-            param.set(value)
+    agreed = places.agreed(checked, "values", same_bits)
+    with together(leaves):
+        commit = Commit()
+        for param, value in zip(places.first(leaves), agreed):
+            param.prepare(commit, value)
+        commit.run()
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Whether two arrays hold the same: nan is nan, and 0 is not -0."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool((a == b).all()) if a.dtype.kind == "O" else a.tobytes() == b.tobytes()
 
 
 def cast(tree: Any, dtype: str) -> Any:
-    """The tree with its floating leaves in another dtype; integers and masks stay. Params give new Params."""
+    """The tree with its floating leaves in another dtype; integers and masks stay. Params give new Params.
+
+    What stands at several places gives one result, which stands at all of them.
+    """
     target = as_dtype(dtype)
 
     def cast_leaf(leaf: Any) -> Any:
@@ -96,13 +152,20 @@ def cast(tree: Any, dtype: str) -> Any:
             return array
         return Param(array, requires_grad=False, dtype=target).value.copy()
 
-    return map_leaves(cast_leaf, tree)
+    leaves, structure = flatten(tree)
+    made: dict[int, Any] = {}
+    return unflatten(
+        structure, [made[id(x)] if id(x) in made else made.setdefault(id(x), cast_leaf(x)) for x in leaves]
+    )
 
 
 def sgd_step(params: Any, lr: float, grads: Any, *, options: Options | None = None) -> None:
     """p ← p - lr·g for every Param that requires a gradient, by the update's definition.
 
-    `grads` is aligned with `params`, None at frozen ones; structure and shapes are checked before any is touched.
+    `grads` is aligned with `params`, None at frozen ones; structure and shapes are checked before any is touched. A
+    Param at several places has one gradient: one array at all of them, as `ScalarTrainer.backward` gives it, or at one
+    of them and None at the others. Raises UsageError for different arrays there, such as the gradients of the places
+    that `value_and_grad` gives: their sum is the gradient.
     """
     _sgd_step(params, lr, grads, options, fused=False)
 
@@ -113,10 +176,10 @@ def sgd_step_fast(params: Any, lr: float, grads: Any, *, options: Options | None
 
 
 def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fused: bool) -> None:
-    require_nonnegative("sgd_step", "lr", lr)
+    lr = require_nonnegative("sgd_step", "lr", lr)
     leaves, structure = flatten(params)
-    names = paths(params)
-    pairs = _aligned(leaves, names, structure.flatten_up_to(_checked(structure, params, grads)))
+    places = Places.among(structure, leaves)
+    pairs = _aligned(leaves, places, structure.flatten_up_to(_checked(structure, params, grads)))
     if not pairs:
         return
     dtype = {param.dtype.name for param, _ in pairs}
@@ -135,9 +198,11 @@ def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fu
     updated = interpreter.execute(program, (rate, *refs))
     if not interpreter.executes:
         return
-    with uninterrupted():
-        for (param, _), value in zip(pairs, updated):
-            param.commit(value, interpreter)
+    commit = Commit()
+    for (param, _), value in zip(pairs, updated):
+        param.accept(value)
+        param.prepare_accepted(commit, value, interpreter)
+    commit.run()
 
 
 def _checked(structure: Any, params: Any, grads: Any) -> Any:
@@ -148,9 +213,9 @@ def _checked(structure: Any, params: Any, grads: Any) -> Any:
     return grads
 
 
-def _aligned(params: Sequence[Param], names: Sequence[str], grads: Sequence[Any]) -> list[tuple[Param, Any]]:
+def _aligned(params: Sequence[Param], places: Places, grads: Sequence[Any]) -> list[tuple[Param, Any]]:
     pairs = []
-    for param, name, grad in zip(params, names, grads):
+    for param, name, grad in zip(places.first(params), places.names, _gradients(places, grads)):
         if not param.requires_grad:
             continue
         if grad is None:
@@ -163,3 +228,19 @@ def _aligned(params: Sequence[Param], names: Sequence[str], grads: Sequence[Any]
             )
         pairs.append((param, grad))
     return pairs
+
+
+def _gradients(places: Places, grads: Sequence[Any]) -> list[Any]:
+    """The gradient of each parameter, from what is given at its places."""
+    found: list[Any] = [None] * len(places)
+    at: dict[int, str] = {}
+    for path, owner, grad in zip(places.paths, places.owners, grads):
+        if grad is None or grad is found[owner]:
+            continue
+        if found[owner] is not None:
+            raise UsageError(
+                f"{show_path(at[owner])} and {show_path(path)} are one parameter, but are given two gradients; if they "
+                "are those of the places, add them, and give the sum at one place, None at the other"
+            )
+        found[owner], at[owner] = grad, path
+    return found

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, final
 
 from ..api import check, with_train
-from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check import Finding, Report, with_captured
 from ..ops.declared import Shapes
 from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
@@ -20,10 +20,14 @@ from ..options import Options
 from .layout import StepLayout
 from .optim import Optimizer
 from .parameter_specs import parameter_specs
+from .sharing import shared_findings
 from .validate import report_on, training_layout
 
 FORWARD = "the forward pass"
 STEP = "one training step"
+
+_LOSSES = ("loss", "objective", "criterion")
+"""What the names of programs say that return one."""
 
 _PARAMETERS = ("params", "parameters", "weights", "variables", "theta")
 
@@ -34,7 +38,7 @@ class Checked:
     """A report, and what it is of.
 
     what            `FORWARD` or `STEP`
-    params, state   trees of Specs, None without any
+    params, state   trees of Specs, and of what is one thing at several places, see `parameter_specs`; None without any
     batch           the Spec of every tensor of the batch by path
     layout          of a step, what it takes; its memory is predicted from that
     """
@@ -59,7 +63,8 @@ def check_program(
     """Check `program(ops, [params, [state,]] *inputs)` for the shapes given, each by its argument's name.
 
     step   whether the backward pass and the update are checked too; None: where there are parameters and the program
-           in training form returns a float scalar
+           in training form returns a float scalar. One that is called a loss, or returns an Aux, is held to that; of
+           any other a warning says that its forward pass alone was checked
 
     Raises UsageError for shapes that do not go with the program's arguments; what is wrong with the program itself is
     in the report.
@@ -75,12 +80,20 @@ def check_program(
     forward = check(bound.program, *held, *bound.batch, options=options)
     if step is None:
         step = train and bound.params is not None and forward.ok and _is_loss(forward.outputs, bound.state is not None)
+        if train and bound.params is not None and forward.ok and not step and not _is_empty(forward.outputs):
+            step = _means_a_loss(name, forward.outputs)
+            if not step:
+                said = _forward_alone(program, name, forward.outputs)
+                forward = replace(forward, warnings=(*forward.warnings, said))
     if not step:
         if bound.params is None:
             forward = replace(forward, parameters=0, history=replace(forward.history, parameters=0))
+        else:
+            forward = replace(forward, warnings=(*shared_findings(bound.params), *forward.warnings))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
     layout = partial(training_layout, bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state)
     report, made = report_on(lambda chosen: layout(options=chosen), options)
+    report = with_captured(report, bound.program)
     return Checked(_complete(report, program, name), STEP, bound.params, bound.state, batch, made)
 
 
@@ -219,7 +232,26 @@ def _is_loss(outputs: Any, has_state: bool) -> bool:
             return False
     elif has_state:
         return False
+    while isinstance(outputs, (dict, list)) and len(outputs) == 1:  # a tree of one tensor is as good
+        (outputs,) = outputs.values() if isinstance(outputs, dict) else outputs
     return isinstance(outputs, TensorType) and outputs.shape == () and is_float(outputs.dtype)
+
+
+def _means_a_loss(name: str, outputs: Any) -> bool:
+    """Whether a program that returns no scalar was to: it is called a loss, or returns what only a loss does."""
+    returned = outputs if type(outputs) is tuple else (outputs,)
+    return any(word in name.lower() for word in _LOSSES) or any(isinstance(each, Aux) for each in returned)
+
+
+def _forward_alone(program: Any, name: str, outputs: Any) -> Finding:
+    found = str(outputs) if isinstance(outputs, TensorType) else f"a {type(outputs).__name__}"
+    return Finding(
+        name,
+        f"{name} returns {found}, no scalar loss: only its forward pass was checked, no backward pass and no update",
+        source=line_of(program),
+        severity="warning",
+        fix="if it is a loss, return a float scalar; if not, ask for the forward pass (--forward, step=False)",
+    )
 
 
 def _complete(report: Report, program: Any, name: str) -> Report:

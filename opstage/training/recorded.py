@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api import argument_paths, with_train
@@ -10,8 +10,9 @@ from ..interpreters.graph import Graph
 from ..interpreters.graph.recorder import record
 from ..models import Model
 from ..ops.dims import DimScope
+from ..ops.places import Places
 from ..ops.spec import as_specs, sized
-from ..ops.trees import Structure, flatten, paths, structure_paths
+from ..ops.trees import Structure, flatten, structure_paths
 from ..ops.types import as_dtype
 from ..options import Options
 from .layout import step_layout
@@ -36,15 +37,15 @@ def record_model(
     `metrics.<name>`. Raises UsageError for a size that the model does not have or does not allow.
     """
     dtype = as_dtype(options.dtype)
-    parameters, parameter_structure = flatten(as_specs(model.init))
+    places = Places.of(model.init)
+    parameters = places.first(flatten(as_specs(model.init))[0])
     state = None if model.state is None else as_specs(model.state)
     skip = 1 if state is None else 2
     batch = sized(tuple(as_specs(spec) for spec in model.batch), sizes or {}, model.name)
     batch_names = argument_paths(model.loss, (*(None,) * skip, *model.batch))
-    names = paths(as_specs(model.init))
     trained = (True,) * len(parameters)
-    loss = LossProgram(with_train(model.loss, optimizer is not None), parameter_structure, trained, state is not None)
-    layout = step_layout(loss, parameters, names, state, batch, batch_names, dtype, optimizer, clip)
+    loss = LossProgram(with_train(model.loss, optimizer is not None), places, trained, state is not None)
+    layout = step_layout(loss, parameters, state, batch, batch_names, dtype, optimizer, clip)
     scope = DimScope()
     result: list[Structure] = []
 
@@ -57,10 +58,10 @@ def record_model(
     for spec in layout.specs:
         spec.declare(scope)
     graph = record(base, types, dtype, options.seed, layout.names)
-    return Graph(graph.body, graph.input_names, _output_names(result[0], names), dtype, options.seed)
+    return Graph(graph.body, graph.input_names, _output_names(result[0], places.names), dtype, options.seed)
 
 
-def _output_names(structure: Structure, parameters: list[str]) -> list[str]:
+def _output_names(structure: Structure, parameters: Sequence[str]) -> list[str]:
     """`loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…`, from the places in the result's tree."""
     names = []
     for path in structure_paths(structure):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Tape
 from ..ops.errors import ProgramError, ShapeError, UsageError
+from ..ops.numbers import plain
 from ..ops.types import INT64, DType
 from .param import Param
 
@@ -74,6 +75,7 @@ class NatVecRef(Nats):
 
 def natural(op: str, value: Any) -> Words:
     """`value` as one natural number, int64; else a UsageError."""
+    value = plain(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return np.array(value, dtype=np.int64)
     raise UsageError(f"{op} takes a natural number, an integer from 0 to 2^63 - 1, but got {value!r}")

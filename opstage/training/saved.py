@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.trees import show_path
-from ..ops.types import DType, Shape, dtype_name, show_shape
+from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape
 
 Array = npt.NDArray[Any]
 
@@ -35,21 +36,33 @@ class TrainerValues:
     state         the program's own state (running statistics) by path
     steps_taken   steps so far; it numbers the random draws
     moments       the states behind `adam_step` and its kin, by the optimizer's name
+    tied          for each parameter that stands at several places the paths of all of them, the first as in `params`
     """
 
     params: Mapping[str, Array]
     state: Mapping[str, Array] = field(default_factory=dict)
     steps_taken: int = 0
     moments: Mapping[str, OptimizerValues] = field(default_factory=dict)
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def require_fit(what: str, expected: Mapping[str, tuple[Shape, DType]], found: Mapping[str, Array]) -> None:
-    """Raise a UsageError that lists where arrays are missing, unexpected, or of another shape or dtype."""
+def require_fit(
+    what: str,
+    expected: Mapping[str, tuple[Shape, DType]],
+    found: Mapping[str, Array | TensorType],
+    tied: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> None:
+    """Raise a UsageError that lists where arrays are missing, unexpected, or of another shape or dtype.
+
+    tied   what was one parameter when the arrays were saved: its name -> its places
+    """
     problems = []
+    origin = {path: name for name, paths in tied.items() for path in paths}
     unexpected = [name for name in found if name not in expected]
     for name, (shape, dtype) in expected.items():
         if name not in found:
-            problems.append(f"{show_path(name)} is missing{nearest(name, unexpected)}")
+            was = f": it was one parameter with {show_path(origin[name])}" if name in origin else ""
+            problems.append(f"{show_path(name)} is missing{was or nearest(name, unexpected)}")
             continue
         array = found[name]
         if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):

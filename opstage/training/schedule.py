@@ -12,7 +12,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
-from .hyperparameters import require_choice, require_count, require_fraction, require_nonnegative, require_positive
+from .hyperparameters import (
+    keep,
+    require_choice,
+    require_count,
+    require_fraction,
+    require_nonnegative,
+    require_positive,
+)
 
 
 class Schedule(ABC):
@@ -39,7 +46,7 @@ class Constant(Schedule):
     lr: float
 
     def __post_init__(self) -> None:
-        require_nonnegative("constant", "lr", self.lr)
+        keep(self, "lr", require_nonnegative("constant", "lr", self.lr))
 
     def __call__(self, step: int) -> float:
         return self.lr
@@ -55,9 +62,9 @@ class Step(Schedule):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        require_nonnegative("step", "lr", self.lr)
-        require_count("step", "step_size", self.step_size)
-        require_nonnegative("step", "gamma", self.gamma)
+        keep(self, "lr", require_nonnegative("step", "lr", self.lr))
+        keep(self, "step_size", require_count("step", "step_size", self.step_size))
+        keep(self, "gamma", require_nonnegative("step", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
         return self.lr * self.gamma ** (step // self.step_size)
@@ -72,8 +79,8 @@ class Exponential(Schedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        require_nonnegative("exponential", "lr", self.lr)
-        require_nonnegative("exponential", "gamma", self.gamma)
+        keep(self, "lr", require_nonnegative("exponential", "lr", self.lr))
+        keep(self, "gamma", require_nonnegative("exponential", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
         return self.lr * self.gamma**step
@@ -92,9 +99,9 @@ class Cosine(Schedule):
     eta_min: float = 0.0
 
     def __post_init__(self) -> None:
-        require_nonnegative("cosine", "lr", self.lr)
-        require_count("cosine", "total_steps", self.total_steps)
-        require_nonnegative("cosine", "eta_min", self.eta_min)
+        keep(self, "lr", require_nonnegative("cosine", "lr", self.lr))
+        keep(self, "total_steps", require_count("cosine", "total_steps", self.total_steps))
+        keep(self, "eta_min", require_nonnegative("cosine", "eta_min", self.eta_min))
 
     def __call__(self, step: int) -> float:
         return _cosine(self.lr, self.eta_min, step / self.total_steps)
@@ -110,9 +117,9 @@ class LinearWarmup(Schedule):
     start_factor: float = 1 / 3
 
     def __post_init__(self) -> None:
-        require_nonnegative("linear_warmup", "lr", self.lr)
-        require_count("linear_warmup", "warmup_steps", self.warmup_steps)
-        require_fraction("linear_warmup", "start_factor", self.start_factor, closed=True)
+        keep(self, "lr", require_nonnegative("linear_warmup", "lr", self.lr))
+        keep(self, "warmup_steps", require_count("linear_warmup", "warmup_steps", self.warmup_steps))
+        keep(self, "start_factor", require_fraction("linear_warmup", "start_factor", self.start_factor, closed=True))
 
     def __call__(self, step: int) -> float:
         return self.lr * _line(self.start_factor, 1.0, min(step, self.warmup_steps) / self.warmup_steps)
@@ -132,10 +139,14 @@ class WarmupCosine(Schedule):
     eta_min: float = 0.0
 
     def __post_init__(self) -> None:
-        require_nonnegative("warmup_cosine", "lr", self.lr)
-        require_count("warmup_cosine", "warmup_steps", self.warmup_steps, least=0)
-        require_count("warmup_cosine", "total_steps", self.total_steps, least=self.warmup_steps + 1)
-        require_nonnegative("warmup_cosine", "eta_min", self.eta_min)
+        keep(self, "lr", require_nonnegative("warmup_cosine", "lr", self.lr))
+        keep(self, "warmup_steps", require_count("warmup_cosine", "warmup_steps", self.warmup_steps, least=0))
+        keep(
+            self,
+            "total_steps",
+            require_count("warmup_cosine", "total_steps", self.total_steps, least=self.warmup_steps + 1),
+        )
+        keep(self, "eta_min", require_nonnegative("warmup_cosine", "eta_min", self.eta_min))
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -164,13 +175,13 @@ class Cyclic(Schedule):
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        require_nonnegative("cyclic", "base_lr", self.base_lr)
-        require_nonnegative("cyclic", "max_lr", self.max_lr)
-        require_count("cyclic", "step_size_up", self.step_size_up)
+        keep(self, "base_lr", require_nonnegative("cyclic", "base_lr", self.base_lr))
+        keep(self, "max_lr", require_nonnegative("cyclic", "max_lr", self.max_lr))
+        keep(self, "step_size_up", require_count("cyclic", "step_size_up", self.step_size_up))
         if self.step_size_down is not None:
-            require_count("cyclic", "step_size_down", self.step_size_down)
+            keep(self, "step_size_down", require_count("cyclic", "step_size_down", self.step_size_down))
         require_choice("cyclic", "mode", self.mode, _CYCLIC_MODES)
-        require_nonnegative("cyclic", "gamma", self.gamma)
+        keep(self, "gamma", require_nonnegative("cyclic", "gamma", self.gamma))
 
     def __call__(self, step: int) -> float:
         down = self.step_size_up if self.step_size_down is None else self.step_size_down
@@ -205,12 +216,12 @@ class OneCycle(Schedule):
     three_phase: bool = False
 
     def __post_init__(self) -> None:
-        require_nonnegative("one_cycle", "max_lr", self.max_lr)
-        require_count("one_cycle", "total_steps", self.total_steps)
-        require_fraction("one_cycle", "pct_start", self.pct_start, closed=True)
+        keep(self, "max_lr", require_nonnegative("one_cycle", "max_lr", self.max_lr))
+        keep(self, "total_steps", require_count("one_cycle", "total_steps", self.total_steps))
+        keep(self, "pct_start", require_fraction("one_cycle", "pct_start", self.pct_start, closed=True))
         require_choice("one_cycle", "anneal_strategy", self.anneal_strategy, _ANNEALINGS)
-        require_positive("one_cycle", "div_factor", self.div_factor)
-        require_positive("one_cycle", "final_div_factor", self.final_div_factor)
+        keep(self, "div_factor", require_positive("one_cycle", "div_factor", self.div_factor))
+        keep(self, "final_div_factor", require_positive("one_cycle", "final_div_factor", self.final_div_factor))
 
     def __call__(self, step: int) -> float:
         first = self.max_lr / self.div_factor

@@ -13,34 +13,42 @@ A training loop reads like this:
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from ..api import owned
+from ..forks import make_lock
 from ..interpreters.imperative import Imperative, make_imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.dims import require_equal
-from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ShapeError
+from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static
 from ..ops.spec import Spec
 from ..ops.splitmix import site_of
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..options import Options
 from . import optim
-from .commit import uninterrupted
+from .commit import Commit
 from .gradients import Gradients
 from .optim import Optimizer
 from .param import Param
+from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_node
+from .sharing import Given
 
 Ref = Node[Any]
+
+_claims = make_lock()
+"""Held while a thread takes a session that nobody has."""
 
 _RESET = "this ref was made before reset_tape(), which ended its tape; make it anew with input, leaf, const or use"
 
@@ -52,17 +60,20 @@ class _Use(NamedTuple):
     version: int
 
 
-class _State(NamedTuple):
+class _State:
     """Where one optimizer stands with one parameter: steps taken, and slots (moments) as values of the interpreter."""
 
-    t: int
-    slots: tuple[Any, ...]
+    __slots__ = ("now",)
+
+    def __init__(self, t: int, slots: tuple[Any, ...]):
+        self.now = t, slots
 
 
 class _Updated(NamedTuple):
     """What a step makes of one parameter: its new value and slots, as refs of the base interpreter."""
 
     param: Param
+    state: _State
     t: int
     refs: tuple[Any, ...]
 
@@ -77,9 +88,23 @@ class Session(Interpreter[Ref]):
     An eager session computes each op at once. With `Options(backend="compiled")` a session records: `get_value`,
     `grad`, `jvp_leaf`, `jvp_all` and the step methods compute what they need from the leaves, by a graph that is
     compiled once; and all leaves (`use`, `input`, `leaf`, `nat`, `nat_vec`) come before the first op.
+
+    A tape is one thread's, that which begins it; any may take the session after `reset_tape`. Give each thread a
+    session of its own: sessions may share parameters, and their steps wait for each other.
     """
 
-    __slots__ = ("options", "_base", "_tape", "_leaves", "_used", "_gradients", "_states", "_resets")
+    __slots__ = (
+        "options",
+        "_base",
+        "_tape",
+        "_leaves",
+        "_used",
+        "_gradients",
+        "_states",
+        "_resets",
+        "_thread",
+        "_given",
+    )
 
     def __init__(self, options: Options | None = None):
         """Raises UsageError for a backend and device that are not there."""
@@ -88,7 +113,9 @@ class Session(Interpreter[Ref]):
         self._base = base
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
         self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
+        self._given = Given()
         self._resets = 0
+        self._thread = 0  # the one whose tape it is; 0 before the first use
         self._begin()
 
     def _begin(self) -> None:
@@ -105,15 +132,29 @@ class Session(Interpreter[Ref]):
         Refs, natural numbers and gradients of the old tape are of no more use. Parameters keep their values, their
         mirrors on the device and their moments.
         """
+        self._mine()
         ended, gradients = self._tape, self._gradients
         self._resets += 1
         self._begin()
         ended.close(_RESET)
         if gradients is not None:
             gradients.forget()
+        self._thread = 0
+
+    def _mine(self) -> None:
+        """Raise a ProgramError where another thread has begun the tape: two would mix their ops, unseen."""
+        thread = get_ident()
+        if self._thread != thread:
+            with _claims:
+                if self._thread:
+                    raise ProgramError(
+                        "this session is used by two threads, whose ops would mix on one tape; give each thread a "
+                        "session of its own, or hand it over after reset_tape()"
+                    )
+                self._thread = thread
 
     def trim(self) -> None:
-        """Give memory that a device keeps for the next ops back to the system; parameters, moments and refs stay."""
+        """Give memory that is kept for the next ops back to the system; parameters, moments and refs stay."""
         self._base.trim()
 
     # Tensors in and out ---------------------------------------------------------------------------------------------
@@ -122,10 +163,16 @@ class Session(Interpreter[Ref]):
         """A parameter with a copy of `init`, floats in `Options.dtype`; it is not on the tape until it is used.
 
         `requires_grad` is by default `Options.requires_grad_by_default`. Raises DtypeError for integers that should
-        take a gradient.
+        take a gradient. Two parameters of one array are two; since one may have been meant, that is a ProgramWarning.
         """
         wanted = self.options.requires_grad_by_default if requires_grad is None else requires_grad
-        return Param(init, name=name, requires_grad=wanted, dtype=self.options.dtype)
+        if isinstance(init, Param):
+            raise ProgramError(f"param makes a parameter, but got {init}; a Param is ready for use(…) as it is")
+        made = Param(init, name=name, requires_grad=wanted, dtype=self.options.dtype)
+        shared = self._given.take(init, made)
+        if shared is not None:
+            warnings.warn(ProgramWarning(str(shared), shared), stacklevel=2)
+        return made
 
     def use(self, param: Param) -> Ref:
         """The ref of a parameter on this tape: one leaf, however often it is used, so its gradient is the sum.
@@ -135,8 +182,10 @@ class Session(Interpreter[Ref]):
         """
         if not isinstance(param, Param):
             raise ProgramError(f"use takes a Param but got a {type(param).__name__}; make one with session.param(…)")
+        self._mine()
         use = self._used.get(param)
         if use is None:
+            together([param])
             self._base.admit(f"use of {param}")
             value = self._base.lift(param.mirror(self._base.store))
             use = _Use(self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version)
@@ -158,6 +207,7 @@ class Session(Interpreter[Ref]):
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Ref:
+        self._mine()
         return self._tape.const(value, dtype=dtype)
 
     def get_value(self, ref: Ref, shape: Sequence[int] | None = None) -> Any:
@@ -165,12 +215,14 @@ class Session(Interpreter[Ref]):
 
         Raises ProgramError for a ref that is not of this session's live tape, ShapeError when it is not of `shape`.
         """
+        self._mine()
         node = own_node(self._tape, ref, "get_value")
         if shape is not None:
             _require_shape("get_value", "the ref", node.shape, tuple(shape))
         return owned(self._base.get(node.value))
 
     def _put(self, value: Any, what: str) -> Any:
+        self._mine()
         base = self._base
         base.admit(what)
         try:
@@ -191,11 +243,13 @@ class Session(Interpreter[Ref]):
 
     def nat(self, value: int) -> NatRef:
         """A natural number that ops read as an index or label: an integer scalar without gradient."""
+        self._mine()
         self._base.admit("nat")
         return NatRef(self._tape, natural("nat", value))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """A vector of natural numbers that ops read as indices or labels."""
+        self._mine()
         self._base.admit("nat_vec")
         return NatVecRef(self._tape, naturals("nat_vec", values))
 
@@ -216,6 +270,7 @@ class Session(Interpreter[Ref]):
         self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
 
     def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
+        self._mine()
         if isinstance(ref, kind) and ref.ops is self._tape:
             return ref
         if isinstance(ref, Nats) and ref.ops is self._tape:
@@ -233,11 +288,15 @@ class Session(Interpreter[Ref]):
 
     @override
     def bind1(self, primitive: Primitive, x: Ref, /) -> Ref:
+        if self._thread != get_ident():
+            self._mine()
         tape = self._tape
         return tape.bind1(primitive, x if type(x) is Node and x.ops is tape else self.adopt(x))
 
     @override
     def bind2(self, primitive: Primitive, x: Ref, y: Ref, /) -> Ref:
+        if self._thread != get_ident():
+            self._mine()
         tape = self._tape
         return tape.bind2(
             primitive,
@@ -247,6 +306,8 @@ class Session(Interpreter[Ref]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Ref, ...], static: Static, /) -> tuple[Ref, ...]:
+        if self._thread != get_ident():
+            self._mine()
         tape = self._tape
         try:
             return tape.bind(
@@ -320,6 +381,7 @@ class Session(Interpreter[Ref]):
         return owned(self._base.get(pushforward(node, moves)))
 
     def _differentiable(self, ref: Any, op: str, what: str) -> Ref:
+        self._mine()
         node = own_node(self._tape, ref, op)
         if not is_float(node.dtype):
             raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats have derivatives", op=op)
@@ -334,6 +396,7 @@ class Session(Interpreter[Ref]):
         return self._base.lift(self._base.store.const(array, dtype=node.dtype))
 
     def _last_gradients(self, op: str) -> Gradients:
+        self._mine()
         if self._gradients is None:
             raise ProgramError(
                 f"{op} needs gradients, but there was no backward pass on this tape; call backward first"
@@ -362,6 +425,10 @@ class Session(Interpreter[Ref]):
 
     def _step_all(self, op: str, optimizer: Optimizer) -> None:
         gradients = self._last_gradients(op)
+        with together([param for param, use in self._used.items() if use.node.record and param.requires_grad]):
+            self._step_in_turn(gradients, optimizer)
+
+    def _step_in_turn(self, gradients: Gradients, optimizer: Optimizer) -> None:
         states = self._states[optimizer.name]
         base, store = self._base, self._base.store
         numbers: dict[tuple[int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
@@ -378,9 +445,10 @@ class Session(Interpreter[Ref]):
             if state is None:
                 declared = optimizer.slots(param.shape, param.dtype, str(param))
                 state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
-            t, slots = state.t + 1, tuple([base.lift(slot) for slot in state.slots])
+            before, held = state.now
+            t, slots = before + 1, tuple([base.lift(slot) for slot in held])
             value, new = optimizer.update(ops, p, g, slots, scalars(t, p.dtype))
-            return _Updated(param, t, (value, *new))
+            return _Updated(param, state, t, (value, *new))
 
         def update(ops: Interpreter[Any]) -> list[_Updated]:
             trained = [
@@ -394,10 +462,13 @@ class Session(Interpreter[Ref]):
         values = iter(base.fetch([ref for each in updated for ref in each.refs], gradients.moment))
         fetched = [(each, *[next(values) for _ in each.refs]) for each in updated]
         store.raise_pending()
-        with uninterrupted():
-            for each, value, *slots in fetched:
-                each.param.commit(value, store)
-                states[each.param] = _State(each.t, tuple(slots))
+        commit = Commit()
+        for each, value, *slots in fetched:
+            states[each.param] = each.state  # one that is new says what none says: no step yet
+            each.param.accept(value)
+            each.param.prepare_accepted(commit, value, store)
+            commit.set(each.state, "now", (each.t, tuple(slots)))
+        commit.run()
 
 
 def _require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from ..ops.errors import UsageError
 from .fit import Position
 from .optim import Optimizer
+from .optimizer_state import OptimizerState
 from .saved import OptimizerValues, TrainerValues
-from .trainer import OptimizerState, ScalarTrainer
+from .trainer import ScalarTrainer
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")
 """What can change a run's bits."""
@@ -45,6 +47,8 @@ def take_snapshot(
     config: Mapping[str, Any] | None = None,
 ) -> Snapshot:
     """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither."""
+    if (optimizer is None) != (state is None):
+        raise UsageError("a snapshot takes an optimizer together with its state, or neither")
     held = None if optimizer is None or state is None else trainer.export_optim(optimizer, state)
     return Snapshot(
         trainer.export(), held, position if position is not None else Position(), dict(config if config else {})

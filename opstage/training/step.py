@@ -13,9 +13,10 @@ from typing import Any
 from ..interpreters.derivatives import run_on_tape, value_and_grad
 from ..interpreters.interpreter import BaseInterpreter
 from ..ops.errors import ProgramError, ShapeError
+from ..ops.places import Places
 from ..ops.program import Aux
-from ..ops.trees import Structure, first_difference, flatten, unflatten
-from ..ops.types import show_shape
+from ..ops.trees import first_difference, flatten, unflatten
+from ..ops.types import dtype_name, show_shape
 from .optim import Optimizer
 
 UPDATE = "update"
@@ -26,22 +27,26 @@ Clip = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class LossProgram:
-    """A user's loss with the structure of its parameters: which leaves are trained, and whether it carries state."""
+    """A user's loss with the places of its parameters, which of them are trained, and whether it carries state.
+
+    Parameters come one by one, whatever the places at which they stand: the loss gets one ref at all of them, so its
+    gradient is the sum over them.
+    """
 
     loss: Callable[..., Any]
-    structure: Structure
+    places: Places
     trained: tuple[bool, ...]
     has_state: bool
 
     def split(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Parameter leaves as (trained, frozen)."""
+        """Parameters as (trained, frozen)."""
         trained = [leaf for leaf, wanted in zip(leaves, self.trained) if wanted]
         return trained, [leaf for leaf, wanted in zip(leaves, self.trained) if not wanted]
 
     def join(self, trained: Sequence[Any], frozen: Sequence[Any]) -> Any:
         """The parameter tree from its two parts."""
         t, f = iter(trained), iter(frozen)
-        return unflatten(self.structure, [next(t) if wanted else next(f) for wanted in self.trained])
+        return self.places.tree([next(t) if wanted else next(f) for wanted in self.trained])
 
     def __call__(self, ops: Any, trained: list[Any], frozen: list[Any], state: Any, *batch: Any) -> tuple[Any, Aux]:
         """Loss and Aux, whatever form the user's program returns."""
@@ -55,20 +60,23 @@ class LossProgram:
         leaves, _ = flatten(loss)
         if len(leaves) != 1:
             raise ProgramError(f"a training program's loss is one scalar; got {len(leaves)} tensors")
-        if len(leaves[0].shape) != 0:
+        value = ops.adopt(leaves[0])
+        if len(value.shape) != 0:
             error = ShapeError(
-                f"a training program's loss must be a scalar but is {show_shape(leaves[0].shape)}; "
+                f"a training program's loss must be a scalar but is {show_shape(value.shape)}; "
                 "reduce it with ops.sum or ops.reduce_mean",
                 op="loss",
             )
-            error.about = leaves[0]
+            error.about = value
             raise error
+        if value.dtype.kind not in "fO":
+            raise ProgramError(f"a training program's loss must be a float scalar, not {dtype_name(value.dtype)}")
         if self.has_state:
             before, after = flatten(state)[1], flatten(aux.state)[1]
             difference = first_difference(before, after)
             if difference is not None:
                 raise ProgramError(f"the new state is not built like the old one: {difference}")
-        return leaves[0], aux
+        return value, aux
 
 
 def forward_program(program: LossProgram) -> Callable[..., Any]:
@@ -85,7 +93,7 @@ def forward_program(program: LossProgram) -> Callable[..., Any]:
 
 
 def gradient_program(program: LossProgram) -> Callable[..., Any]:
-    """(ops, params, state, batch) -> (loss, Aux, gradients of the trained leaves)."""
+    """(ops, params, state, batch) -> (loss, Aux, gradients of the trained parameters)."""
 
     def gradient(ops: BaseInterpreter[Any], leaves: list[Any], state: Any, batch: tuple[Any, ...]) -> Any:
         trained, frozen = program.split(leaves)
@@ -96,7 +104,7 @@ def gradient_program(program: LossProgram) -> Callable[..., Any]:
 
 
 def step_program(program: LossProgram, optimizer: Optimizer, clip: Clip | None) -> Callable[..., Any]:
-    """(ops, params, slots, scalars, state, batch) -> (loss, Aux, new trained leaves, new slots)."""
+    """(ops, params, slots, scalars, state, batch) -> (loss, Aux, new trained parameters, new slots)."""
     gradient = gradient_program(program)
 
     def update(ops: Any, trained: list[Any], grads: Sequence[Any], slots: list[Any], scalars: dict[str, Any]) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..api import argument_paths, with_train
-from ..interpreters.shape_check import Report, check_base_program, unusable
+from ..interpreters.shape_check import Report, check_base_program, unusable, with_captured
 from ..ops.errors import OpstageError
-from ..ops.spec import as_specs
-from ..ops.trees import flatten, paths
+from ..ops.places import Places
+from ..ops.spec import as_specs, shapes_as_specs
+from ..ops.trees import flatten
 from ..ops.types import as_dtype, is_float
 from ..options import Options
 from . import optim
 from .layout import StepLayout, step_layout
 from .optim import Optimizer
 from .parameters import requires_grad_flags
+from .sharing import shared_findings
 from .step import Clip, LossProgram
 
 
@@ -37,7 +40,8 @@ def check_step(
     the shapes of every other. Raises nothing: what is wrong is in the report.
     """
     step = partial(training_layout, optimizer=optimizer, state=state, requires_grad=requires_grad, clip=clip)
-    return report_on(lambda chosen: step(loss, params, *batch, options=chosen), options)[0]
+    report = report_on(lambda chosen: step(loss, params, *batch, options=chosen), options)[0]
+    return with_captured(report, loss, clip)
 
 
 def report_on(
@@ -54,8 +58,16 @@ def report_on(
 
 def check_layout(layout: StepLayout, options: Options) -> Report:
     """The report on a step, whose parameters, state and batch come first among its inputs."""
-    count, step = layout.parameters, layout.step
-    return check_base_program(layout.program, layout.specs, layout.names, options, parameters=count, step=step)
+    report = check_base_program(
+        layout.program,
+        layout.specs,
+        layout.names,
+        options,
+        parameters=layout.parameters,
+        tied=layout.tied,
+        step=layout.step,
+    )
+    return replace(report, warnings=(*layout.warnings, *report.warnings))
 
 
 def training_layout(
@@ -71,12 +83,15 @@ def training_layout(
     """The step that `check_step` checks. Raises UsageError for what cannot be read as specs."""
     options = options if options is not None else Options()
     dtype = as_dtype(options.dtype)
-    leaves, structure = flatten(as_specs(params))
+    params = shapes_as_specs(params)
+    places = Places.of(params)
+    leaves = places.first(flatten(as_specs(params))[0])
     specs = tuple(as_specs(tree) for tree in batch)
     flags = requires_grad_flags(params, requires_grad, options)
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, leaves)]
     names = argument_paths(loss, (*(None,) * (1 if state is None else 2), *specs)) if specs else []
-    program = LossProgram(with_train(loss, True), structure, tuple(trained), state is not None)
+    program = LossProgram(with_train(loss, True), places, tuple(trained), state is not None)
     chosen = optimizer if optimizer is not None else optim.sgd(lr=1.0)
     held = None if state is None else as_specs(state)
-    return step_layout(program, leaves, paths(as_specs(params)), held, specs, names, dtype, chosen, clip)
+    layout = step_layout(program, leaves, held, specs, names, dtype, chosen, clip)
+    return replace(layout, warnings=shared_findings(params))

@@ -110,7 +110,7 @@ def test_json_holds_all_of_it(outcome: Outcome) -> None:
     (target,) = document["targets"]
     assert set(target) == {
         *("target", "what", "ok", "unusable", "findings", "conditions", "declarations", "suggestions", "inputs"),
-        *("outputs", "ops", "parameters", "flops", "bytes", "sections", "printed"),
+        *("tied", "outputs", "ops", "parameters", "flops", "bytes", "sections", "printed"),
     }
     (found,) = target["findings"]
     assert set(found) == {

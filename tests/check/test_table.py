@@ -105,8 +105,8 @@ def test_a_perceptron_and_its_step() -> None:
         4 * (10 * 32 + 10),
         0,
     ]  # see sgd_update
-    # x is given; relu keeps its result, which the second layer reads too; the loss its logits and a number per sample
-    assert [a.saved for a in (first, relu, second, loss_row)] == [0, 4 * 7 * 32, 0, 4 * 7 * 10 + 4 * 7]
+    # x is given; relu keeps its result, which the second layer reads too; the loss its logits and two numbers each
+    assert [a.saved for a in (first, relu, second, loss_row)] == [0, 4 * 7 * 32, 0, 4 * 7 * 10 + 2 * 4 * 7]
     assert report.table.total.parameters == report.parameters == 32 * 64 + 32 + 330
 
 

@@ -9,6 +9,7 @@ import optree
 import pytest
 
 import opstage
+from opstage.ops.catalogue import primitives
 from opstage.options import Options
 from tests.conformance.harness import (
     SEED,
@@ -28,6 +29,7 @@ from tests.samples.sample import Sample
 FLOAT64 = Options(dtype="float64")
 FIRST = [s for s in SAMPLES if s.order >= 1]
 SECOND = [s for s in SAMPLES if s.order >= 2]
+RULED = {p.name for p in primitives().values() if p.expandable and (p.vjp is not None or p.jvp is not None)}
 
 
 def _floats(tree: Any) -> list[Any]:
@@ -103,6 +105,22 @@ def test_second_derivatives(sample: Sample, request: pytest.FixtureRequest) -> N
 
     _, reverse_over_reverse = opstage.value_and_grad(directional, args, v, options=FLOAT64)
     assert_close(_floats(reverse_over_reverse), expected, (1e-6, 1e-6), f"reverse over reverse of {sample.id}")
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.order < 2 or s.op in RULED], ids=lambda s: s.id)
+def test_a_derivative_within_a_derivative_is_the_same(sample: Sample) -> None:
+    """Where composites are expanded, as beneath forward mode, gradients are those of the rules, also at kinks."""
+    args = inputs(sample)
+    seeds = random_like(np.random.default_rng(SEED), opstage.run(program_of(sample), *args, options=FLOAT64))
+    if not _floats(args) or not _floats(seeds):
+        return
+
+    def pulled(ops: Any, args: Any, seeds: Any) -> Any:
+        return opstage.transform.vjp(ops, program_of(sample), *args)[1](seeds)
+
+    by_rules = opstage.run(pulled, args, seeds, options=FLOAT64)
+    expanded, _ = opstage.jvp(pulled, (args, seeds), (None, None), options=FLOAT64)
+    assert_close(expanded, by_rules, (1e-10, 1e-12), f"gradients of {sample.id} within forward mode")
 
 
 @pytest.mark.parametrize("sample", FIRST, ids=lambda s: s.id)

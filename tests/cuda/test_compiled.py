@@ -19,6 +19,7 @@ from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.options import Options
 from opstage.training import optim
+from opstage.training.commit import Commit
 from opstage.training.trainer import scalar_trainer
 from tests.cuda.small_models import batch, trainer
 from tests.cuda.traffic import Stopped, Traffic, stand_in, stopping_launches, watch
@@ -106,8 +107,10 @@ def test_one_buffer_may_be_several_inputs(device: Simulator) -> None:
     optimizer = optim.momentum(lr=0.1)
     states = [t.init_optim(optimizer) for t in trainers]
     for t, s in zip(trainers, states):
-        (slot,), *rest = s.slots
-        object.__setattr__(s, "slots", ((t.params["b"].mirror(t._interpreter),), *rest))
+        (slot,), *rest = s.values(t._interpreter)
+        commit = Commit()
+        s.prepare(commit, t._interpreter, s.t, ((t.params["b"].mirror(t._interpreter),), *rest))
+        commit.run()
         assert slot.shape == (5,)
     for _ in range(3):
         for t, s in zip(trainers, states):
@@ -268,7 +271,7 @@ def test_a_step_that_another_run_came_between_is_not_finished(device: Simulator)
     _, finish = executors[0].start((x,))
     executors[1].run((x,))
     with pytest.raises(opstage.UsageError, match="another run has begun on this interpreter"):
-        finish()
+        finish(())
 
 
 def test_a_program_can_be_trimmed_and_goes_on(device: Simulator) -> None:

@@ -72,7 +72,7 @@ def test_an_input_that_is_read_follows_memory_that_moves() -> None:
 
     def step(x: Any, p: Any) -> Any:
         outputs, finish = executor.start((x, p, lr), free={1})
-        finish()
+        finish(())
         return outputs
 
     x, p = numbers(1), numbers(2)
@@ -91,7 +91,7 @@ def test_an_update_that_waits_reads_what_was_there_before_it_is_written_over() -
     x, p, lr = ops.put(numbers(1)), ops.put(numbers(2)), ops.put(RATE)
     waiting = eager.sgd_update(p, x, lr, weight_decay=0.0)
     _, finish = executor.start((x, p, lr), free={1})
-    finish()
+    finish(())
     close([ops.get(waiting), ops.get(p)], [numbers(2) - RATE * numbers(1)] * 2)
 
 
@@ -107,7 +107,7 @@ def test_what_a_started_run_needs_outlives_a_trim() -> None:
         (moved,), finish = executor.start((x, p, lr), free={1})
         executor.trim()
         ops.trim()
-        finish()
+        finish(())
         close([ops.get(moved)], [numbers(2) - RATE * np.exp(numbers(1))])
 
 
@@ -195,7 +195,7 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
         if before:  # cut short: nothing was written over
             del outputs, finish
         else:
-            finish()
+            finish(())
             over = {executor.plan.over[o] for o in executor.plan.over}
             gone = {at[n - 1] for n in free if n in over}
             results = PROGRAMS[name][1](*[array for _, array in given])

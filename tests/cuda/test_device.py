@@ -1,4 +1,4 @@
-"""Memory of a device, what is uploaded, indices out of range, and the scheduler of simulated threads."""
+"""Memory of a device, what is uploaded, and indices out of range."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import opstage
 from opstage.interpreters.eager_cuda import DeviceBuffer
 from opstage.interpreters.eager_cuda.device import find_device
-from opstage.interpreters.eager_cuda.device.scheduler import DivergenceError
-from opstage.interpreters.eager_cuda.language import cuda
 from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
@@ -162,32 +160,3 @@ def test_a_bad_index_leaves_the_parameters_as_they_were() -> None:
         trainer.step(0.1, np.array([5]))
     np.testing.assert_array_equal(trainer.get_params(), np.ones((3, 2)))
     assert trainer.steps_taken == 0
-
-
-# Simulated threads ------------------------------------------------------------------------------------------------
-
-
-def test_a_barrier_that_not_all_threads_reach_is_an_error() -> None:
-    def kernel(out: Any) -> None:
-        if cuda.threadIdx.x < 3:
-            cuda.syncthreads()
-        out[0] = 1
-
-    with pytest.raises(DivergenceError, match="reached by 3 of 4 threads"):
-        find_device().launch(kernel, 1, 4, buffer(1))
-
-
-def test_shuffles_reach_the_lanes_that_they_name() -> None:
-    def kernel(down: Any, up: Any, across: Any) -> None:
-        i = cuda.threadIdx.x
-        down[i] = cuda.shfl_down_sync(0xFFFFFFFF, i, 1)
-        up[i] = cuda.shfl_up_sync(0xFFFFFFFF, i, 2)
-        across[i] = cuda.shfl_xor_sync(0xFFFFFFFF, i, 16)
-
-    outs = [buffer(32) for _ in range(3)]
-    find_device().launch(kernel, 1, 32, *outs)
-    down, up, across = map(find_device().download, outs)
-    lanes = np.arange(32)
-    np.testing.assert_array_equal(down, np.minimum(lanes + 1, 31))
-    np.testing.assert_array_equal(up, np.where(lanes < 2, lanes, lanes - 2))
-    np.testing.assert_array_equal(across, lanes ^ 16)

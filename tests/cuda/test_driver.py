@@ -2,113 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from typing_extensions import override
 
 import opstage
-from opstage.interpreters.eager_cuda.device import driver as driver_module
-from opstage.interpreters.eager_cuda.device import probe, scheduler
-from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
 from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.interpreters.eager_cuda.kernels import attention
-from opstage.interpreters.eager_cuda.language import cuda
+from opstage.interpreters.registry import make_interpreter
+from opstage.ops.errors import DeviceError
 from opstage.options import Options
 from tests.samples.sample import Sample
-from tests.unit.test_cuda_driver import Api, Buffer, Part
-from tests.unit.test_cuda_gemm import Library
+from tests.unit.test_cuda_driver import CUDAError
 
 from . import test_conformance as conformance
-
-
-class RunningApi(Api):
-    """Its launches run kernels; machine code is the number of a kernel and its signature."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 1 << 28
-        self.compiled: list[Any] = []
-        self.buffers: dict[int, Buffer] = {}
-        self.core.launch = self.launch
-
-    def compile(self, kernel: Any, signature: Any, cc: Any) -> Compiled:
-        self.compiled.append((cuda.jit(kernel), signature))
-        return Compiled(str(len(self.compiled) - 1), b"", Resources(1, 0, 0, 0, 0, 0))
-
-    def launch(self, stream: Any, configuration: Any, loaded: Any, *arguments: Any) -> None:
-        assert stream is self.stream
-        kernel, signature = self.compiled[int(loaded[1])]
-        assert len(signature) == len(arguments)
-        given = [
-            self.as_pointer(a, name) if isinstance(a, (Buffer, Part)) else a for a, name in zip(arguments, signature)
-        ]
-        numbers = [a for a in arguments if not isinstance(a, (Buffer, Part))]
-        assert [type(a).__name__ for a in numbers] == [name for name in signature if "*" not in name]
-        blocks = min(configuration[0], 2) if configuration[1] == 256 else configuration[0]
-        self.at_once_or_later(lambda: run(kernel[blocks, min(configuration[1], 32)], given))
-
-    @override
-    def allocate(self, nbytes: int, *, stream: Any) -> Buffer:
-        buffer = super().allocate(nbytes, stream=stream)
-        self.buffers[buffer.handle] = buffer
-        return buffer
-
-    def as_pointer(self, buffer: Any, name: str) -> Any:
-        """An array of the buffer's elements; of one that holds addresses, the arrays at these."""
-        if name.endswith("**"):
-            return Addresses(self, buffer, name.removesuffix("*"))
-        return scheduler.pointer(elements(buffer.handle, buffer.size, name))
-
-
-def elements(address: int, nbytes: int, name: str) -> Any:
-    dtype = np.dtype(name.removesuffix("*"))
-    whole = (ctypes.c_uint8 * (nbytes - nbytes % dtype.itemsize)).from_address(address)
-    return np.ctypeslib.as_array(whole).view(dtype)
-
-
-def run(kernel: Any, given: list[Any]) -> None:
-    with np.errstate(all="ignore"):
-        kernel(*given)
-
-
-class Addresses:
-    """A pointer to pointers."""
-
-    def __init__(self, api: RunningApi, buffer: Any, name: str):
-        self.api, self.name = api, name
-        self.addresses = elements(buffer.handle, buffer.size, "int64*")
-
-    def __getitem__(self, at: int) -> Any:
-        address = int(self.addresses[at])
-        (end,) = [b.handle + b.size for b in self.api.buffers.values() if b.handle <= address < b.handle + b.size]
-        return elements(address, end - address, self.name)
-
-
-class RunningLibrary(Library):
-    """Products wait for the graph as well."""
-
-    def __init__(self, api: RunningApi):
-        super().__init__()
-        self.api = api
-
-    def cublasLtMatmul(self, *arguments: Any) -> None:  # noqa: N802
-        self.api.at_once_or_later(lambda: Library.cublasLtMatmul(self, *arguments))
+from .running import kept, running_gpu
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    scheduler.install()
-    api = RunningApi()
-    gpu = Gpu(api.core, api.driver, lambda: RunningLibrary(api))
-    monkeypatch.setattr(driver_module, "compile_kernel", api.compile)
-    monkeypatch.setattr(probe, "_found", lambda: gpu)
-    monkeypatch.setattr(attention, "SIDES", (4,))  # of tiles that have no more than 32 threads
-    yield gpu
+def gpu() -> Iterator[Gpu]:
+    with running_gpu() as gpu:
+        yield gpu
 
 
 @pytest.mark.parametrize("sample", conformance.samples(0)[::7], ids=lambda s: s.id)
@@ -116,11 +32,6 @@ def test_samples(gpu: Gpu, sample: Sample) -> None:
     conformance.test_values(sample, "eager")
     gc.collect()
     assert gpu.used == sum(buffer.memory.nbytes for buffer in kept(gpu))
-
-
-def kept(gpu: Gpu) -> list[Any]:
-    """What a device holds for itself."""
-    return [*gpu._numbers.values(), *([gpu._flag] if gpu._flag is not None else [])]
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
@@ -148,3 +59,59 @@ def test_training_takes_all_its_memory_in_the_first_steps(gpu: Gpu, backend: str
     assert graphs[-1] - graphs[-2] == (2 if backend == "compiled" else 0), "the two parts of a step"
     for name in params:
         np.testing.assert_allclose(*[trainer.get_params()[name] for trainer in trainers], rtol=1e-4, atol=1e-5)
+
+
+def test_training_goes_on_where_a_step_cannot_be_captured(gpu: Gpu) -> None:
+    api: Any = gpu._resource.allocate.__self__
+    x, y = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32), np.array([0, 1, 1])
+
+    def loss(ops: Any, w: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.linear(w, None, x), y)
+
+    def trained(options: Options) -> Any:
+        trainer, optimizer = opstage.scalar_trainer(loss, np.ones((2, 4)), options=options), opstage.optim.adam(lr=0.1)
+        state = trainer.init_optim(optimizer)
+        return [float(trainer.advance(optimizer, state, x, y).loss) for _ in range(4)], trainer.get_params()
+
+    compiled = conformance.CUDA.replace(backend="compiled")
+    losses, params = trained(compiled)
+    api.stream.create_graph_builder = refused
+    with pytest.warns(RuntimeWarning, match="could not be captured as a CUDA graph") as warned:
+        again = trained(compiled)
+    assert len(warned) == 1 and again[0] == losses
+    np.testing.assert_array_equal(again[1], params)
+    with pytest.raises(DeviceError, match="STREAM_CAPTURE"):
+        trained(compiled.replace(cuda_graphs="always"))
+    assert trained(compiled.replace(cuda_graphs="never"))[0] == losses
+
+
+def refused() -> Any:
+    raise CUDAError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the operation is not permitted when capturing")
+
+
+WIDE: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "a vocabulary": (lambda ops, x, w: ops.matmul(x, w), ((1, 3), (3, 5001))),
+    "turned": (lambda ops, x, w: ops.linear(w, None, x), ((2, 3, 4), (1025, 4))),
+    "with a bias": (lambda ops, x, w, b: ops.linear(w, b, x), ((65, 4), (66, 4), (66,))),
+    "stacked": (lambda ops, x, w: ops.bmm(x, w), ((3, 22, 2), (3, 2, 67))),
+    "a multiple of four": (lambda ops, x, w: ops.matmul(x, w), ((4, 2), (2, 5000))),
+    "narrow": (lambda ops, x, w: ops.matmul(x, w), ((500, 2), (2, 10))),
+    "a row of sums": (lambda ops, x, w: ops.matmul(x, w) + ops.sum(ops.matmul(x, w)), ((7, 2), (2, 1025))),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("name", WIDE)
+def test_rows_of_any_width_are_written_a_multiple_of_four_apart(
+    gpu: Gpu, name: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opstage.api, "shared_interpreter", make_interpreter)
+    program, shapes = WIDE[name]
+    arrays = [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)]
+    found = opstage.run(program, *arrays, options=conformance.CUDA.replace(backend=backend))
+    np.testing.assert_allclose(found, opstage.run(program, *arrays), rtol=1e-4, atol=1e-4)
+    assert gpu._gemm is not None
+    leading = gpu._gemm._library.leading
+    assert leading and all(each % 4 == 0 for each in leading) == (name != "narrow")
+    again = opstage.run(program, *arrays, options=conformance.CUDA.replace(backend=backend))
+    np.testing.assert_array_equal(found, again)

@@ -14,9 +14,10 @@ from opstage import DeviceError, Options
 from opstage.interpreters.eager_cuda.device import driver as driver_module
 from opstage.interpreters.eager_cuda.device import probe, scheduler
 from opstage.interpreters.eager_cuda.device.driver import Gpu
+from opstage.interpreters.eager_cuda.device.simulator import SMALL
 from tests.unit.test_cuda_driver import Builder, CUDAError, Status
 
-from .test_driver import RunningApi, RunningLibrary, kept
+from .running import RunningApi, RunningLibrary, kept
 
 PASSING = "CUDA_ERROR_INVALID_VALUE"
 ENDING = "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -80,8 +81,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingApi]:
     scheduler.install()
     api = FailingApi()
     gpu = Gpu(api.core, api.driver, lambda: api.library)
+    gpu.grid = SMALL
     monkeypatch.setattr(driver_module, "compile_kernel", api.compile)
-    monkeypatch.setattr(probe, "_found", lambda: gpu)
+    monkeypatch.setattr(probe, "_found", lambda number: gpu)
     yield api
 
 

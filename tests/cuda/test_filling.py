@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from opstage import Options, ScalarModuleDef, init
-from opstage.init import Declaration, Plan, build
+from opstage.init import Declaration, Plan
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import UsageError
 from opstage.ops.types import FLOAT32
 from opstage.training.recipes import RECIPES
-from tests.cuda.traffic import watch
 
 CUDA = Options(device="cuda", seed=7)
 DECLARED = {
@@ -70,48 +69,6 @@ def test_the_product_has_the_same_bits_whether_or_not_it_is_joined_with_the_sum(
             numerator, denominator = float(part).as_integer_ratio()
             product = (float(part) * u).as_integer_ratio()
             assert product[0] * denominator == numerator * u * product[1]
-
-
-def test_a_module_is_made_without_a_tensor_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    definition = ScalarModuleDef(DECLARED, loss)
-    expected = build(DECLARED, seed=CUDA.seed)
-    traffic = watch(monkeypatch)
-    flat = [scheme.initialiser for scheme in DECLARED.values()]
-    for module in (
-        definition.instantiate(CUDA),
-        definition.instantiate_with_plan(CUDA, Plan.of(DECLARED)),
-        definition.instantiate_with_init(CUDA, flat),
-    ):
-        traffic.clear()
-        module.forward()
-        assert [shape for shape, _ in traffic.uploads if shape] == [], traffic.uploads
-        assert all(param.host_stale for param in module.trainer.params.values())
-        params = module.params()
-        assert len(traffic.downloads) == 1 + len(DECLARED)
-        for name in "abd":
-            assert params[name].tobytes() == expected[name].tobytes()
-        np.testing.assert_array_max_ulp(params["c"], expected["c"], maxulp=4)
-
-
-def test_a_value_that_is_read_before_it_is_used_is_made_on_the_host_and_uploaded_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = ScalarModuleDef(DECLARED, loss).instantiate(CUDA)
-    traffic = watch(monkeypatch)
-    module.params()
-    assert traffic.downloads == []
-    module.forward()
-    module.forward()
-    assert len([shape for shape, _ in traffic.uploads if shape]) == len(DECLARED)
-
-
-def test_values_of_ones_own_are_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    traffic = watch(monkeypatch)
-    given = np.arange(6.0)
-    module = ScalarModuleDef({"a": Declaration((2, 3), init.flat(given))}, loss).instantiate(CUDA)
-    np.testing.assert_array_equal(module.params()["a"], given.reshape(2, 3))
-    module.forward()
-    assert ((2, 3), "float32") in traffic.uploads
 
 
 def test_a_dtype_without_a_form_on_the_device_is_refused() -> None:

@@ -12,6 +12,7 @@ from opstage.interpreters.eager_cuda.device.buckets import rounded
 from opstage.interpreters.eager_cuda.device.gemm import WORKSPACE
 from opstage.interpreters.eager_cuda.device.simulator import SMALL, Simulator
 from opstage.interpreters.eager_cuda.device.tally import Tally
+from opstage.interpreters.eager_cuda.kernels import linalg
 from opstage.training.memory import model_memory, step_memory
 from opstage.training.optim import Optimizer
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
@@ -73,6 +74,23 @@ def test_clipping_frozen_parameters_and_metrics_count(options: Options, device: 
     assert predicted.peak == steady_peak(device, made, ADAMW, arrays)
     assert (predicted.parameters, predicted.optimizer) == (4 * (20 + 30 + 12), 2 * 4 * (20 + 12))
     assert predicted.batch == 3 * 4 * 4 + 3 * 8 + 3 * 4, "x and y, and three scalars of the optimizer"
+
+
+@pytest.mark.parametrize("options", [EAGER, COMPILED], ids=lambda o: o.backend)
+def test_rows_that_a_product_writes_apart_are_counted(
+    options: Options, device: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linalg, "NARROW", 2)
+    monkeypatch.setattr(linalg, "SMALL", 4)
+    params = {"w": np.random.default_rng(0).standard_normal((5, 2))}
+    arrays = np.ones((4, 2), np.float32), np.array([0, 1, 1, 4])
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.linear(params["w"], None, x), y)
+
+    predicted = step_memory(loss, params, Spec("B 2"), Spec("B", "int64"), optimizer=ADAMW, options=options).at(B=4)
+    made = scalar_trainer(loss, params, options=options)
+    assert predicted.peak == steady_peak(device, made, ADAMW, arrays)
 
 
 @pytest.mark.parametrize("options", [EAGER, COMPILED], ids=lambda o: o.backend)

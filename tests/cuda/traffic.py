@@ -44,7 +44,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Traffic:
         return upload(device, array)
 
     def counted_download(device: Simulator, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
-        if buffer is not device._flag:
+        if buffer is not device.watch.flag:
             traffic.downloads.append((buffer.shape, buffer.dtype.name))
         return download(device, buffer)
 
@@ -83,4 +83,4 @@ def stopping_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     """Let interpreters that are made from now on use this device."""
-    monkeypatch.setattr("opstage.interpreters.eager_cuda.interpreter.find_device", lambda: device)
+    monkeypatch.setattr("opstage.interpreters.eager_cuda.interpreter.find_device", lambda number: device)

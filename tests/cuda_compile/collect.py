@@ -33,7 +33,7 @@ CUDA = Options(device="cuda", detect_anomaly=False)
 def collected() -> dict[tuple[Callable[..., None], Signature], set[str]]:
     """The ops that launched each kernel, in each of its types."""
     recorder = Recorder()
-    with mock.patch.object(probe, "_found", lambda: recorder):
+    with mock.patch.object(probe, "_found", lambda number=0: recorder):
         for sample in SAMPLES:
             _sample(sample)
         always = mock.patch.object(convolution, "by_product", lambda geometry: True)

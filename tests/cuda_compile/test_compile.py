@@ -82,7 +82,7 @@ def test_a_loop_in_steps_is_not_divided_and_one_that_only_reads_is_unrolled() ->
 
 def test_shared_memory_is_counted(folder: Path) -> None:
     operand = "float32*", "int32", "int32"
-    signature = *("int32",) * 3, "float32*", *operand, *operand, *operand
+    signature = *("int32",) * 3, *operand, *operand, *operand, *operand
     compiled = compile_kernel(product_kernel(False, True), signature, SM_90)
     assert compiled.resources.shared == 2 * 16 * 17 * 4
     assert b".nv.shared.opstage_product" in compiled.cubin
@@ -131,7 +131,7 @@ def test_the_op_that_launched_it_is_named(folder: Path, monkeypatch: pytest.Monk
             compile_kernel(kernel, signature_of(arguments), SM_90)
 
     monkeypatch.setattr(compiling, "to_ptx", failing)
-    monkeypatch.setattr(probe, "_found", Compiler)
+    monkeypatch.setattr(probe, "_found", lambda number: Compiler())
     with pytest.raises(UnsupportedError, match=r"^exp at .*: the kernel exp\(int32, float32\*, float32\*\) did not"):
         opstage.run(lambda ops, x: ops.exp(x), np.ones(3, np.float32), options=Options(device="cuda"))
 
@@ -163,6 +163,46 @@ def test_a_cubin_is_compiled_once_and_a_damaged_one_anew(folder: Path, monkeypat
     assert compile_kernel(twice, ("float32*", "int32*"), SM_90) != first
     assert compile_kernel(twice, POINTERS, (8, 0)) != first
     assert len(asked) == 4 and len(list(folder.iterdir())) == 3
+
+
+def test_a_cubin_is_compiled_anew_by_other_compilers(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By those that are loaded; what is installed as a wheel says nothing of them."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "of a wheel")
+    asked: list[Any] = []
+    to_ptx = compiling.to_ptx
+    monkeypatch.setattr(compiling, "to_ptx", lambda *given: asked.append(given) or to_ptx(*given))
+
+    def compiled() -> int:
+        compiling.compilers.cache_clear()
+        compile_kernel(twice, POINTERS, SM_90)
+        return len(asked)
+
+    assert [compiled(), compiled()] == [1, 1]
+    for package in ("numba", "numba_cuda", "llvmlite", "cuda.core", "cuda.bindings"):
+        before = len(asked)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{package}.__version__", "0.0.1")
+            assert [compiled(), compiled()] == [before + 1] * 2, package
+    files = tmp_path_factory.mktemp("libraries")
+    path_of = compiling.library_path
+    for library in ("nvvm", "libdevice", "nvJitLink"):
+        assert Path(str(path_of(library))).is_file(), "it is found where it was loaded from"
+        file = files / library
+        for content in (b"one", b"another"):
+            file.write_bytes(content)
+            before = len(asked)
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    compiling,
+                    "library_path",
+                    lambda n, library=library, file=file: file if n == library else path_of(n),
+                )
+                assert [compiled(), compiled()] == [before + 1] * 2, library
+    before = len(asked)
+    assert compiled() == before
+    compiling.compilers.cache_clear()
 
 
 def test_a_folder_that_cannot_be_written_to_only_costs_time(monkeypatch: pytest.MonkeyPatch) -> None:

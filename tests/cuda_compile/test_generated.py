@@ -43,8 +43,8 @@ SUMS: dict[str, Callable[..., Any]] = {
 def generated() -> list[tuple[Callable[..., None], Signature]]:
     recorder = Recorder()
     with (
-        mock.patch.object(probe, "_found", lambda: recorder),
-        mock.patch("opstage.interpreters.eager_cuda.interpreter.find_device", lambda: recorder),
+        mock.patch.object(probe, "_found", lambda number=0: recorder),
+        mock.patch("opstage.interpreters.eager_cuda.interpreter.find_device", lambda number=0: recorder),
         mock.patch("opstage.api.shared_interpreter", make_interpreter),  # none on the recorder stays for other tests
     ):
         for program in SUMS.values():

@@ -18,7 +18,7 @@ from .typed import Typed, for_one_thread
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch) -> Typed:
     device = Typed()
-    monkeypatch.setattr(probe, "_found", lambda: device)
+    monkeypatch.setattr(probe, "_found", lambda number: device)
     monkeypatch.setattr(opstage.api, "shared_interpreter", make_interpreter)
     return device
 

@@ -119,7 +119,7 @@ class Typed(Device):
         left = a.swapaxes(-1, -2) if more.get("x_turned") else a
         product = left @ (b.swapaxes(-1, -2) if more.get("y_turned") else b)
         bias = more.get("bias")
-        elements_of(out).reshape(product.shape)[...] = product if bias is None else product + elements_of(bias)
+        _matrices(out, count, more.get("out_layout"))[...] = product if bias is None else product + elements_of(bias)
 
     @override
     def part(self, memory: Memory, offset: int, nbytes: int) -> Any:

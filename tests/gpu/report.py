@@ -1,12 +1,10 @@
 """What a GPU does with Opstage's kernels, as a page: `python -m tests.gpu.report` writes it into benchmarks/results/.
 
-Versions; what a launch costs the host; the rate of products and of copies; what compute-sanitizer finds.
+Versions; what a launch costs the host; the rate of products and of copies.
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,11 +19,11 @@ from opstage.interpreters.eager_cuda.device import find_device
 from opstage.interpreters.eager_cuda.kernels.logic import fill_kernel
 from opstage.ops.types import FLOAT32, TensorType
 
-from .here import missing
+from .here import REHEARSAL, missing, stand_in
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
-REPEATS = 7
-SANITIZED = "linear or matmul or conv-2d or max_pool or reduce or softmax or gather or scatter"
+REPEATS = 7 if not REHEARSAL else 1
+CALLS = 2000 if not REHEARSAL else 2
 
 
 def seconds(work: Callable[[], Any], count: int) -> tuple[float, float]:
@@ -46,22 +44,22 @@ def seconds(work: Callable[[], Any], count: int) -> tuple[float, float]:
 def launches() -> list[str]:
     device: Any = find_device()
     lines = ["| what | host, µs | until done, µs |", "|---|---:|---:|"]
-    for count in (1, 1 << 20):
+    for count in (1, 1 << (6 if REHEARSAL else 20)):
         out = device.empty(TensorType((count,), FLOAT32))
 
         def fill(out: Any = out) -> None:
             device.each(fill_kernel, out.size, out, np.float32(1))
 
         fill()
-        host, whole = seconds(fill, 2000)
+        host, whole = seconds(fill, CALLS)
         lines.append(f"| fill {count:,} elements | {host * 1e6:.2f} | {whole * 1e6:.2f} |")
     a = device.upload(np.ones((16, 16), np.float32))
     c = device.empty(TensorType((16, 16), FLOAT32))
     device.precision = "fp32"
     device.product(c, a, a)
-    host, whole = seconds(lambda: device.product(c, a, a), 2000)
+    host, whole = seconds(lambda: device.product(c, a, a), CALLS)
     lines.append(f"| product 16 x 16 | {host * 1e6:.2f} | {whole * 1e6:.2f} |")
-    host, whole = seconds(lambda: device.empty(TensorType((1000,), FLOAT32)), 2000)
+    host, whole = seconds(lambda: device.empty(TensorType((1000,), FLOAT32)), CALLS)
     lines.append(f"| take memory and give it back | {host * 1e6:.2f} | {whole * 1e6:.2f} |")
     return lines
 
@@ -70,14 +68,14 @@ def products() -> list[str]:
     device: Any = find_device()
     lines = ["| n | fp32, TFLOP/s | tf32, TFLOP/s | bf16, TFLOP/s |", "|---:|---:|---:|---:|"]
     rng = np.random.default_rng(0)
-    for n in (256, 1024, 4096, 8192):
+    for n in (256, 1024, 4096, 8192) if not REHEARSAL else (16,):
         a = device.upload(rng.standard_normal((n, n)).astype(np.float32))
         c = device.empty(TensorType((n, n), FLOAT32))
         rates = []
         for precision in ("fp32", "tf32", "bf16"):
             device.precision = precision
             device.product(c, a, a)
-            _, whole = seconds(lambda a=a, c=c: device.product(c, a, a), max(3, 2048 // n))  # type: ignore[misc]
+            _, whole = seconds(lambda a=a, c=c: device.product(c, a, a), 3 if n >= 512 or REHEARSAL else 2048 // n)  # type: ignore[misc]
             rates.append(f"{2 * n**3 / whole / 1e12:.1f}")
         lines.append(f"| {n:,} | {' | '.join(rates)} |")
     return lines
@@ -86,35 +84,13 @@ def products() -> list[str]:
 def copies() -> list[str]:
     device = find_device()
     lines = ["| bytes | to the device, GB/s | back, GB/s |", "|---:|---:|---:|"]
-    for nbytes in (1 << 12, 1 << 20, 1 << 28):
+    for nbytes in (1 << 12, 1 << 20, 1 << (28 if not REHEARSAL else 23)):
         array = np.ones(nbytes // 4, np.float32)
         there = device.upload(array)
         count = 100 if nbytes <= 1 << 20 else 3
         _, up = seconds(lambda array=array: device.upload(array), count)  # type: ignore[misc]
         _, down = seconds(lambda there=there: device.download(there), count)  # type: ignore[misc]
         lines.append(f"| {nbytes:,} | {nbytes / up / 1e9:.2f} | {nbytes / down / 1e9:.2f} |")
-    return lines
-
-
-def sanitized() -> list[str]:
-    found = shutil.which("compute-sanitizer")
-    if found is None:
-        return ["compute-sanitizer was not found."]
-    lines = []
-    for tool in ("memcheck", "racecheck"):
-        tests = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "tests/gpu/test_parity.py",
-            "-k",
-            f"values and ({SANITIZED})",
-        ]
-        done = subprocess.run([found, "--tool", tool, "--error-exitcode", "9", *tests], capture_output=True, text=True)
-        last = (done.stdout.strip() or "nothing was printed").splitlines()[-1]
-        lines.append(f"- {tool}: {'no error' if done.returncode == 0 else 'ERRORS'} ({last.strip('= ')})")
     return lines
 
 
@@ -126,7 +102,6 @@ def page() -> str:
         "## Launches\n\n" + "\n".join(launches()) + "\n",
         "## Products of square matrices, float32 in memory\n\n" + "\n".join(products()) + "\n",
         "## Copies\n\n" + "\n".join(copies()) + "\n",
-        "## Sanitizers\n\n" + "\n".join(sanitized()) + "\n",
     ]
     return "\n".join(parts)
 
@@ -134,9 +109,11 @@ def page() -> str:
 if __name__ == "__main__":
     if missing():
         sys.exit(f"no report: {missing()}")
-    text = page()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{str(getattr(find_device(), 'name', 'gpu')).lower().replace(' ', '-')}.md"
-    path.write_text(text)
+    with stand_in():
+        text = page()
     print(text)
-    print(f"written to {path}")
+    if not REHEARSAL:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / f"{str(getattr(find_device(), 'name', 'gpu')).lower().replace(' ', '-')}.md"
+        path.write_text(text)
+        print(f"written to {path}")

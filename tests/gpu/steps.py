@@ -1,4 +1,5 @@
-"""Training steps on a GPU beside those of PyTorch and JAX: `python -m tests.gpu.steps` writes into benchmarks/results/.
+"""Training steps of a workload on a GPU beside those of PyTorch and JAX, written into benchmarks/results/:
+`python -m tests.gpu.steps fp32 mlp`.
 
 A peer that is not installed is left out, and named.
 """
@@ -21,16 +22,15 @@ def sides() -> list[str]:
     return [side for side in report.SIDES if side not in PACKAGES or find_spec(PACKAGES[side]) is not None]
 
 
-def main() -> None:
+def main(precision: str, workload: str) -> None:
     found = sides()
     for package in sorted({package for side, package in PACKAGES.items() if side not in found}):
         print(f"{package} is not installed, so no step is measured beside its own; install it in a version for CUDA")
-    for precision in ("fp32", "tf32"):
-        words = ["--device", "cuda", "--precision", precision, "--sides", ",".join(found), "--keep"]
-        against_peers.main(parser().parse_args(["against_peers", *words]))
+    words = ["--device", "cuda", "--precision", precision, "--workloads", workload, "--sides", ",".join(found)]
+    against_peers.main(parser().parse_args(["against_peers", *words, "--keep"]))
 
 
 if __name__ == "__main__":
     if missing():
         sys.exit(f"no steps: {missing()}")
-    main()
+    main(*sys.argv[1:])

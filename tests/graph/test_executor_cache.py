@@ -55,7 +55,9 @@ print("digest", hashlib.sha256(found.tobytes()).hexdigest())
 pytestmark = pytest.mark.slow
 
 
-def started(folder: Path, *arguments: str, program: str = PROGRAM) -> subprocess.Popen[str]:
+def started(
+    folder: Path, *arguments: str, program: str = PROGRAM, options: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "NUMBA_CACHE_DIR": str(folder),
@@ -63,7 +65,7 @@ def started(folder: Path, *arguments: str, program: str = PROGRAM) -> subprocess
         "OPENBLAS_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, *options, "-c", program, *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -99,6 +101,25 @@ def test_the_next_process_compiles_nothing(warm: tuple[Path, str]) -> None:
     assert (digest, log) == (expected, [])
 
 
+def test_the_process_that_helps_runs_nothing_of_the_current_folder(
+    warm: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a part of the kernels, and imports what this process would, Python's own modules first."""
+    (tmp_path / "current").mkdir()
+    ran = tmp_path / "ran"
+    for name in ("fractions", "json", "sitecustomize", "usercustomize", "llvmlite", "_strptime", "statistics"):
+        text = f"open({str(ran)!r}, 'a').write({name!r})\nraise SystemExit(1)\n"
+        (tmp_path / "current" / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "current")
+    kernels = tmp_path / "kernels"
+    # this process itself runs with -P, so only one that is started by it could look into the current folder
+    digest, log, _ = said(started(kernels, options=("-P",)))
+    assert digest == warm[1]
+    assert not ran.exists()
+    total = len(list(kernels.rglob("*.o")))
+    assert total // 3 < compiled(log) < total  # the other one took its part
+
+
 def test_processes_may_compile_into_one_folder_at_once(warm: tuple[Path, str], tmp_path: Path) -> None:
     processes = [started(tmp_path) for _ in range(3)]
     assert {said(process)[0] for process in processes} == {warm[1]}
@@ -128,10 +149,9 @@ def test_damaged_kernels_are_made_anew(warm: tuple[Path, str], tmp_path: Path, d
 
 
 @pytest.mark.parametrize("damage", [b"", bytes(5000), b"no pickle"], ids=["emptied", "zeros", "text"])
-@pytest.mark.parametrize("files", ["*.nbi", "*.nbc", "*.nb?"])
-def test_damaged_entries_of_the_compiler_itself_are_made_anew(tmp_path: Path, damage: bytes, files: str) -> None:
+def test_damaged_entries_of_the_compiler_itself_are_made_anew(tmp_path: Path, damage: bytes) -> None:
     expected = said(started(tmp_path, program=EAGER))[0]
-    entries = list(tmp_path.rglob(files))
+    entries = list(tmp_path.rglob("*.nbc"))
     assert entries
     for path in entries:
         path.write_bytes(damage)

@@ -84,7 +84,7 @@ def test_results_are_the_same_and_inputs_whole_until_it_is_finished(
     outputs, finish = executor.start(given, 3, floats)
     for x, y in zip(given, before, strict=True):
         np.testing.assert_array_equal(x, y)
-    finish()
+    finish(())
     for found, wanted in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert executor.plan is not None
@@ -101,7 +101,7 @@ def test_it_takes_no_memory_for_what_is_written_over() -> None:
         executor = Executor(graph, options_of(graph), floats)
         for step in range(4):
             outputs, finish = executor.start(values, step, floats)
-            finish()
+            finish(())
         planned = explain(graph, spare=floats).memory
         assert planned.results < 0.02 * explain(graph).memory.results
         assert planned.peak <= count.peak <= planned.peak + 40_000
@@ -116,7 +116,7 @@ def test_a_run_that_another_one_has_overtaken_is_not_finished() -> None:
     _, finish = executor.start(values, 0, floats)
     executor.run(values)
     with pytest.raises(UsageError, match="another run"):
-        finish()
+        finish(())
     for x, y in zip(values, before, strict=True):
         np.testing.assert_array_equal(x, y)
 

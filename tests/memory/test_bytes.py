@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.shape_check.memory import parse_bytes, show_bytes
+from opstage.ops.amounts import parse_bytes, show_bytes
 from opstage.ops.errors import UsageError
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from opstage.models import gpt, model
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten, paths
 from opstage.tensors import encode
+from opstage.training import optim
+from opstage.training.parameters import make_params
 from opstage.training.recipes import recipe, text_windows
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
@@ -260,3 +263,42 @@ def test_a_text_that_is_empty_or_too_short_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(UsageError, match="is empty"):
         text.read_text(path)
+
+
+TIED = gpt.Config(length=8, width=12, depth=2, heads=3, hidden=20, tie_weights=True)
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    untied, tied = parameters(), parameters(TIED)
+    assert "head" not in tied and set(untied) - set(tied) == {"head"}
+    x = texts()
+    both = {**tied, "head": {"weight": tied["bytes"]}}
+    np.testing.assert_array_equal(logits(tied, x, TIED), logits(both, x))
+    y = np.roll(x, -1, axis=1)
+    losses = [partial(gpt.loss, config=config) for config in (TIED, TINY)]
+    (one, gradient), (two, places) = (
+        opstage.value_and_grad(f, p, x, y, options=FLOAT64) for f, p in zip(losses, (tied, both))
+    )
+    assert one == two
+    np.testing.assert_allclose(gradient["bytes"], places["bytes"] + places["head"]["weight"], rtol=1e-9, atol=1e-12)
+
+
+def test_a_param_at_both_places_trains_as_tied_weights_do() -> None:
+    """The same model, tied by its layout and by one Param at two places of the other layout's tree."""
+    x = texts().astype(np.int64)
+    y = np.roll(x, -1, axis=1)
+    tied = make_params(parameters(TIED), options=FLOAT64)
+    other = make_params(parameters(TIED), options=FLOAT64)
+    other["head"] = {"weight": other["bytes"]}
+    optimizer = optim.adamw(1e-2)
+    trainers = [
+        scalar_trainer(partial(gpt.loss, config=config), params, options=FLOAT64, clip=optim.clip.by_global_norm(0.5))
+        for config, params in ((TIED, tied), (TINY, other))
+    ]
+    assert trainers[0].parameter_count == trainers[1].parameter_count
+    assert list(trainers[0].export().params) == list(trainers[1].export().params)
+    states = [trainer.init_optim(optimizer) for trainer in trainers]
+    for _ in range(3):
+        first, second = (trainer.advance(optimizer, state, x, y).loss for trainer, state in zip(trainers, states))
+        assert first == second
+    np.testing.assert_array_equal(trainers[0].get_params()["bytes"], trainers[1].get_params()["head"]["weight"])

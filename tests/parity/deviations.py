@@ -86,6 +86,24 @@ def _ellipsis() -> None:
     _fails(lambda ops, v: derived.einsum(ops, "...ij->...ji", v), x)
 
 
+def _overflowed_squares() -> None:
+    x = np.array([[1e200, -1e200, 3e200, 0.0]])
+    assert not functional.rms_norm(torch.from_numpy(x), (4,)).any()
+    assert torch.isnan(functional.layer_norm(torch.from_numpy(x), (4,))).all()
+    assert np.isnan(opstage.run(lambda ops, v: ops.rms_norm(v, None), x, options=FLOAT64)).all()
+    assert np.isnan(opstage.run(lambda ops, v: ops.layer_norm(v, None, None), x, options=FLOAT64)).all()
+
+
+def _infinite_weight() -> None:
+    x, weight = np.ones((1, 1, 3, 3)), np.ones((1, 1, 3, 3))
+    weight[0, 0, 0, 0] = np.inf
+    theirs = functional.conv_transpose2d(torch.from_numpy(x), torch.from_numpy(weight), padding=1).numpy()
+    ours = opstage.run(
+        lambda ops, k, v: ops.conv_transpose(k, None, v, stride=1, padding=1), weight, x, options=FLOAT64
+    )
+    assert theirs[0, 0, 0, 2] == 4 and np.isnan(ours[0, 0, 0, 2])
+
+
 def _muon() -> None:
     """With its cast PyTorch's step is that of bfloat16, three digits; without it the steps agree (test_optimizers)."""
     rng = np.random.default_rng(7)
@@ -145,6 +163,20 @@ DEVIATIONS = [
         "a ShapeError: each axis has a letter",
         "an equation then says the rank of each operand",
         _ellipsis,
+    ),
+    Deviation(
+        "rms_norm",
+        "a row whose squares overflow becomes zeros",
+        "nan, as in `layer_norm`, where PyTorch gives nan too",
+        "zeros would be a wrong answer that nobody sees",
+        _overflowed_squares,
+    ),
+    Deviation(
+        "conv_transpose",
+        "cells without a window meet no weight",
+        "they meet it times 0, which is nan where it is infinite; so does the gradient of `conv`",
+        "all interpreters then compute products of matrices, and agree",
+        _infinite_weight,
     ),
     Deviation(
         "muon_update",

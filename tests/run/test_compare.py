@@ -149,6 +149,8 @@ def test_sides_are_read_in_any_order() -> None:
     base = Options()
     assert side_options("float64:eager", base) == base.replace(dtype="float64")
     assert side_options("eager:seed=3:fast_kernels=false", base) == base.replace(seed=3, fast_kernels=False)
+    assert side_options("cuda:1:compiled", base) == base.replace(device="cuda:1", backend="compiled")
+    assert side_options("eager:cuda:float32", base) == base.replace(device="cuda")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from opstage.experiment.curves import Curves
 from opstage.experiment.directory import RunDirectory
-RunDirectory.create(Path(sys.argv[1]))
+held = RunDirectory.create(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """

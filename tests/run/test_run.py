@@ -297,7 +297,7 @@ def test_a_damaged_description_of_the_run_is_one_error(finished: Path, text: str
     (finished / "run.json").unlink()
     if text is not None:
         (finished / "run.json").write_text(text)
-    with pytest.raises(UsageError, match=r"run\.json: cannot be read as the description of a run"):
+    with pytest.raises(UsageError, match=r"run\.json: cannot be read"):
         started(configure_resumed(finished, environ={}), resume=True)
 
 

@@ -129,6 +129,22 @@ SAMPLES = [
         {"lo": -0.25, "hi": 0.75},
         exact=True,
     ),
+    Sample(
+        "clamp",
+        "at the bounds",
+        lambda rng: (np.array([-1.0, -0.5, 0.0, 0.5, 1.0]),),
+        lambda x, lo, hi: np.clip(x, lo, hi),
+        {"lo": -0.5, "hi": 0.5},
+        order=0,
+    ),
+    Sample(
+        "safe_log",
+        "at the bound",
+        lambda rng: (np.array([0.25, 0.5, 1.0]),),
+        lambda x, eps: np.log(np.maximum(x, eps)),
+        {"eps": 0.5},
+        order=0,
+    ),
     Sample("safe_log", "above", positive((2, 3)), lambda x, eps: np.log(x), {"eps": 1e-3}),
     Sample(
         "safe_log",

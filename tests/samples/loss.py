@@ -45,18 +45,25 @@ def _cross_entropy(
 
 
 def _cross_entropy_grad(
-    logits: Any, labels: Any, lse: Any, g: Any, reduction: str, ignore_index: int, label_smoothing: float
+    logits: Any,
+    labels: Any,
+    peak: Any,
+    total: Any,
+    g: Any,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
 ) -> Any:
     rows, wanted = _rows(logits, labels)
     counted = max(np.sum(wanted != ignore_index), 1) if reduction == "mean" else 1
     weights = np.broadcast_to(g, labels.shape).reshape(-1) / counted
     out = np.zeros_like(rows)
-    for i, (row, label, constant) in enumerate(zip(rows, wanted, lse.reshape(-1))):
+    for i, (row, label, top, sum_) in enumerate(zip(rows, wanted, peak.reshape(-1), total.reshape(-1))):
         if label == ignore_index:
             continue
         for c in range(len(row)):
             target = label_smoothing / len(row) + (1 - label_smoothing if c == label else 0.0)
-            out[i, c] = weights[i] * (np.exp(row[c] - constant) - target)
+            out[i, c] = weights[i] * (np.exp(row[c] - top) / sum_ - target)
     if logits.ndim <= 2:
         return out.reshape(logits.shape)
     return np.moveaxis(out.reshape(logits.shape[0], *logits.shape[2:], -1), -1, 1)
@@ -71,14 +78,15 @@ def _labelled(
 def _with_cotangent(
     shape: tuple[int, ...], labels: Any, *, scalar: bool = True
 ) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Logits, labels, a constant near the log-sum-exp of each position, and the cotangent of the loss."""
+    """Logits, labels, numbers near each position's peak and sum of exponentials, and the cotangent of the loss."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         wanted = np.array(labels)
         (logits,) = normal(shape)(rng)
         axis = 1 if len(shape) > 1 else 0
-        lse = np.log(np.sum(np.exp(logits), axis=axis, keepdims=True)) + 0.1
-        return (logits, wanted, lse, *normal(() if scalar else wanted.shape)(rng))
+        peak = logits.max(axis=axis, keepdims=True) + 0.1
+        total = np.sum(np.exp(logits - peak), axis=axis, keepdims=True) + 0.1
+        return (logits, wanted, peak, total, *normal(() if scalar else wanted.shape)(rng))
 
     return make
 
@@ -181,15 +189,22 @@ BAD_CALLS = [
     ),
     BadCall(
         "cross_entropy_grad",
-        "lse",
-        lambda: (_LOGITS, _LABELS, np.ones(4), np.ones(())),
-        r"lse is \(4,\) but must be \(4, 1\)",
+        "peak",
+        lambda: (_LOGITS, _LABELS, np.ones(4), np.ones((4, 1)), np.ones(())),
+        r"peak is \(4,\) but must be \(4, 1\)",
+        _static(),
+    ),
+    BadCall(
+        "cross_entropy_grad",
+        "total",
+        lambda: (_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 3)), np.ones(())),
+        r"total is \(4, 3\) but must be \(4, 1\)",
         _static(),
     ),
     BadCall(
         "cross_entropy_grad",
         "g",
-        lambda: (_LOGITS, _LABELS, np.ones((4, 1)), np.ones(())),
+        lambda: (_LOGITS, _LABELS, np.ones((4, 1)), np.ones((4, 1)), np.ones(())),
         r"g is \(\) but must be \(4,\)",
         _static("none"),
     ),

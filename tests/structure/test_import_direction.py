@@ -26,8 +26,10 @@ HOUSE = (
     "options",
     "config",
     "tensors",
+    "documents",
     "atomic",
     "ops",
+    "forks",
 )
 # Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.
 OPS = ("derived", "einsum", "bound", "catalogue", "rules", "protocol", "primitive")

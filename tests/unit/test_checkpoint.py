@@ -15,10 +15,12 @@ import pytest
 from opstage import Options, optim, scalar_trainer
 from opstage.ops.errors import UsageError
 from opstage.training import checkpoint
-from opstage.training.checkpoint import MANIFEST, Snapshot, load, restore, save, take_snapshot
+from opstage.training.checkpoint import MANIFEST, Snapshot, exists, load, restore, save, take_snapshot
+from opstage.training.finite import NotFiniteError
 from opstage.training.fit import EpochResult, Position
+from opstage.training.optimizer_state import OptimizerState
 from opstage.training.saved import OptimizerValues, TrainerValues
-from opstage.training.trainer import OptimizerState, ScalarTrainer
+from opstage.training.trainer import ScalarTrainer
 from tests.unit import resume_program as program
 from tests.unit.same import same_snapshot
 
@@ -103,7 +105,11 @@ def test_numbers_that_are_not_finite_and_odd_arrays_come_back(tmp_path: Path) ->
         "mask": np.array([True, False]),
     }
     given = Snapshot(TrainerValues(params), position=Position(loss_sum=float("nan")), config={"rate": 1e-3})
-    save(tmp_path, given)
+    with pytest.raises(NotFiniteError, match=r"parameter .* is nan at index \(0,\)"):
+        save(tmp_path, given)
+    assert not exists(tmp_path)
+    save(tmp_path, given, require_finite=False)
+    assert json.loads((tmp_path / MANIFEST).read_text(), parse_constant=pytest.fail)["position"]["loss_sum"] == "nan"
     found = load(tmp_path)
     same_snapshot(found, given)
     assert np.isnan(found.position.loss_sum)
@@ -131,7 +137,8 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_been(tmp_path: Path) -> No
 
 def test_a_save_replaces_the_checkpoint_and_leaves_nothing_else(saved: Path) -> None:
     (saved / "notes.txt").write_text("mine")
-    (saved / ("." + tensors_of(saved).name + ".tmp")).write_text("left by a process that was killed")
+    for name in (tensors_of(saved).name[:50], MANIFEST):
+        (saved / f".{name}.0123456789abcdef.tmp").write_text("left by a process that was killed")
     before = tensors_of(saved)
     save(saved, snapshot(4))
     assert tensors_of(saved) != before
@@ -195,11 +202,14 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: rewrite(f, lambda d: d["tensors"].update(file="../other.safetensors")),
         "it names no tensors file",
     ),
-    "no position": (lambda f: rewrite(f, lambda d: d.pop("position")), "not a checkpoint of Opstage: KeyError"),
+    "no position": (
+        lambda f: rewrite(f, lambda d: d.pop("position")),
+        "not a checkpoint of Opstage: there is no 'position'",
+    ),
     "odd position": (lambda f: rewrite(f, lambda d: d.update(position=[1])), "not a checkpoint of Opstage"),
     "missing slot": (
         lambda f: rewrite(f, lambda d: d["optimizer"]["slots"].update(second=3)),
-        "not a checkpoint of Opstage: KeyError('optimizer/2/second')",
+        "not a checkpoint of Opstage: optimizer: slots: second: names a tensor optimizer/2/second",
     ),
     "foreign tensors": (lambda f: forge_tensors(f, pickle.dumps(Trap())), "not a safetensors file"),
     "oversized header": (

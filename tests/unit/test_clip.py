@@ -32,8 +32,8 @@ def norm(gradients: list[Any]) -> Any:
 
 
 def factor(total: Any, max_norm: float) -> Any:
-    """PyTorch: clamp(max_norm/(norm + 1e-6), max=1), which keeps nan."""
-    return np.minimum(max_norm / (total + 1e-6), 1.0)
+    """PyTorch: clamp(max_norm/(norm + 1e-6), max=1), which keeps nan; here of an infinite norm too."""
+    return np.minimum(max_norm / (total + 1e-6), 1.0) if np.isfinite(total) else np.nan
 
 
 def same(actual: list[Any], expected: list[Any]) -> None:
@@ -71,10 +71,14 @@ def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
     same(clipped(clip.by_global_norm(2.0), GRADIENTS["small"]), GRADIENTS["small"])
 
 
-def test_an_infinite_gradient_stops_the_others_and_a_nan_spreads() -> None:
-    infinite = clipped(clip.by_global_norm(1.0), GRADIENTS["infinite"])
-    assert math.isnan(infinite[0][0]) and infinite[0][1] == 0 and infinite[1] == 0
-    assert all(np.all(np.isnan(g)) for g in clipped(clip.by_global_norm(1.0), GRADIENTS["nan"]))
+@pytest.mark.parametrize("options", [Options(), Options(backend="compiled")], ids=["eager", "compiled"])
+def test_a_norm_that_is_no_number_spreads(options: Options) -> None:
+    """Also that of numbers whose squares overflow: zeros would be a step lost without a word."""
+    overflowing = [np.array([1e30, 1.0]), np.array([2.0])]
+    for gradients in (GRADIENTS["infinite"], GRADIENTS["nan"], overflowing):
+        program = lambda ops, *g: clip.by_global_norm(1.0)(ops, g)  # noqa: E731
+        found = opstage.run(program, *[g.astype(np.float32) for g in gradients], options=options)
+        assert all(np.all(np.isnan(g)) for g in found)
 
 
 def test_no_gradients() -> None:

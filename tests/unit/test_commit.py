@@ -111,3 +111,20 @@ def test_other_threads_commit_without_it() -> None:
     thread.start()
     thread.join()
     assert done == ["committed"]
+
+
+def test_a_handler_is_put_back_though_that_of_another_signal_raises_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """signal.signal hears what has arrived before it does what it is asked for."""
+    put, left = signal.signal, [3]
+
+    def interrupted(number: int, handler: object) -> object:
+        if handler is before and left[0]:
+            left[0] -= 1
+            raise ZeroDivisionError
+        return put(number, handler)  # type: ignore[arg-type]
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), uninterrupted():
+        monkeypatch.setattr(signal, "signal", interrupted)
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -41,10 +41,25 @@ class Buffer:
         self.array = np.full(nbytes, 0xCB, np.uint8)
         self.handle = self.array.ctypes.data
 
+    def fill(self, value: int, *, stream: Any) -> None:
+        assert stream is self.api.stream
+        self.array.fill(value)
+
     def close(self, stream: Any) -> None:
         assert stream is self.api.stream
         self.api.used -= self.size
         self.api.said.append(f"close {self.size}")
+
+
+class Attributes:
+    """Of the pool."""
+
+    def __init__(self, api: Api):
+        self._api = api
+
+    @property
+    def used_mem_current(self) -> int:
+        return self._api.used
 
 
 class Part:
@@ -113,7 +128,7 @@ class Api:
             set_current=lambda: self.said.append("set_current"),
             create_stream=lambda: self.stream,
         )
-        self.resource = SimpleNamespace(handle="pool", allocate=self.allocate, attributes=SimpleNamespace())
+        self.resource = SimpleNamespace(handle="pool", allocate=self.allocate, attributes=Attributes(self))
         self.core = SimpleNamespace(
             Device=lambda ordinal: self.device,
             DeviceMemoryResourceOptions=lambda: "options",
@@ -160,7 +175,7 @@ class Api:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> Any:
         assert stream == self.stream.handle
-        ctypes.memmove(target, source, nbytes)
+        self.at_once_or_later(lambda: ctypes.memmove(target, source, nbytes))
         return (self.copy_status,)
 
     def gpu(self, library: Any = None) -> Gpu:
@@ -463,6 +478,94 @@ def test_a_capture_that_fails_leaves_the_stream_to_others(api: Api, monkeypatch:
     api.core.launch = launch
     script.run()
     assert api.said[-5:] == ["begin", "end", "complete", "closed", "graph"]
+
+
+REFUSED = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the operation is not permitted when capturing. More"
+
+
+def refusing(api: Api, where: str) -> None:
+    """Let the driver refuse captures: as they begin, at a launch in them, as they end, or as they are completed."""
+
+    def fail(*_: Any) -> Any:
+        raise CUDAError(REFUSED)
+
+    if where == "launch":
+        launch = api.core.launch
+        api.core.launch = lambda *given: launch(*given) if api.building is None else fail()
+    else:
+        make = api.stream.create_graph_builder
+
+        def made() -> Any:
+            builder = make()
+            end = builder.end_building
+            setattr(builder, where, fail if where != "end_building" else lambda: (end(), fail()))
+            return builder
+
+        api.stream.create_graph_builder = made
+
+
+@pytest.mark.parametrize("where", ["begin_building", "launch", "end_building", "complete"])
+def test_calls_that_cannot_be_captured_are_made_one_by_one_with_one_warning(
+    api: Api, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    api.total = 1 << 28
+    gpu = api.gpu()
+    first, second = filled(gpu, monkeypatch), filled(gpu, monkeypatch)
+    for script in (first, second):
+        script.run()
+    refusing(api, where)
+    with pytest.warns(RuntimeWarning, match=r"one by one.*CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.*'always'") as warned:
+        for _ in range(3):
+            first.run()
+            second.prepare()
+            second.run()
+    assert sum("graph" in str(each.message) for each in warned) == 1
+    assert len(api.launches) == 2 * 2 * 4 and "graph" not in api.said
+    assert api.said.count("closed") == 2, "it is tried once for each script"
+
+
+def test_captures_are_required_or_not_tried_as_the_options_say(
+    api: Api, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    api.total = 1 << 28
+    gpu = api.gpu()
+    never, always = (gpu.script(filled(gpu, monkeypatch).calls, graphs) for graphs in ("never", "always"))
+    for _ in range(3):
+        never.run()
+    assert "begin" not in api.said and len(api.launches) == 6
+    always.run()
+    refusing(api, "complete")
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="when a step was captured: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
+            always.run()
+    assert len(api.launches) == 8 and not any("graph" in str(each.message) for each in recwarn)
+
+
+def test_a_gpu_that_is_lost_in_a_capture_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.total = 1 << 28
+    script = filled(api.gpu(), monkeypatch)
+    script.run()
+    api.core.launch = _lost
+    with pytest.raises(DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        script.run()
+    assert caught.value.lost
+
+
+def _lost(*_: Any) -> None:
+    raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS: somewhere")
+
+
+def test_a_mistake_in_a_capture_is_told_as_it_is(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.total = 1 << 28
+    script = filled(api.gpu(), monkeypatch)
+    script.run()
+
+    def mistaken(*_: Any) -> None:
+        raise TypeError("a mistake of our own")
+
+    api.core.launch = mistaken
+    with pytest.raises(TypeError, match="of our own"):
+        script.run()
 
 
 def test_a_part_keeps_the_memory_that_it_is_of(api: Api) -> None:

@@ -45,6 +45,8 @@ class Library:
         self.workspaces: list[tuple[int, int]] = []
         self.streams: list[int] = []
         self.aligned: list[set[int]] = []
+        self.leading: list[int] = []
+        self.batches: list[int] = []
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
@@ -134,6 +136,10 @@ class Library:
         turned = [self.of(operation).get(way) for way in (CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB)]
         left, right = "rows" if turned[0] == CUBLAS_OP_T else "columns", "columns" if turned[1] else "rows"
         assert self.of(a)[left] == self.of(b)[right]
+        # an algorithm for a bias adds vectors as wide as the address allows that it was shown, four numbers if none was
+        biased = self.of(operation).get(CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BIAS
+        shown = self.of(operation).get(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0)
+        best._obj.algorithm.data[1] = min(alignment(shown), 16) if biased else 1
         best._obj.algorithm.data[0] = 1000 + self.of(operation)["compute"]
         found._obj.value = self.found
 
@@ -159,6 +165,10 @@ class Library:
         assert algorithm._obj.data[0] == 1000 + self.of(operation)["compute"]
         assert (ctypes.c_float.from_address(alpha).value, ctypes.c_float.from_address(beta).value) == (1, 0)
         assert c == d and c_layout is d_layout
+        self.leading.append(self.of(d_layout)["leading"])
+        self.batches.append(self.of(d_layout).get("count", 1))
+        assert self.batches[-1] <= 65535, "more matrices than the grid of a GPU has room for"
+        assert self.of(operation).get(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0) % algorithm._obj.data[1] == 0, "misaligned"
         self.workspaces.append((workspace, nbytes))
         self.streams.append(stream)
         told = self.of(operation)
@@ -167,7 +177,8 @@ class Library:
             left = left.swapaxes(1, 2)
         if told.get(CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T:
             right = right.swapaxes(1, 2)
-        result = left @ right
+        with np.errstate(all="ignore"):  # of what nobody has written
+            result = left @ right
         if told.get(CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BIAS:
             address = told[CUBLASLT_MATMUL_DESC_BIAS_POINTER]
             bias = (ctypes.c_float * result.shape[1]).from_address(address)
@@ -248,6 +259,58 @@ def test_a_bias_is_added_to_every_row() -> None:
         product.product(out.ctypes.data, x.ctypes.data, y.ctypes.data, Shape(1, 4, 3, 5), "fp32", address)
         np.testing.assert_allclose(out, x @ y + (0 if bias is None else bias), rtol=1e-5, atol=1e-6)
     assert library.calls.count("cublasLtMatmulDescCreate") == 2
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 8), (4, 0), (1, 2, 0, 4), (2, 1), (3,)])
+def test_a_bias_may_stand_at_any_number(order: tuple[int, ...]) -> None:
+    """Slices of one memory, which is aligned to 256 bytes; whichever comes first, none is read as if aligned."""
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((4, 5)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32)
+    memory = np.empty(128, np.float32)
+    start = -memory.ctypes.data // 4 % 64
+    memory[:] = rng.standard_normal(128)
+    library = Library()
+    product, out = gemm_of(library), np.zeros((4, 3), np.float32)
+    for first in (*order, *order):
+        bias = memory[start + first : start + first + 3]
+        product.product(out.ctypes.data, x.ctypes.data, y.ctypes.data, Shape(1, 4, 3, 5), "fp32", bias.ctypes.data)
+        np.testing.assert_allclose(out, x @ y + bias, rtol=1e-5, atol=1e-6)
+    kinds = {min(alignment(4 * first), 16) for first in order}
+    assert library.calls.count("cublasLtMatmulAlgoGetHeuristic") == len(kinds)
+
+
+@pytest.mark.parametrize("batch", [65_535, 65_536, 98_304, 131_071])
+@pytest.mark.parametrize("same", ["", "x", "y"])
+def test_more_matrices_than_one_call_takes_are_given_in_parts(batch: int, same: str) -> None:
+    rng = np.random.default_rng(batch)
+    x, y = (rng.standard_normal((1 if same == name else batch, 1, 1)).astype(np.float32) for name in "xy")
+    out = np.zeros((batch, 1, 1), np.float32)
+    layouts = {f"{same}_layout": Layout(1, 1, 1, 0)} if same else {}
+    library = Library()
+    shape = Shape(batch, 1, 1, 1, **layouts)  # type: ignore[arg-type]
+    gemm_of(library).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, shape, "fp32")
+    np.testing.assert_array_equal(out, x * y)
+    assert sum(library.batches) == batch and (len(library.batches) > 1) == (batch > 65_535)
+
+
+def test_parts_of_a_batch_are_as_aligned_as_their_addresses() -> None:
+    library, batch = Library(), 65_536
+    x, out = np.ones((batch, 1, 3), np.float32), np.zeros((batch, 1, 1), np.float32)
+    memory = np.ones(batch * 3 + 64, np.float32)
+    y = memory[-memory.ctypes.data // 4 % 64 :][: batch * 3]
+    gemm_of(library).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, Shape(batch, 1, 1, 3, aligned=16), "fp32")
+    assert all(told <= {4, 8, 16} for told in library.aligned)
+    np.testing.assert_array_equal(out, np.full_like(out, 3))
+
+
+def test_rows_of_the_result_may_lie_apart() -> None:
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_normal((2, 3, 5)).astype(np.float32), rng.standard_normal((2, 5, 6)).astype(np.float32)
+    out = np.full((2, 3, 8), np.nan, np.float32)
+    shape = Shape(2, 3, 6, 5, out_layout=Layout(3, 6, 8, 24))
+    gemm_of(Library()).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, shape, "fp32")
+    np.testing.assert_allclose(out[..., :6], x @ y, rtol=1e-5, atol=1e-6)
+    assert np.isnan(out[..., 6:]).all()
 
 
 def test_a_plan_is_made_once_for_a_shape_and_a_precision() -> None:

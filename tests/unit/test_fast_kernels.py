@@ -205,7 +205,13 @@ def cross_entropies() -> list[Case]:
                     rng: np.random.Generator, f: Any = operands, k: Any = kept, r: str = reduction
                 ) -> tuple[Any, ...]:
                     logits, labels = f(rng)
-                    return logits, labels, 3 + rng.random(k), rng.standard_normal(labels.shape if r == "none" else ())
+                    return (
+                        logits,
+                        labels,
+                        3 + rng.random(k),
+                        3 + rng.random(k),
+                        rng.standard_normal(labels.shape if r == "none" else ()),
+                    )
 
                 label = f"{shape} {reduction} {smoothing}"
                 cases.append(Case("cross_entropy", label, operands, static))
@@ -215,7 +221,14 @@ def cross_entropies() -> list[Case]:
     edges[0, 9], edges[1, 9], edges[2, 9], edges[3, 3] = np.nan, np.inf, -np.inf, np.nan
     labels = np.array([0, 1, 9, 3, 69])
     cases.append(Case("cross_entropy", "edges", lambda rng: (edges, labels), static))
-    cases.append(Case("cross_entropy_grad", "edges", lambda rng: (edges, labels, np.ones((5, 1)), np.ones(5)), static))
+    cases.append(
+        Case(
+            "cross_entropy_grad",
+            "edges",
+            lambda rng: (edges, labels, np.ones((5, 1)), np.ones((5, 1)), np.ones(5)),
+            static,
+        )
+    )
     return cases
 
 
@@ -490,7 +503,11 @@ def test_integers_can_be_scattered() -> None:
 def test_a_label_out_of_range_is_the_same_error(op: str) -> None:
     static = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}
     logits, labels = np.zeros((4, 3), np.float32), np.array([0, -100, 3, 1])
-    more = (np.zeros((4, 1), np.float32), np.array(1, np.float32)) if op.endswith("grad") else ()
+    more = (
+        (np.zeros((4, 1), np.float32), np.ones((4, 1), np.float32), np.array(1, np.float32))
+        if op.endswith("grad")
+        else ()
+    )
     messages = []
     for fast in (True, False):
         with pytest.raises(RangeError) as raised:

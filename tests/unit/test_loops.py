@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +196,6 @@ def test_programs_without_compiled_kernels_import_no_compiler() -> None:
 # Where ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fresh_folder() -> Iterator[None]:
-    folder.cache_folder.cache_clear()
-    yield
-    folder.cache_folder.cache_clear()
-
-
 def doubled(x: Array, out: Array) -> None:
     for i in range(x.size):
         out[i] = x[i] + x[i]
@@ -219,28 +211,13 @@ def use(function: Any) -> Any:
     return made._compiled[x.dtype].stats
 
 
-@pytest.mark.usefixtures("fresh_folder")
 def test_machine_code_is_kept_and_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert not use(doubled).cache_hits
     assert use(doubled).cache_hits
-    assert {path.parent.parent.parent for path in tmp_path.rglob("*.nbc")} == {tmp_path}
+    assert {path.parent.parent for path in tmp_path.rglob("*.nbc")} == {tmp_path}
 
 
-@pytest.mark.usefixtures("fresh_folder")
-def test_another_source_has_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    sources = tmp_path / "sources"
-    sources.mkdir()
-    (sources / "formula.py").write_text("x + 1")
-    monkeypatch.setattr(folder, "_COMPILED", (sources,))
-    before = folder.cache_folder()
-    (sources / "formula.py").write_text("x + 2")
-    folder.cache_folder.cache_clear()
-    assert folder.cache_folder() != before
-
-
-@pytest.mark.usefixtures("fresh_folder")
 def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -254,7 +231,6 @@ def test_a_package_that_cannot_be_written_to_keeps_code_in_the_users_cache(
     assert chosen is not None and chosen.parent == tmp_path / "cache"
 
 
-@pytest.mark.usefixtures("fresh_folder")
 def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -267,7 +243,6 @@ def test_without_a_folder_code_stays_in_memory_and_a_warning_says_so(
     assert Elementwise(activation.relu_grad, operands=2)(x, x).tolist() == [0.0, 2.0]
 
 
-@pytest.mark.usefixtures("fresh_folder")
 def test_a_full_disk_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from numba.core.caching import FunctionCache
 

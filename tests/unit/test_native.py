@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from opstage.interpreters.native import (
     compile_kernel,
     compiler,
     find_blas,
-    folder,
     kept,
     multiply,
     one_thread,
@@ -104,12 +102,10 @@ EXPECTED = [4 * i + 3 for i in range(7)]
 
 
 @pytest.fixture
-def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    folder.cache_folder.cache_clear()
     monkeypatch.setattr(compiler, "_kernels", {})
-    yield tmp_path
-    folder.cache_folder.cache_clear()
+    return tmp_path
 
 
 def test_steps_run_in_order_and_every_task_once() -> None:
@@ -172,3 +168,41 @@ def test_another_process_runs_what_was_kept(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert ["compiling kernel" in run.stderr for run in said] == [True, False]
+
+
+GROWTH = """
+import ctypes, gc, sys
+import numpy, opstage
+from opstage.interpreters.graph.cpu.texts import Text
+
+def resident():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def compile_one(i):
+    body = f'''def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 3)
+    for i in range(lo, hi):
+        x = load_a(w[0], i)
+        y = exp(x * c) + float32({i}) * tanh(x)
+        store_b(w[1], i, gelu_tanh_float32(y) * x + silu_float32(y))
+'''
+    accesses = (("load_a", "load", "float32", "read"), ("store_b", "store", "float32", "written 0"))
+    Text(f"k{i}", f"c = float32({i}.5)", body, accesses).compiled()
+
+for i in range(20):
+    compile_one(i)
+before = resident()
+for i in range(20, 60):
+    compile_one(i)
+print((resident() - before) / 40)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_little_stays_of_a_kernel_that_was_compiled(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", GROWTH], env=environment, check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 120_000  # bytes; it is about a third, and was 850,000

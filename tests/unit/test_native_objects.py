@@ -15,6 +15,7 @@ import pytest
 
 import opstage
 from opstage.interpreters.native import Kernel, Schedule, Step, compile_kernel, compiler, objects, processor
+from opstage.interpreters.native.codegen import object_code
 
 pytestmark = pytest.mark.skipif(
     processor.processor()[:2] != ("linux", "x86_64"), reason="elsewhere object code is loaded by LLVM"
@@ -36,7 +37,7 @@ def powers() -> Any:
 
 @pytest.fixture(scope="module")
 def code() -> bytes:
-    return compiler._compile(powers(), "powers")
+    return object_code(powers(), "powers")
 
 
 def run(address: int) -> Any:

@@ -19,10 +19,12 @@ DEFAULTS = {
     "requires_grad_by_default": True,
     "fast_kernels": True,
     "matmul_precision": "fp32",
+    "cuda_graphs": "auto",
     "strict_cuda": True,
     "validate": True,
     "detect_anomaly": False,
     "deterministic": True,
+    "program_memory": "128MiB",
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
 
@@ -58,10 +60,18 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("device", 0, "option device: 0 is not one of 'cpu', 'cuda'"),
         ("dtype", "flaot32", "'float32', 'float64', 'exact' (did you mean 'float32'?)"),
         ("matmul_precision", "tf23", "'tf23' is not one of 'fp32', 'tf32', 'bf16' (did you mean 'tf32'?)"),
+        ("cuda_graphs", "allways", "'allways' is not one of 'auto', 'always', 'never' (did you mean 'always'?)"),
         ("seed", -1, "option seed: -1 is not a seed; expected an integer with 0 <= seed < 2^64"),
         ("seed", 2**64, "is not a seed"),
         ("seed", True, "option seed: True is not a seed"),
         ("seed", 1.0, "option seed: 1.0 is not a seed"),
+        ("program_memory", "much", "option program_memory: an amount of memory is a number and a unit, not 'much'"),
+        ("program_memory", "0MiB", "option program_memory: an amount of memory must be at least 1 byte"),
+        (
+            "program_memory",
+            1 << 27,
+            "option program_memory: 134217728 is not an amount of memory; expected text",
+        ),
         *[(name, 1, f"option {name}: 1 is not a boolean; expected true or false") for name in BOOLEANS],
     ],
 )
@@ -69,6 +79,40 @@ def test_a_refused_value_is_a_usage_error(name: str, value: object, message: str
     with pytest.raises(UsageError) as error:
         Options(**{name: value})  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "number"),
+    [("cpu", "cpu", 0), ("cuda", "cuda", 0), ("cuda:0", "cuda", 0), ("cuda:12", "cuda", 12)],
+)
+def test_a_device_is_named_by_its_kind_and_number(device: str, kind: str, number: int, tmp_path: Path) -> None:
+    for options in (
+        Options(device=device),
+        Options.from_env({"OPSTAGE_DEVICE": device}),
+        Options.from_toml(write(tmp_path, f'[options]\ndevice = "{device}"')),
+    ):
+        assert (options.device_kind, options.device_number, options.use_gpu) == (kind, number, kind == "cuda")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "",
+        "cuda:",
+        "cuda:-1",
+        "cuda:01",
+        "cuda:1 ",
+        "cuda:x",
+        "cuda:1:2",
+        "cuda:" + "9" * 5000,
+        "cpu:0",
+        "CUDA",
+        "cuda:\u0661",
+    ],
+)
+def test_what_names_no_device_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match=r"is not one of 'cpu', 'cuda'.*; one GPU of several is named by its number"):
+        Options(device=device)
 
 
 def test_replace_changes_a_copy() -> None:
@@ -148,9 +192,11 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_FAST_KERNELS": "0",
         "OPSTAGE_MATMUL_PRECISION": "bf16",
         "OPSTAGE_STRICT_CUDA": "False",
+        "OPSTAGE_CUDA_GRAPHS": "never",
         "OPSTAGE_VALIDATE": "0",
         "OPSTAGE_DETECT_ANOMALY": "1",
         "OPSTAGE_DETERMINISTIC": "TRUE",
+        "OPSTAGE_PROGRAM_MEMORY": "2GiB",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
         "backend": "compiled",
@@ -160,10 +206,12 @@ def test_from_env_reads_every_field() -> None:
         "requires_grad_by_default": False,
         "fast_kernels": False,
         "matmul_precision": "bf16",
+        "cuda_graphs": "never",
         "strict_cuda": False,
         "validate": False,
         "detect_anomaly": True,
         "deterministic": True,
+        "program_memory": "2GiB",
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 from typing import Any
 
 import numpy as np
@@ -172,25 +171,6 @@ def test_an_update_that_fails_leaves_every_parameter_and_moment_as_it_was(
     assert [p.version for p in params] == [0, 0]
     session.sgd_step_all(0.1)
     np.testing.assert_allclose(params[1].value, OTHER - 0.1 * OTHER**3)
-
-
-def test_an_interrupt_waits_until_all_are_changed(new_session: NewSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = new_session(dtype="float64")
-    params = [session.param(START), session.param(OTHER)]
-    session.backward(quartic(session, *params))
-    commit = Param.commit
-
-    def interrupted(self: Param, *rest: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        commit(self, *rest)
-
-    monkeypatch.setattr(Param, "commit", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        session.adam_step_all(0.1)
-    monkeypatch.undo()
-    assert [p.version for p in params] == [1, 1]
-    session.adam_step_all(0.1)  # the second step of both
-    assert [p.version for p in params] == [2, 2]
 
 
 def test_an_anomaly_in_the_backward_pass_or_update_changes_no_parameter(new_session: NewSession) -> None:

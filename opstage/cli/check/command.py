@@ -13,7 +13,7 @@ import click
 
 from ...interpreters.shape_check.formats import FORMATS, Outcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
-from ...interpreters.shape_check.memory import parse_bytes
+from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
 from ...options import Options
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags

@@ -7,7 +7,8 @@ from typing import Any
 
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import Section
-from ...interpreters.shape_check.memory import Memory, parse_bytes, show_bytes
+from ...interpreters.shape_check.memory import Memory
+from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.errors import ShapeError, UsageError
 from ...options import Options
 from ...training.program_check import Checked

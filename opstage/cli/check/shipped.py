@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...api import argument_paths, check
 from ...config import Layer
+from ...data.numpy_file import ArrayHeader
 from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
@@ -18,7 +19,7 @@ from ...models import model as shipped_model
 from ...ops.errors import UsageError
 from ...ops.spec import Spec, as_specs
 from ...ops.trees import flatten
-from ...training.batch_header import ArrayHeader, check_arrays
+from ...training.batch_header import check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.recipes import recipe
 from ...training.validate import report_on, training_layout

@@ -19,12 +19,13 @@ from ...options import Options
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import kernel_table
-from .memory import keep_freed_memory
+from .loops.workspace import give_back_workspace
+from .memory import give_back_freed_memory, keep_freed_memory
 
 Array: TypeAlias = npt.NDArray[Any]
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
-_INFERRED_LIMIT = 1 << 16
+_INFERRED_LIMIT = 1 << 13  # some 6 MB
 
 
 class HostArrays(BaseInterpreter[Array]):
@@ -85,6 +86,11 @@ class NumpyOps(HostArrays):
         # log 0 is -inf and sqrt -1 is nan, without a warning; fast kernels divide products among their own threads
         with np.errstate(all="ignore"), one_thread if self._fast else nullcontext():
             return super().execute_each(program, refs, step)
+
+    @override
+    def trim(self) -> None:
+        give_back_workspace()
+        give_back_freed_memory()
 
     # The seam -------------------------------------------------------------------------------------------------------
 

@@ -78,5 +78,7 @@ class DeviceBuffer:
 
     def free(self) -> None:
         """Give the memory back now, for all who share it; a second time does nothing."""
-        self.memory.device.flush()  # which may read it
-        self.memory.free()
+        device = self.memory.device
+        with device.lock:
+            device.flush()  # which may read it
+            self.memory.free()

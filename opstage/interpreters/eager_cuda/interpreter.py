@@ -12,17 +12,18 @@ from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UnsupportedError
 from ...ops.primitive import Primitive, Static
-from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name
+from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
 from ..eager_cpu.interpreter import as_array
 from ..interpreter import BaseInterpreter
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .buffer import DeviceBuffer
 from .device import Device, find_device
+from .device.watch import Watch
 from .kernels import KERNELS
 from .kernels.filling import FILLS
 
-_KNOWN_LIMIT = 1 << 16
+_KNOWN_LIMIT = 1 << 13
 
 
 class OnDevice(BaseInterpreter[DeviceBuffer]):
@@ -31,30 +32,35 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     Raises UsageError where there is no device.
     """
 
-    __slots__ = ("device",)
+    __slots__ = ("device", "_watch")
 
     def __init__(self, options: Options, device: Device | None = None):
         super().__init__(as_dtype(options.dtype), options.seed)
-        self.device = device if device is not None else find_device()
+        self.device = device if device is not None else find_device(options.device_number)
+        self._watch = Watch()
 
     @override
     def put(self, value: Any, /) -> DeviceBuffer:
         if type(value) is DeviceBuffer:
-            return value
+            return self._require_here(value)
         return self.device.upload(to_wire(as_array(value, self.dtype)))
 
     @override
     def get(self, ref: DeviceBuffer, /) -> Any:
-        self.device.raise_flagged()
-        return self.device.download(ref)
+        device = self._require_here(ref).memory.device
+        with device.lock:
+            device.watch = self._watch
+            device.raise_flagged()
+            return device.download(ref)
 
     @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> DeviceBuffer:
         kernel = FILLS.get(type(initialiser)) if dtype == FLOAT32 else None
         if kernel is None:
             return super().fill(initialiser, shape, dtype)
-        self.device.op, self.device.region = "fill", self.cursor.region.name
-        return kernel(self.device, initialiser, shape)
+        with self.device.lock:
+            self.device.op, self.device.region, self.device.watch = "fill", self.cursor.region.name, self._watch
+            return kernel(self.device, initialiser, shape)
 
     @override
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
@@ -66,7 +72,9 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
 
     @override
     def raise_pending(self) -> None:
-        self.device.raise_flagged()
+        with self.device.lock:
+            self.device.watch = self._watch
+            self.device.raise_flagged()
 
     @override
     def execute_each(
@@ -83,13 +91,27 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     @override
     def adopt(self, ref: Any, /) -> DeviceBuffer:
         if type(ref) is DeviceBuffer:
-            return ref
+            return self._require_here(ref)
         raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> DeviceBuffer:
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
         return self.device.upload(to_wire(np.asarray(array)))
+
+    def _require_here(self, ref: DeviceBuffer) -> DeviceBuffer:
+        """Raises ProgramError for a tensor of another device: its address means something else here."""
+        if ref.memory.device is not self.device:
+            raise elsewhere(ref, self.device)
+        return ref
+
+
+def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
+    """The error for a tensor of another device than the one that is to compute with it."""
+    return ProgramError(
+        f"a tensor of shape {show_shape(ref.shape)} is on {ref.memory.device}, but this interpreter computes on "
+        f"{device}; bring it to the host, as an array, and put it where it is used"
+    )
 
 
 @final
@@ -121,12 +143,17 @@ class CudaOps(OnDevice):
                 raise self.unsupported(primitive)
             return self.decompose(primitive, refs, static)
         device = self.device
-        device.op, device.region, device.precision = primitive.name, self.cursor.region.name, self._precision
-        try:
-            results: tuple[DeviceBuffer, ...] = kernel(device, types, *refs, **static)
-        except LocatedError as error:  # what no kernel can do
-            error.place(primitive.name, device.region)
-            raise
+        for ref in refs:
+            if ref.memory.device is not device:
+                raise elsewhere(ref, device)
+        with device.lock:  # what is set here is this op's until its kernels are launched
+            device.op, device.region, device.precision = primitive.name, self.cursor.region.name, self._precision
+            device.watch = self._watch
+            try:
+                results: tuple[DeviceBuffer, ...] = kernel(device, types, *refs, **static)
+            except LocatedError as error:  # what no kernel can do
+                error.place(primitive.name, device.region)
+                raise
         return results
 
     @override

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +17,10 @@ from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import OpstageError
 from ...ops.primitive import Primitive
 from ...ops.types import EXACT, TensorType
+from ...ops.untrusted import brief
 from .graph import Graph
+
+_MOST_SHOWN = 20  # violations of one rule
 
 
 class GraphError(OpstageError):
@@ -45,10 +50,15 @@ def _typed(body: Body) -> Iterator[Violation]:
     for where, slots in _mentions(body):
         for slot in slots:
             if type(slot) is not int or not 0 <= slot < len(body.types):
-                yield where, f"%{slot} has no type: there are {len(body.types)} slots"
+                yield where, f"%{_number(slot)} has no type: there are {len(body.types)} slots"
     for slot, type_ in enumerate(body.types):
         if not isinstance(type_, TensorType):
             yield None, f"%{slot} has the type {type_!r}, which is no TensorType"
+
+
+def _number(slot: object) -> str:
+    """A slot's number as far as it is one."""
+    return slot if isinstance(slot, str) else brief(slot)
 
 
 def _mentions(body: Body) -> Iterator[tuple[int | None, tuple[int, ...]]]:
@@ -95,7 +105,7 @@ def _static_canonical(body: Body) -> Iterator[Violation]:
     for position, equation in enumerate(body.equations):
         for name, value in equation.static.items():
             for wrong in _not_canonical(value):
-                yield position, f"{name} holds {wrong!r}, a {type(wrong).__name__}"
+                yield position, f"{name} holds {brief(wrong)}, a {type(wrong).__name__}"
 
 
 _CANONICAL = (bool, int, float, str, Fraction, DimExpr, Body)
@@ -114,6 +124,7 @@ def _types_follow(body: Body) -> Iterator[Violation]:
         operands = tuple([body.types[slot] for slot in equation.inputs])
         stated = tuple([body.types[slot] for slot in equation.outputs])
         try:
+            _require_signature(equation, operands)
             # in words already: a static parameter that is no shape may go through a rule, and is seen when shown
             inferred = [str(t) for t in equation.primitive.infer(operands, equation.static, equation.region.name)]
         except OpstageError as error:
@@ -126,6 +137,22 @@ def _types_follow(body: Body) -> Iterator[Violation]:
             for slot, found, expected in zip(equation.outputs, stated, inferred):
                 if str(found) != expected:
                     yield position, f"%{slot} is {found}, but the shape rule says {expected}"
+
+
+def _require_signature(equation: Equation, operands: tuple[TensorType, ...]) -> None:
+    """Raises TypeError for static parameters that a composite does not have, or that are of another kind; a shape rule
+    may take whatever it does not need."""
+    decomposition = equation.primitive.decomposition
+    if decomposition is not None:
+        signature = inspect.signature(decomposition)
+        signature.bind(None, *operands, **equation.static)
+        for name, value in equation.static.items():
+            kind = signature.parameters[name].annotation if name in signature.parameters else ""
+            if not isinstance(value, _KINDS.get(kind, object)):
+                raise TypeError(f"{name} is {brief(value)}, and a {kind} is expected")
+
+
+_KINDS: dict[str, Any] = {"bool": bool, "str": str, "float": (int, float, Fraction, DimExpr, DimFloat)}
 
 
 def _constants_fit(body: Body) -> Iterator[Violation]:
@@ -152,7 +179,7 @@ def _placed(body: Body) -> Iterator[Violation]:
         if not isinstance(equation.region, Region):
             yield position, f"its region is a {type(equation.region).__name__}"
         if type(equation.ordinal) is not int or equation.ordinal < 0:
-            yield position, f"its ordinal is {equation.ordinal!r}, which counts nothing"
+            yield position, f"its ordinal is {brief(equation.ordinal)}, which counts nothing"
         elif equation.ordinal not in body.lines:
             yield position, f"its ordinal {equation.ordinal} is that of no op of the program"
 
@@ -205,20 +232,20 @@ RULES: tuple[Rule, ...] = (
 
 
 def violations(body: Body, path: str = "") -> list[str]:
-    """What breaks the rules in a body and in the closed bodies within it, a line each."""
+    """What breaks the rules in a body and in the closed bodies within it, a line each; of very many the first ones."""
     found: list[str] = []
     broken: set[str] = set()
     for rule in RULES:
         if not broken.isdisjoint(rule.needs):
             continue
-        for where, what in rule.violations(body):
+        for where, what in islice(rule.violations(body), _MOST_SHOWN):
             broken.add(rule.name)
             place = path + ("" if where is None else f"equation {where}")
             shown = "" if where is None else f"\n      {_show(body, body.equations[where])}"
             found.append(f"{rule.name}: {place}{': ' if place else ''}{what}{shown}")
     for position, equation in enumerate(body.equations):
         for name, value in equation.static.items():
-            for inner in _bodies(value):
+            for inner in _bodies(value) if len(found) < _MOST_SHOWN else ():
                 found += violations(inner, f"{path}equation {position}, {name}, ")
     return found
 
@@ -251,10 +278,10 @@ def _show(body: Body, equation: Equation) -> str:
 
     def typed(slot: int) -> str:
         known = type(slot) is int and 0 <= slot < len(body.types)
-        return f"%{slot}: {body.types[slot]}" if known else f"%{slot}"
+        return f"%{slot}: {body.types[slot]}" if known else f"%{_number(slot)}"
 
-    words = [f"%{slot}" for slot in equation.inputs]
-    words += [f"{name}={value!r}" for name, value in equation.static.items()]
+    words = [f"%{_number(slot)}" for slot in equation.inputs[:_MOST_SHOWN]]
+    words += [f"{name}={brief(value)}" for name, value in equation.static.items()]
     line = body.lines.get(equation.ordinal) if isinstance(equation.ordinal, int) else None
-    results = ", ".join(map(typed, equation.outputs))
+    results = ", ".join(map(typed, equation.outputs[:_MOST_SHOWN]))
     return f"{results} = {equation.primitive!r}({', '.join(words)})" + (f"  # {line}" if line is not None else "")

@@ -12,6 +12,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import as_dtype
 from ...options import Options
 from ..eager_cpu.interpreter import Array, HostArrays, NumpyOps
+from .cpu.scratch import Scratch
 from .executor import Executor
 from .graph import Graph
 from .programs import Programs
@@ -21,21 +22,27 @@ from .programs import Programs
 class CompiledOps(HostArrays):
     """Refs are host arrays. See `Programs` for what is compiled when."""
 
-    __slots__ = ("options", "programs", "_eager")
+    __slots__ = ("options", "programs", "_eager", "_scratch")
 
     def __init__(self, options: Options):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.options = options
         self._eager = NumpyOps(options)
-        self.programs: Programs[Executor] = Programs(self, self.compile)
+        self._scratch = Scratch()
+        self.programs: Programs[Executor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
-        return Executor(graph, self.options, spare)
+        return Executor(graph, self.options, spare, self._scratch)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return self._eager.has_kernel(primitive)
+
+    @override
+    def trim(self) -> None:
+        self._scratch.trim()
+        self._eager.trim()
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:

@@ -16,6 +16,7 @@ from ...ops.types import DType, TensorType
 from ...options import Options
 from ..imperative import Imperative, Moment, own_array
 from ..interpreter import BaseInterpreter
+from .bounds import Bound
 from .graph import Graph
 from .passes.keys import body_key
 from .programs import Compiled
@@ -23,8 +24,6 @@ from .recorder import Recorder, Variable
 from .replay import replay
 
 _log = logging.getLogger(__name__)
-
-_EXECUTORS_KEPT = 64
 
 
 @final
@@ -39,6 +38,7 @@ class Deferred(Imperative[Variable]):
         "options",
         "_at",
         "_at_step",
+        "_bound",
         "_compile",
         "_executors",
         "_held",
@@ -55,6 +55,7 @@ class Deferred(Imperative[Variable]):
         self.options = options
         self._store = store
         self._compile = compile
+        self._bound = Bound(options.program_memory)
         self._executors: OrderedDict[Hashable, Compiled[Any]] = OrderedDict()
         self.begin(0)
 
@@ -72,6 +73,10 @@ class Deferred(Imperative[Variable]):
         self._live: dict[int, Callable[[], Any]] = {}  # inputs that change
         self._known: dict[int, Any] = {}  # what was computed, by slot, when the live inputs were as in _at
         self._at: Moment = {}
+
+    @override
+    def trim(self) -> None:
+        self._store.trim()
 
     # The seam -------------------------------------------------------------------------------------------------------
 
@@ -167,10 +172,10 @@ class Deferred(Imperative[Variable]):
         key = body_key(body)
         executor = self._executors.get(key)
         if executor is None:
+            self._bound.compiling(hash(key))
             _log.debug("compiling for %s", ", ".join(map(str, body.input_types)))
             executor = self._executors[key] = self._compile(self._graph(body))
-            while len(self._executors) > _EXECUTORS_KEPT:
-                self._executors.popitem(last=False)
+            self._bound.keep(self._executors, lambda kept: kept.nbytes, lambda key, _: [hash(key)])
         self._executors.move_to_end(key)
         return executor
 

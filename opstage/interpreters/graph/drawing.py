@@ -137,11 +137,11 @@ class _Drawing:
         self.boxes.append(Box(names if len(names) < 30 else f"{len(self.inputs)} inputs", types[:2], "io", 0, 0))
 
     def _add_loss(self) -> None:
-        slot, name = self.graph.body.outputs[0], self.graph.output_names[0]
         bottom = 1 + max((box.row for box in self.boxes), default=0)
-        if slot in self.maker:
-            self.shown_outputs.append((len(self.boxes), slot))
-            self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
+        for slot, name in list(zip(self.graph.body.outputs, self.graph.output_names))[:1]:
+            if slot in self.maker:
+                self.shown_outputs.append((len(self.boxes), slot))
+                self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
 
     def _edges(self) -> dict[tuple[int, int], TensorType]:
         """For every two boxes the largest tensor that goes from one to the other."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
+from operator import setitem
 from typing import Any, final
 
 import numpy as np
@@ -12,18 +13,16 @@ import numpy as np
 from ...ops.errors import LocatedError, UsageError
 from ...ops.types import EXACT
 from ...options import Options
+from ..at_once import Action, at_once
+from ..base_program import Finish
 from ..eager_cpu.interpreter import Array, NumpyOps
-from ..eager_cpu.memory import give_back_freed_memory
+from .bounds import kept_bytes
 from .cpu.link import Linked, packed
 from .cpu.optimise import optimise
 from .cpu.plan import Plan
+from .cpu.scratch import Kind, Scratch
 from .graph import Graph
 from .replay import replay
-
-Finish = Callable[[], None]
-
-_MUCH = 1 << 20
-"""Bytes of an arena."""
 
 
 @final
@@ -34,30 +33,37 @@ class Executor:
     a graph of fractions, which have no machine form: it is replayed op by op. While `seconds` is a list, each step of
     the plan is run by itself, and what it took is added to its entry.
 
-    Inputs at the positions `spare` may be written over by results; see `start`.
+    Inputs at the positions `spare` may be written over by results; see `start`. Memory is taken from `scratch`, that of
+    all programs of an interpreter; `nbytes` is about what the program itself keeps, its graph, plan and constants.
     """
 
-    __slots__ = ("graph", "plan", "seconds", "_eager", "_linked", "_pools", "_begun")
+    __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun")
 
-    def __init__(self, graph: Graph, options: Options, spare: Collection[int] = ()):
+    def __init__(self, graph: Graph, options: Options, spare: Collection[int] = (), scratch: Scratch | None = None):
         self.graph = graph
         self._eager = NumpyOps(options)
         self._begun = 0  # how many runs
         self.plan: Plan | None = None
+        self.nbytes = kept_bytes(graph.body, 0)
         self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
         self.plan = plan = Plan(optimise(graph)[0].body, spare=spare)
         plan.compile()
-        if plan.arena_bytes >= _MUCH:
-            give_back_freed_memory()
-        self._linked = Linked(plan, _aligned(plan.arena_bytes), np.zeros(1, np.int64), self._eager, graph.body.lines)
-        self._pools = [_Pool(*_kind(plan, slot)) for slot in plan.results]
+        self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
+        self._scratch = Scratch() if scratch is None else scratch
+        self._kinds = {slot: _kind(plan, slot) for slot in plan.results}
+        self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.over))
+        self._idle: list[Linked] = [self._linked()]  # one at most: each run has one for itself
+
+    def _linked(self) -> Linked:
+        assert self.plan is not None
+        return Linked(self.plan, np.zeros(1, np.int64), self._eager, self.graph.body.lines)
 
     def run(self, inputs: Sequence[Array], step: int = 0) -> tuple[Array, ...]:
         """The outputs for `inputs`, at training step `step`. No input is written over."""
         outputs, finish = self.start(inputs, step)
-        finish()
+        finish(())
         return outputs
 
     def start(
@@ -70,67 +76,88 @@ class Executor:
         """
         plan = self.plan
         if plan is None:
-            return replay(self._eager, self.graph, inputs, step), _nothing
+            return replay(self._eager, self.graph, inputs, step), at_once
         moving = [packed(x) for x in inputs]
         if len(moving) < len(plan.legal.body.inputs):
             moving.append(np.asarray(step, np.int64))
-        self._take_results(plan, moving, {at for at in free if moving[at] is inputs[at]})
-        self._begun += 1
-        linked, raised = self._linked, None
-        linked.error[0] = 0  # it may stand from a call that was broken off
         try:
+            linked = self._idle.pop()
+        except IndexError:  # one run is in an op that Python computes, and this is another
+            linked = self._linked()
+        room = self._scratch.take(plan.arena_bytes)
+        self._take_results(plan, linked, moving, {at for at in free if moving[at] is inputs[at]})
+        self._begun += 1
+        linked.error[0] = 0  # it may stand from a call that was broken off
+        outputs: list[Array] = []
+        raised, begun = None, False
+        try:
+            linked.stand(*room)
             linked.begin(moving, self.seconds)
+            if not linked.error[0]:
+                outputs = [self._output(plan, linked, slot, moving) for slot in plan.legal.outputs]
+                if not plan.over:  # then it is done
+                    at_once(self._fills(plan, linked, outputs, moving))
+                begun = True
         except LocatedError as error:
             raised = error
-        if raised is not None or linked.error[0]:
+        finally:
+            linked.leave()
+            self._idle[:] = [linked]
+            if not begun or not plan.over:
+                self._scratch.give_back(room)
+        if not begun:
             replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
             raise AssertionError("an index is out of range that in the program itself is not") from raised
-        outputs = [self._output(plan, slot, moving) for slot in plan.legal.outputs]
-        if not plan.over:  # then it is done
-            self._fill(plan, outputs, moving)
-            return tuple(outputs), _nothing
-        begun = self._begun
+        if not plan.over:
+            return tuple(outputs), at_once
+        number, kept = self._begun, [room]
 
-        def finish() -> None:
-            if begun != self._begun:
+        def finish(then: Sequence[Action]) -> None:
+            if number != self._begun:
                 raise UsageError("another run of this program has begun; what the earlier one computed is gone")
-            linked.end(moving, self.seconds)
-            self._fill(plan, outputs, moving)
+            self._idle.clear()  # as `linked` is at work
+            linked.stand(*kept[0])
+            try:
+                linked.end(moving, [*self._fills(plan, linked, outputs, moving), *then], self.seconds)
+            finally:
+                linked.leave()
+                self._idle[:] = [linked]
+                self._scratch.give_back(kept.pop())
 
         return tuple(outputs), finish
 
-    def _take_results(self, plan: Plan, moving: list[Array], free: Collection[int]) -> None:
+    def _take_results(self, plan: Plan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
         """Add an array for each result to `moving`: a fresh one, or an input of it."""
         inputs = Counter(map(_owner, moving))
-        for slot, pool in zip(plan.results, self._pools):
+        fresh = self._scratch.results()
+        for slot, kind in self._kinds.items():
             over = plan.over.get(slot)
-            at = -1 if over is None else self._linked.moving[over]
+            at = -1 if over is None else linked.moving[over]
             if at not in free or inputs[_owner(moving[at])] > 1 or not moving[at].flags.writeable:
-                made = pool.take()
+                made = fresh(kind)
                 if over is not None:
                     np.copyto(made, moving[at])
                     moving[at] = made
             moving.append(made if over is None else moving[at])
 
-    def _output(self, plan: Plan, slot: int, moving: Sequence[Array]) -> Array:
+    def _output(self, plan: Plan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
         """A result itself; what is a part of others, or a constant, is still to be filled in."""
         legal = plan.legal
         if slot not in legal.literals:
             view = legal.views[slot]
-            at = self._linked.moving.get(view.root)
+            at = linked.moving.get(view.root)
             if at is not None:
                 return moving[at].reshape(view.shape)
         return np.empty(*_kind(plan, slot))
 
-    def _fill(self, plan: Plan, outputs: Sequence[Array], moving: Sequence[Array]) -> None:
+    def _fills(self, plan: Plan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
+        """The copies into outputs that the plan does not write itself."""
         legal = plan.legal
-        for slot, out in zip(legal.outputs, outputs):
-            if slot in legal.literals or legal.views[slot].root not in self._linked.moving:
-                np.copyto(out, self._linked.value(slot, moving))
-
-
-def _nothing() -> None:
-    """What is left of a run that is done."""
+        return [
+            partial(setitem, out, ..., linked.value(slot, moving))
+            for slot, out in zip(legal.outputs, outputs)
+            if slot in legal.literals or legal.views[slot].root not in linked.moving
+        ]
 
 
 def _owner(x: Array) -> int:
@@ -138,45 +165,12 @@ def _owner(x: Array) -> int:
     return id(x if x.base is None else x.base)
 
 
-@final
-class _Pool:
-    """Arrays for one result: one that nobody holds any more is given out again."""
-
-    __slots__ = ("_shape", "_dtype", "_arrays")
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any):
-        self._shape = shape
-        self._dtype = dtype
-        self._arrays: list[Array] = []
-
-    def take(self) -> Array:
-        for i in range(len(self._arrays)):
-            if sys.getrefcount(self._arrays[i]) == _ALONE:
-                return self._arrays[i]
-        made = np.empty(self._shape, self._dtype)
-        if len(self._arrays) < _MOST_ARRAYS:
-            self._arrays.append(made)
-        return made
-
-
-_MOST_ARRAYS = 3
-
-
-def _references_of_a_listed_array() -> int:
-    arrays = [np.empty(0)]
-    return sys.getrefcount(arrays[0])
-
-
-_ALONE = _references_of_a_listed_array()
-
-
-def _kind(plan: Plan, slot: int) -> tuple[tuple[int, ...], Any]:
+def _kind(plan: Plan, slot: int) -> Kind:
     type_ = plan.legal.types[slot]
     shape: Any = type_.shape
     return tuple(shape), type_.dtype
 
 
-def _aligned(nbytes: int) -> Array:
-    whole = np.empty(nbytes + 64, np.uint8)
-    start = -whole.ctypes.data % 64
-    return whole[start : start + nbytes]
+def _nbytes(plan: Plan, slot: int) -> int:
+    nbytes: Any = plan.legal.types[slot].nbytes
+    return int(nbytes)

@@ -29,7 +29,8 @@ from ...ops.dims import terms as algebra
 from ...ops.dims.notation import parse_relations, split_outside
 from ...ops.dims.relation import claim_of
 from ...ops.errors import OpstageError, UsageError
-from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, show_shape
+from ...ops.types import EXACT, DType, TensorType, as_dtype, dtype_name, require_shape, show_shape
+from ...ops.untrusted import brief, depth_of
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +40,11 @@ MARKS = ("backward", "opened")
 _INLINE = 16
 _PLAIN_SEGMENT = re.compile(r"[A-Za-z_][\w.\-]*", re.ASCII)
 _LARGEST_POWER = 16
+_MOST_BITS = 1000
+_DEEPEST = 60  # parentheses within each other in a static parameter
+
+MOST_LEVELS = 64
+"""Regions within each other, and closed bodies: whatever goes over a graph calls itself for each."""
 
 
 def quoted(text: str) -> str:
@@ -58,8 +64,10 @@ def read_type(text: str, scope: DimScope) -> TensorType:
     """What `show_type` wrote, its sizes in `scope`. Raises UsageError."""
     shape, _, dtype = text.rpartition(" ")
     if not (shape.startswith("(") and shape.endswith(")")):
-        raise UsageError(f"{text!r} is no type; one is written like (B, 3) float32")
-    return TensorType(tuple([scope.parse(entry) for entry in split_outside(shape[1:-1], ",")]), as_dtype(dtype))
+        raise UsageError(f"{brief(text)} is no type; one is written like (B, 3) float32")
+    sizes = tuple([scope.parse(entry) for entry in split_outside(shape[1:-1], ",")])
+    require_shape(sizes)
+    return TensorType(sizes, as_dtype(dtype))
 
 
 # Static parameters ----------------------------------------------------------------------------------------------------
@@ -85,7 +93,7 @@ def show_static(value: Any, bodies: list[Body]) -> str:
     if type(value) is Body:
         bodies.append(value)
         return f"body({len(bodies) - 1})"
-    raise UsageError(f"{value!r} cannot be a static parameter of a recorded op: it is a {type(value).__name__}")
+    raise UsageError(f"{brief(value)} cannot be a static parameter of a recorded op: it is a {type(value).__name__}")
 
 
 def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dict[str, Any]:
@@ -93,26 +101,37 @@ def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dic
     if not text:
         return {}
     call = _tree(f"static({text})", text)
+    for node in ast.walk(call):
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value.bit_length() > _MOST_BITS:
+            raise UsageError(f"cannot read {brief(text)}: {brief(node.value)} is larger than any float")
     if not isinstance(call, ast.Call) or call.args:
-        raise UsageError(f"{text!r} is no list of static parameters, name=value, name=value")
+        raise UsageError(f"{brief(text)} is no list of static parameters, name=value, name=value")
     values = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in values:
-            raise UsageError(f"{text!r}: every static parameter has a name, and each its own")
-        values[keyword.arg] = _read(keyword.value, scope, body)
+            raise UsageError(f"{brief(text)}: every static parameter has a name, and each its own")
+        try:
+            values[keyword.arg] = _read(keyword.value, scope, body)
+        except RecursionError:  # a sum of hundreds of terms, which is one level of depth_of
+            raise UsageError(f"cannot read {brief(text)}: it has too many terms") from None
     return values
 
 
 def _tree(source: str, shown: str) -> ast.expr:
     try:
-        return ast.parse(source, mode="eval").body
+        tree = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"cannot read {_short(shown)}: {type(error).__name__}") from None
+        raise UsageError(f"cannot read {brief(shown)}: {type(error).__name__}") from None
+    if depth_of(tree) > _DEEPEST:
+        raise UsageError(f"cannot read {brief(shown)}: it is nested deeper than {_DEEPEST} levels")
+    return tree
 
 
 def _read(node: ast.expr, scope: DimScope, body: Callable[[int], Body]) -> Any:
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
+        case ast.Constant(value=str() as value):
+            return read_text(value)
+        case ast.Constant(value=bool() | int() | float() as value):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if (
             type(value) is not bool
@@ -165,11 +184,14 @@ def _terms(node: ast.expr, scope: DimScope) -> algebra.Terms:
 
 
 def _unreadable(node: ast.expr) -> NoReturn:
-    raise UsageError(f"{_short(ast.unparse(node))} is no static parameter; see the notation of graphs")
+    raise UsageError(f"{brief(ast.unparse(node))} is no static parameter; see the notation of graphs")
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+def read_text(text: str) -> str:
+    """The text itself. Raises UsageError for one with half of a character, which no file can hold."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError(f"{brief(text)} is no text: it holds half of a character")
+    return text
 
 
 # Regions --------------------------------------------------------------------------------------------------------------
@@ -192,16 +214,18 @@ def _escaped(name: str) -> str:
 def read_region(text: str) -> Region:
     """What `show_region` wrote. Raises UsageError."""
     path = []
+    if text.count("/") >= MOST_LEVELS:
+        raise UsageError(f"{brief(text)} is no region: it has more than {MOST_LEVELS} levels")
     for segment in text.split("/") if text else ():
         name, _, occurrence = segment.partition("#")
-        if occurrence and not occurrence.isdecimal():
-            raise UsageError(f"{text!r} is no region: an occurrence is a number")
+        if occurrence and not re.fullmatch(r"\d{1,18}", occurrence, re.ASCII):
+            raise UsageError(f"{brief(text)} is no region: an occurrence is a number")
         if name.startswith('"'):
             try:
                 name = json.loads(name)
             except ValueError:
-                raise UsageError(f"{text!r} is no region: its quotes do not close") from None
-        path.append((str(name), int(occurrence or 0)))
+                raise UsageError(f"{brief(text)} is no region: its quotes do not close") from None
+        path.append((read_text(str(name)), int(occurrence or 0)))
     return Region(tuple(path))
 
 
@@ -232,17 +256,18 @@ def read_array(text: str, shape: tuple[int, ...], dtype: DType) -> Array:
     """The array of `show_array`'s text. Raises UsageError."""
     tree = _tree(text, text)
     if not isinstance(tree, ast.List):
-        raise UsageError(f"{_short(text)} is no list of numbers")
+        raise UsageError(f"{brief(text)} is no list of numbers")
     numbers = [_read(entry, DimScope(), _no_body) for entry in tree.elts]
     try:
         if dtype == EXACT:
             array = np.empty(len(numbers), object)
             array[:] = [Fraction(number) for number in numbers]
         else:
-            array = np.array(numbers, dtype)
+            with np.errstate(over="raise"):  # a number beyond the dtype would become infinite
+                array = np.array(numbers, dtype)
         array = array.reshape(shape)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{_short(text)} does not fill {show_shape(shape)} {dtype_name(dtype)}: {error}") from None
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise UsageError(f"{brief(text)} does not fill {show_shape(shape)} {dtype_name(dtype)}: {error}") from None
     array.flags.writeable = False
     return array
 

@@ -16,28 +16,42 @@ from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
 from ...ops.primitive import Primitive
 from ...ops.types import BOOL, TensorType, as_dtype
+from ...ops.untrusted import brief, shown
 from ..structural import SCAN
 from .checker import GraphError, check_graph
 from .graph import Graph
-from .notation import MARKS, Array, Sizes, digest, read_array, read_region, read_statics, read_type
+from .notation import (
+    MARKS,
+    MOST_LEVELS,
+    Array,
+    Sizes,
+    digest,
+    read_array,
+    read_region,
+    read_statics,
+    read_text,
+    read_type,
+)
 from .primitives import GRAPH_PRIMITIVES
 from .text import INDENT, VERSION, names_of
 
-_HEADER = re.compile(r"graph (\d+): (\w+), seed (-?\d+)")
+_NUMBER = r"\d{1,18}"  # all that fits into 64 bits; a longer one has another form than any line
+_HEADER = re.compile(rf"graph ({_NUMBER}): (\w+), seed (-?\d{{1,20}})", re.ASCII)
 _NAME = r'"(?:[^"\\]|\\.)*"|\S+?'
 _FILE = re.compile(r'file (\S+) = (".*")')
-_INPUT = re.compile(rf"input (\d+)(?: ({_NAME}))?: (\(.+)")
-_CONSTANT = re.compile(r"const %(\d+): (.+) = (?:(\w+) )?(\[.*\]|sha256:[0-9a-f]{64})")
-_RESULT = re.compile(r"%(\d+): (\(.*?\) [a-z]\w*)(?:, (?=%)|$)")
+_INPUT = re.compile(rf"input ({_NUMBER})(?: ({_NAME}))?: (\(.+)", re.ASCII)
+_CONSTANT = re.compile(rf"const %({_NUMBER}): (.+) = (?:(\w+) )?(\[.*\]|sha256:[0-9a-f]{{64}})", re.ASCII)
+_RESULT = re.compile(rf"%({_NUMBER}): (\(.*?\) [a-z]\w*)(?:, (?=%)|$)", re.ASCII)
 _CALL = re.compile(r"(\w+)\(((?:%[^\s,()]+(?:, |(?=\))))*)(.*)\)")
-_ORDINAL = re.compile(r"@\d+")
-_SOURCE = re.compile(r"(\S+):(\d+)")
+_ORDINAL = re.compile(rf"@{_NUMBER}", re.ASCII)
+_SOURCE = re.compile(rf"(\S+):({_NUMBER})", re.ASCII)
 _OUTPUT = re.compile(rf"output (?:({_NAME}) = )?%(\S+)")
 _UNDEFINED = TensorType((), BOOL)
 """The type of a number that no tensor has: an op that was left out of a graph leaves its numbers unused."""
 
-LARGEST_SLOT = 10_000_000
-"""Numbers are positions in a list, and a text that asks for a longer one is refused before it is made."""
+MOST_SLOTS = 1_000_000
+"""Numbers are positions in a list of each body; a text that asks for longer ones in all is refused before they are
+made."""
 
 
 def parse(
@@ -65,6 +79,7 @@ class _Parser:
         self.files: dict[str, str] = {}
         self.scope = DimScope()
         self.regions: dict[str, Region] = {}
+        self.slots = 0
 
     def graph(self) -> Graph:
         try:
@@ -90,7 +105,7 @@ class _Parser:
         body, inputs, outputs = self._body("", named=True)
         if self.at < len(self.rows):
             self.at += 1
-            raise UsageError(f"{self.rows[self.at - 1][1].strip()!r} is out of place")
+            raise UsageError(f"{brief(self.rows[self.at - 1][1].strip())} is out of place")
         return Graph(body, inputs, outputs, as_dtype(header[2]), int(header[3]))
 
     def _rows(self, word: str, indent: str) -> Iterator[str]:
@@ -118,7 +133,11 @@ class _Parser:
             name, ref = _match(_OUTPUT, row, "output NAME = %NUMBER")
             outputs.append(_slot(ref, slots))
             results.append(_unquoted(name or ""))
-        every = tuple([types.get(slot, _UNDEFINED) for slot in range(1 + max(types, default=-1))])
+        count = 1 + max(types, default=-1)
+        self.slots += count
+        if self.slots > MOST_SLOTS:
+            raise UsageError(f"%{count - 1} is beyond the largest number: {MOST_SLOTS:,} in all bodies")
+        every = tuple([types.get(slot, _UNDEFINED) for slot in range(count)])
         body = Body(tuple(inputs), tuple(constants), tuple(equations), tuple(outputs), every, lines)
         return body, names, results
 
@@ -144,7 +163,9 @@ class _Parser:
         left, _, right = written.partition(" = ")
         call = _CALL.fullmatch(right)
         if call is None or _RESULT.sub("", left):
-            raise UsageError(f"{row.strip()!r} is no equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …")
+            raise UsageError(
+                f"{brief(row.strip())} is no equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …"
+            )
         operands = tuple([_slot(ref, slots) for ref in re.findall(r"%([^\s,()]+)", call[2])])
         primitive = find_primitive(call[1], self.known)
         bodies = self._static_bodies(indent + INDENT)
@@ -154,13 +175,15 @@ class _Parser:
         return Equation(primitive, static, operands, results, region, ordinal, "opened" in marks, "backward" in marks)
 
     def _static_bodies(self, indent: str) -> list[Body]:
+        if len(indent) > MOST_LEVELS * 2 * len(INDENT):
+            raise UsageError(f"bodies stand within each other in more than {MOST_LEVELS} levels")
         return [self._body(indent + INDENT, named=False)[0] for _ in self._rows("body ", indent)]
 
     def _place(self, text: str, lines: dict[int, SourceLine | None]) -> tuple[int, Region, list[str]]:
         """(ordinal, region, marks) of `@12 model.py:42 blocks.0 backward`; the line is kept in `lines`."""
         first, *words = text.split() or [""]
         if not _ORDINAL.fullmatch(first):
-            raise UsageError(f"{text!r} is no place; after # comes @ and the ordinal of the op")
+            raise UsageError(f"{brief(text)} is no place; after # comes @ and the ordinal of the op")
         ordinal = int(first[1:])
         source = _SOURCE.fullmatch(words[0]) if words and not words[0].startswith('"') else None
         if source is not None:
@@ -171,7 +194,7 @@ class _Parser:
         marks = [word for word in words if word in MARKS]
         regions = [word for word in words if word not in MARKS]
         if len(regions) > 1:
-            raise UsageError(f"{text!r} names two regions, {regions[0]} and {regions[1]}")
+            raise UsageError(f"{brief(text)} names two regions")
         name = regions[0] if regions else ""
         if name not in self.regions:
             self.regions[name] = read_region(name)
@@ -221,14 +244,12 @@ def held_constant(name: str, constants: Mapping[str, Array]) -> Array:
 def _match(pattern: re.Pattern[str], row: str, form: str) -> tuple[Any, ...]:
     found = pattern.fullmatch(row)
     if found is None:
-        raise UsageError(f"{row.strip()!r} has another form than {form}")
+        raise UsageError(f"{brief(row.strip())} has another form than {form}")
     return found.groups()
 
 
 def _define(types: dict[int, TensorType], number: str, type_: TensorType) -> int:
     slot = int(number)
-    if slot > LARGEST_SLOT:
-        raise UsageError(f"%{number} is beyond the largest number, {LARGEST_SLOT}")
     types[slot] = type_
     return slot
 
@@ -236,8 +257,8 @@ def _define(types: dict[int, TensorType], number: str, type_: TensorType) -> int
 def _slot(ref: str, slots: Mapping[str, int]) -> int:
     if ref in slots:
         return slots[ref]
-    if not ref.isdecimal():
-        raise UsageError(f"no input is called {ref}{nearest(ref, slots)}")
+    if not re.fullmatch(_NUMBER, ref, re.ASCII):
+        raise UsageError(f"no input is called {shown([ref])}{nearest(ref, slots)}")
     return int(ref)
 
 
@@ -245,9 +266,11 @@ def _unquoted(text: str) -> str:
     if not text.startswith('"'):
         return text
     try:
-        return str(json.loads(text))
+        return read_text(str(json.loads(text)))
+    except UsageError:
+        raise
     except ValueError:
-        raise UsageError(f"the quotes of {text} do not close") from None
+        raise UsageError(f"the quotes of {brief(text)} do not close") from None
 
 
 def _item(bodies: Sequence[Body], position: int) -> Body:

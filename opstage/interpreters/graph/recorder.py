@@ -16,6 +16,7 @@ from ...ops.errors import ProgramError, SourceLine, user_frame
 from ...ops.infix import Infix
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType, as_dtype
+from ..captures import observation
 from ..eager_cpu.interpreter import as_array
 from ..interpreter import BaseInterpreter, Typed
 from .graph import Graph
@@ -61,6 +62,7 @@ class Recorder(BaseInterpreter[Variable]):
         """The body from inputs to outputs, unread ops left out; the step comes after the inputs if it is read."""
         self.closed = "a ref of a program was used after the program was recorded; return it from the program instead"
         every = [*inputs, *([self.step_input] if self.step_input is not None else [])]
+        self.step_input = None  # it and the recorder hold each other, and with them every constant
         return self.trace.close([v.slot for v in every], [v.slot for v in outputs], self.lines, prune=True)
 
     # The host's side ------------------------------------------------------------------------------------------------
@@ -88,6 +90,9 @@ class Recorder(BaseInterpreter[Variable]):
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
+        seen = observation()
+        if seen is not None:
+            seen.constant(value)
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
         type_ = TensorType(array.shape, array.dtype)
         return Variable(self.trace.constant(array, type_), type_, self)

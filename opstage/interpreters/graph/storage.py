@@ -23,12 +23,25 @@ from ...ops.cursor import Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError
 from ...ops.primitive import Primitive
+from ...ops.splitmix import require_seed
 from ...ops.types import EXACT, TensorType, as_dtype, dtype_name
+from ...ops.untrusted import brief
 from ...tensors import decode, decode_metadata, encode, read_bytes
 from .checker import GraphError, check_graph
 from .graph import Graph
-from .notation import Array, Sizes, digest, read_array, read_statics, read_type, show_array, show_static, show_type
-from .parser import every_primitive, find_primitive, held_constant, require_version
+from .notation import (
+    MOST_LEVELS,
+    Array,
+    Sizes,
+    digest,
+    read_array,
+    read_statics,
+    read_type,
+    show_array,
+    show_static,
+    show_type,
+)
+from .parser import MOST_SLOTS, every_primitive, find_primitive, held_constant, require_version
 from .text import VERSION, static_bodies
 
 FORMAT = "opstage graph"
@@ -66,11 +79,13 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
     except ValueError as error:  # UsageError is one
         raise UsageError(f"{path}: {error}") from None
     document = metadata.get("document", "")
-    if hashlib.sha256(document.encode()).hexdigest() != metadata.get("digest"):
+    if hashlib.sha256(document.encode(errors="replace")).hexdigest() != metadata.get("digest"):
         raise UsageError(f"{path}: altered or damaged: the graph's digest is another one than when it was written")
     tensors = decode(data, path)
     try:
-        return check_graph(_Reader(json.loads(document), tensors, every_primitive(more_primitives)).graph())
+        content = json.loads(document)
+        json.dumps(content, ensure_ascii=False).encode()  # a name with half a character could not be written again
+        return check_graph(_Reader(content, tensors, every_primitive(more_primitives)).graph())
     except (GraphError, UsageError) as error:
         raise UsageError(f"{path}: altered or damaged: {error}") from None
     except (OpstageError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -164,22 +179,30 @@ class _Reader:
         sizes = document["sizes"]
         self.scope = DimScope() if sizes is None else Sizes(**{name: tuple(sizes[name]) for name in sizes}).scope()
         self.types = [read_type(text, self.scope) for text in document["types"]]
-        self.regions = [Region(tuple((str(name), int(n)) for name, n in path)) for path in document["regions"]]
+        self.regions = [Region(tuple((str(name), _natural(n)) for name, n in path)) for path in document["regions"]]
         self.bodies: list[Body] = []
+        self.sizes: dict[Body, int] = {}
+        self.levels: dict[Body, int] = {}
+        if any(len(region.path) > MOST_LEVELS for region in self.regions):
+            raise UsageError(f"it has a region of more than {MOST_LEVELS} levels")
 
     def graph(self) -> Graph:
         for body in self.document["bodies"]:
             self.bodies.append(self.body(body))
         inputs, outputs = ([str(name) for name in self.document[kind]] for kind in ("inputs", "outputs"))
-        return Graph(self.bodies[-1], inputs, outputs, as_dtype(self.document["dtype"]), int(self.document["seed"]))
+        seed = self.document["seed"]
+        require_seed(seed)
+        return Graph(self.bodies[-1], inputs, outputs, as_dtype(self.document["dtype"]), seed)
 
     def body(self, written: dict[str, Any]) -> Body:
         types = tuple([_at(self.types, position) for position in written["types"]])
         lines = {
-            int(ordinal): None if file is None else SourceLine(str(_at(self.document["files"], file)), int(line))
+            _natural(ordinal): None
+            if file is None
+            else SourceLine(str(_at(self.document["files"], file)), _natural(line))
             for ordinal, file, line in written["lines"]
         }
-        return Body(
+        body = Body(
             tuple(written["inputs"]),
             tuple([self.constant(slot, content, types) for slot, content in written["constants"]]),
             tuple([self.equation(equation) for equation in written["equations"]]),
@@ -187,6 +210,15 @@ class _Reader:
             types,
             lines,
         )
+        # a body within two others is one here and two wherever the graph is walked, and so on up
+        within = [inner for equation in body.equations for inner in static_bodies(equation)]
+        self.sizes[body] = 1 + len(body.equations) + len(types) + sum(self.sizes[inner] for inner in within)
+        self.levels[body] = 1 + max((self.levels[inner] for inner in within), default=0)
+        if self.levels[body] > MOST_LEVELS:
+            raise UsageError(f"its bodies stand within each other in more than {MOST_LEVELS} levels")
+        if self.sizes[body] > MOST_SLOTS:
+            raise UsageError(f"its bodies within each other have more than {MOST_SLOTS:,} tensors")
+        return body
 
     def constant(self, slot: int, content: str, types: Sequence[TensorType]) -> Constant:
         type_ = _at(types, slot)
@@ -203,10 +235,17 @@ class _Reader:
             tuple(written["inputs"]),
             tuple(written["outputs"]),
             _at(self.regions, written["region"]),
-            int(written["ordinal"]),
+            _natural(written["ordinal"]),
             bool(written["opened"]),
             bool(written["backward"]),
         )
+
+
+def _natural(number: Any) -> int:
+    """A count of something. Raises ValueError for anything else."""
+    if type(number) is not int or not 0 <= number < 10**18:
+        raise ValueError(f"{brief(number)} counts nothing")
+    return number
 
 
 def _at(table: Sequence[T], position: int) -> T:

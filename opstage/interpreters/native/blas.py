@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple, final
 
 import numpy as np
+
+from ...forks import make_lock, tell_in_child
 
 
 class Blas(NamedTuple):
@@ -65,12 +66,19 @@ class OneThread:
     The number is one for the process: of several that overlap, the first sets it and the last one puts it back.
     """
 
-    __slots__ = ("_lock", "_inside", "_before")
+    __slots__ = ("_lock", "_inside", "_before", "__weakref__")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._inside = 0
         self._before = 1
+
+    def in_child(self) -> None:
+        """Put the number back for threads that stayed behind in the parent, if there were some."""
+        switches = _switches()
+        if self._inside and switches is not None:
+            self._inside = 0
+            switches[1](self._before)
 
     def __enter__(self) -> None:
         switches = _switches()
@@ -91,6 +99,7 @@ class OneThread:
 
 
 one_thread = OneThread()
+tell_in_child(one_thread, OneThread.in_child)
 
 
 @cache

@@ -1,8 +1,7 @@
 """Kernels from functions: compiled by numba once, kept on disk as object code, loaded without numba and LLVM.
 
-An entry on disk is named after the digest of all that decides it: the function's source, the sources of what it may
-call, the versions of numba, llvmlite and Python, and the processor. Its first bytes are a digest of the rest, so a
-damaged one is noticed and made anew; it is written under another name and renamed, so two processes may write it.
+An entry on disk is named after the digest of all that decides it: the function's source and the `environment`, which
+is the sources of what it may call, versions, the processor and settings.
 
 A process that finds every kernel on disk imports neither numba nor LLVM, which take 120 MB once they have run.
 """
@@ -11,57 +10,80 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import platform
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, final
+from weakref import WeakValueDictionary, finalize
 
 from . import objects
-from .folder import cache_folder, compiled_sources, compiling
+from .codegen import llvm_binding, object_code, relocation
+from .environment import environment
+from .folder import cache_folder, compiling
 from .kept import read_kept, write_kept
-from .processor import processor
 
 _log = logging.getLogger(__name__)
 _ENTRY = "opstage_kernel"
 
 
-class Kernel(NamedTuple):
-    """Machine code: the address of `void f(int64 lo, int64 hi, int64 worker, uint64 arguments)`."""
+@final
+class Kernel:
+    """Machine code: the address of `void f(int64 lo, int64 hi, int64 worker, uint64 arguments)`.
 
-    name: str
-    address: int
+    Whoever has the address alone must know that somebody holds the kernel: its memory may be given back with it.
+    """
+
+    __slots__ = ("name", "address", "__weakref__")
+
+    def __init__(self, name: str, address: int):
+        self.name = name
+        self.address = address
 
 
-_kernels: dict[str, Kernel] = {}
-_engines: list[Any] = []  # they own the code that LLVM has loaded
+_RECENT = 1024
+
+_kernels: dict[str, Kernel] = {}  # for as long as the process lives
+_passing: WeakValueDictionary[str, Kernel] = WeakValueDictionary()  # for as long as somebody holds them
+_recent: deque[Kernel] = deque(maxlen=_RECENT)  # of those: some 16 MB, lest what comes back be loaded anew
+_engines: dict[int, Any] = {}  # they own the code that LLVM has loaded, by its address
 
 
-def compile_kernel(name: str, content: str, function: Callable[[], Any]) -> Kernel:
+def compile_kernel(name: str, content: str, function: Callable[[], Any], *, passing: bool = False) -> Kernel:
     """The kernel of the Python function that `function()` gives; `content` is text that decides what it does.
 
-    It is compiled if neither this process nor the disk has a kernel of that content.
+    It is compiled if neither this process nor the disk has a kernel of that content. Its code is in memory until the
+    process ends or, if it is `passing`, for as long as somebody holds the kernel or it is one of the last to be loaded.
     """
     key = _key(content)
-    kernel = _kernels.get(key)
+    kernel = _loaded(key)
     if kernel is None:
         with compiling:
-            kernel = _kernels.get(key)
+            kernel = _loaded(key)
             if kernel is None:
                 entry = f"{_ENTRY}_{key[:16]}"
                 code = _read(key)
                 if code is None:
                     _log.debug("compiling kernel %s", name)
                     import_numba()
-                    code = _compile(function(), entry)
+                    code = object_code(function(), entry)
                     _write(key, code)
-                kernel = _kernels[key] = Kernel(name, _load(code, entry))
+                kernel = Kernel(name, _load(code, entry))
+                if passing:
+                    finalize(kernel, _unload, kernel.address).atexit = False
+                    _passing[key] = kernel
+                    _recent.append(kernel)
+    if not passing:
+        _kernels[key] = kernel
     return kernel
+
+
+def _loaded(key: str) -> Kernel | None:
+    kernel = _kernels.get(key)
+    return kernel if kernel is not None else _passing.get(key)
 
 
 def import_numba() -> Any:
@@ -70,9 +92,10 @@ def import_numba() -> Any:
     So another thread does it, and it is not told of signals.
     """
     if "numba" not in sys.modules:
-        thread = threading.Thread(target=_try_numba, name="import numba")
-        thread.start()
-        thread.join()
+        with compiling:  # a fork waits for it: a child could not go on with an import of its parent's
+            thread = threading.Thread(target=_try_numba, name="import numba")
+            thread.start()
+            thread.join()
     return import_module("numba")
 
 
@@ -85,75 +108,11 @@ def is_known(content: str) -> bool:
     """Whether this process or the disk has a kernel of that content, or had one a moment ago."""
     key = _key(content)
     path = _path(key)
-    return key in _kernels or (path is not None and path.exists())
+    return _loaded(key) is not None or (path is not None and path.exists())
 
 
 def _key(content: str) -> str:
-    return hashlib.sha256("\0".join((content, *_environment())).encode()).hexdigest()
-
-
-# In place of numba's, which knows of Python and its exceptions: a kernel raises none.
-_ENTRY_POINT = """
-target triple = "{triple}"
-declare i32 @"{native}"(ptr, ptr, i64, i64, i64, i64)
-define void @"{entry}"(i64 %lo, i64 %hi, i64 %worker, i64 %arguments) {{
-  %returned = alloca ptr
-  %raised = alloca ptr
-  %status = call i32 @"{native}"(ptr %returned, ptr %raised, i64 %lo, i64 %hi, i64 %worker, i64 %arguments)
-  ret void
-}}
-"""
-
-
-@cache
-def _environment() -> tuple[str, ...]:
-    return compiled_sources(), version("numba"), version("llvmlite"), platform.python_version(), *processor()
-
-
-def _compile(function: Callable[..., Any], entry: str) -> bytes:
-    """Object code in which the kernel has the name `entry`."""
-    numba = import_numba()
-    llvm = _llvm()
-    compiled = numba.cfunc("void(intp, intp, intp, uintp)", error_model="numpy", boundscheck=False)(function)
-    module = llvm.parse_assembly(compiled.inspect_llvm())
-    native = compiled.native_name.removeprefix("cfunc.")
-    module.link_in(llvm.parse_assembly(_ENTRY_POINT.format(triple=module.triple, entry=entry, native=native)))
-    for function_ in module.functions:
-        if not function_.is_declaration and function_.name != entry:
-            function_.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.add_strip_dead_prototype_pass()
-    passes.run(module, llvm.create_pass_builder(_target_machine(), llvm.create_pipeline_tuning_options()))
-    code: bytes = _target_machine().emit_object(module)
-    return code
-
-
-@cache
-def _llvm() -> Any:
-    llvm = import_module("llvmlite.binding")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
-@cache
-def _target_machine() -> Any:
-    llvm = _llvm()
-    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        reloc=_relocation(),
-        codemodel="jitdefault",
-        jit=True,
-    )
-
-
-def _relocation() -> str:
-    """Absolute addresses on x86: code, constants and the C library may lie further apart than 2 GB."""
-    triple: str = _llvm().get_process_triple()
-    return "static" if triple.startswith(("x86", "i386", "i686", "amd64")) else "default"
+    return hashlib.sha256(f"{environment()}\0{content}".encode()).hexdigest()
 
 
 def _load(code: bytes, entry: str) -> int:
@@ -165,16 +124,23 @@ def _load(code: bytes, entry: str) -> int:
 
 
 def _load_by_llvm(code: bytes, entry: str) -> int:
-    llvm = _llvm()
+    llvm = llvm_binding()
     # A machine of its own: an engine takes it over.
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        reloc=_relocation(), codemodel="jitdefault", jit=True
+        reloc=relocation(), codemodel="jitdefault", jit=True
     )
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
-    return int(engine.get_function_address(entry))
+    address = int(engine.get_function_address(entry))
+    _engines[address] = engine
+    return address
+
+
+def _unload(address: int) -> None:
+    """Give back the memory of code that nobody runs any more."""
+    if _engines.pop(address, None) is None:
+        objects.unload(address)
 
 
 # On disk -------------------------------------------------------------------------------------------------------------

@@ -1,85 +1,174 @@
-"""The folder in which machine code is kept between processes.
+"""The folder in which machine code is kept between processes, and whether it can be trusted.
 
-It is named after a digest of every source file that is compiled: numba itself looks at the file of the outermost
-function alone, and would not notice a change in a formula that this calls. It lies in NUMBA_CACHE_DIR if that is set,
-else beside this file, else in the user's cache. If none of them can be written to, a warning says so and code is kept
-in memory.
+Kept code is run, so a folder is used only if nobody but this user (and the superuser) can have put anything into it:
+it is the user's, has the rights 0700, and no one else can rename or replace a folder above it.
+
+It lies in NUMBA_CACHE_DIR if that is set, else beside this file, else in the user's cache, and is named after the
+digest of all that decides the code. If there is none to be had, a warning says why and code is kept in memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import stat
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+from ...forks import make_lock
+from .bound import limit
+from .environment import environment
 
 _HERE = Path(__file__).resolve().parent
-_COMPILED = (_HERE, _HERE.parent / "scalar", _HERE.parent / "eager_cpu" / "loops")
+_HAS_USERS = hasattr(os, "geteuid")
 
-compiling = threading.RLock()
-"""Held by whoever compiles: numba's setting of the folder is one for the process."""
-
-
-def kept(compile_with: Callable[[bool], Any]) -> Any:
-    """`compile_with(True)` with the folder for machine code in place, `compile_with(False)` if it cannot be used."""
-    with compiling:
-        folder = cache_folder()
-        if folder is not None:
-            with _numba_keeps_in(folder), suppress(OSError):  # the disk is full, or the folder was taken away
-                try:
-                    return compile_with(True)
-                except OSError:
-                    raise
-                except Exception:  # numba does not check what it reads, so a damaged file may raise anything
-                    for index in folder.rglob("*.nbi"):
-                        index.unlink(missing_ok=True)
-                    return compile_with(True)
-        return compile_with(False)
+compiling = make_lock(waits_for_others=False)
+"""Held by whoever compiles: numba and LLVM have state that is one for the process."""
 
 
-@contextmanager
-def _numba_keeps_in(folder: Path) -> Iterator[None]:
-    config = import_module("numba").config
-    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+class Unsafe(Exception):
+    """A folder that somebody else could write to."""
+
+
+def cache_folder() -> Path | None:
+    """The folder for machine code, made if need be; None, with a warning, when there is none that can be used.
+
+    None without a warning if the user wants nothing kept: a bound of 0 bytes.
+    """
+    if limit() == 0:
+        return None
+    places = (os.environ.get(name) for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"))
+    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""  # which would be expanded to /
+    return _cache_folder(os.geteuid() if _HAS_USERS else 0, home, *places)
 
 
 @cache
-def cache_folder() -> Path | None:
-    """The folder for machine code, made if need be; None, with a warning, when there is none that can be written to."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    bases = [Path(chosen)] if chosen else [_HERE / "__pycache__", Path(home)]
-    folders = [base / f"opstage-{compiled_sources()}" for base in bases]
-    for folder in folders:
+def _cache_folder(user: int, home: str, chosen: str | None, caches: str | None) -> Path | None:
+    """As this user, whose home is `home`, with those two variables."""
+    digest = environment()
+    if not digest:
+        bases, reasons = [], [f"the sources of Opstage, at {_HERE}, cannot be read"]
+    elif chosen:
+        bases, reasons = [Path(chosen)], []
+    else:
+        bases, reasons = [_HERE / "__pycache__"], []
+        if caches and os.path.isabs(caches):  # "if relative, ignore it": the XDG Base Directory Specification
+            bases.append(Path(caches))
+        elif os.path.isabs(home) and os.path.isdir(home):  # one like /nonexistent is not meant to be made
+            bases.append(Path(home, ".cache"))
+        else:
+            reasons.append(f"there is no home folder {home!r}")
+    for base in bases:
+        folder = base / f"opstage-{digest[:16]}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError:
-            continue
-        return folder
+            return _prepared(folder)
+        except OSError as error:
+            reasons.append(f"{folder} cannot be written to ({error.strerror})")
+        except Unsafe as error:
+            reasons.append(str(error))
     warnings.warn(
-        f"compiled kernels cannot be kept on disk, because {' and '.join(map(str, folders))} cannot be written to; "
-        "every process will compile them again. Set NUMBA_CACHE_DIR to a folder that can be written to, or use "
+        f"compiled kernels cannot be kept on disk: {'; '.join(reasons)}. Every process will compile them again. "
+        "Set NUMBA_CACHE_DIR to a folder that belongs to you and that nobody else can write to, or use "
         "Options(fast_kernels=False)",
-        stacklevel=2,
+        stacklevel=3,
     )
     return None
 
 
-def compiled_sources() -> str:
-    """A digest of every source file that is compiled."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in _COMPILED for path in folder.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def _prepared(folder: Path) -> Path:
+    """The folder by its real path, made if need be, and one to which files can be written. Raises OSError, Unsafe."""
+    if not folder.is_absolute():
+        raise Unsafe(f"{folder.parent} is not an absolute path")
+    missing = []
+    there = folder
+    while not os.path.lexists(there):
+        missing.append(there)
+        there = there.parent
+    require_ours_alone_above(there if missing else there.parent)
+    for place in reversed(missing):
+        with suppress(FileExistsError):
+            place.mkdir(0o700)
+    real = Path(os.path.realpath(folder.parent), folder.name)
+    require_ours_alone_above(real.parent)
+    with opened(real) as descriptor:
+        if descriptor is not None:
+            os.chmod(descriptor, 0o700)
+    tempfile.TemporaryFile(dir=real).close()
+    return real
+
+
+def require_ours_alone_above(folder: Path) -> None:
+    """Raise Unsafe where another user could put something of theirs in the place of an entry of `folder`.
+
+    That is where one of the folders above belongs to them, or can be written by them and is not sticky, and where they
+    own a link on the way.
+    """
+    if not _HAS_USERS:
+        return
+    for place in (folder, *folder.parents):
+        status = os.lstat(place)
+        if stat.S_ISLNK(status.st_mode):
+            _require_owner(place, status, "is a link that")
+    real = Path(os.path.realpath(folder))
+    for place in (real, *real.parents):
+        status = os.stat(place)
+        _require_owner(place, status, "")
+        if _writable_by_others(status) and not status.st_mode & stat.S_ISVTX:
+            raise Unsafe(f"{place} can be written to by others")
+
+
+def _require_owner(place: Path, status: os.stat_result, what: str) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise Unsafe(f"{place} {what} belongs to another user ({status.st_uid})".replace("  ", " "))
+
+
+def _writable_by_others(status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_own_group(status.st_gid)
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether it is the group of this user alone, of the same name, with which many systems set up their users."""
+    import grp
+    import pwd
+
+    try:
+        user, named = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return named.gr_gid == user.pw_gid and named.gr_name == user.pw_name and set(named.gr_mem) <= {user.pw_name}
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[int | None]:
+    """A descriptor of a folder that is this user's, with no rights to write for others; None where there are no users.
+
+    What is looked at is what was opened. Raises OSError, Unsafe.
+    """
+    if not _HAS_USERS:
+        yield None
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        if folder.is_symlink():
+            raise Unsafe(f"{folder} is a link") from error
+        raise
+    try:
+        require_ours(os.fstat(descriptor), folder)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def require_ours(status: os.stat_result, path: Path | str) -> None:
+    """Raise Unsafe unless a file or folder of that status is this user's, and no one else can write to it."""
+    if _HAS_USERS:
+        if status.st_uid != os.geteuid():
+            raise Unsafe(f"{path} belongs to another user ({status.st_uid})")
+        if status.st_mode & 0o022:
+            raise Unsafe(f"{path} can be written to by others")

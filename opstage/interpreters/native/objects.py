@@ -43,11 +43,11 @@ class _Symbol(NamedTuple):
     size: int
 
 
-def load(code: bytes, entry: str) -> int:
-    """The address of the function `entry` of an object file, loaded for as long as the process lives.
+_mappings: dict[int, tuple[int, int]] = {}  # address and bytes of the memory in which a function is, by its address
 
-    Raises CannotLoad.
-    """
+
+def load(code: bytes, entry: str) -> int:
+    """The address of the function `entry` of an object file, loaded until `unload`. Raises CannotLoad."""
     try:
         sections = list(_sections(code))
         return _placed(code, sections, _symbols(code, sections), entry)
@@ -68,6 +68,32 @@ def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry
             commons[i] = end = _aligned(end, symbol.value)
             end += symbol.size
     base = _mapped(max(end, 1))
+    try:
+        address = _linked(code, sections, symbols, entry, places, commons, base, end)
+        _make_executable(base, max(end, 1))
+    except BaseException:
+        _unmap(base, max(end, 1))
+        raise
+    _mappings[address] = base, max(end, 1)
+    return address
+
+
+def unload(address: int) -> None:
+    """Give back the memory of a function that was loaded, and that no thread runs any more."""
+    _unmap(*_mappings.pop(address))
+
+
+def _linked(
+    code: bytes,
+    sections: list[_Section],
+    symbols: list[_Symbol],
+    entry: str,
+    places: dict[int, int],
+    commons: dict[int, int],
+    base: int,
+    end: int,
+) -> int:
+    """Copy the sections to their places from `base` to `end` and put in the addresses; that of the function."""
     memory = memoryview((ctypes.c_ubyte * end).from_address(base)).cast("B")
     for i, place in places.items():
         section = sections[i]
@@ -98,7 +124,6 @@ def _placed(code: bytes, sections: list[_Section], symbols: list[_Symbol], entry
     found = [address(i) for i, symbol in enumerate(symbols) if symbol.name == entry and symbol.section != _UNDEFINED]
     if not found:
         raise CannotLoad(f"there is no {entry}")
-    _make_executable(base, max(end, 1))
     return found[0]
 
 
@@ -148,7 +173,7 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
 
 
 def _mapped(nbytes: int) -> int:
-    """The address of so many bytes, that nobody gives back: a thread may run them until the process ends."""
+    """The address of so many bytes."""
     allocate = ctypes.CDLL(None, use_errno=True).mmap
     allocate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     allocate.restype = ctypes.c_void_p
@@ -157,6 +182,12 @@ def _mapped(nbytes: int) -> int:
     if address == ctypes.c_void_p(-1).value:
         raise CannotLoad(f"the system gives no memory: error {ctypes.get_errno()}")
     return address
+
+
+def _unmap(base: int, nbytes: int) -> None:
+    release = ctypes.CDLL(None).munmap
+    release.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    release(base, nbytes)
 
 
 def _make_executable(base: int, nbytes: int) -> None:

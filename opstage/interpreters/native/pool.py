@@ -12,9 +12,8 @@ import ctypes
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module, machinery
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
+from ...forks import make_lock
+from ..at_once import Action
 from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba
 
@@ -40,7 +41,7 @@ class Step(NamedTuple):
 class Schedule:
     """Steps to be run one after the other, all by one call. Memory that the arguments point to must stay alive."""
 
-    __slots__ = ("_steps", "_table", "_words", "_address", "_drive")
+    __slots__ = ("_steps", "_table", "_words", "action")
 
     def __init__(self, steps: Sequence[Step]):
         self._steps = tuple(steps)  # their kernels and arguments are only pointed to below
@@ -51,13 +52,12 @@ class Schedule:
             ],
             np.int64,
         )
-        self._words = np.array([self._table.ctypes.data, *_fixed_words(), *[0] * 4], np.int64)
-        self._address = self._words.ctypes.data
-        self._drive = _drive()
+        self._words = np.array([self._table.ctypes.data, *_fixed_words(), *[0] * 4, _alone.ctypes.data], np.int64)
+        self.action: Action = partial(_drive(), 0, len(self._steps), 0, self._words.ctypes.data)
 
     def run(self) -> None:
         """Do all steps. Python's lock is released meanwhile."""
-        self._drive(0, len(self._steps), 0, self._address)
+        self.action()
 
 
 def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
@@ -74,12 +74,12 @@ def thread_switches() -> tuple[int, int]:
 
 # What goes through a schedule ----------------------------------------------------------------------------------------
 
-_WORDS = 12
+_WORDS = 13
 """The words of a schedule.
 
 0 its table: of each step the kernel, the tasks, negative where they are not divided, and the arguments;
 1 … 3 set_threads, get_threads, parallel_for; 4 the kernel of `_part`; 5 the numbers of the workers, 6 how many, 7 how
-many bytes a number has; 8 … 11 what `_part` is given: kernel, tasks, arguments, workers
+many bytes a number has; 8 … 11 what `_part` is given: kernel, tasks, arguments, workers; 12 the address of `_alone`
 """
 _NUMBERS, _COUNT, _STRIDE, _GIVEN = (np.uint64(8 * word) for word in (5, 6, 7, 8))  # bytes; unsigned, as addresses are
 
@@ -104,6 +104,9 @@ def _drive_factory() -> Any:
                 call_kernel(function, 0, -tasks, 0, own)
             elif w[6] == 1:
                 call_kernel(function, 0, tasks, 0, own)
+            elif int64s(w[12], 1)[0] != 0:
+                for i in range(w[6]):
+                    call_kernel(function, tasks * i // w[6], tasks * (i + 1) // w[6], i, own)
             else:
                 w[8], w[9], w[10], w[11] = function, tasks, own, w[6]
                 call_team(
@@ -153,7 +156,26 @@ def _worker_numbers() -> npt.NDArray[np.int64]:
 
 # The threads ---------------------------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = make_lock()
+
+
+_alone = np.zeros(1, np.int64)
+"""Not 0 in a process whose threads stayed behind in its parent: what the workers do is done one after the other."""
+
+
+def is_alone() -> bool:
+    """Whether this process was forked from one that had started its threads. OpenMP cannot start them again."""
+    return bool(_alone[0])
+
+
+def _in_child() -> None:
+    parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
+    if _parallel_for.cache_info().currsize or (parallel is not None and getattr(parallel, "_is_initialized", True)):
+        _alone[0] = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 @cache

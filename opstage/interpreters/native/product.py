@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .blas import find_blas
-from .folder import kept
-from .gemm import WORDS, gemm_kernel
-from .pool import choose_layer, workers
+from .compiler import import_numba
+from .gemm import WORDS, gemm_arguments, gemm_kernel
+from .overloads import kept
+from .pool import call, choose_layer, is_alone, workers
 
 Array = npt.NDArray[Any]
 
@@ -34,13 +35,13 @@ def multiply(x: Array, y: Array) -> Array:
 @cache
 def _product(character: str) -> Any:
     """A function of x, y and their product; it returns False, having done nothing, if x or y is not packed."""
-    dtype = {"f": "float32", "d": "float64"}.get(character)
-    kernel = None if dtype is None else gemm_kernel(dtype)
+    name = {"f": "float32", "d": "float64"}.get(character, "")
+    kernel = gemm_kernel(name) if name else None
     if kernel is None:
         return None
     blas = find_blas()
     assert blas is not None
-    numba = import_module("numba")
+    numba = import_numba()
     choose_layer(numba)
     memory = import_module("opstage.interpreters.native.memory")
     call_kernel, call_number, ask_number = memory.call_kernel, memory.call_number, memory.ask_number
@@ -70,10 +71,25 @@ def _product(character: str) -> Any:
             call_number(set_threads, before)
         return words[13] == threads  # and so the words live until here
 
-    real, word, integer = numba.types.float32 if dtype == "float32" else numba.types.float64, numba.uint64, numba.int64
+    real, word, integer = numba.types.float32 if name == "float32" else numba.types.float64, numba.uint64, numba.int64
     read = numba.types.Array(real, 2, "A", readonly=True)
     signature = numba.boolean(read, read, real[:, ::1], word, word, integer, word, word)
+
+    def product_alone(x, y, out):  # type: ignore[no-untyped-def]
+        """The same steps one after the other, with the same bits."""
+        (m, k), n, size = x.shape, y.shape[1], out.itemsize
+        transpose_x, transpose_y = x.strides[1] != size, y.strides[1] != size
+        if x.strides != ((size, m * size) if transpose_x else (k * size, size)):
+            return False
+        if y.strides != ((size, k * size) if transpose_y else (n * size, size)):
+            return False
+        at_x, at_y, at_out = (array.__array_interface__["data"][0] for array in (x, y, out))
+        parts = workers()
+        tasks, words = gemm_arguments(name, at_x, at_y, at_out, m, n, k, transpose_x, transpose_y, parts=parts)
+        call(kernel, tasks, words)
+        return True
+
     run = kept(lambda keep: numba.njit(signature, parallel=True, nogil=True, cache=keep)(product))
-    gemm = blas.sgemm if dtype == "float32" else blas.dgemm
+    gemm = blas.sgemm if name == "float32" else blas.dgemm
     rest = (kernel.address, gemm, workers(), blas.set_threads, blas.get_threads)
-    return lambda x, y, out: run(x, y, out, *rest)
+    return lambda x, y, out: product_alone(x, y, out) if is_alone() else run(x, y, out, *rest)

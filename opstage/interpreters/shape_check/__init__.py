@@ -1,5 +1,6 @@
 """The shape checker: the same programs on shapes alone, which may be symbolic; verdicts and a cost report."""
 
+from .captured import with_captured
 from .check import check_base_program, unusable
 from .contract import Contract
 from .finding import Finding
@@ -25,4 +26,5 @@ __all__ = [
     "Step",
     "check_base_program",
     "unusable",
+    "with_captured",
 ]

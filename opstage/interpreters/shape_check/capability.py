@@ -13,7 +13,7 @@ from ...ops.closed import Body
 from ...ops.errors import OpstageError, SourceLine, UnsupportedError, UsageError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType
-from ...options import Device, FloatName, Options
+from ...options import DEVICES, FloatName, Options
 from ..interpreter import BaseInterpreter
 from ..registry import backends, make_interpreter
 from .interpreter import ShapeOps, ShapeRef
@@ -62,7 +62,7 @@ def capabilities(report: Report, options: Options) -> tuple[Answer, ...]:
     """An answer for each interpreter, device and dtype, and for ONNX; `options` are those of the check."""
     uses = list(_uses(report))
     answers = []
-    for device in get_args(Device):
+    for device in DEVICES:
         for backend in backends():
             if backend == "shape_check":
                 continue

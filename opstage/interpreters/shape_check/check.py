@@ -27,11 +27,13 @@ def check_base_program(
     options: Options,
     *,
     parameters: int = 0,
+    tied: tuple[tuple[str, ...], ...] = (),
     step: Step | None = None,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
-    The first `parameters` tensors are counted as the model's parameters; `step` says which are trained.
+    The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
+    several places; `step` says which are trained.
     """
     try:
         runs_on = make_interpreter(options)
@@ -42,7 +44,7 @@ def check_base_program(
         refs = ops.declare(specs, names)
     except OpstageError as error:
         return _report(ops, [Finding("Spec", str(error), rule="spec")], None, (), 0)
-    ops.history.parameters = parameters
+    ops.history.parameters, ops.history.tied = parameters, tied
     declarations = _declarations(specs)
     errors: list[Finding] = []
     outputs: Any = None

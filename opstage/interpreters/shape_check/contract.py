@@ -12,6 +12,8 @@ from ...ops.trees import align, flatten
 from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
 from .report import Assumption
 
+_SIGNATURES = 1 << 12
+
 
 class Contract:
     """Specs of a batch. A signature (shapes and dtypes) that passed once is known and costs one set lookup.
@@ -56,6 +58,8 @@ class Contract:
             except LocatedError as error:
                 error.op = self._given
                 raise
+        if len(self._known) >= _SIGNATURES:
+            self._known.clear()
         self._known.add(signature)
 
     def _check_specs(self, refs: Sequence[Any]) -> None:

@@ -7,12 +7,12 @@ from typing import Literal
 
 from ...ops.errors import SourceLine
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or with severity `warning` one that is odd: what, where, and in which tensors."""
+    """One thing that is wrong, as a `warning` odd, as a `note` worth knowing: what, where, in which tensors."""
 
     op: str
     reason: str

@@ -50,6 +50,7 @@ class History:
     entries     every op, in order
     inputs      what the program was given, in order
     parameters  how many of the inputs, from the first on, are the model's parameters
+    tied        for each parameter that stands at several places the paths of all of them, the first as in `inputs`
     constants   numbers of the tensors that the program made from values, with the values
     outputs     numbers of what it returned, in order; empty where an error kept it from returning
     places      where the user's program called each op, by its ordinal
@@ -59,6 +60,7 @@ class History:
     entries: list[Entry] = field(default_factory=list)
     inputs: list[Named] = field(default_factory=list)
     parameters: int = 0
+    tied: tuple[tuple[str, ...], ...] = ()
     constants: dict[int, Any] = field(default_factory=dict)
     outputs: tuple[int, ...] = ()
     places: dict[int, Place | None] = field(default_factory=dict)

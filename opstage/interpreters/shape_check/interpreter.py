@@ -27,6 +27,7 @@ from ...ops.errors import (
     user_place,
 )
 from ...ops.infix import Infix
+from ...ops.places import show_tied
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import DType, TensorType, as_dtype, show_shape
@@ -325,8 +326,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
     ) -> Finding:
         names = primitive.operand_names(static, len(refs))
+        tied = {paths[0]: show_tied(paths) for paths in self.history.tied}
         operands = tuple(
-            f"{name} is {ref.origin} {show_shape(ref.shape)}" for name, ref in zip(names, refs) if ref.origin
+            f"{name} is {tied.get(ref.origin, ref.origin)} {show_shape(ref.shape)}"
+            for name, ref in zip(names, refs)
+            if ref.origin
         )
         bound: dict[str, list[str]] = {}
         for dim in {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops.dims import Dim
 from ...ops.errors import SourceLine
+from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
 from .finding import Finding
@@ -60,7 +61,7 @@ class Report:
     ops: int
     """How many primitives the program binds."""
     parameters: Dim = 0
-    """Elements in the first argument's float tensors."""
+    """Elements in the first argument's float tensors, those of one parameter at several places once."""
     inputs: tuple[tuple[str, str], ...] = field(default=())
     """Path and type of every input tensor."""
     warnings: tuple[Finding, ...] = ()
@@ -71,9 +72,17 @@ class Report:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     """What `at` put in for the named dims."""
 
+    notes: tuple[Finding, ...] = ()
+    """What is right as it is and worth knowing."""
+
     @property
     def ok(self) -> bool:
         return not self.errors
+
+    @property
+    def tied(self) -> tuple[tuple[str, ...], ...]:
+        """For each parameter that stands at several places the paths of all of them; in `inputs` is the first."""
+        return self.history.tied
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -146,7 +155,7 @@ class Report:
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for finding in self.findings:
+        for finding in (*self.findings, *self.notes):
             lines += [f"{finding.severity}: {finding}", ""]
         if self.conditions:
             lines.append("This program is right only if:")
@@ -154,6 +163,9 @@ class Report:
         if self.declarations:
             lines.append("Given:")
             lines += [f"  {declaration}" for declaration in self.declarations]
+        if self.tied:
+            lines.append("Tied, each one parameter:")
+            lines += [f"  {show_tied(paths)}" for paths in self.tied]
         if self.ok:
             flops, moved = _large(self.cost.flops), _large(self.cost.bytes)
             count = f", {_count(len(self.warnings), 'warning')}" if self.warnings else ""

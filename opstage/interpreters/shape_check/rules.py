@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import captured
 from .lints import LINTS
 
 RULES: dict[str, str] = {
@@ -11,8 +12,10 @@ RULES: dict[str, str] = {
     "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
     "spec": "A Spec cannot be read, or its constraints contradict each other.",
     "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
+    "shared-array": "One array, or arrays that share memory, are at two places of the parameters.",
     "batch": "Data do not fit the declared shapes of the batch.",
     "memory": "A step takes more memory than it may.",
+    captured.RULE: captured.ABOUT,
     "program": "The program broke a rule of refs, or raised an error of its own.",
     **{lint.rule: lint.about for lint in LINTS},
 }

@@ -61,6 +61,7 @@ def history_at(history: History, sizes: Mapping[str, int]) -> History:
         [put.entry(entry) for entry in history.entries],
         [Named(named.number, named.path, put.type(named.type)) for named in history.inputs],
         history.parameters,
+        history.tied,
         history.constants,
         history.outputs,
     )

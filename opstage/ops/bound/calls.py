@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import final
 
+from ..numbers import plain
 from ..primitive import NO_STATIC, Primitive, Static
 from ..protocol import Ops, R
 
@@ -57,6 +58,9 @@ class Calls(Ops[R]):
         cursor = self.cursor
         if not cursor.quiet:
             cursor.ordinal += 1
+            for value in static.values():
+                if type(value) not in _PLAIN:
+                    static = _plainly(static)
         return self.bind(primitive, refs, static)[0]
 
     @final
@@ -65,4 +69,15 @@ class Calls(Ops[R]):
         cursor = self.cursor
         if not cursor.quiet:
             cursor.ordinal += 1
+            for value in static.values():
+                if type(value) not in _PLAIN:
+                    static = _plainly(static)
         return self.bind(primitive, refs, static)[: len(primitive.outputs)]
+
+
+_PLAIN = frozenset((int, float, bool, str, tuple))
+
+
+def _plainly(static: Static) -> Static:
+    """Static parameters of a user's call without NumPy's numbers."""
+    return {name: plain(value) for name, value in static.items()}

@@ -32,7 +32,17 @@ class LossOps(Calls[R]):
 
     @final
     def cross_entropy_grad(
-        self, logits: R, labels: R, lse: R, g: R, /, *, reduction: str, ignore_index: int, label_smoothing: float
+        self,
+        logits: R,
+        labels: R,
+        peak: R,
+        total: R,
+        g: R,
+        /,
+        *,
+        reduction: str,
+        ignore_index: int,
+        label_smoothing: float,
     ) -> R:
         static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-        return self._call(CROSS_ENTROPY_GRAD, (logits, labels, lse, g), static)
+        return self._call(CROSS_ENTROPY_GRAD, (logits, labels, peak, total, g), static)

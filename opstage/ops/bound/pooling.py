@@ -15,6 +15,7 @@ from ..catalogue.pooling import (
 )
 from ..dims import Dim
 from ..misfit import Misfit
+from ..numbers import plain_sequence
 from ..protocol import IntOrTuple, Number, R
 from ..types import show_shape
 from .calls import Calls
@@ -24,6 +25,7 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
     """The statics with an entry for each spatial axis; a misfit in the place of the kernel is handed on."""
     if isinstance(kernel, Misfit):
         return {"kernel": kernel, "stride": kernel, "padding": kernel}
+    kernel = plain_sequence(kernel)
     rank = len(kernel) if isinstance(kernel, (tuple, list)) else 1
     sizes = per_axis(op, "kernel", kernel, rank, least=1)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import final
 
 from ..catalogue.update import (
@@ -14,6 +15,7 @@ from ..catalogue.update import (
     RMSPROP_UPDATE,
     SGD_UPDATE,
 )
+from ..primitive import Primitive, Static
 from ..protocol import R
 from .calls import Calls
 
@@ -22,8 +24,16 @@ class UpdateOps(Calls[R]):
     __slots__ = ()
 
     @final
+    def _update(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        """One op; its numbers are fractions only where tensors are."""
+        for number in static.values():
+            if type(number) is Fraction and refs[0].dtype.kind == "f":
+                static = {name: float(v) if type(v) is Fraction else v for name, v in static.items()}
+        return self._call_many(primitive, refs, static)
+
+    @final
     def sgd_update(self, p: R, g: R, lr: R, /, *, weight_decay: float = 0.0) -> R:
-        return self._call(SGD_UPDATE, (p, g, lr), {"weight_decay": weight_decay})
+        return self._update(SGD_UPDATE, (p, g, lr), {"weight_decay": weight_decay})[0]
 
     @final
     def momentum_update(
@@ -39,12 +49,12 @@ class UpdateOps(Calls[R]):
         weight_decay: float = 0.0,
     ) -> tuple[R, R]:
         static = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        new, velocity = self._call_many(MOMENTUM_UPDATE, (p, g, velocity, lr), static)
+        new, velocity = self._update(MOMENTUM_UPDATE, (p, g, velocity, lr), static)
         return new, velocity
 
     @final
     def adagrad_update(self, p: R, g: R, total: R, lr: R, /, *, eps: float, weight_decay: float = 0.0) -> tuple[R, R]:
-        new, total = self._call_many(ADAGRAD_UPDATE, (p, g, total, lr), {"eps": eps, "weight_decay": weight_decay})
+        new, total = self._update(ADAGRAD_UPDATE, (p, g, total, lr), {"eps": eps, "weight_decay": weight_decay})
         return new, total
 
     @final
@@ -52,7 +62,7 @@ class UpdateOps(Calls[R]):
         self, p: R, g: R, square: R, lr: R, /, *, alpha: float, eps: float, weight_decay: float = 0.0
     ) -> tuple[R, R]:
         static = {"alpha": alpha, "eps": eps, "weight_decay": weight_decay}
-        new, square = self._call_many(RMSPROP_UPDATE, (p, g, square, lr), static)
+        new, square = self._update(RMSPROP_UPDATE, (p, g, square, lr), static)
         return new, square
 
     @final
@@ -73,7 +83,7 @@ class UpdateOps(Calls[R]):
         weight_decay: float = 0.0,
     ) -> tuple[R, R, R]:
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-        new, m, v = self._call_many(ADAM_UPDATE, (p, g, m, v, lr, c1, c2), static)
+        new, m, v = self._update(ADAM_UPDATE, (p, g, m, v, lr, c1, c2), static)
         return new, m, v
 
     @final
@@ -94,7 +104,7 @@ class UpdateOps(Calls[R]):
         weight_decay: float,
     ) -> tuple[R, R, R]:
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-        new, m, v = self._call_many(ADAMW_UPDATE, (p, g, m, v, lr, c1, c2), static)
+        new, m, v = self._update(ADAMW_UPDATE, (p, g, m, v, lr, c1, c2), static)
         return new, m, v
 
     @final
@@ -102,7 +112,7 @@ class UpdateOps(Calls[R]):
         self, p: R, g: R, square: R, delta: R, lr: R, /, *, rho: float, eps: float, weight_decay: float = 0.0
     ) -> tuple[R, R, R]:
         static = {"rho": rho, "eps": eps, "weight_decay": weight_decay}
-        new, square, delta = self._call_many(ADADELTA_UPDATE, (p, g, square, delta, lr), static)
+        new, square, delta = self._update(ADADELTA_UPDATE, (p, g, square, delta, lr), static)
         return new, square, delta
 
     @final
@@ -127,5 +137,5 @@ class UpdateOps(Calls[R]):
             "steps": steps,
             "eps": eps,
         }
-        new, momentum_buffer = self._call_many(MUON_UPDATE, (p, g, momentum_buffer, lr), static)
+        new, momentum_buffer = self._update(MUON_UPDATE, (p, g, momentum_buffer, lr), static)
         return new, momentum_buffer

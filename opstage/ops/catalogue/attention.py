@@ -156,6 +156,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Primitive(
     vjp=_attention_vjp,
     saves=("q", "k", "v", "mask", "peak", "total"),
     decomposition=_attention_decomposition,
+    expandable=True,
     flops=_attention_flops,
 )
 

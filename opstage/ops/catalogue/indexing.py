@@ -127,6 +127,7 @@ GATHER_VEC = Primitive(
     jvp=Linearity.JOINT,
     saves={"idx": ("x",)},
     decomposition=_gather_vec_decomposition,
+    expandable=True,
     flops=no_flops,
 )
 
@@ -150,6 +151,7 @@ SCATTER_ADD_VEC = Primitive(
     jvp=Linearity.JOINT,
     saves={"idx": ("v",)},
     decomposition=_scatter_add_vec_decomposition,
+    expandable=True,
     flops=_one_flop_per_update,
 )
 

@@ -222,5 +222,6 @@ LINEAR = Primitive(
     jvp=_linear_jvp,
     saves={"x": ("weight",), "weight": ("x",)},
     decomposition=_linear_decomposition,
+    expandable=True,
     flops=_linear_flops,
 )

@@ -61,6 +61,7 @@ MSE_LOSS = Primitive(
     jvp=_mse_loss_jvp,
     saves=("x", "y"),
     decomposition=_mse_loss_decomposition,
+    expandable=True,
     flops=_mse_loss_flops,
 )
 
@@ -122,7 +123,8 @@ def _cross_entropy_shape(
 ) -> tuple[TensorType, ...]:
     _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
     loss = TensorType(labels.shape if reduction == "none" else (), logits.dtype)
-    return loss, TensorType(_keeping_classes(logits.shape), logits.dtype)
+    number = TensorType(_keeping_classes(logits.shape), logits.dtype)
+    return loss, number, number
 
 
 def _ignored(ops: Ops[R], labels: R, ignore_index: int) -> R:
@@ -149,7 +151,8 @@ def _cross_entropy_decomposition(
     # The maximum cancels out of every result, so no derivative of it is wanted.
     peak = ops.detach(ops.reduce_max(logits, axis=axis, keepdims=True))
     shifted = ops.sub(logits, ops.broadcast_to(peak, shape=logits.shape))
-    log_total = ops.log(ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True))
+    total = ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True)
+    log_total = ops.log(total)
     own = ops.select(_is_label(ops, logits, labels), shifted, zeros_like(ops, shifted))
     loss = ops.sub(log_total, ops.reduce_sum(own, axis=axis, keepdims=True))
     if label_smoothing != 0:
@@ -166,14 +169,14 @@ def _cross_entropy_decomposition(
         loss = ops.sum(loss)
     if reduction == "mean":
         loss = ops.div(loss, _counted(ops, ignored, loss))
-    return loss, ops.add(peak, log_total)
+    return loss, peak, total
 
 
 def _cross_entropy_vjp(
     ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any
 ) -> tuple[R | None, ...]:
-    logits, labels, lse = ctx.saved
-    return ops.cross_entropy_grad(logits, labels, lse, cotangents[0], **static), None
+    logits, labels, peak, total = ctx.saved
+    return ops.cross_entropy_grad(logits, labels, peak, total, cotangents[0], **static), None
 
 
 def _cross_entropy_jvp(
@@ -186,9 +189,9 @@ def _cross_entropy_jvp(
     reduction: str,
     **static: Any,
 ) -> tuple[R | None]:
-    (logits, labels), (loss, lse), (moved, _) = primals, outputs, tangents
+    (logits, labels), (loss, peak, total), (moved, _) = primals, outputs, tangents
     assert moved is not None
-    slope = ops.cross_entropy_grad(logits, labels, lse, ones_like(ops, loss), reduction=reduction, **static)
+    slope = ops.cross_entropy_grad(logits, labels, peak, total, ones_like(ops, loss), reduction=reduction, **static)
     change = ops.mul(slope, moved)
     return (ops.reduce_sum(change, axis=class_axis(len(logits.shape))) if reduction == "none" else ops.sum(change),)
 
@@ -203,15 +206,18 @@ CROSS_ENTROPY = Primitive(
     '`cross_entropy(logits, labels, reduction="mean", ignore_index=-100, label_smoothing=0.0)`; logits (C), (N, C) or '
     "(N, C, *D), labels the same without C, integers in [0, C) or ignore_index. With p = softmax(logits) over the "
     "classes and ε the smoothing, a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is "
-    'ignored; "mean" divides their sum by the number of positions not ignored (0/0 = nan when all are). '
+    'ignored; "mean" divides their sum by the number of positions not ignored (0/0 = nan when all are). Kept for the '
+    "derivative are a position's greatest logit, peak, and total = Σ exp(logit - peak): their one number "
+    "peak + log total would round off what large logits differ in. "
     "PyTorch: torch.nn.functional.cross_entropy. Smoothing: Szegedy et al. 2016.",
     operands=("logits", "labels"),
-    residuals=("lse",),
+    residuals=("peak", "total"),
     shape=_cross_entropy_shape,
     vjp=_cross_entropy_vjp,
     jvp=_cross_entropy_jvp,
-    saves={"logits": ("logits",), "labels": ("logits",), "lse": ("logits",)},
+    saves=dict.fromkeys(("logits", "labels", "peak", "total"), ("logits",)),
     decomposition=_cross_entropy_decomposition,
+    expandable=True,
     flops=_four_per_logit,
 )
 
@@ -219,7 +225,8 @@ CROSS_ENTROPY = Primitive(
 def _cross_entropy_grad_shape(
     logits: TensorType,
     labels: TensorType,
-    lse: TensorType,
+    peak: TensorType,
+    total: TensorType,
     g: TensorType,
     *,
     reduction: str,
@@ -227,7 +234,8 @@ def _cross_entropy_grad_shape(
     label_smoothing: Any,
 ) -> tuple[TensorType, ...]:
     _require_labels(logits, labels, reduction, ignore_index, label_smoothing)
-    _require_type(lse, "lse", _keeping_classes(logits.shape), logits)
+    _require_type(peak, "peak", _keeping_classes(logits.shape), logits)
+    _require_type(total, "total", _keeping_classes(logits.shape), logits)
     _require_type(g, "g", labels.shape if reduction == "none" else (), logits)
     return (logits,)
 
@@ -248,7 +256,8 @@ def _cross_entropy_grad_decomposition(
     ops: Ops[R],
     logits: R,
     labels: R,
-    lse: R,
+    peak: R,
+    total: R,
     g: R,
     /,
     *,
@@ -258,7 +267,8 @@ def _cross_entropy_grad_decomposition(
 ) -> tuple[R, ...]:
     shape = logits.shape
     axis = class_axis(len(shape))
-    p = ops.exp(ops.sub(logits, ops.broadcast_to(lse, shape=shape)))
+    exponentials = ops.exp(ops.sub(logits, ops.broadcast_to(peak, shape=shape)))
+    p = ops.div(exponentials, ops.broadcast_to(total, shape=shape))
     others = label_smoothing * ratio(1, shape[axis])
     target = ops.select(
         _is_label(ops, logits, labels),
@@ -276,11 +286,11 @@ def _cross_entropy_grad_decomposition(
 
 CROSS_ENTROPY_GRAD = Primitive(
     "cross_entropy_grad",
-    "`cross_entropy_grad(logits, labels, lse, g, …)`, the cotangent of cross_entropy's logits from g, that of the "
-    "loss: w·(exp(logits - lse) - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of "
-    'positions not ignored with "mean") and 0 where it is ignored; lse is the log-sum-exp over the classes, which '
-    "has size 1 there.",
-    operands=("logits", "labels", "lse", "g"),
+    "`cross_entropy_grad(logits, labels, peak, total, g, …)`, the cotangent of cross_entropy's logits from g, that of "
+    "the loss: w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the "
+    'number of positions not ignored with "mean") and 0 where it is ignored; peak and total are the greatest logit and '
+    "Σ exp(logits - peak) over the classes, of size 1 there.",
+    operands=("logits", "labels", "peak", "total", "g"),
     shape=_cross_entropy_grad_shape,
     decomposition=_cross_entropy_grad_decomposition,
     flops=_four_per_logit,

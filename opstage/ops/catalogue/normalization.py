@@ -80,6 +80,7 @@ LAYER_NORM = Primitive(
     vjp=_layer_norm_vjp,
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_layer_norm_decomposition,
+    expandable=True,
     flops=flops_per_element(6),
 )
 
@@ -152,6 +153,7 @@ RMS_NORM = Primitive(
     vjp=_rms_norm_vjp,
     saves={"x": ("x", "gamma"), "gamma": ("x",), "rstd": ("x", "gamma")},
     decomposition=_rms_norm_decomposition,
+    expandable=True,
     flops=flops_per_element(3),
 )
 
@@ -259,6 +261,7 @@ GROUP_NORM = Primitive(
     vjp=_group_norm_vjp,
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_group_norm_decomposition,
+    expandable=True,
     flops=flops_per_element(6),
 )
 
@@ -373,6 +376,7 @@ BATCH_NORM = Primitive(
     vjp=_batch_norm_vjp,
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_batch_norm_decomposition,
+    expandable=True,
     flops=flops_per_element(6),
 )
 

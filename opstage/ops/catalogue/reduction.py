@@ -125,6 +125,7 @@ REDUCE_MEAN = Primitive(
     vjp=_reduce_mean_vjp,
     jvp=Linearity.JOINT,
     decomposition=_reduce_mean_decomposition,
+    expandable=True,
     flops=flops_per_element(1),
 )
 
@@ -203,7 +204,6 @@ ARGMAX = Primitive(
 
 def _softmax_shape(x: TensorType, *, axis: int) -> tuple[TensorType, ...]:
     require_float(x, "x")
-    _require_elements(x, (axis,), "softmax")
     return (x,)
 
 
@@ -219,6 +219,8 @@ def _sum_along(ops: Ops[R], x: R, axis: int) -> R:
 
 def _shifted(ops: Ops[R], x: R, axis: int) -> R:
     """x - max x, whose exponential cannot overflow; the result does not depend on the shift, so no gradient does."""
+    if isinstance(x.shape[axis], int) and not x.shape[axis]:
+        return x  # there is no maximum of no elements, and nothing to shift
     shift = ops.detach(ops.reduce_max(x, axis=axis, keepdims=True))
     return ops.sub(x, ops.broadcast_to(shift, shape=x.shape))
 
@@ -249,6 +251,7 @@ SOFTMAX = Primitive(
     jvp=_softmax_jvp,
     saves=("out",),
     decomposition=_softmax_decomposition,
+    expandable=True,
     flops=flops_per_element(5),
 )
 
@@ -295,6 +298,7 @@ LOG_SOFTMAX = Primitive(
     jvp=_log_softmax_jvp,
     saves=("out",),
     decomposition=_log_softmax_decomposition,
+    expandable=True,
     flops=flops_per_element(5),
 )
 

@@ -83,9 +83,13 @@ def affine_map(ops: Ops[R], x: R, gamma: R | None, beta: R | None, axis: int) ->
 
 
 def reciprocal_deviation(ops: Ops[R], variance: R, eps: float) -> R:
-    """1/√(variance + eps)."""
+    """1/√(variance + eps), and nan where the variance is infinite: what its numbers are divided by is not known.
+
+    Squares overflow where numbers do not; 1/√∞ would make zeros of them without a word.
+    """
     floor = ops.full(shape=variance.shape, value=eps, dtype=variance.dtype)
-    return ops.inv(ops.sqrt(ops.add(variance, floor)))
+    known = ops.add(variance, ops.sub(variance, variance))  # ∞ - ∞ is nan, anything else nothing
+    return ops.inv(ops.sqrt(ops.add(known, floor)))
 
 
 def standardize(ops: Ops[R], x: R, axes: tuple[int, ...], eps: float) -> tuple[R, R, R, R]:

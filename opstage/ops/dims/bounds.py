@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from . import polynomial as poly
 
 _MOST_COEFFICIENTS = 512  # of a Bernstein form; beyond it a coarser bound is used
+_MOST_TERMS = 1024  # of a shifted polynomial; beyond it a coarser bound is used
 
 
 class Range(NamedTuple):
@@ -43,6 +44,8 @@ def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> F
             shifts[atom] = {(): high, (atom,): -1}
         else:
             return None
+    if sum([_terms_of_shifted(monomial, shifts) for monomial in p]) > _MOST_TERMS:
+        return _term_by_term(p, range_of)
     shifted: poly.Polynomial = {}
     for monomial, coefficient in p.items():
         term = poly.constant(coefficient)
@@ -63,6 +66,25 @@ def lower_bound(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> F
     if any(_least_on_unit_box(group) < 0 for group in groups.values()):
         return None
     return least
+
+
+def _terms_of_shifted(monomial: poly.Monomial, shifts: Mapping[poly.Atom, poly.Polynomial]) -> int:
+    """At most how many terms the monomial has once its atoms are shifted."""
+    return math.prod([1 + sum(1 for _ in repeats) for atom, repeats in groupby(monomial) if len(shifts[atom]) > 1])
+
+
+def _term_by_term(p: poly.Polynomial, range_of: Callable[[poly.Atom], Range]) -> Fraction | None:
+    """The sum of what each term is at least, for atoms that are never negative; None where there is no such number."""
+    least = 0
+    for monomial, coefficient in p.items():
+        for atom in monomial:
+            low, high = range_of(atom)
+            end = low if coefficient > 0 else high
+            if low is None or low < 0 or end is None:
+                return None
+            coefficient *= end
+        least += coefficient
+    return Fraction(least)
 
 
 def _least_on_unit_box(coefficients: dict[tuple[int, ...], int]) -> Fraction:

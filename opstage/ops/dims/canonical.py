@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from . import polynomial as poly
 from .polynomial import Atom, AtomTable, Minimum, Monomial, Name, Polynomial, Quotient
+from .problems import TooComplexError
 
 _MOST_ARGUMENTS = 8  # of a minimum that others are merged into
 _MOST_QUOTIENTS = 16  # into which a quotient of minima is broken
@@ -62,7 +63,10 @@ def minimum(atoms: AtomTable, arguments: Iterable[Polynomial]) -> Polynomial:
     What the arguments have in common is pulled out, min(a + c, b + c) = min(a, b) + c, and min(c*a, c*b) = c*min(a, b)
     for a natural c; minima within merge; an argument that is another one plus something natural is left out.
     """
-    distinct = _least(list(arguments))
+    arguments = list(arguments)
+    if len(arguments) > poly.MOST_ARGUMENTS:
+        raise TooComplexError(f"an extremum of {len(arguments):,} sizes")
+    distinct = _least(arguments)
     if len(distinct) == 1:
         return distinct[0]
     shift: Polynomial = {}

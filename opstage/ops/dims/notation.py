@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import ShapeError, UsageError
+from ..untrusted import brief, depth_of
 from .arithmetic import written_extremum
-from .expression import Dim
+from .expression import Dim, DimExpr
+from .polynomial import MOST_BITS
 
 _RELATIONS: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">"}
+LARGEST_SIZE = 2**63 - 1
+"""No array has an axis that is longer."""
+
 _MOST_CHARACTERS = 2000
+_MOST_TERMS = 512
+_MOST_DIGITS = 100
+_LONGEST_REASON = 300
 _LARGEST_POWER = 16
+_DEEPEST = 50  # parentheses, calls and signs within each other
+_NUMBER = re.compile(r"(?<![\w.])\d\w*")
+_FOREIGN = re.compile(r"[^\w\s+\-*/%(),<=>!.]")
 
 
 def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
@@ -21,7 +33,10 @@ def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
     tree = reader.tree()
     if isinstance(tree, ast.Compare):
         reader.fail("a size is wanted here, not a comparison")
-    return reader.read(tree)
+    size = reader.read(tree)
+    if isinstance(size, int) and abs(size) > LARGEST_SIZE:
+        reader.fail(f"the size is {brief(size)}, and the largest is {LARGEST_SIZE}")
+    return size
 
 
 def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, str, Dim]]:
@@ -41,14 +56,18 @@ def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, st
 
 def split_outside(text: str, separators: str) -> list[str]:
     """The parts of a text between separators that do not stand in parentheses: `B min(T, 8)` has two between blanks."""
-    parts, depth = [""], 0
-    for character in text:
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
         if character in separators and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
+            parts.append(text[start:position])
+            start = position + 1
+    parts.append(text[start:])
     return [stripped for part in parts if (stripped := part.strip())]
+
+
+_COMBINED = "only + - * // % combine sizes, and ** with a number on its right"
+_ALLOWED = "write names, integers, + - * // %, min, max, parentheses"
 
 
 class _Reader:
@@ -60,38 +79,75 @@ class _Reader:
         self.name = name
 
     def fail(self, reason: str) -> NoReturn:
-        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
-        raise UsageError(f"cannot read the {self.kind} {shown!r}: {reason}")
+        raise UsageError(f"cannot read the {self.kind} {brief(self.text)}: {reason}")
 
     def tree(self) -> ast.expr:
         if len(self.text) > _MOST_CHARACTERS:
             self.fail(f"it is longer than {_MOST_CHARACTERS} characters")
+        for number in _NUMBER.findall(self.text):
+            if not number.isdecimal():
+                self.fail(f"{brief(number)} is neither a number nor a name")
+            if len(number) > _MOST_DIGITS:
+                self.fail(f"a number in it has {len(number):,} digits, and at most {_MOST_DIGITS} are read")
+        if _FOREIGN.search(self.text):
+            self.fail(_ALLOWED)
         try:
-            return ast.parse(self.text.strip(), mode="eval").body
+            tree = ast.parse(" ".join(self.text.split()), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self.fail("write names, integers, + - * // %, min, max, parentheses")
+            self.fail(_ALLOWED)
+        if depth_of(tree) > _DEEPEST:
+            self.fail(f"it is nested deeper than {_DEEPEST} levels")
+        return tree
 
     def read(self, node: ast.expr) -> Dim:
+        try:
+            return self._read(node)
+        except ShapeError as error:
+            self.fail(error.reason if len(error.reason) <= _LONGEST_REASON else f"{error.reason[:_LONGEST_REASON]}...")
+
+    def _read(self, node: ast.expr) -> Dim:
+        """The dim of a node. A sum of many terms is one level: its syntax tree is as deep as it is long."""
+        following = []
+        while isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Pow):
+            following.append((node.op, node.right))
+            node = node.left
+        result = self._operand(node)
+        for operation, right in reversed(following):
+            result = self.modest(self.combine(result, operation, self._read(right)))
+        return result
+
+    def modest(self, size: Dim) -> Dim:
+        """A size that was put together. Numbers grow here and nowhere else; `polynomial` limits the expressions."""
+        if isinstance(size, DimExpr):
+            if len(size.polynomial) > _MOST_TERMS:
+                self.fail(f"it has more than {_MOST_TERMS} terms when it is multiplied out")
+        elif size.bit_length() > MOST_BITS:
+            self.fail("a number in it has hundreds of digits when it is worked out")
+        return size
+
+    def _operand(self, node: ast.expr) -> Dim:
         match node:
             case ast.Name(id=name):
                 return self.name(name)
             case ast.Constant(value=int() as value) if not isinstance(value, bool):
                 return value
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.read(operand)
+                return -self._read(operand)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return self.read(operand)
+                return self._read(operand)
             case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as exponent)):
                 if not 0 <= exponent <= _LARGEST_POWER:
                     self.fail(f"an exponent is an integer from 0 to {_LARGEST_POWER}")
-                power: Dim = self.read(left) ** exponent
-                return power
-            case ast.BinOp(left=left, op=operation, right=right):
-                return self.combine(self.read(left), operation, self.read(right))
+                power: Dim = self._read(left) ** exponent
+                return self.modest(power)
+            case ast.BinOp(op=ast.Pow()):
+                self.fail(_COMBINED)
             case ast.Call(func=ast.Name(id=("min" | "max") as function), args=[_, *_] as arguments, keywords=[]):
-                return written_extremum([self.read(argument) for argument in arguments], function == "max")
+                least = written_extremum([self._read(argument) for argument in arguments], function == "max")
+                return self.modest(least)
             case _:
-                self.fail(f"{ast.unparse(node)!r} is neither a name, an integer, min, max nor one of + - * // %")
+                part = ast.get_source_segment(" ".join(self.text.split()), node) or self.text
+                self.fail(f"{brief(part)} is neither a name, an integer, min, max nor one of + - * // %")
 
     def combine(self, left: Dim, operation: ast.operator, right: Dim) -> Dim:
         match operation:
@@ -106,9 +162,6 @@ class _Reader:
             case ast.FloorDiv() | ast.Mod():
                 if isinstance(right, int) and right == 0:
                     self.fail("it divides by 0")
-                try:
-                    return left // right if isinstance(operation, ast.FloorDiv) else left % right
-                except ShapeError as error:
-                    self.fail(error.reason)
+                return left // right if isinstance(operation, ast.FloorDiv) else left % right
             case _:
-                self.fail("only + - * // % combine sizes")
+                self.fail(_COMBINED)

@@ -18,6 +18,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
+from .problems import TooComplexError
+
+# What a person writes, or a model of many named sizes costs, is far below these limits. Whatever is beyond them would
+# take seconds and then minutes: the number of terms grows with every product, the text of an atom with every level.
+MOST_PRODUCTS = 50_000  # of terms, in one multiplication
+MOST_FACTORS = 128  # in a monomial
+MOST_BITS = 2048  # of a coefficient
+MOST_ARGUMENTS = 64  # of a minimum
+LONGEST_ATOM = 4000  # characters
+
 
 class Name:
     """A named dim, such as `B`."""
@@ -39,7 +49,7 @@ class Quotient:
     def __init__(self, numerator: Polynomial, denominator: Polynomial):
         self.numerator = numerator
         self.denominator = denominator
-        self.text = f"{as_operand(numerator)}//{as_operand(denominator)}"
+        self.text = _modest(f"{as_operand(numerator)}//{as_operand(denominator)}")
 
     def __repr__(self) -> str:
         return self.text
@@ -51,8 +61,9 @@ class Minimum:
     __slots__ = ("arguments", "text")
 
     def __init__(self, arguments: Iterable[Polynomial]):
-        self.arguments = tuple(sorted(arguments, key=lambda p: (constant_value(p) is not None, render(p))))
-        self.text = f"min({', '.join(map(render, self.arguments))})"
+        shown = sorted([(constant_value(p) is not None, render(p), p) for p in arguments], key=lambda entry: entry[:2])
+        self.arguments = tuple([p for _, _, p in shown])
+        self.text = _modest(f"min({', '.join([text for _, text, _ in shown])})")
 
     def __repr__(self) -> str:
         return self.text
@@ -137,7 +148,9 @@ def scale(p: Polynomial, factor: int) -> Polynomial:
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
-    """`p * q`."""
+    """`p * q`. Raises `TooComplexError`."""
+    if len(p) * len(q) > MOST_PRODUCTS:
+        raise TooComplexError(f"a product of {len(p):,} terms and {len(q):,} terms")
     result: Polynomial = {}
     for left, a in p.items():
         for right, b in q.items():
@@ -147,11 +160,21 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
 
 
 def power(p: Polynomial, exponent: int) -> Polynomial:
-    """`p ** exponent` for an exponent >= 0."""
+    """`p ** exponent` for an exponent >= 0. Raises `TooComplexError`."""
     result = constant(1)
     for _ in range(exponent):
-        result = multiply(result, p)
+        result = require_modest(multiply(result, p))
     return result
+
+
+def require_modest(p: Polynomial) -> Polynomial:
+    """`p` itself. Raises `TooComplexError` for one of huge coefficients or of a huge degree."""
+    for monomial, coefficient in p.items():
+        if len(monomial) > MOST_FACTORS:
+            raise TooComplexError(f"a product of {len(monomial):,} names")
+        if coefficient.bit_length() > MOST_BITS:
+            raise TooComplexError(f"a number of about {int(coefficient.bit_length() * math.log10(2)):,} digits")
+    return p
 
 
 def ordered(p: Polynomial) -> Polynomial:
@@ -309,6 +332,12 @@ def as_operand(p: Polynomial) -> str:
     text = render(p)
     is_minimum = any(p == variable(atom) for atom in next(iter(p), ()) if isinstance(atom, Minimum))
     return text if text.isidentifier() or text.isdecimal() or is_minimum else f"({text})"
+
+
+def _modest(text: str) -> str:
+    if len(text) > LONGEST_ATOM:
+        raise TooComplexError(f"its text has {len(text):,} characters")
+    return text
 
 
 def _text(atom: Atom) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import LocatedError, OpstageError, UsageError
+from ..errors import LocatedError, OpstageError, ShapeError, UsageError
 
 
 class SymbolicDimError(OpstageError, TypeError):
@@ -14,6 +14,15 @@ class SymbolicDimError(OpstageError, TypeError):
         super().__init__(
             f"{text} is symbolic: it stands for every allowed size, so it has no single value for {use}. "
             "Keep it in shape arithmetic (+ - * // %), or give the input a fixed size there"
+        )
+
+
+class TooComplexError(ShapeError):
+    """An expression of sizes outgrew what is worked out: its limits stand beside the arithmetic in `polynomial`."""
+
+    def __init__(self, what: str):
+        super().__init__(
+            f"an expression of sizes grows too large: {what}; write it with fewer names, powers or nested parts"
         )
 
 

@@ -18,10 +18,12 @@ from . import polynomial as poly
 from .bounds import Range, lower_bound
 from .canonical import floor_divide
 from .facts import Claim, Contradiction, Facts
+from .problems import TooComplexError
 
 _MOST_COMBINED = 3  # known inequalities in one proof
 _MOST_BOUNDS = 120  # bounds computed to show one inequality
 _MOST_EFFORT = 600  # bounds computed for one claim, in all its cases
+_TERMS_OF_A_BOUND = 64  # a polynomial of more, written around the low ends of its names, counts as several bounds
 _MOST_CASES = 64
 _MOST_VALUES = 400  # looked at one by one
 
@@ -56,17 +58,31 @@ class Prover:
         if found is None:
             if self._within is None:
                 self._effort.left = _MOST_EFFORT
-            p = poly.ordered(self.facts.normal(claim.polynomial))
-            found = self._is_shown(claim.is_zero, p, _MOST_COMBINED) or self._holds_by_cases(Claim(claim.is_zero, p))
-            if not found and claim.is_zero and self._within is None:
-                found = self.always(Claim(False, p)) and self.always(Claim(False, poly.scale(p, -1)))
+            try:
+                found = self._always(claim)
+            except TooComplexError:
+                if self._within is not None:  # a case that is given up gives up the proof
+                    raise
+                found = False
             self._proved[key] = found
         return found
+
+    def _always(self, claim: Claim) -> bool:
+        p = poly.ordered(self.facts.normal(claim.polynomial))
+        if self._is_shown(claim.is_zero, p, _MOST_COMBINED) or self._holds_by_cases(Claim(claim.is_zero, p)):
+            return True
+        either = claim.is_zero and self._within is None
+        return either and self.always(Claim(False, p)) and self.always(Claim(False, poly.scale(p, -1)))
 
     def at_once(self, claim: Claim) -> bool:
         """Whether the claim is shown to hold by the ranges of the names alone, or was shown before."""
         found = self._proved.get(claim.key)
-        return self._is_shown(claim.is_zero, self.facts.normal(claim.polynomial), 0) if found is None else found
+        if found is not None:
+            return found
+        try:
+            return self._is_shown(claim.is_zero, self.facts.normal(claim.polynomial), 0)
+        except TooComplexError:
+            return False
 
     def never(self, claim: Claim) -> bool:
         """Whether the claim is shown to fail for every allowed value."""
@@ -180,7 +196,7 @@ class Prover:
         def show(q: poly.Polynomial, multiple: int, to_combine: int) -> bool:
             """Whether q > -multiple; as `multiple * p >= q` and p is an integer, p >= 0 follows."""
             if to_combine == 0:
-                self._effort.left -= 1
+                self._effort.left -= 1 + _terms_around_low_ends(q) // _TERMS_OF_A_BOUND
                 least = lower_bound(q, self._range_of)
                 return least is not None and least > -multiple
             for times, inequality, factor in self._eliminations(q, known):
@@ -267,6 +283,11 @@ class Prover:
         low = lower_bound(p, self._range_of)
         high = lower_bound(poly.scale(p, -1), self._range_of)
         return Range(None if low is None else math.ceil(low), None if high is None else -math.ceil(high))
+
+
+def _terms_around_low_ends(p: poly.Polynomial) -> int:
+    """About how many terms `lower_bound` looks at: a product of n names has 2^n once each is low + t."""
+    return sum([1 << min(len(set(monomial)), 12) for monomial in p])
 
 
 def _compounds(*polynomials: poly.Polynomial) -> list[poly.Quotient | poly.Minimum]:

@@ -111,7 +111,7 @@ class DimScope:
         key = frozenset(p.items())
         found = self._expressions.get(key)
         if found is None:
-            found = self._expressions[key] = DimExpr(self, p)
+            found = self._expressions[key] = DimExpr(self, poly.require_modest(p))
         return found
 
     def intern_real(self, terms: Terms) -> Fraction | DimFloat:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..errors import ShapeError
 from . import polynomial as poly
 from .expression import DimExpr
+from .problems import TooComplexError
 
 if TYPE_CHECKING:
     from .scope import DimScope
@@ -40,6 +41,7 @@ Base: TypeAlias = poly.Atom | DimExpr | int | Opaque
 Factors: TypeAlias = tuple[tuple[Base, int], ...]
 Terms: TypeAlias = dict[Factors, Fraction]
 
+_MOST_PRODUCTS = 4000  # of terms, in one multiplication
 _ONE = Fraction(1)
 _UNIT: Terms = {(): _ONE}
 
@@ -77,11 +79,13 @@ def add(a: Terms, b: Terms, factor: int = 1) -> Terms:
 
 
 def multiply(a: Terms, b: Terms) -> Terms:
-    """`a * b`."""
+    """`a * b`. Raises `TooComplexError`."""
     if a == _UNIT:
         return b
     if b == _UNIT:
         return a
+    if len(a) * len(b) > _MOST_PRODUCTS:
+        raise TooComplexError(f"a product of {len(a):,} terms and {len(b):,} terms")
     result: Terms = {}
     for left, c in a.items():
         for right, d in b.items():
@@ -176,6 +180,8 @@ def _term(coefficient: Fraction, exponents: dict[Base, int]) -> Terms:
     expanded = _UNIT
     radicand = 1
     for base, twice in exponents.items():
+        if abs(twice) > 2 * poly.MOST_FACTORS:
+            raise TooComplexError(f"a power of {abs(twice) // 2:,}")
         if isinstance(base, int):
             coefficient *= Fraction(base) ** (twice // 2)
             radicand *= base if twice % 2 else 1
@@ -187,6 +193,8 @@ def _term(coefficient: Fraction, exponents: dict[Base, int]) -> Terms:
             twice %= 2
         if twice:
             factors.append((base, twice))
+    if max(coefficient.numerator.bit_length(), coefficient.denominator.bit_length()) > poly.MOST_BITS:
+        raise TooComplexError("a number of hundreds of digits")
     if radicand != 1:
         root = math.isqrt(radicand)
         if root * root == radicand:

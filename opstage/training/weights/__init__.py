@@ -13,13 +13,14 @@ import numpy as np
 
 from ...atomic import write_file
 from ...ops.errors import UsageError
-from ...tensors import encode, read_tensors
+from ...tensors import decode, decode_metadata, encode, read_bytes
 from ..saved import TrainerValues
 from ..trainer import ScalarTrainer
 from .cells import pytorch_cells
 from .mapping import Array, Row, Source, WeightMap
 from .names import pytorch_name
 from .propose import propose
+from .tied import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
 
 __all__ = [
     "Row",
@@ -36,20 +37,34 @@ __all__ = [
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The tensors of a safetensors file by name. Raises UsageError for a file that is not one."""
-    return read_tensors(path)
+    """The tensors of a safetensors file by name. Raises UsageError for a file that is not one.
+
+    A tensor that two layers share, of which `safetensors.torch.save_model` keeps the second name in the metadata, is
+    one array under both names.
+    """
+    data = read_bytes(Path(path))
+    return with_dropped_names(decode(data, path), decode_metadata(data, path))
 
 
 def write_state_dict(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> None:
-    """Write a safetensors file, whole or not at all."""
-    write_file(Path(path), [encode(tensors, {"format": "pt"})])
+    """Write a safetensors file, whole or not at all.
+
+    One array under several names is stored once, under the first of them; the others are kept in the metadata, as
+    `safetensors.torch.load_model` and `read_state_dict` read them.
+    """
+    kept, names = stored_once(tensors)
+    write_file(Path(path), [encode(kept, {**names, "format": "pt"})])
 
 
 def propose_for(
     values: TrainerValues, tensors: Mapping[str, Array], overrides: Mapping[str, str] | None = None
 ) -> WeightMap:
-    """A source among `tensors` for each parameter and running statistic, or why there is none; see `propose`."""
-    return propose({path: array.shape for path, array in _all(values).items()}, tensors, overrides)
+    """A source among `tensors` for each parameter and running statistic, or why there is none; see `propose`.
+
+    A parameter at several places has one row, by its name, and may be found by the name of any of the places.
+    """
+    shapes = {path: array.shape for path, array in _all(values).items()}
+    return propose_tied(shapes, values.tied, tensors, overrides or {})
 
 
 def import_weights(
@@ -77,10 +92,13 @@ def import_weights(
 def export_weights(
     values: TrainerValues, like: Mapping[str, Array] | None = None, overrides: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """Parameters and running statistics as a state_dict: built like `like`, or else under PyTorch's usual names."""
+    """Parameters and running statistics as a state_dict: built like `like`, or else under PyTorch's usual names.
+
+    A parameter at several places is one array under the names of all of them.
+    """
     everything = _all(values)
     if like is None:
-        return pytorch_names(everything)
+        return pytorch_names(everywhere(everything, values.tied))
     chosen = propose_for(values, like, overrides)
     chosen.require_complete("the file to be like")
     written = chosen.write(everything, like)
@@ -91,7 +109,7 @@ def export_weights(
                 (n for n in used if like[n].shape == like[name].shape and np.array_equal(like[n], like[name])), ""
             )
             written[name] = written[twin].copy() if twin else written[name]
-    return written
+    return shared_as_in(written, like)
 
 
 def pytorch_names(values: Mapping[str, Array]) -> dict[str, Array]:

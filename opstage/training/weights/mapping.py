@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich.table import Table
+from rich.text import Text
 
 from ...ops.errors import UsageError
 from ...ops.trees import show_path
 from ...ops.types import show_shape
+from ...ops.untrusted import printable
 
 Array = npt.NDArray[Any]
 
@@ -117,7 +119,13 @@ class WeightMap:
         for row in self.rows:
             theirs = ("—", "") if row.source is None else (str(row.source), show_shape(row.source.shape))
             style = "red" if row.source is None else None
-            table.add_row(show_path(row.path), show_shape(row.shape), *theirs, row.why, style=style)
+            cells = (show_path(row.path), show_shape(row.shape), *theirs, row.why)
+            table.add_row(*map(_cell, cells), style=style)
         for name in self.unused:
-            table.add_row("—", "", name, "", "no parameter takes it", style="red")
+            table.add_row("—", "", _cell(name), "", "no parameter takes it", style="red")
         return table
+
+
+def _cell(text: str) -> Text:
+    """A text with names from a file, which is neither markup nor anything that a terminal obeys."""
+    return Text(printable(text))

@@ -60,7 +60,7 @@ def read_name(name: str) -> Name:
     module, role = _split_role(name)
     words: list[str] = []
     numbers: list[int] = []
-    for part in re.findall(r"[0-9]+|[A-Z]?[a-z]+|[A-Z]+", module):
+    for part in re.findall(r"[0-9]{1,18}|[A-Z]?[a-z]+|[A-Z]+", module):
         if part.isdigit():
             numbers.append(int(part))
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -68,13 +69,14 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, **static: Any) ->
 def _grad_operands(logits: tuple[int, ...], reduction: str) -> Arrays:
     def make(rng: Any) -> tuple[Any, ...]:
         values, labels = _labelled(logits, -100)(rng)
-        lse = torch.logsumexp(torch.from_numpy(values), 1, keepdim=True).numpy()
-        return values, labels, lse, rng.standard_normal(labels.shape if reduction == "none" else ())
+        peak = values.max(axis=1, keepdims=True)
+        total = np.exp(values - peak).sum(axis=1, keepdims=True)
+        return values, labels, peak, total, rng.standard_normal(labels.shape if reduction == "none" else ())
 
     return make
 
 
-def _cross_entropy_grad(logits: Any, labels: Any, lse: Any, g: Any, **static: Any) -> Any:
+def _cross_entropy_grad(logits: Any, labels: Any, peak: Any, total: Any, g: Any, **static: Any) -> Any:
     leaf = logits.detach().requires_grad_()
     return torch.autograd.grad(_cross_entropy(leaf, labels, **static), leaf, g)
 

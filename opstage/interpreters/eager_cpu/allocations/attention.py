@@ -18,8 +18,14 @@ class _Weights:
         self.item, self.causal = q.type.dtype.itemsize, bool(call.static["causal"])
         self.blocks = [block.shape for block in different_blocks(self.shape, self.causal, self.item)]
         self.count = max(map(elements, self.blocks))
+        self.depth = q.shape[-1]
         self.width = max(x.shape[-1] for x in call.operands[:3])
         self.mask = rest[0] if call.static["has_mask"] else None
+
+    @property
+    def queries_bytes(self) -> int:
+        """Of the scaled queries of a block."""
+        return max(elements(shape[:-1]) for shape in self.blocks) * self.depth * self.item
 
     @property
     def mask_bytes(self) -> int:
@@ -46,12 +52,12 @@ class _Weights:
 
 def _attention(call: Call) -> Allocation:
     weights = _Weights(call)
-    return fresh(call, weights.count * weights.item + weights.mask_bytes)
+    return fresh(call, weights.count * weights.item + max(weights.mask_bytes, weights.queries_bytes))
 
 
 def _numpy_attention(call: Call) -> Allocation:
     weights = _Weights(call)
-    return fresh(call, weights.count * weights.item + weights.forbidden_bytes)
+    return fresh(call, weights.count * weights.item + max(weights.forbidden_bytes, weights.queries_bytes))
 
 
 def _attention_grad(call: Call) -> Allocation:

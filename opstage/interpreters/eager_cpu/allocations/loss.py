@@ -18,11 +18,11 @@ def _labels(call: Call, numbers: int) -> Dim:
 def _cross_entropy(call: Call) -> Allocation:
     """The logits less their greatest; exp takes its place."""
     logits = call.operands[0]
-    loss, lse = call.outputs
+    loss, *kept = call.outputs
     axis = class_axis(len(logits.shape))
     each = Result() if not loss.shape else reduced(logits, loss, (axis,))
     return Allocation(
-        (each, reduced(logits, lse, (axis,), keepdims=True)),
+        (each, *[reduced(logits, number, (axis,), keepdims=True) for number in kept]),
         logits.nbytes + _labels(call, 7 if call.static["label_smoothing"] else 4),
     )
 

@@ -56,10 +56,10 @@ class Block(NamedTuple):
         return part
 
 
-def blocks(shape: Sizes, causal: bool, itemsize: int) -> Iterator[Block]:
+def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -> Iterator[Block]:
     """Blocks that go through all weights of `shape` (..., n, m) in order, each of one query at least.
 
-    Keys that `causal` allows to no query of a block are left out of it.
+    Keys that `causal` allows to no query of a block are left out of it, unless `every_key` is wanted.
     """
     room = _WEIGHTS_BYTES // itemsize
     apart = _apart(shape, room)
@@ -69,7 +69,7 @@ def blocks(shape: Sizes, causal: bool, itemsize: int) -> Iterator[Block]:
         for start in range(0, max(1, shape[apart]), length):
             run = slice(start, min(start + length, shape[apart]))
             at = (*[slice(i, i + 1) for i in index], run, *whole)
-            keys = min(shape[-1], max(1, at[-1].stop)) if causal else shape[-1]
+            keys = min(shape[-1], max(1, at[-1].stop)) if causal and not every_key else shape[-1]
             yield Block(at, (*[part.stop - part.start for part in at], keys), causal)
 
 
@@ -93,6 +93,14 @@ def keys_in_one_block(shape: Sizes, causal: bool, itemsize: int) -> bool:
     return all(block.shape[-2:] == shape[-2:] for block in different_blocks(shape, causal, itemsize))
 
 
+def _meets_more_than_numbers(*operands: Array) -> bool:
+    """Whether there is a nan or an infinity in them, of which a weight of 0 makes nan: then no key is left out.
+
+    Numbers so large that their sum overflows are taken for one, which costs time and changes nothing.
+    """
+    return not all(np.isfinite(np.add.reduce(x, axis=None)) for x in operands)
+
+
 def _turned(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
@@ -108,12 +116,14 @@ def _attended(
     shape = (*q.shape[:-1], k.shape[-2])
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     peak, total = (np.empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))
-    room = np.empty(most_weights(shape, causal, q.itemsize), q.dtype)
-    for block in blocks(shape, causal, q.itemsize):
+    shorter = causal and not keys_in_one_block(shape, causal, q.itemsize)
+    every_key = shorter and _meets_more_than_numbers(v)
+    room = np.empty(most_weights(shape, causal and not every_key, q.itemsize), q.dtype)
+    for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
         e = room[: math.prod(block.shape)].reshape(block.shape)
-        np.matmul(q[at], _turned(k[keys]), out=e)
-        exponentials(block, [block.of(m, shape) for m in mask], _factor(q), peak[at], total[at], e)
+        np.matmul(np.multiply(q[at], _factor(q)), _turned(k[keys]), out=e)
+        exponentials(block, [block.of(m, shape) for m in mask], peak[at], total[at], e)
         np.matmul(e, v[keys], out=out[at])
         np.divide(out[at], total[at], out=out[at])
     return out, peak, total
@@ -136,22 +146,24 @@ def _cotangents(
     """
     shape = (*q.shape[:-1], k.shape[-2])
     whole = keys_in_one_block(shape, causal, q.itemsize)
+    every_key = causal and not whole and _meets_more_than_numbers(q, k, v, g)
     dq = np.empty(q.shape, q.dtype)
     dk, dv = ((np.empty if whole else np.zeros)(x.shape, q.dtype) for x in (k, v))
-    room = np.empty((2, most_weights(shape, causal, q.itemsize)), q.dtype)
-    for block in blocks(shape, causal, q.itemsize):
+    room = np.empty((2, most_weights(shape, causal and not every_key, q.itemsize)), q.dtype)
+    for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
         p, s = (part[: math.prod(block.shape)].reshape(block.shape) for part in room)
-        np.matmul(q[at], _turned(k[keys]), out=p)
+        scaled = np.multiply(q[at], _factor(q), out=dq[at])  # where its cotangent comes to stand
+        np.matmul(scaled, _turned(k[keys]), out=p)
         np.matmul(g[at], _turned(v[keys]), out=s)
-        weights(block, [block.of(m, shape) for m in mask], _factor(q), peak[at], total[at], p, s)
+        weights(block, [block.of(m, shape) for m in mask], peak[at], total[at], p, s)
         np.matmul(s, k[keys], out=dq[at])
         for found, x, y in ((dk, s, q), (dv, p, g)):
             if whole:
                 np.matmul(_turned(x), y[at], out=found[keys])
             else:
                 found[keys] += np.matmul(_turned(x), y[at])
-    return dq, dk, dv
+    return np.multiply(dq, _factor(q), out=dq), np.multiply(dk, _factor(q), out=dk), dv
 
 
 # By NumPy ------------------------------------------------------------------------------------------------------------
@@ -166,8 +178,7 @@ def _forbid(block: Block, mask: list[Array], scores: Array) -> None:
         np.copyto(scores, -np.inf, where=~np.tri(queries, keys, block.first, dtype=np.bool_))
 
 
-def _exponentials(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, e: Array) -> None:
-    np.multiply(e, factor, out=e)
+def _exponentials(block: Block, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
     _forbid(block, mask, e)
     e.max(axis=-1, keepdims=True, out=peak)
     if mask:
@@ -178,14 +189,12 @@ def _exponentials(block: Block, mask: list[Array], factor: Any, peak: Array, tot
         np.copyto(total, 1, where=total == 0)
 
 
-def _weights(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, p: Array, s: Array) -> None:
-    np.multiply(p, factor, out=p)
+def _weights(block: Block, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
     _forbid(block, mask, p)
     np.exp(np.subtract(p, peak, out=p), out=p)
     np.divide(p, total, out=p)
     np.subtract(s, np.einsum("...m,...m->...", p, s)[..., np.newaxis], out=s)
     np.multiply(p, s, out=s)
-    np.multiply(s, factor, out=s)
 
 
 def attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array, Array]:
@@ -208,16 +217,16 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # By loops ------------------------------------------------------------------------------------------------------------
 
 
-def _fast_exponentials(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, e: Array) -> None:
-    places = block.first, block.shape[-2], block.causal, factor
+def _fast_exponentials(block: Block, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+    places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
     else:
         loops.exponentials(*places, flat(peak), flat(total), rows(e))
 
 
-def _fast_weights(block: Block, mask: list[Array], factor: Any, peak: Array, total: Array, p: Array, s: Array) -> None:
-    places = block.first, block.shape[-2], block.causal, factor
+def _fast_weights(block: Block, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
+    places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_weights(rows(mask[0]), flat(peak), flat(total), *places, rows(p), rows(s))
     else:

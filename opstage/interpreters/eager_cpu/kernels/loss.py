@@ -14,6 +14,7 @@ from ...indices import require_labels
 from ..loops import loss as loops
 from ..loops.jit import flat, integers, rows
 from .numbers import number
+from .reduction import reduce_mean, reduce_sum
 
 Array = npt.NDArray[Any]
 
@@ -34,14 +35,15 @@ def _labels(op: str, logits: Array, labels: Array, ignore_index: int) -> tuple[i
 
 def cross_entropy(
     logits: Array, labels: Array, reduction: str, ignore_index: int, label_smoothing: Any
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     axis, ignored, safe = _labels("cross_entropy", logits, labels, ignore_index)
     peak = logits.max(axis=axis, keepdims=True)
     shifted = logits - peak
     own = np.take_along_axis(shifted, safe, axis)
     smoothing = number(label_smoothing, logits.dtype)
-    mean = shifted.mean(axis=axis, keepdims=True) if smoothing else own
-    log_total = np.log(np.exp(shifted, out=shifted).sum(axis=axis, keepdims=True))
+    mean = reduce_mean(shifted, (axis,), True) if smoothing else own
+    total = reduce_sum(np.exp(shifted, out=shifted), (axis,), True)
+    log_total = np.log(total)
     loss = log_total - own
     if smoothing:
         loss = (1 - smoothing) * loss + smoothing * (log_total - mean)
@@ -50,13 +52,14 @@ def cross_entropy(
         loss = loss.sum()
     if reduction == "mean":
         loss = np.divide(loss, int(np.count_nonzero(~ignored)))
-    return loss, peak + log_total
+    return loss, peak, total
 
 
 def cross_entropy_grad(
     logits: Array,
     labels: Array,
-    lse: Array,
+    peak: Array,
+    total: Array,
     g: Array,
     reduction: str,
     ignore_index: int,
@@ -64,8 +67,9 @@ def cross_entropy_grad(
 ) -> Array:
     axis, ignored, safe = _labels("cross_entropy_grad", logits, labels, ignore_index)
     smoothing = number(label_smoothing, logits.dtype)
-    out = np.subtract(logits, lse)
+    out = np.subtract(logits, peak)
     np.exp(out, out=out)
+    out /= total
     own = np.take_along_axis(out, safe, axis) - (1 - smoothing)
     np.put_along_axis(out, safe, own, axis)
     if smoothing:
@@ -94,28 +98,35 @@ def _as_rows(logits: Array, labels: Array) -> tuple[Array, Array] | None:
 
 def fast_cross_entropy(
     logits: Array, labels: Array, reduction: str, ignore_index: int, label_smoothing: Any
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     found = _as_rows(logits, labels)
     if found is None:
         return cross_entropy(logits, labels, reduction, ignore_index, label_smoothing)
     x, own = found
-    losses, lse = np.empty(len(x), x.dtype), np.empty(len(x), x.dtype)
-    counted = loops.cross_entropy(x, own, ignore_index, float(label_smoothing), losses, lse)
+    losses, peak, total = (np.empty(len(x), x.dtype) for _ in range(3))
+    counted = loops.cross_entropy(x, own, ignore_index, float(label_smoothing), losses, peak, total)
     if counted < 0:
         _labels("cross_entropy", logits, labels, ignore_index)  # which says what is wrong
-    lse = lse.reshape(*logits.shape[:-1], 1)
+    kept = peak.reshape(*logits.shape[:-1], 1), total.reshape(*logits.shape[:-1], 1)
     if reduction == "none":
-        return losses.reshape(labels.shape), lse
-    total = losses.sum()
-    return np.divide(total, counted) if reduction == "mean" else total, lse
+        return losses.reshape(labels.shape), *kept
+    loss = losses.sum()
+    return np.divide(loss, counted) if reduction == "mean" else loss, *kept
 
 
 def fast_cross_entropy_grad(
-    logits: Array, labels: Array, lse: Array, g: Array, reduction: str, ignore_index: int, label_smoothing: Any
+    logits: Array,
+    labels: Array,
+    peak: Array,
+    total: Array,
+    g: Array,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: Any,
 ) -> Array:
     found = _as_rows(logits, labels)
     if found is None:
-        return cross_entropy_grad(logits, labels, lse, g, reduction, ignore_index, label_smoothing)
+        return cross_entropy_grad(logits, labels, peak, total, g, reduction, ignore_index, label_smoothing)
     x, own = found
     if reduction == "none":
         weights = flat(g)
@@ -123,8 +134,8 @@ def fast_cross_entropy_grad(
         each = np.divide(g, np.count_nonzero(own != ignore_index)) if reduction == "mean" else g
         weights = np.full(len(x), each, x.dtype)
     out = np.empty(logits.shape, x.dtype)
-    into = out.reshape(x.shape)
-    if loops.cross_entropy_grad(x, own, flat(lse), weights, ignore_index, float(label_smoothing), into) < 0:
+    kept = flat(peak), flat(total)
+    if loops.cross_entropy_grad(x, own, *kept, weights, ignore_index, float(label_smoothing), out.reshape(x.shape)) < 0:
         _labels("cross_entropy_grad", logits, labels, ignore_index)
     return out
 

@@ -24,6 +24,7 @@ from ....ops.catalogue.standardize import other_axes
 from ....ops.primitive import Primitive
 from ..loops import normalization as loops
 from ..loops.jit import flat, packed, rows
+from .reduction import reduce_mean, reduce_sum
 
 Array = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -42,15 +43,16 @@ def _affine(y: Array, affine: tuple[Array, ...], has_gamma: bool, axis: int) -> 
 
 
 def _rstd(variance: Array, eps: float) -> Array:
-    out: Array = 1 / np.sqrt(variance + float(eps))
+    """1/√(variance + eps), nan where the variance is infinite."""
+    out: Array = 1 / np.sqrt(variance + (variance - variance) + float(eps))
     return out
 
 
 def _standardize(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array, Array]:
     """(x - mean)·rstd over `axes`, and mean, biased variance and rstd with those axes kept at size 1."""
-    mean = x.mean(axis=axes, keepdims=True)
+    mean = reduce_mean(x, axes, True)
     y = x - mean
-    variance = np.multiply(y, y).mean(axis=axes, keepdims=True)
+    variance = reduce_mean(np.multiply(y, y), axes, True)
     rstd = _rstd(variance, eps)
     return np.multiply(y, rstd, out=y), mean, variance, rstd
 
@@ -63,14 +65,14 @@ def _cotangents(
     gamma and rstd broadcast to y, which is overwritten.
     """
     gy = np.multiply(g, y)
-    dgamma, dbeta = gy.sum(axis=across), g.sum(axis=across)
+    dgamma, dbeta = reduce_sum(gy, across, False), reduce_sum(g, across, False)
     if gamma is not None:
         g = np.multiply(g, gamma)
         np.multiply(gy, gamma, out=gy)
-    np.multiply(y, gy.mean(axis=axes, keepdims=True), out=y)
+    np.multiply(y, reduce_mean(gy, axes, True), out=y)
     dx = np.subtract(g, y, out=y)
     if centred:
-        np.subtract(dx, g.mean(axis=axes, keepdims=True), out=dx)
+        np.subtract(dx, reduce_mean(g, axes, True), out=dx)
     return np.multiply(dx, rstd, out=dx), dgamma, dbeta
 
 
@@ -89,7 +91,7 @@ def layer_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...
 
 def rms_norm(x: Array, *gamma: Array, has_gamma: bool, eps: float) -> tuple[Array, ...]:
     y = np.multiply(x, x)
-    rstd = _rstd(y.mean(axis=-1, keepdims=True), eps)
+    rstd = _rstd(reduce_mean(y, (x.ndim - 1,), True), eps)
     np.multiply(x, rstd, out=y)
     return _affine(y, gamma, has_gamma, x.ndim - 1), rstd
 
@@ -165,10 +167,10 @@ def batch_norm_grad(x: Array, *rest: Array, has_gamma: bool, channel_axis: int) 
     *gamma, mean, rstd, g, g_mean, g_variance = rest
     axes = other_axes(x.ndim, channel_axis)
     centred = x - _along(mean, x.ndim, channel_axis)
-    dbeta = g.sum(axis=axes)
+    dbeta = reduce_sum(g, axes, False)
     product = np.multiply(g, centred)
     slope, of_centred, of_one, dgamma = _channel_cotangents(
-        gamma, rstd, product.sum(axis=axes), dbeta, g_mean, g_variance, _count(x, channel_axis)
+        gamma, rstd, reduce_sum(product, axes, False), dbeta, g_mean, g_variance, _count(x, channel_axis)
     )
     np.multiply(centred, _along(of_centred, x.ndim, channel_axis), out=centred)
     np.add(centred, _along(of_one, x.ndim, channel_axis), out=centred)
@@ -216,12 +218,17 @@ def fast_layer_norm(x: Array, *affine: Array, has_gamma: bool, has_beta: bool, e
     return out, mean, rstd
 
 
+def _blocks(x: Array) -> Array:
+    """Zeros, a row for each block of x's rows, in which a loop adds up what is summed over rows."""
+    return np.zeros((-(-math.prod(x.shape[:-1]) // loops.BLOCK), x.shape[-1]), x.dtype)
+
+
 def fast_layer_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
     *affine, mean, rstd, g = rest
     gamma, _ = _given(tuple(affine), has_gamma, x, -1)
-    dx, dgamma, dbeta = np.empty(x.shape, x.dtype), np.zeros(len(gamma), x.dtype), np.zeros(len(gamma), x.dtype)
+    dx, dgamma, dbeta = np.empty(x.shape, x.dtype), _blocks(x), _blocks(x)
     loops.layer_norm_grad(rows(x), gamma, flat(mean), flat(rstd), rows(g), rows(dx), dgamma, dbeta)
-    return dx, dgamma, dbeta
+    return dx, reduce_sum(dgamma, (0,), False), reduce_sum(dbeta, (0,), False)
 
 
 def fast_rms_norm(x: Array, *affine: Array, has_gamma: bool, eps: float) -> tuple[Array, ...]:
@@ -234,9 +241,9 @@ def fast_rms_norm(x: Array, *affine: Array, has_gamma: bool, eps: float) -> tupl
 def fast_rms_norm_grad(x: Array, *rest: Array, has_gamma: bool) -> tuple[Array, ...]:
     *affine, rstd, g = rest
     gamma, _ = _given(tuple(affine), has_gamma, x, -1)
-    dx, dgamma = np.empty(x.shape, x.dtype), np.zeros(len(gamma), x.dtype)
+    dx, dgamma = np.empty(x.shape, x.dtype), _blocks(x)
     loops.rms_norm_grad(rows(x), gamma, flat(rstd), rows(g), rows(dx), dgamma)
-    return dx, dgamma
+    return dx, reduce_sum(dgamma, (0,), False)
 
 
 _LEAST_PLANE = 4  # elements; in shorter planes there is nothing for vector instructions
@@ -252,6 +259,11 @@ def _plane_sums(planes: Array) -> Array:
     total = np.empty(len(planes), planes.dtype)
     loops.plane_sums(planes, total)
     return total
+
+
+def _of_channels(sums: Array, channels: int) -> Array:
+    """Sums over the planes of each channel, from those of planes."""
+    return reduce_sum(sums.reshape(-1, channels), (0,), False)
 
 
 def _plane_squares(planes: Array, mean: Array) -> Array:
@@ -280,8 +292,8 @@ def fast_batch_norm(
         return batch_norm(x, *affine, has_gamma=has_gamma, has_beta=has_beta, channel_axis=channel_axis, eps=eps)
     channels, n = x.shape[channel_axis], _count(x, channel_axis)
     gamma, beta = _given(affine, has_gamma, x, channel_axis)
-    mean = _plane_sums(planes).reshape(-1, channels).sum(axis=0) / n
-    squares = _plane_squares(planes, mean).reshape(-1, channels).sum(axis=0)
+    mean = _of_channels(_plane_sums(planes), channels) / n
+    squares = _of_channels(_plane_squares(planes, mean), channels)
     rstd = _rstd(squares / n, eps)
     return _plane_affine(planes, mean, rstd * gamma, beta, x.shape), mean, squares / (n - 1), rstd
 
@@ -292,7 +304,7 @@ def fast_batch_norm_grad(x: Array, *rest: Array, has_gamma: bool, channel_axis: 
         return batch_norm_grad(x, *rest, has_gamma=has_gamma, channel_axis=channel_axis)
     *gamma, mean, rstd, g, g_mean, g_variance = rest
     channels, n, mean, g = x.shape[channel_axis], _count(x, channel_axis), flat(mean), packed(g)
-    dbeta, product = (s.reshape(-1, channels).sum(axis=0) for s in _plane_products(planes, mean, g))
+    dbeta, product = (_of_channels(s, channels) for s in _plane_products(planes, mean, g))
     slope, of_centred, of_one, dgamma = _channel_cotangents(gamma, rstd, product, dbeta, g_mean, g_variance, n)
     dx = np.empty(x.shape, x.dtype)
     loops.plane_cotangents(planes, mean, g.reshape(planes.shape), slope, of_centred, of_one, dx.reshape(planes.shape))
@@ -328,9 +340,9 @@ def fast_group_norm(
 
 def fast_group_norm_grad(x: Array, *rest: Array, has_gamma: bool, groups: int) -> tuple[Array, ...]:
     planes = _planes(x, 1)
-    if planes is None:
-        return group_norm_grad(x, *rest, has_gamma=has_gamma, groups=groups)
     *affine, mean, rstd, g = rest
+    if planes is None or not all(np.isfinite(gamma).all() for gamma in affine):  # else gamma is taken out of sums
+        return group_norm_grad(x, *rest, has_gamma=has_gamma, groups=groups)
     images, channels = x.shape[:2]
     each, g = channels // groups, packed(g)
     gamma, _ = _given(tuple(affine), has_gamma, x, 1)
@@ -346,7 +358,7 @@ def fast_group_norm_grad(x: Array, *rest: Array, has_gamma: bool, groups: int) -
     loops.plane_cotangents(
         planes, flat(mean), g.reshape(planes.shape), *map(flat, coefficients), dx.reshape(planes.shape)
     )
-    return dx, y_product.sum(axis=0), total.sum(axis=0)
+    return dx, _of_channels(y_product, channels), _of_channels(total, channels)
 
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {

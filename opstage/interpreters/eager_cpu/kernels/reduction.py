@@ -52,7 +52,38 @@ def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Array:
             if length <= _LONGEST_ROW:
                 total = np.matmul(x.reshape(-1, length), np.ones(length, x.dtype)).reshape(x.shape[:kept])
                 return total.reshape(x.shape[:kept] + (1,) * len(axes)) if keepdims else total  # type: ignore[no-any-return]
+    if x.dtype.kind == "f" and x.size >= _LEAST_FOR_BLAS and 0 < len(axes) < x.ndim:
+        return _sum_by_axes(x, axes, keepdims)
     return _add(x, axis=axes, keepdims=keepdims)
+
+
+def _sum_by_axes(x: Array, axes: Axes, keepdims: bool) -> Array:
+    """By NumPy, which adds all rows to one running sum: so one run of neighbouring axes after the other, by blocks."""
+    shape = tuple([1 if axis in axes else n for axis, n in enumerate(x.shape) if keepdims or axis not in axes])
+    runs: list[list[int]] = []
+    for axis in axes:
+        if runs and runs[-1][-1] == axis - 1 and x.flags.c_contiguous:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    lengths = [math.prod(x.shape[axis] for axis in run) for run in runs]
+    if max(lengths) <= 2 * _BLOCK:
+        return _add(x, axis=axes, keepdims=keepdims)
+    for run, length in zip(reversed(runs), reversed(lengths)):
+        merged = x if len(run) == 1 else x.reshape(*x.shape[: run[0]], length, *x.shape[run[-1] + 1 :])
+        x = _sum_along(merged, run[0])
+    return x.reshape(shape)
+
+
+def _sum_along(x: Array, axis: int) -> Array:
+    """Along one axis, block by block; a row whose elements are neighbours NumPy adds up pairwise."""
+    length = x.shape[axis]
+    blocks = length // _BLOCK
+    if blocks < 2 or x.strides[axis] == x.itemsize:
+        return _add(x, axis=axis)
+    whole, rest = np.split(x, [blocks * _BLOCK], axis)
+    partial = _add(whole.reshape(*x.shape[:axis], blocks, _BLOCK, *x.shape[axis + 1 :]), axis=axis + 1)
+    return np.add(_sum_along(partial, axis), _add(rest, axis=axis))
 
 
 def _sum_of_rows(x: Array) -> Array:
@@ -85,7 +116,7 @@ def argmax(x: Array, axis: int, keepdims: bool) -> Array:
 
 def _shifted(x: Array, axis: int) -> Array:
     """x - max x along an axis, in memory that the caller may write to."""
-    out: Array = np.subtract(x, _max(x, axis=axis, keepdims=True))
+    out: Array = np.subtract(x, _max(x, axis=axis, keepdims=True)) if x.size else np.empty_like(x)
     return out
 
 
@@ -134,7 +165,7 @@ def _by_rows(loop: Loop, kernel: Callable[..., Array]) -> Callable[..., Array]:
 
     def fast(*operands: Array, axis: int) -> Array:
         x = operands[0]
-        if axis != x.ndim - 1:
+        if axis != x.ndim - 1 or not x.size:
             return kernel(*operands, axis)
         out = np.empty(x.shape, x.dtype)
         loop(*[rows(operand) for operand in operands], rows(out))

@@ -1,7 +1,7 @@
 """The weights of attention, and their cotangents, in place: rows of products of queries and keys.
 
-Row i is of query `first + i % queries` of its matrix, which with `causal` sees the keys up to its own number. Products
-are scores by `factor`.
+Row i is of query `first + i % queries` of its matrix, which with `causal` sees the keys up to its own number. A weight
+of 0 is multiplied as any other: where a row or what it meets is nan or infinite, so is what comes of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is 
 
 
 @loop(results=3)
-def exponentials(first: int, queries: int, causal: bool, factor: float, tops: Array, totals: Array, e: Array) -> None:
+def exponentials(first: int, queries: int, causal: bool, tops: Array, totals: Array, e: Array) -> None:
     """exp(score - top) of each row, with the greatest score `top` and their total; 0 for keys that it does not see."""
     real, keys = e.dtype.type, e.shape[1]
     for i in range(e.shape[0]):
@@ -23,10 +23,10 @@ def exponentials(first: int, queries: int, causal: bool, factor: float, tops: Ar
         stop = min((allowed + _WIDTH - 1) // _WIDTH * _WIDTH, keys)
         for j in range(allowed, stop):
             e[i, j] = real(-math.inf)
-        top = peak(e, i, stop) * real(factor)
+        top = peak(e, i, stop)
         total = real(0)
         for j in range(stop):
-            x = exp(e[i, j] * real(factor) - top)
+            x = exp(e[i, j] - top)
             e[i, j] = x
             total = add(total, x)
         for j in range(stop, keys):
@@ -37,7 +37,7 @@ def exponentials(first: int, queries: int, causal: bool, factor: float, tops: Ar
 
 @loop(results=3)
 def masked_exponentials(
-    mask: Array, first: int, queries: int, causal: bool, factor: float, tops: Array, totals: Array, e: Array
+    mask: Array, first: int, queries: int, causal: bool, tops: Array, totals: Array, e: Array
 ) -> None:
     """The same over the keys that the mask allows as well; a top of 0 and a total of 1 where nothing is allowed."""
     real, keys = e.dtype.type, e.shape[1]
@@ -46,12 +46,12 @@ def masked_exponentials(
             e[i, j] = e[i, j] if mask[i, j] else real(-math.inf)
         for j in range(first + i % queries + 1 if causal else keys, keys):
             e[i, j] = real(-math.inf)
-        top = peak(e, i, keys) * real(factor)
+        top = peak(e, i, keys)
         if top == real(-math.inf):
             top = real(0)
         total = real(0)
         for j in range(keys):
-            x = exp(e[i, j] * real(factor) - top)
+            x = exp(e[i, j] - top)
             e[i, j] = x
             total = add(total, x)
         tops[i] = top
@@ -59,23 +59,22 @@ def masked_exponentials(
 
 
 @loop(results=2)
-def weights(
-    tops: Array, totals: Array, first: int, queries: int, causal: bool, factor: float, p: Array, s: Array
-) -> None:
+def weights(tops: Array, totals: Array, first: int, queries: int, causal: bool, p: Array, s: Array) -> None:
     """p becomes the weights again, and s, their cotangents, those of the products of queries and keys."""
     real, keys = s.dtype.type, s.shape[1]
     for i in range(p.shape[0]):
         allowed = min(first + i % queries + 1, keys) if causal else keys
         top, share, mean = tops[i], real(1) / totals[i], real(0)
         for j in range(allowed):
-            x = exp(p[i, j] * real(factor) - top) * share
+            x = exp(p[i, j] - top) * share
             p[i, j] = x
             mean = add(mean, x * s[i, j])
-        for j in range(allowed):
-            s[i, j] = p[i, j] * (s[i, j] - mean) * real(factor)
         for j in range(allowed, keys):
-            p[i, j] = real(0)
-            s[i, j] = real(0)
+            x = real(0) * share
+            p[i, j] = x
+            mean = add(mean, x * s[i, j])
+        for j in range(keys):
+            s[i, j] = p[i, j] * (s[i, j] - mean)
 
 
 @loop(results=2)
@@ -86,7 +85,6 @@ def masked_weights(
     first: int,
     queries: int,
     causal: bool,
-    factor: float,
     p: Array,
     s: Array,
 ) -> None:
@@ -96,11 +94,12 @@ def masked_weights(
         allowed = min(first + i % queries + 1, keys) if causal else keys
         top, share, mean = tops[i], real(1) / totals[i], real(0)
         for j in range(allowed):
-            x = exp(p[i, j] * real(factor) - top) * share if mask[i, j] else real(0)
+            x = (exp(p[i, j] - top) if mask[i, j] else real(0)) * share
             p[i, j] = x
             mean = add(mean, x * s[i, j])
-        for j in range(allowed):
-            s[i, j] = p[i, j] * (s[i, j] - mean) * real(factor)
         for j in range(allowed, keys):
-            p[i, j] = real(0)
-            s[i, j] = real(0)
+            x = real(0) * share
+            p[i, j] = x
+            mean = add(mean, x * s[i, j])
+        for j in range(keys):
+            s[i, j] = p[i, j] * (s[i, j] - mean)

@@ -122,7 +122,7 @@ def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float,
             s = x * x
             near = ((((c0 * s + c1) * s + c2) * s + c3) * s + c4) * s * x + x
             far = one - two / (exp(t + t) + one)
-            return (-far if x < zero else far) if t > border else near
+            return (-far if x < zero else far) if t > border else near if s > zero else x  # of -0.0 it is -0.0
 
         return formula
     p0, p1, p2 = (f(c) for c in above)
@@ -133,9 +133,14 @@ def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float,
         s = x * x
         near = x + x * s * (((p0 * s + p1) * s + p2) / (((s + q0) * s + q1) * s + q2))
         far = one - two / (exp(t + t) + one)
-        return (-far if x < zero else far) if t > border else near
+        return (-far if x < zero else far) if t > border else near if s > zero else x
 
     return formula64
+
+
+RUN = 1024
+"""Terms that `add` should add up at most: what it adds at once are running sums, so that longer ones lose digits. The
+sums of runs are added in float64, in a loop around that of the terms."""
 
 
 @inlined(fastmath={"reassoc", "nsz"})

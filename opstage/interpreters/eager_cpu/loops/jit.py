@@ -12,7 +12,9 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from ...native.folder import compiling, kept
+from ...native.compiler import import_numba
+from ...native.folder import compiling
+from ...native.overloads import kept
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Any]
@@ -61,7 +63,7 @@ class Loop:
         return compiled(*args)
 
     def _compile(self, args: tuple[Any, ...]) -> Function:
-        numba = import_module("numba")
+        numba = import_numba()
         types = [numba.typeof(arg) for arg in args]
         for i, arg in enumerate(args):
             if isinstance(arg, np.ndarray):
@@ -103,7 +105,7 @@ class Elementwise:
         return compiled(*operands)
 
     def _compile(self, dtype: np.dtype[Any]) -> Function:
-        numba = import_module("numba")
+        numba = import_numba()
         kind = numba.from_dtype(dtype)
         formula = self._factory(dtype.type, *self._functions)
         signature = kind(*[kind] * self._operands)

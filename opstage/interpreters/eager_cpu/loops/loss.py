@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import math
 
-from .functions import add, exp, peak
+from .functions import RUN, add, exp, peak
 from .jit import Array, loop
 
 
-@loop(results=2)
-def cross_entropy(logits: Array, labels: Array, ignore_index: int, smoothing: float, losses: Array, lse: Array) -> int:
+@loop(results=3)
+def cross_entropy(
+    logits: Array, labels: Array, ignore_index: int, smoothing: float, losses: Array, peaks: Array, totals: Array
+) -> int:
     """The number of rows that count; -1 at a label that names no class."""
     real, classes = logits.dtype.type, logits.shape[1]
     counted = 0
     for i in range(logits.shape[0]):
         label = labels[i]
         top = peak(logits, i, classes)
-        total, drop = real(0), real(0)
-        for j in range(classes):
-            total = add(total, exp(logits[i, j] - top))
-            drop = add(drop, logits[i, j] - top)
+        total, drop = 0.0, 0.0
+        for run in range(0, classes, RUN):
+            part, dropped = real(0), real(0)
+            for j in range(run, min(run + RUN, classes)):
+                part = add(part, exp(logits[i, j] - top))
+                dropped = add(dropped, logits[i, j] - top)
+            total += part
+            drop += dropped
         log_total = real(math.log(total))
-        lse[i] = top + log_total
+        peaks[i], totals[i] = top, total
         losses[i] = real(0)
         if label != ignore_index:
             if label < 0 or label >= classes:
                 return -1
             loss = log_total - (logits[i, label] - top)
             if smoothing != 0:
-                loss = real(1 - smoothing) * loss + real(smoothing) * (log_total - drop / real(classes))
+                loss = real(1 - smoothing) * loss + real(smoothing) * (log_total - real(drop / classes))
             losses[i] = loss
             counted += 1
     return counted
@@ -36,7 +42,14 @@ def cross_entropy(logits: Array, labels: Array, ignore_index: int, smoothing: fl
 
 @loop()
 def cross_entropy_grad(
-    logits: Array, labels: Array, lse: Array, weights: Array, ignore_index: int, smoothing: float, out: Array
+    logits: Array,
+    labels: Array,
+    peaks: Array,
+    totals: Array,
+    weights: Array,
+    ignore_index: int,
+    smoothing: float,
+    out: Array,
 ) -> int:
     """The number of rows; -1 at a label that names no class. A row's cotangent is `weights` there, 0 if ignored."""
     real, classes = logits.dtype.type, logits.shape[1]
@@ -47,8 +60,9 @@ def cross_entropy_grad(
             label, weight = 0, real(0)
         elif label < 0 or label >= classes:
             return -1
-        own = exp(logits[i, label] - lse[i]) - real(1 - smoothing)
+        top, total = peaks[i], totals[i]
+        own = exp(logits[i, label] - top) / total - real(1 - smoothing)
         for j in range(classes):
-            out[i, j] = weight * (exp(logits[i, j] - lse[i]) - others)
+            out[i, j] = weight * (exp(logits[i, j] - top) / total - others)
         out[i, label] = weight * (own - others)
     return len(labels)

@@ -8,23 +8,40 @@ may be shorter than there are planes: plane i takes entry i modulo their length,
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from .functions import add
-from .jit import Array, loop
+from .functions import RUN, add
+from .jit import Array, Function, inlined, loop
+
+BLOCK = 64
+"""Rows of which sums are added up at a time: in one running sum over all rows, those of many would lose digits."""
+
+
+@inlined()
+def _rstd(real: Any) -> Function:
+    """1/√(variance + eps), nan where the variance is infinite."""
+    one = real(1)
+    return lambda variance, eps: one / real(math.sqrt(variance + (variance - variance) + eps))
 
 
 @loop(results=3)
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float, out: Array, mean: Array, rstd: Array) -> None:
     real, n = x.dtype.type, x.shape[1]
     for i in range(x.shape[0]):
-        total = real(0)
-        for j in range(n):
-            total = add(total, x[i, j])
-        centre = total / real(n)
-        square = real(0)
-        for j in range(n):
-            square = add(square, (x[i, j] - centre) * (x[i, j] - centre))
-        scale = real(1) / real(math.sqrt(square / real(n) + real(eps)))
+        total = 0.0
+        for run in range(0, n, RUN):
+            part = real(0)
+            for j in range(run, min(run + RUN, n)):
+                part = add(part, x[i, j])
+            total += part
+        centre = real(total / n)
+        total = 0.0
+        for run in range(0, n, RUN):
+            part = real(0)
+            for j in range(run, min(run + RUN, n)):
+                part = add(part, (x[i, j] - centre) * (x[i, j] - centre))
+            total += part
+        scale = _rstd(real(total / n), real(eps))
         mean[i] = centre
         rstd[i] = scale
         for j in range(n):
@@ -35,19 +52,22 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float, out: Array, mean
 def layer_norm_grad(
     x: Array, gamma: Array, mean: Array, rstd: Array, g: Array, dx: Array, dgamma: Array, dbeta: Array
 ) -> None:
-    """dgamma and dbeta are added to."""
+    """dgamma and dbeta, with a row for each block of rows, are added to."""
     real, n = x.dtype.type, x.shape[1]
     for i in range(x.shape[0]):
-        shift, slope = real(0), real(0)
-        for j in range(n):
-            y = (x[i, j] - mean[i]) * rstd[i]
-            h = g[i, j] * gamma[j]
-            shift = add(shift, h)
-            slope = add(slope, h * y)
-            dgamma[j] += g[i, j] * y
-            dbeta[j] += g[i, j]
-        shift /= real(n)
-        slope /= real(n)
+        total, product = 0.0, 0.0
+        for run in range(0, n, RUN):
+            part, weighted = real(0), real(0)
+            for j in range(run, min(run + RUN, n)):
+                y = (x[i, j] - mean[i]) * rstd[i]
+                h = g[i, j] * gamma[j]
+                part = add(part, h)
+                weighted = add(weighted, h * y)
+                dgamma[i // BLOCK, j] += g[i, j] * y
+                dbeta[i // BLOCK, j] += g[i, j]
+            total += part
+            product += weighted
+        shift, slope = real(total / n), real(product / n)
         for j in range(n):
             y = (x[i, j] - mean[i]) * rstd[i]
             dx[i, j] = rstd[i] * (g[i, j] * gamma[j] - y * slope - shift)
@@ -57,10 +77,13 @@ def layer_norm_grad(
 def rms_norm(x: Array, gamma: Array, eps: float, out: Array, rstd: Array) -> None:
     real, n = x.dtype.type, x.shape[1]
     for i in range(x.shape[0]):
-        square = real(0)
-        for j in range(n):
-            square = add(square, x[i, j] * x[i, j])
-        scale = real(1) / real(math.sqrt(square / real(n) + real(eps)))
+        total = 0.0
+        for run in range(0, n, RUN):
+            part = real(0)
+            for j in range(run, min(run + RUN, n)):
+                part = add(part, x[i, j] * x[i, j])
+            total += part
+        scale = _rstd(real(total / n), real(eps))
         rstd[i] = scale
         for j in range(n):
             out[i, j] = x[i, j] * scale * gamma[j]
@@ -68,15 +91,18 @@ def rms_norm(x: Array, gamma: Array, eps: float, out: Array, rstd: Array) -> Non
 
 @loop(results=2)
 def rms_norm_grad(x: Array, gamma: Array, rstd: Array, g: Array, dx: Array, dgamma: Array) -> None:
-    """dgamma is added to."""
+    """dgamma, with a row for each block of rows, is added to."""
     real, n = x.dtype.type, x.shape[1]
     for i in range(x.shape[0]):
-        slope = real(0)
-        for j in range(n):
-            y = x[i, j] * rstd[i]
-            slope = add(slope, g[i, j] * gamma[j] * y)
-            dgamma[j] += g[i, j] * y
-        slope /= real(n)
+        product = 0.0
+        for run in range(0, n, RUN):
+            part = real(0)
+            for j in range(run, min(run + RUN, n)):
+                y = x[i, j] * rstd[i]
+                part = add(part, g[i, j] * gamma[j] * y)
+                dgamma[i // BLOCK, j] += g[i, j] * y
+            product += part
+        slope = real(product / n)
         for j in range(n):
             dx[i, j] = rstd[i] * (g[i, j] * gamma[j] - x[i, j] * rstd[i] * slope)
 
@@ -84,32 +110,42 @@ def rms_norm_grad(x: Array, gamma: Array, rstd: Array, g: Array, dx: Array, dgam
 @loop()
 def plane_sums(x: Array, total: Array) -> None:
     for i in range(x.shape[0]):
-        part = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            part = add(part, x[i, j])
-        total[i] = part
+        whole = 0.0
+        for run in range(0, x.shape[1], RUN):
+            part = x.dtype.type(0)
+            for j in range(run, min(run + RUN, x.shape[1])):
+                part = add(part, x[i, j])
+            whole += part
+        total[i] = whole
 
 
 @loop()
 def plane_squares(x: Array, mean: Array, total: Array) -> None:
     """Σ (x - mean)²."""
     for i in range(x.shape[0]):
-        centre, part = mean[i % mean.size], x.dtype.type(0)
-        for j in range(x.shape[1]):
-            part = add(part, (x[i, j] - centre) * (x[i, j] - centre))
-        total[i] = part
+        centre, whole = mean[i % mean.size], 0.0
+        for run in range(0, x.shape[1], RUN):
+            part = x.dtype.type(0)
+            for j in range(run, min(run + RUN, x.shape[1])):
+                part = add(part, (x[i, j] - centre) * (x[i, j] - centre))
+            whole += part
+        total[i] = whole
 
 
 @loop(results=2)
 def plane_products(x: Array, mean: Array, g: Array, total: Array, product: Array) -> None:
     """Σ g and Σ g·(x - mean)."""
     for i in range(x.shape[0]):
-        centre, alone, weighted = mean[i % mean.size], x.dtype.type(0), x.dtype.type(0)
-        for j in range(x.shape[1]):
-            alone = add(alone, g[i, j])
-            weighted = add(weighted, g[i, j] * (x[i, j] - centre))
-        total[i] = alone
-        product[i] = weighted
+        centre, whole, whole_product = mean[i % mean.size], 0.0, 0.0
+        for run in range(0, x.shape[1], RUN):
+            alone, weighted = x.dtype.type(0), x.dtype.type(0)
+            for j in range(run, min(run + RUN, x.shape[1])):
+                alone = add(alone, g[i, j])
+                weighted = add(weighted, g[i, j] * (x[i, j] - centre))
+            whole += alone
+            whole_product += weighted
+        total[i] = whole
+        product[i] = whole_product
 
 
 @loop()

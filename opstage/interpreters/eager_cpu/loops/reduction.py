@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .functions import add, exp, peak
+from .functions import RUN, add, exp, peak
 from .jit import Array, loop
 
 
@@ -12,12 +12,15 @@ from .jit import Array, loop
 def softmax(x: Array, out: Array) -> None:
     for i in range(x.shape[0]):
         top = peak(x, i, x.shape[1])
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            e = exp(x[i, j] - top)
-            out[i, j] = e
-            total = add(total, e)
-        share = x.dtype.type(1) / total
+        total = 0.0
+        for run in range(0, x.shape[1], RUN):
+            part = x.dtype.type(0)
+            for j in range(run, min(run + RUN, x.shape[1])):
+                e = exp(x[i, j] - top)
+                out[i, j] = e
+                part = add(part, e)
+            total += part
+        share = x.dtype.type(1 / total)
         for j in range(x.shape[1]):
             out[i, j] *= share
 
@@ -25,9 +28,13 @@ def softmax(x: Array, out: Array) -> None:
 @loop()
 def softmax_grad(y: Array, g: Array, out: Array) -> None:
     for i in range(y.shape[0]):
-        mean = y.dtype.type(0)
-        for j in range(y.shape[1]):
-            mean = add(mean, y[i, j] * g[i, j])
+        total = 0.0
+        for run in range(0, y.shape[1], RUN):
+            part = y.dtype.type(0)
+            for j in range(run, min(run + RUN, y.shape[1])):
+                part = add(part, y[i, j] * g[i, j])
+            total += part
+        mean = y.dtype.type(total)
         for j in range(y.shape[1]):
             out[i, j] = y[i, j] * (g[i, j] - mean)
 
@@ -36,9 +43,12 @@ def softmax_grad(y: Array, g: Array, out: Array) -> None:
 def log_softmax(x: Array, out: Array) -> None:
     for i in range(x.shape[0]):
         top = peak(x, i, x.shape[1])
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            total = add(total, exp(x[i, j] - top))
+        total = 0.0
+        for run in range(0, x.shape[1], RUN):
+            part = x.dtype.type(0)
+            for j in range(run, min(run + RUN, x.shape[1])):
+                part = add(part, exp(x[i, j] - top))
+            total += part
         log_total = x.dtype.type(math.log(total))
         for j in range(x.shape[1]):
             out[i, j] = (x[i, j] - top) - log_total
@@ -47,8 +57,12 @@ def log_softmax(x: Array, out: Array) -> None:
 @loop()
 def log_softmax_grad(y: Array, g: Array, out: Array) -> None:
     for i in range(y.shape[0]):
-        total = y.dtype.type(0)
+        total = 0.0
+        for run in range(0, y.shape[1], RUN):
+            part = y.dtype.type(0)
+            for j in range(run, min(run + RUN, y.shape[1])):
+                part = add(part, g[i, j])
+            total += part
+        whole = y.dtype.type(total)
         for j in range(y.shape[1]):
-            total = add(total, g[i, j])
-        for j in range(y.shape[1]):
-            out[i, j] = g[i, j] - exp(y[i, j]) * total
+            out[i, j] = g[i, j] - exp(y[i, j]) * whole

@@ -26,3 +26,8 @@ def workspace(size: int) -> int:
         kept = _own.bytes = (size, -(-address(memory) // _ALIGNED) * _ALIGNED, memory)
     at: int = kept[1]
     return at
+
+
+def give_back_workspace() -> None:
+    """Let go of this thread's memory; the next call takes it anew."""
+    _own.__dict__.pop("bytes", None)

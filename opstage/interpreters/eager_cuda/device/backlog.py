@@ -8,7 +8,6 @@ step that was cut short leaves nothing behind.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, final
 from weakref import ref
@@ -18,6 +17,7 @@ from ..buffer import DeviceBuffer
 
 if TYPE_CHECKING:
     from .interface import Device
+    from .watch import Watch
 
 MOST = 1024
 """Jobs that wait at most; a launch of so many is long enough."""
@@ -27,7 +27,7 @@ MOST = 1024
 class Job:
     """What one op asked for: results from operands, by a kernel that gets `shared` besides."""
 
-    __slots__ = ("kernel", "results", "operands", "shared", "op", "region", "__weakref__")
+    __slots__ = ("kernel", "results", "operands", "shared", "op", "region", "watch", "__weakref__")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Job:
         shared: tuple[Any, ...],
         op: str,
         region: str,
+        watch: Watch,
     ):
         self.kernel = kernel
         self.results = results
@@ -44,6 +45,7 @@ class Job:
         self.shared = shared
         self.op = op
         self.region = region
+        self.watch = watch
 
     @property
     def waits(self) -> bool:
@@ -53,7 +55,7 @@ class Job:
     def kind(self) -> Hashable:
         """The same for jobs that one launch can do; numbers by their bits, since 0 is not -0."""
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
-        return (self.kernel, self.results[0].dtype, *shared)
+        return (self.kernel, self.results[0].dtype, self.watch, *shared)
 
     def done(self) -> None:
         for result in self.results:
@@ -62,12 +64,11 @@ class Job:
 
 @final
 class Backlog:
-    """The jobs of a device that wait. A thread that reads a result waits for the one that launches it."""
+    """The jobs of a device that wait. Whoever calls has the device's lock."""
 
     def __init__(self, device: Device):
         self._device = device
         self._jobs: list[ref[Job]] = []
-        self._lock = threading.RLock()
         self._launching = False
 
     def add(self, job: Job) -> None:
@@ -75,30 +76,29 @@ class Backlog:
         for buffer in (*job.operands, *job.shared):
             if type(buffer) is DeviceBuffer:
                 buffer.handle  # noqa: B018  # launches what it waits for
-        with self._lock:
-            if len(self._jobs) >= MOST:
-                self.launch()
-            self._jobs.append(ref(job))
-            for result in job.results:
-                result.memory.job = job
+        if len(self._jobs) >= MOST:
+            self.launch()
+        self._jobs.append(ref(job))
+        for result in job.results:
+            result.memory.job = job
 
     def launch(self) -> None:
         """Launch all that waits. Where one fails, it and what comes after it wait on."""
-        with self._lock:
-            if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
-                return
-            place = self._device.op, self._device.region
-            try:
-                self._launching = True
-                self._launch_all()
-            finally:
-                self._launching = False
-                self._device.op, self._device.region = place
+        if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
+            return
+        device = self._device
+        asking = device.op, device.region, device.watch
+        try:
+            self._launching = True
+            self._launch_all()
+        finally:
+            self._launching = False
+            device.op, device.region, device.watch = asking
 
     def _launch_all(self) -> None:
         device = self._device
         for jobs in self._alike():
-            device.op, device.region = jobs[0].op, jobs[0].region
+            device.op, device.region, device.watch = jobs[0].op, jobs[0].region, jobs[0].watch
             try:
                 device.each_tensor(jobs[0].kernel, [(*job.results, *job.operands) for job in jobs], *jobs[0].shared)
             except LocatedError as error:

@@ -7,6 +7,8 @@ from typing import Any, Protocol, final
 
 from typing_extensions import override
 
+from ....ops.errors import DeviceError
+from ....options import CudaGraphs
 from .interface import Device
 from .script import Call, Script
 
@@ -26,32 +28,56 @@ class Captures(Protocol):
         """Do what was captured; returns before it is done."""
         ...
 
+    def gave_up(self, error: DeviceError) -> None:
+        """A capture failed with this error, and its calls were made one by one."""
+        ...
+
 
 @final
 class Captured(Script):
     """The first run makes the calls one by one, so that kernels are loaded and algorithms of products chosen: neither
     may happen within a capture. The second one is captured. From then on a run is one launch.
+
+    A capture that the driver refuses has done nothing, so the calls can be made one by one instead; with `graphs`
+    "always" it is an error. It is not tried again once they could.
     """
 
-    def __init__(self, device: Device, captures: Captures, calls: Sequence[Call]):
+    def __init__(self, device: Device, captures: Captures, calls: Sequence[Call], graphs: CudaGraphs = "auto"):
         super().__init__(device, calls)
         self._captures = captures
+        self._graphs = graphs
         self._ran = False
         self._graph: Any = None
+        self._refused: DeviceError | None = None
 
     @override
     def prepare(self) -> None:
+        with self.device.lock:
+            self._prepare()
+
+    def _prepare(self) -> None:
         if not self._ran:
             for call in self.calls:
                 self._captures.load(call)
-        elif self.calls and self._graph is None:
-            self._graph = self._captures.captured(super().run)
+        elif self.calls and self._graph is None and self._refused is None and self._graphs != "never":
+            try:
+                self._graph = self._captures.captured(super().run)
+            except DeviceError as error:
+                if error.lost or self._graphs == "always":
+                    raise
+                self._refused = error
 
     @override
     def run(self) -> None:
-        self.prepare()
-        if self._graph is not None:
-            self._captures.replay(self._graph)
-        else:
+        with self.device.lock:
+            self._prepare()
+            if self._graph is not None:
+                self._captures.replay(self._graph)
+                return
+            refused = self._refused
+            if self._ran:
+                self._refused = None  # if the calls fail as well, it was not the capture
             super().run()
-            self._ran = True
+            self._ran, self._refused = True, refused
+            if refused is not None:
+                self._captures.gave_up(refused)

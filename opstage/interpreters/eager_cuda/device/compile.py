@@ -1,7 +1,8 @@
 """Kernels to machine code of a GPU, without one: Python to PTX by numba-cuda, PTX to a cubin by nvJitLink.
 
 A cubin is kept on disk under the digest of all that decides it: what the kernel computes, its signature, the GPU's
-architecture, and the versions of Python and of the compilers.
+architecture, the versions of Python and of the compilers, and how this file asks them. The compilers are those that are
+loaded: a library need not be of the wheel that is installed, nor any wheel be.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import platform
 import re
 import threading
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ....ops.errors import UnsupportedError
 from ...native.folder import cache_folder
 from ...native.kept import read_kept, write_kept
-from .content import digest_of
+from .content import digest_of, text_of
 from .signature import Kernel, Signature, show
 
 ComputeCapability = tuple[int, int]
 
-_COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-nvvm")
+_PACKAGES = ("numba", "numba_cuda", "llvmlite", "cuda.core", "cuda.bindings")
+_HOW = (Path(__file__), Path(__file__).parents[1] / "language.py")
+"""The files that say with which options all is compiled, and what is kept of it."""
+_LIBRARIES = ("nvvm", "libdevice", "nvJitLink")
 _ENTRY = re.compile(r"\.visible \.entry (\w+)\(")
 _ENVIRONMENT = re.compile(r"^\.common \.global .*NumbaEnv.*\n", re.MULTILINE)  # of Python's, which kernels do not read
 _SHARED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
@@ -63,8 +68,8 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
 
     Raises UnsupportedError, with the kernel's name and what the compiler said, where it does not compile.
     """
-    told = " ".join(Resources._fields)
-    key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), _versions(), told)
+    how = [text_of(str(path)) for path in _HOW]
+    key = digest_of(kernel, *signature, f"sm_{cc[0]}{cc[1]}", platform.python_version(), compilers(), *how)
     folder = cache_folder()
     path = None if folder is None else folder / f"{key[:32]}.cubin"
     kept = None if path is None else read_kept(path, key)
@@ -144,14 +149,37 @@ def _numba_type(name: str) -> Any:
 
 
 @cache
-def _versions() -> str:
-    found = []
-    for name in _COMPILERS:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+def compilers() -> str:
+    """What compiles here: packages by the versions that they say of themselves, NVIDIA's libraries by their files."""
+    packages = [f"{name} {_version(name)}" for name in _PACKAGES]
+    return ", ".join([*packages, *(f"{name} {_identity(library_path(name))}" for name in _LIBRARIES)])
+
+
+def _version(package: str) -> str:
+    try:
+        return str(import_module(package).__version__)
+    except ImportError:
+        return "none"
+
+
+def library_path(name: str) -> str | None:
+    """The file of one of NVIDIA's libraries that numba or cuda.core loads to compile; None where there is none."""
+    try:
+        if name == "nvJitLink":
+            return str(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
+        libraries = import_module("numba.cuda.cudadrv.libs")
+        return str(libraries.get_libdevice() if name == "libdevice" else libraries.get_cudalib(name))
+    except Exception:  # who looks for one that is not there raises an error of its own kind
+        return None
+
+
+def _identity(path: str | None) -> str:
+    """A file by its size and the time of its last change: the versions that libraries tell are too coarse."""
+    try:
+        found = None if path is None else Path(path).stat()
+    except OSError:
+        found = None
+    return "none" if found is None else f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _packed(compiled: Compiled) -> bytes:

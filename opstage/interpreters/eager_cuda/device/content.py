@@ -25,7 +25,7 @@ def _function(function: Any, seen: set[int]) -> Iterator[str]:
     if id(function) in seen:
         return
     seen.add(id(function))
-    yield f"function {function.__name__} {function.__defaults__}"
+    yield f"function {function.__name__} {function.__defaults__} {function.__kwdefaults__}"
     yield from _code(function.__code__)
     for cell in function.__closure__ or ():
         yield from _value(cell.cell_contents, seen)
@@ -61,11 +61,12 @@ def _value(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, ModuleType):
         yield value.__name__
     elif isinstance(definition := getattr(value, "_defn", None), FunctionType):
-        yield f"{definition.__qualname__} {_text(definition.__code__.co_filename)}"
+        yield f"{definition.__qualname__} {text_of(definition.__code__.co_filename)}"
     else:
         yield f"{type(value).__qualname__} {value!r}"
 
 
 @cache
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
+    """A source file as it was when it was first asked for."""
     return Path(path).read_text("utf-8")

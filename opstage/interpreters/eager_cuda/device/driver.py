@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, final
@@ -14,8 +15,10 @@ from typing_extensions import override
 
 from ....ops.errors import DeviceError, LocatedError, OutOfMemoryError
 from ....ops.types import TensorType
+from ....options import CudaGraphs
 from ..buffer import DeviceBuffer, Memory
 from . import gemm
+from .alone import alone, opened
 from .buckets import Buckets, rounded
 from .capture import Captured
 from .compile import compile_kernel
@@ -32,21 +35,25 @@ BLOCKS_OF_A_PROCESSOR = 32
 """More blocks of a kernel that steps through its elements would only wait for a place on a multiprocessor."""
 
 
+_entered = threading.local()
+"""`gpu`: the one that this thread last told the driver that it means."""
+
+
 @final
 class Gpu(Device):
-    """The first GPU of the machine. A handle of memory is a Buffer of cuda.core.
+    """A GPU that this process sees. A handle of memory is a Buffer of cuda.core.
 
     core, driver   the modules cuda.core and cuda.bindings.driver, or what stands in for them in a test
     library        how cuBLASLt is found
+    number         in the order of the driver, which lists what CUDA_VISIBLE_DEVICES lets it
     """
 
-    def __init__(self, core: Any = None, driver: Any = None, library: Callable[[], Any] = gemm.load):
-        super().__init__()
+    def __init__(self, core: Any = None, driver: Any = None, library: Callable[[], Any] = gemm.load, number: int = 0):
+        super().__init__(number=number)
         self._core = core if core is not None else import_module("cuda.core")
         self._driver = driver if driver is not None else import_module("cuda.bindings.driver")
         self._library = library
         self._failures = Failures("GPU")
-        self._here = threading.local()
         try:
             self._open()
         except Exception as error:
@@ -56,11 +63,13 @@ class Gpu(Device):
         self._staging = Staging(self)
         self._gemm: Gemm | None = None
         self._workspace: Any = None
+        self._gave_up = False
         self._kernels: dict[tuple[Kernel, Signature], Any] = {}
         self._configurations: dict[tuple[int, int], Any] = {}
+        opened(self)
 
     def _open(self) -> None:
-        self._gpu = self._core.Device(0)
+        self._gpu = self._core.Device(self.number)
         self._enter()
         self._stream = self._gpu.create_stream()
         self._resource = self._core.DeviceMemoryResource(self._gpu.device_id, self._core.DeviceMemoryResourceOptions())
@@ -70,10 +79,10 @@ class Gpu(Device):
         self.grid = Grid(most_blocks=BLOCKS_OF_A_PROCESSOR * int(self._gpu.properties.multiprocessor_count))
 
     def _enter(self) -> None:
-        """The driver wants each thread to say which device it means."""
-        if not getattr(self._here, "entered", False):
+        """The driver wants each thread to say which device it means, again after it meant another one."""
+        if getattr(_entered, "gpu", None) is not self:
             self._gpu.set_current()
-            self._here.entered = True
+            _entered.gpu = self
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -119,9 +128,11 @@ class Gpu(Device):
         return self._core.Buffer.from_handle(int(whole.handle) + offset, nbytes, owner=whole)
 
     @override
+    @alone
     def trim(self) -> int:
         try:
             self._enter()
+            self._take_back()
             kept = self._buckets.trim()
             self._stream.sync()
             self._done(self._driver.cuMemPoolTrimTo(self._resource.handle, 0))
@@ -133,11 +144,13 @@ class Gpu(Device):
     @property
     def held(self) -> int:
         """Bytes that the driver has given out to this device's pool and not got back."""
-        return int(self._resource.attributes.used_mem_current)
+        with self.lock:
+            return int(self._resource.attributes.used_mem_current)
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
     @override
+    @alone
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
         buffer = self.empty(TensorType(array.shape, array.dtype))
         try:
@@ -148,6 +161,7 @@ class Gpu(Device):
         return buffer
 
     @override
+    @alone
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
         array = np.empty(buffer.shape, buffer.dtype)
         try:
@@ -178,6 +192,7 @@ class Gpu(Device):
     # Kernels --------------------------------------------------------------------------------------------------------
 
     @override
+    @alone
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any) -> None:
         held = self._with_tables(arguments)
         try:
@@ -211,6 +226,7 @@ class Gpu(Device):
         return loaded
 
     @override
+    @alone
     def product(
         self,
         out: DeviceBuffer,
@@ -221,13 +237,15 @@ class Gpu(Device):
         y_turned: bool = False,
         x_layout: Layout | None = None,
         y_layout: Layout | None = None,
+        out_layout: Layout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
-        batch, (rows, columns) = math.prod(out.shape[:-2]), out.shape[-2:]
+        batch, (rows, columns, *_) = math.prod(out.shape[:-2]), layout_of(out, out_layout)
         left = layout_of(x, x_layout)
         extent = left.rows if x_turned else left.columns
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
-        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, x_layout, y_layout, alignment(*addresses))
+        layouts = x_layout, y_layout, out_layout
+        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, *layouts, alignment(*addresses))
         try:
             self._enter()
             if self._gemm is None:
@@ -248,14 +266,16 @@ class Gpu(Device):
     # Graphs ---------------------------------------------------------------------------------------------------------
 
     @override
-    def script(self, calls: Sequence[Call]) -> Script:
+    @alone
+    def script(self, calls: Sequence[Call], graphs: CudaGraphs = "auto") -> Script:
         # what a capture reads stands on the device before it begins, and stays
         ready = [
             call._replace(arguments=self._with_tables(call.arguments)) if call.method == "launch" else call
             for call in calls
         ]
-        return Captured(self, self, ready)
+        return Captured(self, self, ready, graphs)
 
+    @alone
     def load(self, call: Call) -> None:
         """Compile the kernel of a launch, if it is one, and bring it to the GPU."""
         if call.method != "launch":
@@ -269,6 +289,7 @@ class Gpu(Device):
             self._explain(error, f"the kernel {kernel.__name__} was loaded", at_op=True)
             raise
 
+    @alone
     def captured(self, work: Callable[[], None]) -> Any:
         """What `work` asks for, none of it done, as a graph."""
         try:
@@ -287,6 +308,7 @@ class Gpu(Device):
             self._explain(error, "a step was captured")
             raise
 
+    @alone
     def replay(self, graph: Any) -> None:
         """Do what was captured; returns before it is done."""
         try:
@@ -296,11 +318,25 @@ class Gpu(Device):
             self._explain(error, "a captured step was started")
             raise
 
+    def gave_up(self, error: DeviceError) -> None:
+        """Say, the first time, that a capture failed and its calls are made one by one."""
+        if not self._gave_up:
+            self._gave_up = True
+            warnings.warn(
+                "a compiled step could not be captured as a CUDA graph, so its calls are made one by one, with the "
+                f"same numbers and more work for the host: {error.reason}. Options(cuda_graphs='always') makes this an "
+                "error, and 'never' does not try",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     # Waiting --------------------------------------------------------------------------------------------------------
 
     @override
+    @alone
     def synchronize(self) -> None:
         try:
+            self._enter()
             self._stream.sync()
         except Exception as error:
             self._explain(error, "its work was waited for")

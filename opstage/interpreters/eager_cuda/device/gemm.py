@@ -13,6 +13,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, 
 from typing import Any, NamedTuple, final
 
 from ....ops.errors import UnsupportedError, UsageError
+from ....ops.types import FLOAT32
 from ....options import MatmulPrecision
 from .matrices import Layout
 
@@ -51,6 +52,14 @@ class Heuristic(ctypes.Structure):
     ]
 
 
+VECTOR = 16
+"""Bytes that a thread reads at once, and to which a bias is best aligned."""
+
+MOST_MATRICES = 65_535
+"""Of one call: the library numbers them by an axis of the grid that goes no further."""
+PART = 1 << 15
+"""Matrices of a call where there are more: their addresses are as aligned as the first one's."""
+
 REFUSED = frozenset({7, 8, 15})
 """CUBLAS_STATUS_INVALID_VALUE, _ARCH_MISMATCH and _NOT_SUPPORTED: of what was asked for. Others are of the GPU."""
 
@@ -80,6 +89,7 @@ class Shape(NamedTuple):
 
     x_turned, y_turned   the operand lies in memory as its transpose
     x_layout, y_layout   how the operands lie in memory, if not one matrix after the other
+    out_layout           how the result does
     aligned              bytes of which all addresses are multiples
     """
 
@@ -91,7 +101,25 @@ class Shape(NamedTuple):
     y_turned: bool = False
     x_layout: Layout | None = None
     y_layout: Layout | None = None
+    out_layout: Layout | None = None
     aligned: int = MOST_ALIGNED
+
+    @property
+    def x_stored(self) -> Layout:
+        return _stored(self.x_layout, *((self.extent, self.rows) if self.x_turned else (self.rows, self.extent)))
+
+    @property
+    def y_stored(self) -> Layout:
+        return _stored(self.y_layout, *((self.columns, self.extent) if self.y_turned else (self.extent, self.columns)))
+
+    @property
+    def out_stored(self) -> Layout:
+        return _stored(self.out_layout, self.rows, self.columns)
+
+
+def _stored(given: Layout | None, rows: int, columns: int) -> Layout:
+    """How matrices lie: as given, or one after the other."""
+    return given if given is not None else Layout(rows, columns, columns, rows * columns)
 
 
 class Plan(NamedTuple):
@@ -141,7 +169,7 @@ class Gemm:
     def __init__(self, library: Any, workspace: Callable[[int], int], stream: int):
         self._library = library
         self._stream = stream
-        self._plans: dict[tuple[Shape, MatmulPrecision, bool], Plan] = {}
+        self._plans: dict[tuple[Shape, MatmulPrecision, int], Plan] = {}
         self._workspace = workspace(WORKSPACE)
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
@@ -155,10 +183,23 @@ class Gemm:
 
         Raises UnsupportedError for what the library refuses, and ProductFailed.
         """
-        key = shape, precision, bias is not None
+        if shape.batch <= MOST_MATRICES:
+            self._product(out, x, y, shape, precision, bias)
+            return
+        steps = [each.matrix * FLOAT32.itemsize for each in (shape.out_stored, shape.x_stored, shape.y_stored)]
+        for first in range(0, shape.batch, PART):
+            out_at, x_at, y_at = (start + first * step for start, step in zip((out, x, y), steps, strict=True))
+            part = shape._replace(
+                batch=min(PART, shape.batch - first), aligned=min(shape.aligned, alignment(out_at, x_at, y_at))
+            )
+            self._product(out_at, x_at, y_at, part, precision, bias)
+
+    def _product(self, out: int, x: int, y: int, shape: Shape, precision: MatmulPrecision, bias: int | None) -> None:
+        # an algorithm is chosen for a bias as aligned as the first one, and serves all that are at least that
+        key = shape, precision, 0 if bias is None else min(alignment(bias), VECTOR)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(*key)
+            plan = self._plans[key] = self._plan(shape, precision, bias)
         if bias is not None:
             self._set(_SET_OPERATION, plan.operation, BIAS_POINTER, c_void_p(bias), shape)
         one, zero = self._scales
@@ -169,25 +210,23 @@ class Gemm:
         if status:
             raise self._error("cublasLtMatmul", status, shape)
 
-    def _plan(self, shape: Shape, precision: MatmulPrecision, biased: bool) -> Plan:
-        _, rows, columns, extent, x_turned, y_turned, x_layout, y_layout, aligned = shape
+    def _plan(self, shape: Shape, precision: MatmulPrecision, bias: int | None) -> Plan:
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
-        for attribute, turned in ((TURN_A, y_turned), (TURN_B, x_turned)):
+        for attribute, turned in ((TURN_A, shape.y_turned), (TURN_B, shape.x_turned)):
             if turned:
                 self._set(_SET_OPERATION, operation, attribute, c_int32(TURNED), shape)
-        if biased:
+        if bias is not None:  # the heuristic looks at its address
             self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
-        y = self._layout(*((extent, columns) if y_turned else (columns, extent)), y_layout, shape)
-        x = self._layout(*((rows, extent) if x_turned else (extent, rows)), x_layout, shape)
-        out = self._layout(columns, rows, None, shape)
+            self._set(_SET_OPERATION, operation, BIAS_POINTER, c_void_p(bias), shape)
+        y, x, out = (self._layout(stored, shape) for stored in (shape.y_stored, shape.x_stored, shape.out_stored))
         preference = c_void_p()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference), shape=shape)
         set_preference = "cublasLtMatmulPreferenceSetAttribute"
         self._set(set_preference, preference, PREFERENCE_MOST_WORKSPACE, c_uint64(WORKSPACE), shape)
         self._set(set_preference, preference, PREFERENCE_REDUCTIONS, c_uint32(REDUCTION_IN_WORKSPACE), shape)
-        for attribute in PREFERENCE_ALIGNMENTS if aligned < MOST_ALIGNED else ():
-            self._set(set_preference, preference, attribute, c_uint32(aligned), shape)
+        for attribute in PREFERENCE_ALIGNMENTS if shape.aligned < MOST_ALIGNED else ():
+            self._set(set_preference, preference, attribute, c_uint32(shape.aligned), shape)
         best, found = Heuristic(), c_int()
         self._call(
             "cublasLtMatmulAlgoGetHeuristic",
@@ -198,14 +237,14 @@ class Gemm:
             raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
         return Plan(operation, x, y, out, byref(best.algorithm))
 
-    def _layout(self, rows: int, columns: int, given: Layout | None, shape: Shape) -> Any:
-        """Of column-major matrices, one after the other if not said otherwise."""
-        layout, given = c_void_p(), given or Layout(columns, rows, rows, rows * columns)
-        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, rows, columns, given.row, shape=shape)
+    def _layout(self, stored: Layout, shape: Shape) -> Any:
+        """Of column-major matrices, whose columns are our rows."""
+        layout, sizes = c_void_p(), (stored.columns, stored.rows, stored.row)
+        self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, *sizes, shape=shape)
         if shape.batch > 1:
             set_layout = "cublasLtMatrixLayoutSetAttribute"
             self._set(set_layout, layout, LAYOUT_BATCH_COUNT, c_int32(shape.batch), shape)
-            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(given.matrix), shape)
+            self._set(set_layout, layout, LAYOUT_BATCH_STRIDE, c_int64(stored.matrix), shape)
         return layout
 
     def _set(self, name: str, target: Any, attribute: int, value: Any, shape: Shape) -> None:

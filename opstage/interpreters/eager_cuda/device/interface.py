@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -14,14 +16,15 @@ import numpy.typing as npt
 
 from ....ops.errors import OutOfMemoryError, user_frame
 from ....ops.types import DType, TensorType
-from ....options import MatmulPrecision
+from ....options import CudaGraphs, MatmulPrecision
 from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
+from .alone import Lock, alone
 from .backlog import Backlog, Job
 from .grid import GRID, Grid
 from .matrices import Layout
 from .script import Call, Script
-from .watch import Require, Watched, range_error
+from .watch import Require, Watch, Watched, range_error
 
 _MOST_NUMBERS = 4096
 
@@ -37,25 +40,34 @@ class Idle(Protocol):
 class Device(ABC):
     """One GPU and one stream: what is asked of it happens in that order.
 
-    used, peak      bytes that are held now, and were at most
+    number          which of the process's GPUs it is
+    lock            is held by who asks it for something; see `alone.py`
+    peak            the bytes that were held at most
     op, region      of what is being computed, for errors that are found later
     precision       of float32 products, as Options.matmul_precision says
+    watch           of the interpreter that asks
     grid            with how many threads kernels are started
-    idle            what holds memory between its runs that it can take anew
+
+    What is set before a launch, op to watch, is set by who has the lock and keeps it until the launch is asked for.
     """
 
-    def __init__(self, grid: Grid = GRID) -> None:
-        self.used = 0
+    def __init__(self, grid: Grid = GRID, number: int = 0) -> None:
+        self.number = number
+        self.lock: Lock = threading.RLock()
         self.peak = 0
         self.op = ""
         self.region = ""
         self.precision: MatmulPrecision = "fp32"
+        self.watch = Watch()
         self.grid = grid
-        self._flag: DeviceBuffer | None = None
+        self._used = 0
+        self._returned: deque[tuple[Any, int]] = deque()
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
-        self._watched: list[Watched] = []
         self._backlog = Backlog(self)
-        self.idle: WeakSet[Idle] = WeakSet()
+        self._idle: WeakSet[Idle] = WeakSet()
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}"
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -64,22 +76,38 @@ class Device(ABC):
         shape: Any = type.shape
         return DeviceBuffer(shape, type.dtype, self.memory(int(type.nbytes)))
 
+    @alone
     def memory(self, nbytes: int) -> Memory:
         """So many bytes of the device. Raises OutOfMemoryError where there is no room, even after a `shrink`."""
+        self._take_back()
         try:
             handle = self.allocate(nbytes)
         except OutOfMemoryError:
             self.shrink()
             handle = self.allocate(nbytes)
         memory = Memory(self, handle, nbytes)
-        self.used += nbytes
-        self.peak = max(self.peak, self.used)
+        self._used += nbytes
+        self.peak = max(self.peak, self._used)
         return memory
 
     def release(self, handle: Any, nbytes: int) -> None:
-        """Take memory back; called once for each by its `Memory`."""
-        self.used -= nbytes
-        self.deallocate(handle, nbytes)
+        """Take memory back; called once for each by its `Memory`, by whatever thread collects that as garbage, and so
+        without the lock: it is of use again when the next memory is asked for."""
+        self._returned.append((handle, nbytes))
+
+    @property
+    def used(self) -> int:
+        """The bytes that are held now."""
+        with self.lock:
+            self._take_back()
+            return self._used
+
+    def _take_back(self) -> None:
+        """Have what was released ready for the next who asks."""
+        while self._returned:
+            handle, nbytes = self._returned.popleft()
+            self._used -= nbytes
+            self.deallocate(handle, nbytes)
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Any:
@@ -97,12 +125,18 @@ class Device(ABC):
     def trim(self) -> int:
         """Return memory that is kept for reuse to whom it came from; how many bytes that was."""
 
+    @alone
+    def add_idle(self, who: Idle) -> None:
+        """Have `shrink` ask for what it holds between runs, as long as somebody knows it."""
+        self._idle.add(who)
+
+    @alone
     def shrink(self) -> int:
         """`trim`, once what is idle or only cycles of objects hold was let go, and what can be uploaded again was
         forgotten."""
         with suppress(OutOfMemoryError):  # what waits waits on, where there is no room for it either
             self.flush()
-        for each in list(self.idle):
+        for each in list(self._idle):
             each.trim()
         gc.collect()
         self._numbers.clear()
@@ -118,6 +152,7 @@ class Device(ABC):
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
         """A host array of the caller's own, once everything asked for before is done."""
 
+    @alone
     def numbers(self, *values: int) -> DeviceBuffer:
         """These numbers as int32 on the device, such as the sizes and steps of a window; uploaded once and kept."""
         found = self._numbers.get(values)
@@ -173,6 +208,7 @@ class Device(ABC):
         table = self.numbers(len(sizes), *firsts, *sizes)
         self.each_row(kernel, rows, part, np.int32(part), table, buffers, self.flag, *arguments)
 
+    @alone
     def put_off(
         self,
         kernel: Callable[..., None],
@@ -183,8 +219,9 @@ class Device(ABC):
         """Have `each_tensor` compute results from operands of their size, together with others for which the same is
         asked before anybody reads one of them."""
         if results[0].size:
-            self._backlog.add(Job(kernel, results, operands, arguments, self.op, self.region))
+            self._backlog.add(Job(kernel, results, operands, arguments, self.op, self.region, self.watch))
 
+    @alone
     def flush(self) -> None:
         """Launch what was put off."""
         self._backlog.launch()
@@ -200,48 +237,52 @@ class Device(ABC):
         y_turned: bool = False,
         x_layout: Layout | None = None,
         y_layout: Layout | None = None,
+        out_layout: Layout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
         A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with a
-        layout is all the elements that the layout reaches, in whatever shape. A bias (n) is added to each row, of one
+        layout is all the elements that the layout reaches, in whatever shape; so is out, whose shape then says how many
+        matrices there are, and its layout their sizes. A bias (n) is added to each row, of one
         product alone.
         """
 
-    def script(self, calls: Sequence[Call]) -> Script:
-        """Calls of this device's methods, to be made again and again."""
+    def script(self, calls: Sequence[Call], graphs: CudaGraphs = "auto") -> Script:
+        """Calls of this device's methods, to be made again and again; captured as `graphs` says, where it can."""
         return Script(self, calls)
 
     # Indices out of range ------------------------------------------------------------------------------------------
 
     @property
     def flag(self) -> DeviceBuffer:
-        """A number: 0, or that of the first op that met an index out of range."""
-        if self._flag is None:
-            self._flag = self.upload(np.zeros(1, np.int32))
-        return self._flag
+        """A number: 0, or that of the first op of this watch that met an index out of range."""
+        if self.watch.flag is None:
+            self.watch.flag = self.upload(np.zeros(1, np.int32))
+        return self.watch.flag
 
     def watched(self, shape: tuple[int, ...], idx: DeviceBuffer, require: Require = require_in_range) -> int:
         """The number to which a kernel sets the flag if `require(op, shape, idx)` would raise, by default because an
         index names no row of a tensor of this shape."""
-        self._watched.append(Watched(self.op, self.region, user_frame(), shape, idx, require))
-        return len(self._watched)
+        self.watch.watched.append(Watched(self.op, self.region, user_frame(), shape, idx, require))
+        return len(self.watch.watched)
 
     @property
     def watches(self) -> bool:
         """Whether an op was asked for that may have an index out of range."""
-        return bool(self._watched)
+        return bool(self.watch.watched)
 
+    @alone
     def raise_flagged(self) -> None:
-        """Raise RangeError if an index was out of range in anything asked for so far, none of which waits any more."""
+        """Raise RangeError if an index was out of range in anything that this watch is for, none of which waits."""
         self.flush()
-        if not self._watched:
+        watch = self.watch
+        if not watch.watched:
             return
         number = int(self.download(self.flag)[0])
-        watched, self._watched = self._watched, []
+        watched, watch.watched = watch.watched, []
         if number:
-            self._flag = None
+            watch.flag = None
             raise range_error(watched[number - 1], self.download)
 
     @abstractmethod

@@ -1,12 +1,15 @@
-"""Which device there is, looked for once, and what is missing where there is none."""
+"""Which devices there are, each opened once, and what is missing where there is none."""
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cache
 from importlib.util import find_spec
 
 from ....ops.errors import UsageError
 from ...gpus import Machine, look
+from .alone import require_own_process
 from .interface import Device
 
 OLDEST_DRIVER = (13, 0)
@@ -15,19 +18,28 @@ OLDEST_DRIVER = (13, 0)
 OLDEST_GPU = (7, 5)
 """The compute capability from which on CUDA 13 compiles."""
 
+SIMULATED_GPUS = 2
+"""How many the simulated machine has: programs that mix up two of them are found out."""
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_opening = threading.Lock()
 _PACKAGES = ("cuda.core", "cuda.bindings", "cuda.pathfinder")
 
 
-def find_device() -> Device:
-    """The simulator where numba simulates CUDA (NUMBA_ENABLE_CUDASIM=1), else the first GPU.
+def find_device(number: int = 0) -> Device:
+    """The GPU of this number among those that the process sees, or a simulated one where numba simulates CUDA
+    (NUMBA_ENABLE_CUDASIM=1).
 
-    Raises UsageError, naming what is missing and how to get it. Never falls back.
+    Raises UsageError, naming what is missing and how to get it, and DeviceError in a process that was forked from one
+    with a device. Never falls back.
     """
-    return _found()
+    require_own_process()
+    with _opening:  # of one GPU there is one device
+        return _found(number)
 
 
 @cache
-def _found() -> Device:
+def _found(number: int) -> Device:
     from ..language import SIMULATED
 
     if SIMULATED:
@@ -35,8 +47,9 @@ def _found() -> Device:
             raise UsageError("simulating CUDA needs the package greenlet; install it with: pip install greenlet")
         from .simulator import Simulator
 
-        return Simulator()
-    require_gpu(look())
+        require_simulated(number)
+        return Simulator(number=number)
+    require_gpu(look(), number)
     missing = [name for name in _PACKAGES if not _installed(name)]
     if missing:
         raise UsageError(
@@ -45,11 +58,42 @@ def _found() -> Device:
         )
     from .driver import Gpu
 
-    return Gpu()
+    return Gpu(number=number)
 
 
-def require_gpu(machine: Machine) -> None:
-    """Raises UsageError where `machine` has no driver, one too old, no GPU, or one too old."""
+def require_simulated(number: int) -> None:
+    """Raises UsageError where the simulated machine shows no GPU of this number."""
+    seen = visible(os.environ.get(_VISIBLE), SIMULATED_GPUS)
+    if number >= seen:
+        raise UsageError(f"{_no_gpu(number, seen)}; the simulated machine has {SIMULATED_GPUS}, and {_shows()}")
+
+
+def visible(said: str | None, count: int) -> int:
+    """How many of `count` GPUs a process sees where CUDA_VISIBLE_DEVICES says this: those up to the first word that
+    names none. A name of another kind than a number may be of any of them."""
+    if said is None:
+        return count
+    seen: list[str] = []
+    for word in (part.strip() for part in said.split(",")):
+        named = word.startswith(("GPU-", "MIG-")) or (word.isdecimal() and int(word) < count)
+        if not named or word in seen or len(seen) == count:
+            break
+        seen.append(word)
+    return len(seen)
+
+
+def _no_gpu(number: int, seen: int) -> str:
+    there = f"GPUs 0 to {seen - 1}" if seen > 1 else "GPU 0 alone" if seen else "no GPU"
+    return f"device 'cuda:{number}' is not there: this process sees {there}"
+
+
+def _shows() -> str:
+    said = os.environ.get(_VISIBLE)
+    return f"{_VISIBLE} is not set" if said is None else f"{_VISIBLE}={said} says which of them are seen"
+
+
+def require_gpu(machine: Machine, number: int = 0) -> None:
+    """Raises UsageError where `machine` has no driver, one too old, no GPU of this number, or one too old."""
     if machine.version is None:
         raise UsageError(
             "device 'cuda' needs an NVIDIA driver, and this machine has none (libcuda was not found); "
@@ -65,7 +109,10 @@ def require_gpu(machine: Machine) -> None:
             "device 'cuda' needs an NVIDIA GPU; there is a driver, but it reports none. See whether nvidia-smi lists "
             "one, and what CUDA_VISIBLE_DEVICES hides"
         )
-    gpu = machine.gpus[0]
+    if number >= len(machine.gpus):
+        names = ", ".join(f"{i}: {gpu.name}" for i, gpu in enumerate(machine.gpus))
+        raise UsageError(f"{_no_gpu(number, len(machine.gpus))} ({names}); {_shows()}")
+    gpu = machine.gpus[number]
     if gpu.cc < OLDEST_GPU:
         raise UsageError(
             f"device 'cuda' needs a GPU of compute capability {_dotted(OLDEST_GPU)} or newer; the {gpu.name} has "

@@ -30,6 +30,8 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
         columns: Any,
         extent: Any,
         out: Any,
+        out_row: Any,
+        out_matrix: Any,
         x: Any,
         x_row: Any,
         x_matrix: Any,
@@ -71,7 +73,7 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
         if row + i < rows and column + j < columns:
             if biased != 0:
                 total += bias[column + j]
-            out[(matrix * rows + row + i) * columns + column + j] = total
+            out[matrix * out_matrix + (row + i) * out_row + column + j] = total
 
     return product
 
@@ -86,16 +88,19 @@ def launch_product(
     y_turned: bool = False,
     x_layout: Layout | None = None,
     y_layout: Layout | None = None,
+    out_layout: Layout | None = None,
     bias: DeviceBuffer | None = None,
 ) -> None:
     """out = x·y + bias, as `Device.product` says."""
-    rows, columns = out.shape[-2:]
+    to = layout_of(out, out_layout)
+    rows, columns = to.rows, to.columns
     left, right = layout_of(x, x_layout), layout_of(y, y_layout)
     extent = left.rows if x_turned else left.columns
     tiles = -(-rows // TILE) * -(-columns // TILE)
     blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
-    given = out, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
+    places = out, np.int32(to.row), np.int32(to.matrix)
+    given = *places, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
     kernel = product_kernel(x_turned, y_turned)
     device.launch(kernel, blocks, TILE * TILE, *numbers, *given, *epilogue, np.int32(tiles))

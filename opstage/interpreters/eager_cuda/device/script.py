@@ -38,5 +38,6 @@ class Script:
 
     def run(self) -> None:
         """Ask for all of them; returns before they are done."""
-        for call in self.calls:
-            call.ask(self.device)
+        with self.device.lock:
+            for call in self.calls:
+                call.ask(self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, final
@@ -15,12 +16,17 @@ from ....ops.types import TensorType
 from ..buffer import DeviceBuffer, Memory
 from ..language import cuda
 from . import scheduler
+from .alone import alone, opened
 from .grid import WARP, Grid
 from .interface import Device, pointer_type
 from .product import launch_product
 
 SMALL = Grid(threads=WARP, block=2 * WARP, longest=127, most_blocks=2)
 """Two blocks and one warp, or two warps for a long row, show every way to go wrong, and are quick."""
+
+
+_running = threading.Lock()
+"""Held while a kernel runs: the simulator puts its own threads into the kernel's file, so one runs at a time."""
 
 
 @final
@@ -30,10 +36,11 @@ class Simulator(Device):
     limit   how many bytes it gives out at most; None: as many as the host has
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__(SMALL)
+    def __init__(self, limit: int | None = None, number: int = 0) -> None:
+        super().__init__(SMALL, number)
         self.limit = limit
         scheduler.install()
+        opened(self)
 
     @override
     def allocate(self, nbytes: int) -> Any:
@@ -50,22 +57,26 @@ class Simulator(Device):
         handle.fill(0xDB)
 
     @override
+    @alone
     def upload(self, array: npt.NDArray[Any]) -> DeviceBuffer:
         buffer = self.empty(TensorType(array.shape, array.dtype))
         elements_of(buffer)[:] = array.reshape(-1).view(pointer_type(array.dtype))
         return buffer
 
     @override
+    @alone
     def download(self, buffer: DeviceBuffer) -> npt.NDArray[Any]:
         return np.array(elements_of(buffer)).view(buffer.dtype).reshape(buffer.shape)
 
     @override
+    @alone
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         given = [scheduler.pointer(p) if isinstance(p, np.ndarray) else p for p in map(pointers_of, arguments)]
-        with np.errstate(all="ignore"):
+        with _running, np.errstate(all="ignore"):
             _compiled(kernel)[blocks, threads](*given)
 
     @override
+    @alone
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         launch_product(self, out, x, y, **more)
 

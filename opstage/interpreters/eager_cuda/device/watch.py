@@ -1,13 +1,14 @@
 """Indices that kernels found out of range: noted on the device, told when a value is next read back.
 
-A kernel that meets such an index sets the device's flag to the number of its op, unless an earlier op did. Looking at
-the flag is a copy of four bytes; only when it is set is more done, and the error is then that of every interpreter.
+A kernel that meets such an index sets a flag to the number of its op, unless an earlier op did. Looking at the flag is
+a copy of four bytes; only when it is set is more done, and the error is then that of every interpreter. Each
+interpreter has a watch of its own, so an index that another one got wrong, perhaps in another thread, is told there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from ....ops.errors import RangeError, SourceLine
 from ..buffer import DeviceBuffer
@@ -25,6 +26,21 @@ class Watched(NamedTuple):
     shape: tuple[int, ...]
     idx: DeviceBuffer
     require: Require
+
+
+@final
+class Watch:
+    """What one interpreter has a device look out for; it is the device's `watch` while that interpreter has its lock.
+
+    flag      0, or the number of the first op in `watched` that met an index out of range; None before it is asked for
+    watched   the ops that may have met one since the flag was last looked at
+    """
+
+    __slots__ = ("flag", "watched")
+
+    def __init__(self) -> None:
+        self.flag: DeviceBuffer | None = None
+        self.watched: list[Watched] = []
 
 
 def range_error(watched: Watched, download: Callable[[DeviceBuffer], Any]) -> RangeError:

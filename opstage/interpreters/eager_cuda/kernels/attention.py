@@ -30,7 +30,7 @@ WIDEST, WIDEST_GRAD = 128, 64
 """Head sizes up to which 256 threads of the kernels of tiles share a multiprocessor with 256 more."""
 
 NARROWEST = 16
-SIDES = (16, 4, 1)
+SIDES = (16, 8, 4, 1)
 """Blocks of tiles have the square of one of these for threads: the first that is no more than a block of the device."""
 
 

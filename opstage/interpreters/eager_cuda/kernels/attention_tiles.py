@@ -370,8 +370,7 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
                     mean = means[in_q + min(4 * j + b, queries - 1 - start)]
                     for a in range(4):
                         s[4 * a + b] = p[4 * j + b, i + a] * (s[4 * a + b] - mean) * factor
-                barrier()
-                keep(p, s)
+                keep(p, s)  # over the cells that this thread alone has read since the barriers of `multiply`
                 accumulate(of_key, p, values, q, in_q, queries - start, size)
             for a in range(4):
                 if first + i + a < keys:

@@ -38,7 +38,8 @@ def cross_entropy_kernel(
     rows: Any,
     lanes: Any,
     losses: Any,
-    lse: Any,
+    peaks: Any,
+    totals: Any,
     logits: Any,
     labels: Any,
     classes: Any,
@@ -48,7 +49,8 @@ def cross_entropy_kernel(
     flag: Any,
     asked: Any,
 ) -> None:
-    """lse = log Σ exp(logits) and losses = (1 - ε)·(lse - own) + ε·(lse - mean) of each row, 0 if it is ignored."""
+    """Of each row its greatest logit, total = Σ exp(logits - peak), and with lse = peak + log total the loss
+    (1 - ε)·(lse - own) + ε·(lse - mean), 0 if it is ignored."""
     shared = cuda.shared.array(MOST_WARPS, np.float32)
     lane = remainder(cuda.threadIdx.x, lanes)
     for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
@@ -57,7 +59,8 @@ def cross_entropy_kernel(
         for j in steps(lane, classes, lanes):
             own, total = online(own, total, logits[first + j * inner])
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
-        log_total = log(joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes))
+        total = joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
+        log_total = log(total)
         drop = ZERO
         if smoothing != ZERO:
             for j in steps(lane, classes, lanes):
@@ -73,7 +76,7 @@ def cross_entropy_kernel(
                 elif flag[0] == 0:
                     flag[0] = asked
             losses[row] = loss
-            lse[row] = peak + log_total
+            peaks[row], totals[row] = peak, total
 
 
 def reduced_loss_kernel(out: Any, losses: Any, labels: Any, rows: Any, ignored: Any, mean: Any) -> None:
@@ -105,7 +108,8 @@ def cross_entropy_grad_kernel(
     out: Any,
     logits: Any,
     labels: Any,
-    lse: Any,
+    peaks: Any,
+    totals: Any,
     g: Any,
     of_row: Any,
     classes: Any,
@@ -116,8 +120,8 @@ def cross_entropy_grad_kernel(
     flag: Any,
     asked: Any,
 ) -> None:
-    """out = w·(exp(logits - lse) - target): w is g, of the row or of all rows, and 0 where the row is ignored; the
-    target is `own` at the row's label and `others` elsewhere."""
+    """out = w·(exp(logits - peak)/total - target): w is g, of the row or of all rows, and 0 where the row is ignored;
+    the target is `own` at the row's label and `others` elsewhere."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         before = quotient(i, inner)
         row = quotient(before, classes) * inner + remainder(i, inner)
@@ -129,7 +133,7 @@ def cross_entropy_grad_kernel(
         elif j == 0 and (label < 0 or label >= classes) and flag[0] == 0:
             flag[0] = asked
         target = own if label == j else others
-        out[i] = weight * (exp(logits[i] - lse[row]) - target)
+        out[i] = weight * (exp(logits[i] - peaks[row]) / totals[row] - target)
 
 
 def mse_loss(device: Device, types: Types, x: DeviceBuffer, y: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
@@ -155,18 +159,18 @@ def cross_entropy(
     ignore_index: int,
     label_smoothing: Any,
 ) -> tuple[DeviceBuffer, ...]:
-    loss, lse = device.empty(types[0]), device.empty(types[1])
+    loss, peak, total = (device.empty(type_) for type_ in types)
     losses = loss if reduction == "none" else device.empty(TensorType(labels.shape, logits.dtype))
     sizes = along(logits, class_axis(len(logits.shape)))
     classes, inner, ignored = np.int32(sizes[1]), np.int32(sizes[2]), np.int32(ignore_index)
     smoothing, asked = scalar(label_smoothing, logits.dtype), _watched(device, logits, labels, ignore_index)
-    operands = losses, lse, logits, labels, classes, inner, ignored, smoothing, device.flag, asked
+    operands = losses, peak, total, logits, labels, classes, inner, ignored, smoothing, device.flag, asked
     each_along(device, cross_entropy_kernel, sizes, *operands)
     if reduction != "none":
         mean = np.int32(reduction == "mean")
         threads = device.block
         device.launch(reduced_loss_kernel, 1, threads, loss, losses, labels, np.int32(labels.size), ignored, mean)
-    return loss, lse
+    return loss, peak, total
 
 
 def cross_entropy_grad(
@@ -174,7 +178,8 @@ def cross_entropy_grad(
     types: Types,
     logits: DeviceBuffer,
     labels: DeviceBuffer,
-    lse: DeviceBuffer,
+    peak: DeviceBuffer,
+    total: DeviceBuffer,
     g: DeviceBuffer,
     reduction: str,
     ignore_index: int,
@@ -189,7 +194,7 @@ def cross_entropy_grad(
     targets = scalar(1 - label_smoothing + others, logits.dtype), scalar(others, logits.dtype)
     numbers = np.int32(reduction == "none"), np.int32(classes), np.int32(inner), ignored, *targets
     asked = _watched(device, logits, labels, ignore_index)
-    device.each(cross_entropy_grad_kernel, out.size, out, logits, labels, lse, g, *numbers, device.flag, asked)
+    device.each(cross_entropy_grad_kernel, out.size, out, logits, labels, peak, total, g, *numbers, device.flag, asked)
     return (out,)
 
 

@@ -46,6 +46,12 @@ def channel_of(j: Any, spatial: Any) -> Any:
     return j if spatial == 1 else quotient(j, spatial)
 
 
+@device_function
+def reciprocal_deviation(variance: Any, eps: Any) -> Any:
+    """1/√(variance + eps), nan where the variance is infinite."""
+    return ONE / sqrt(variance + (variance - variance) + eps)
+
+
 def normalize_kernel(
     rows: Any,
     lanes: Any,
@@ -79,7 +85,7 @@ def normalize_kernel(
             d = x[first + j] - centre
             square += d * d
         square = joined_sum(square, shared, cuda.threadIdx.x, lanes)
-        scale = ONE / sqrt(square / size + eps)
+        scale = reciprocal_deviation(square / size, eps)
         if lane == 0:
             rstd[row] = scale
             if centred != 0:
@@ -142,13 +148,13 @@ def deviation_kernel(count: Any, variance: Any, rstd: Any, squares: Any, n: Any,
     """The unbiased variance and 1/√(biased variance + eps) of each channel, from Σ (x - mean)² over its n values."""
     for c in steps(cuda.grid(1), count, cuda.gridsize(1)):
         variance[c] = squares[c] / (n - ONE)
-        rstd[c] = ONE / sqrt(squares[c] / n + eps)
+        rstd[c] = reciprocal_deviation(squares[c] / n, eps)
 
 
 def reciprocal_kernel(count: Any, rstd: Any, variance: Any, eps: Any) -> None:
     """rstd = 1/√(variance + eps)."""
     for c in steps(cuda.grid(1), count, cuda.gridsize(1)):
-        rstd[c] = ONE / sqrt(variance[c] + eps)
+        rstd[c] = reciprocal_deviation(variance[c], eps)
 
 
 def affine_kernel(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, final
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ....ops.closed import Loop as Turns
 from ....ops.errors import LocatedError, SourceLine
+from ...at_once import Action, at_once
 from ...eager_cpu.interpreter import NumpyOps
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
@@ -25,6 +26,8 @@ Addresses = npt.NDArray[np.int64]
 class Linked:
     """A plan whose inputs and results move: they are said by each call, everything else stands in the arena.
 
+    The arena is there while a run has it: between `stand` and `leave`.
+
     moving      the slots that move: inputs in their order, then the plan's results
     error       a word that is not 0 when a loop has met an index out of range
     """
@@ -34,6 +37,8 @@ class Linked:
         "moving",
         "error",
         "_arena",
+        "_at",
+        "_inside",
         "_eager",
         "_lines",
         "_constants",
@@ -47,17 +52,11 @@ class Linked:
         "_inner",
     )
 
-    def __init__(
-        self,
-        plan: Plan,
-        arena: Array,
-        error: Array,
-        eager: NumpyOps,
-        lines: Mapping[int, SourceLine | None],
-    ):
+    def __init__(self, plan: Plan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
         self.plan = plan
         self.error = error
-        self._arena = arena
+        self._arena: Array | None = None
+        self._at = 0  # where the arena stood when its addresses were put in
         self._eager = eager
         self._lines = lines
         self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.legal.constants.items()}
@@ -70,14 +69,13 @@ class Linked:
     def _link(self) -> None:
         words: list[int] = []
         patches: list[tuple[int, int, int]] = []
+        inside: list[tuple[int, int]] = []
         starts: list[int] = []
         plan = self.plan
         for step in plan.steps:
             starts.append(len(words))
             if isinstance(step, LoopStep):
-                offset = plan.offsets[step.unit, "loop"]
-                room = self._arena[offset : offset + max(1, step.plan.arena_bytes)]
-                self._inner[step.unit] = Linked(step.plan, room, self.error, self._eager, step.plan.legal.body.lines)
+                self._inner[step.unit] = Linked(step.plan, self.error, self._eager, step.plan.legal.body.lines)
             if not isinstance(step, NativeStep):
                 continue
             for word in step.loop.words:
@@ -86,10 +84,14 @@ class Linked:
                     if slot in self.moving:
                         patches.append((len(words), self.moving[slot], offset))
                         words.append(0)
+                    elif slot in self._constants:
+                        words.append(self._constants[slot].ctypes.data + offset)
                     else:
-                        words.append(self._fixed_address(slot) + offset)
+                        inside.append((len(words), plan.offsets[slot] + offset))
+                        words.append(0)
                 elif isinstance(word, Room):
-                    words.append(int(self._arena.ctypes.data) + plan.offsets[step.unit, word.key])
+                    inside.append((len(words), plan.offsets[step.unit, word.key]))
+                    words.append(0)
                 elif isinstance(word, ErrorFlag):
                     words.append(self.error.ctypes.data)
                 else:
@@ -97,6 +99,8 @@ class Linked:
         self._words = np.array(words, np.int64)
         table = np.array(patches, np.int64).reshape(-1, 3)
         self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
+        places = np.array(inside, np.int64).reshape(-1, 2)
+        self._inside = places[:, 0], places[:, 1]
         self._starts = starts
         self._segments, self._split = self._scheduled()
 
@@ -135,18 +139,37 @@ class Linked:
             part = legal.parts.get(slot)
         return slot, offset
 
-    def _fixed_address(self, slot: int) -> int:
-        constant = self._constants.get(slot)
-        if constant is not None:
-            return constant.ctypes.data
-        return int(self._arena.ctypes.data) + self.plan.offsets[slot]
+    # The arena ------------------------------------------------------------------------------------------------------
+
+    def stand(self, arena: Array, at: int) -> None:
+        """Compute in this memory, whose address is `at`, from now on."""
+        self._arena = arena
+        if self._at != at:
+            self._at = 0  # where this is broken off, nobody takes the words for those of any place
+            words, offsets = self._inside
+            self._words[words] = at + offsets
+            self._at = at
+        for unit, inner in self._inner.items():
+            offset = self.plan.offsets[unit, "loop"]
+            inner.stand(arena[offset : offset + max(1, inner.plan.arena_bytes)], at + offset)
+
+    def leave(self) -> None:
+        """Hold the arena no longer."""
+        self._arena = None
+        for inner in self._inner.values():
+            inner.leave()
+
+    def _part(self, key: Hashable, nbytes: int) -> Array:
+        """So many bytes of the arena, from where something has its place."""
+        assert self._arena is not None
+        return self._arena[self.plan.offsets[key] :][:nbytes]
 
     # Running --------------------------------------------------------------------------------------------------------
 
     def run(self, moving: Sequence[Array]) -> None:
         """Do everything, with these packed arrays as inputs and results."""
         self.begin(moving)
-        self.end(moving)
+        self.end(moving, ())
 
     def begin(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
         """Do what comes before the first step that writes over an input.
@@ -157,9 +180,14 @@ class Linked:
             self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
         self._do_part(moving, seconds, second=False)
 
-    def end(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
-        """Do the rest, which cannot fail, on the same arrays."""
-        self._do_part(moving, seconds, second=True)
+    def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
+        """Do the rest, which cannot fail, on the same arrays, and `then`; without `seconds` it is one moment."""
+        rest = self._segments[self._split :]
+        if seconds is None and all(isinstance(segment, Schedule) for segment in rest):
+            at_once([*[segment.action for segment in rest if isinstance(segment, Schedule)], *then])
+        else:
+            self._do_part(moving, seconds, second=True)
+            at_once(then)
 
     def _do_part(self, moving: Sequence[Array], seconds: list[float] | None, *, second: bool) -> None:
         segments, split = (self._segments, self._split) if seconds is None else self._scheduled(alone=True)
@@ -209,7 +237,7 @@ class Linked:
             return constant.reshape(-1)
         type_ = self.plan.legal.types[slot]
         nbytes: Any = type_.nbytes
-        return self._arena[self.plan.offsets[slot] :][:nbytes].view(type_.dtype)
+        return self._part(slot, nbytes).view(type_.dtype)
 
     def _host(self, step: HostStep, moving: Sequence[Array]) -> None:
         e = step.equation
@@ -269,10 +297,7 @@ class Linked:
 
     def _rooms(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
         """Two places of a carry, between which it goes to and fro."""
-        first, second = (
-            self._arena[self.plan.offsets[step.unit, f"carry {carry} {i}"] :][: like.nbytes].view(like.dtype)
-            for i in range(2)
-        )
+        first, second = (self._part((step.unit, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)
 
 

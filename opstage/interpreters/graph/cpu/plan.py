@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Hashable
 from typing import Any, NamedTuple, final
 
@@ -18,7 +19,7 @@ from ..lowering.clusters import Level, Unit, gather, read_by
 from ..lowering.legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
-from .source import ErrorFlag, Loop, Room, cluster_loop, overwritable, total_loop
+from .source import Address, ErrorFlag, Loop, Room, cluster_loop, overwritable, total_loop
 from .spare import written_over
 from .target import CPU
 from .texts import Text, compile_texts
@@ -130,6 +131,34 @@ class Plan:
                         break
             placed.append(item)
         return placed
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the addresses by which machine code finds its arguments, three words more for each that moves from call to
+        call, and two for each in the arena."""
+        moving = {*self.legal.body.inputs, *self.results}
+        total = 0
+        for step in self.steps:
+            total += 24
+            if isinstance(step, LoopStep):
+                total += step.plan.table_bytes
+            elif isinstance(step, NativeStep):
+                for word in step.loop.words:
+                    slot = word[0] if isinstance(word, Address) else None
+                    total += 32 if slot in moving else 24 if slot in self.offsets or isinstance(word, Room) else 8
+        return total
+
+    @property
+    def constants(self) -> list[Array]:
+        """Those of the plan, and of the plans of loops."""
+        inner = [step.plan.constants for step in self.steps if isinstance(step, LoopStep)]
+        return [*map(np.asarray, self.legal.constants.values()), *itertools.chain(*inner)]
+
+    @property
+    def equations(self) -> int:
+        """How many are planned, those of loops among them."""
+        inner = [step.plan.equations for step in self.steps if isinstance(step, LoopStep)]
+        return len(self.legal.body.equations) + sum(inner)
 
     def compile(self) -> None:
         """Put kernels in the place of their texts, here and in the plans of loops."""

@@ -1,7 +1,8 @@
 """The text of a cluster's kernel.
 
-It depends on the ops, the dtypes and which strides are 0 or 1, not on sizes: these are arguments. So clusters that look
-alike, in the layers of a model or for another batch, share one kernel.
+It depends on the ops, the dtypes and which strides are 0 or 1, not on sizes, which are arguments, but for whether
+a row that is summed is long. So clusters that look alike, in the layers of a model or for another batch, share one
+kernel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from ..lowering.formulas import FORMULAS, Constants
 from ..lowering.legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
 from ..lowering.views import View
 from .texts import Text
+
+_BLOCK = 32
+"""Rows that are added in a running sum of their own dtype, column by column. The sums of blocks are added in float64:
+else a sum over n rows would be rounded n times in a row."""
+
+_RUN, _STRIDED_RUN = 1024, 64
+"""Elements of a row that are added in running sums, many of them at a time; the sums of runs are added in float64.
+Where a row's elements are not neighbours there are no vector instructions, and so one running sum alone."""
 
 
 class Address(NamedTuple):
@@ -92,6 +101,13 @@ class _Operand(NamedTuple):
     written: bool
 
 
+class _Runs(NamedTuple):
+    """What is done before and after each run of a row's elements, where a pass goes through them in runs."""
+
+    begin: list[str]
+    end: list[str]
+
+
 @final
 class _Writer:
     def __init__(self, cluster: Cluster, equations: list[Equation], stored: Collection[int]):
@@ -104,6 +120,8 @@ class _Writer:
         self.scopes = 0
         self.names: dict[str, tuple[str, str, str]] = {}
         self.rooms: list[tuple[Room, int]] = []
+        self.after_row: list[str] = []
+        self.after_rows: list[str] = []
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
             (view, level): _Operand(
@@ -165,6 +183,8 @@ class _Writer:
             base = f"{operand.name}_at = {' + '.join(terms)}"
             (body if len(terms) > 1 and not flat else head).append(base)
             self.inner[operand.name] = "0" if step == 0 else "j" if step == 1 else f"j * {self.word(step)}"
+        indices = [self.inner[operand.name] for operand in self.reads.values()]
+        self.run = _RUN if all(index in ("0", "j") for index in indices) else _STRIDED_RUN
         body += self._stages("hi - lo" if flat else "n", head)
         words = f"w = int64s(arguments, {len(self.words)})"
         if flat:
@@ -173,7 +193,8 @@ class _Writer:
             lines = [
                 "def kernel(lo, hi, worker, arguments):",
                 *_in(1, [words, *head, "for row in range(lo, hi):"]),
-                *_in(2, body),
+                *_in(2, [*body, *self.after_row]),
+                *_in(1, self.after_rows),
             ]
         tasks = inner if flat else self.cluster.size // inner
         return Loop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
@@ -203,6 +224,7 @@ class _Writer:
         before: list[list[str]] = [[] for _ in range(levels)]
         inside: list[list[str]] = [[] for _ in range(levels)]
         loaded: list[set[str]] = [set() for _ in range(levels)]
+        runs = [_Runs([], []) for _ in range(levels)]
         kept: dict[int, _Operand] = {}
         made_at: dict[int, int] = {}
 
@@ -239,7 +261,7 @@ class _Writer:
             if e.primitive is COLUMN_SUM:
                 self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at], head)
             elif e.primitive in (ROW_SUM, ROW_MAX):
-                self._row(e, value(e.inputs[0], Level.ELEMENT, at - 1), before, inside, at)
+                self._row(e, value(e.inputs[0], Level.ELEMENT, at - 1), before, inside, runs, at)
             else:
                 lines = inside[at] if level is Level.ELEMENT else before[at]
                 args = tuple(value(slot, level, at) for slot in e.inputs)
@@ -260,9 +282,13 @@ class _Writer:
                 else:
                     before[at].append(self._store(operand, "0", f"v{name}"))
         lines = []
-        for first, each in zip(before, inside):
+        for first, each, run in zip(before, inside, runs):
             lines += first
-            if each:
+            if run.begin:
+                lines.append(f"for run in range(0, {count}, {self.run}):")
+                each = [f"for j in range(run, min({count}, run + {self.run})):", *_in(1, each)]
+                lines += _in(1, [*run.begin, *each, *run.end])
+            elif each:
                 lines += [f"for j in range({count}):", *_in(1, each)]
         return lines
 
@@ -285,27 +311,47 @@ class _Writer:
         return self._load(operand, "j")
 
     def _column(self, e: Equation, value: str, lines: list[str], head: list[str]) -> None:
-        """A sum over rows, in a row of the worker's own."""
+        """A sum over rows, in a row of the worker's own, and that of its blocks in one of float64 beside it."""
+        (out,) = e.outputs
+        name = self.local[out]
+        dtype = self.legal.types[out].dtype
+        kind, view, zero = dtype_name(dtype), self.legal.views[out], self.constants(0, dtype)
+        assert self.extent is not None
+        nbytes = -(-self.extent * dtype.itemsize // 64) * 64
+        room = Room(f"c{name}", nbytes + -(-self.extent * 8 // 64) * 64)
+        part = _Operand(f"c{name}", kind, Level.COLUMN, self._scope(), view, True)
+        whole = _Operand(f"d{name}", "float64", Level.COLUMN, self._scope(), view, True)
+        total = f"({self._load(whole, 'j')} + {self._load(part, 'j')})"
+        head.append(f"c{name}_at = {self.word(room)} + worker * {self.word(room.nbytes)}")
+        head.append(f"d{name}_at = c{name}_at + {self.word(nbytes)}")
+        head += ["for j in range(n):", *_in(1, [self._store(part, "j", zero), self._store(whole, "j", "0.0")])]
+        lines.append(self._store(part, "j", f"({self._load(part, 'j')} + {value})"))
+        moved = [self._store(whole, "j", total), self._store(part, "j", zero)]
+        self.after_row.append(f"if (row - lo) % {_BLOCK} == {_BLOCK - 1}:")
+        self.after_row += _in(1, ["for j in range(n):", *_in(1, moved)])
+        self.after_rows += ["for j in range(n):", *_in(1, [self._store(part, "j", f"{kind}{total}")])]
+        self.rooms.append((room, out))
+
+    def _row(
+        self,
+        e: Equation,
+        value: str,
+        before: list[list[str]],
+        inside: list[list[str]],
+        runs: list[_Runs],
+        at: int,
+    ) -> None:
         (out,) = e.outputs
         name = self.local[out]
         dtype = self.legal.types[out].dtype
         assert self.extent is not None
-        nbytes = -(-self.extent * dtype.itemsize // 64) * 64
-        room = Room(f"c{name}", nbytes)
-        operand = _Operand(f"c{name}", dtype_name(dtype), Level.COLUMN, self._scope(), self.legal.views[out], True)
-        zero = self.constants(0, dtype)
-        head += [
-            f"c{name}_at = {self.word(room)} + worker * {self.word(nbytes)}",
-            "for j in range(n):",
-            *_in(1, [self._store(operand, "j", zero)]),
-        ]
-        lines.append(self._store(operand, "j", f"({self._load(operand, 'j')} + {value})"))
-        self.rooms.append((room, out))
-
-    def _row(self, e: Equation, value: str, before: list[list[str]], inside: list[list[str]], at: int) -> None:
-        (out,) = e.outputs
-        name = self.local[out]
-        dtype = self.legal.types[out].dtype
+        if e.primitive is ROW_SUM and self.extent > 2 * self.run:
+            before[at - 1].append(f"s{name} = 0.0")
+            runs[at - 1].begin.append(f"r{name} = {self.constants(0, dtype)}")
+            inside[at - 1].append(f"r{name} = add(r{name}, {value})")
+            runs[at - 1].end.append(f"s{name} = s{name} + r{name}")
+            before[at].append(f"v{name} = {dtype_name(dtype)}(s{name})")
+            return
         if e.primitive is ROW_SUM:
             before[at - 1].append(f"v{name} = {self.constants(0, dtype)}")
             inside[at - 1].append(f"v{name} = add(v{name}, {value})")

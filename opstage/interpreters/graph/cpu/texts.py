@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ...native import access
@@ -24,6 +25,15 @@ _log = logging.getLogger(__name__)
 
 _MANY = 6
 """So many kernels take longer than another process needs to start."""
+
+_NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "numba", "llvmlite")
+
+# Python's own modules come first: a fractions.py in the current folder, or beside the package, is not run. Nor is what
+# PYTHONPATH, PYTHONSTARTUP or a sitecustomize.py say.
+_CHILD = f"""import sys
+sys.path += sys.argv[1:]
+from {__name__} import _main
+_main()"""
 
 
 class Text(NamedTuple):
@@ -46,7 +56,7 @@ class Text(NamedTuple):
 
     def compiled(self) -> Kernel:
         """The kernel, from memory, from disk, or compiled."""
-        return compile_kernel(self.name, self.content, self._function)
+        return compile_kernel(self.name, self.content, self._function, passing=True)
 
     def _function(self) -> Any:
         space = {**namespace(), "int64s": import_module("opstage.interpreters.native.memory").int64s}
@@ -79,14 +89,12 @@ def compile_texts(texts: Sequence[Text]) -> dict[Text, Kernel]:
 
 def _elsewhere(texts: Sequence[Text]) -> subprocess.Popen[bytes] | None:
     """Another process that compiles these texts."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-I", "-S", "-c", _CHILD, *_roots()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
             start_new_session=True,  # Ctrl-C is for this process, which ends that one
         )
         assert process.stdin is not None
@@ -98,10 +106,14 @@ def _elsewhere(texts: Sequence[Text]) -> subprocess.Popen[bytes] | None:
     return process
 
 
+def _roots() -> list[str]:
+    """The folders from which this process has, or would have, what the other one imports."""
+    specs = [find_spec(name) for name in _NEEDED]
+    origins = [os.path.abspath(spec.origin) for spec in specs if spec is not None and spec.origin]
+    packages = [os.path.dirname(origin) if origin.endswith("__init__.py") else origin for origin in origins]
+    return list(dict.fromkeys(map(os.path.dirname, packages)))
+
+
 def _main() -> None:
     for name, preamble, body, accesses in json.load(sys.stdin):
         Text(name, preamble, body, tuple(tuple(each) for each in accesses)).compiled()
-
-
-if __name__ == "__main__":
-    _main()

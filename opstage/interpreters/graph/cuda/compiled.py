@@ -11,6 +11,7 @@ from ....ops.primitive import Primitive, Static
 from ....options import Options
 from ...eager_cuda.buffer import DeviceBuffer
 from ...eager_cuda.device import Device
+from ...eager_cuda.device.alone import require_own_process
 from ...eager_cuda.interpreter import CudaOps, OnDevice
 from ..graph import Graph
 from ..programs import Programs
@@ -30,7 +31,7 @@ class CompiledCudaOps(OnDevice):
         self._eager = CudaOps(options, self.device)
         self._scratch = Scratch(self.device)
         self._waiting: list[Executor] = []
-        self.programs: Programs[Executor] = Programs(self, self.compile)
+        self.programs: Programs[Executor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
@@ -42,12 +43,14 @@ class CompiledCudaOps(OnDevice):
 
     @override
     def get(self, ref: DeviceBuffer, /) -> Any:
+        require_own_process()
         with self.programs.lock:  # a run in another thread may move it
             self.raise_pending()
             return super().get(ref)
 
     @override
     def raise_pending(self) -> None:
+        require_own_process()
         with self.programs.lock:
             while self._waiting:
                 self._waiting.pop(0).settle()
@@ -55,10 +58,12 @@ class CompiledCudaOps(OnDevice):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
+        require_own_process()  # else it might wait for a thread that was not forked along
         return self.programs.bind(primitive, refs, static)
 
     @override
     def execute(
         self, program: Callable[..., tuple[DeviceBuffer, ...]], refs: tuple[DeviceBuffer, ...], step: int = 0
     ) -> tuple[DeviceBuffer, ...]:
+        require_own_process()
         return self.programs.execute(program, refs, step)

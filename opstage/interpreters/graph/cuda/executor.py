@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -19,21 +19,22 @@ from typing_extensions import override
 from ....ops.errors import UsageError
 from ....ops.primitive import Primitive, Static
 from ....options import Options
+from ...at_once import Action, at_once
+from ...base_program import Finish
 from ...eager_cuda.buffer import DeviceBuffer, Memory
 from ...eager_cuda.device import Device
 from ...eager_cuda.device.script import Call, Script
-from ...eager_cuda.interpreter import CudaOps
+from ...eager_cuda.interpreter import CudaOps, elsewhere
 from ...eager_cuda.kernels.strided import copy, row_major
 from ...transparent import Transparent
 from ...wire import to_wire
+from ..bounds import kept_bytes
 from ..graph import Graph
 from ..replay import replay
 from .plan import Plan
 from .recorder import Spot, placed
 from .scratch import Scratch
 from .target import optimise
-
-Finish = Callable[[], None]
 
 
 @final
@@ -56,7 +57,9 @@ class Executor:
         self._unsettled: tuple[Sequence[DeviceBuffer], int] | None = None
         self._eager = eager
         self._device: Device = eager.device
+        self._graphs = options.cuda_graphs
         self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
+        self.nbytes = kept_bytes(graph.body, len(plan.calls), plan.constants.values())
         self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
         self._over = {plan.over[i]: i for i in plan.over}  # inputs that are written over
@@ -64,12 +67,12 @@ class Executor:
         self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
         self._scripts: tuple[Script, Script] | None = None
         self._starting = threading.Lock()
-        self._device.idle.add(self)
+        self._device.add_idle(self)
 
     def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
         """The outputs for `inputs`, at training step `step`. No input is written over."""
         outputs, finish = self.start(inputs, step)
-        finish()
+        finish(())
         return outputs
 
     def start(
@@ -81,7 +84,8 @@ class Executor:
         are as they were, also where `start` raised, and they stay so if an index was out of range, which `settle` tells
         before anything is read. Of any other input a copy takes its place.
         """
-        with self._starting:
+        # a run is asked for as a whole: nobody else's work comes between the memory that it moves and what reads it
+        with self._starting, self._device.lock:
             return self._start(inputs, step, free)
 
     def _start(
@@ -95,6 +99,8 @@ class Executor:
             given.append(device.upload(np.asarray(step, np.int64)))
         device.flush()  # what waits may read memory that this writes over
         for buffer in given:
+            if buffer.memory.device is not device:
+                raise elsewhere(buffer, device)
             buffer.handle  # noqa: B018  # raises where one was freed
         held = Counter(id(buffer.memory) for buffer in given)
         for number in range(len(plan.outputs)):
@@ -125,11 +131,14 @@ class Executor:
 
         kept: list[Any] = [given, arena, *self._places.values()]  # also where memory is trimmed meanwhile
 
-        def finish() -> None:
-            if turn != self._scratch.turn:
-                raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
-            second.run()
-            kept.clear()  # which was read until here
+        def finish(then: Sequence[Action]) -> None:
+            with device.lock:
+                if turn != self._scratch.turn:
+                    raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
+                device.flush()  # what was put off meanwhile may read memory that this writes over
+                second.run()
+                at_once(then)
+                kept.clear()  # which was read until here
 
         return tuple([self._given_out(i) for i in range(len(plan.outputs))]), finish
 
@@ -254,7 +263,8 @@ class Executor:
             return Memory(_NOBODY, self._device.part(whole, offset, nbytes), nbytes)
 
         calls: list[Call] = [placed(call, find) for call in plan.calls]
-        return self._device.script(calls[: plan.split]), self._device.script(calls[plan.split :])
+        before, after = calls[: plan.split], calls[plan.split :]
+        return self._device.script(before, self._graphs), self._device.script(after, self._graphs)
 
 
 @final

@@ -14,6 +14,7 @@ from ....options import MatmulPrecision
 from ...eager_cuda.buffer import DeviceBuffer
 from ...eager_cuda.device.matrices import Layout
 from ...eager_cuda.kernels import KERNELS, update
+from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
 from ..lowering.clusters import Unit, gather, read_by
 from ..lowering.legal import ASSEMBLE, CONTIGUOUS, Legal
@@ -202,7 +203,8 @@ class Lowering:
         left, right = leading_dimension(a), leading_dimension(b)
         assert left is not None and right is not None
         _, a_step, b_step = (batch_axes(a, b) or [(1, 0, 0)])[0]
-        self._device.product(
+        by_even_rows(
+            self._device,
             self._own(e.outputs[0]),
             self._rest(a),
             self._rest(b),

@@ -54,7 +54,7 @@ class Recorder(Device):
         spot = buffer.handle
         nbytes = buffer.memory.nbytes - offset
         memory = Memory(self, Spot(spot.block, spot.offset + offset), nbytes)
-        self.used += nbytes
+        self._used += nbytes
         return DeviceBuffer(shape, buffer.dtype, memory)
 
     @override

@@ -22,7 +22,7 @@ class Scratch:
         self.turn = 0
         self._device = device
         self._memory: Memory | None = None
-        device.idle.add(self)
+        device.add_idle(self)
 
     def take(self, nbytes: int) -> Memory | None:
         """At least so many bytes for a run that begins; None if it needs none."""

@@ -27,6 +27,9 @@ from .texts import Text
 SHORTEST, THREADS = 16, 1 << 17
 """Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
 
+BLOCK = 128
+"""Rows of a part that are added in one running sum; the sums of blocks are added in turn."""
+
 
 class Form(Enum):
     """What the threads of a kernel step through."""
@@ -297,10 +300,19 @@ class _Writer:
             inside.append(f"{operand.name} = {self._load(operand, index[operand.name])}")
         before: list[str] = []
         after: list[str] = []
+        blocks = -(-self.rows // self.parts) > 2 * BLOCK
+        begin, end = [], []
         for e in self.equations:
             (out,), args = e.outputs, tuple([self._element(slot) for slot in e.inputs])
             name = self._name(out)
-            if e.primitive is COLUMN_SUM:
+            if e.primitive is COLUMN_SUM and blocks:
+                zero = self.constants(0, self.legal.types[out].dtype)
+                before.append(f"total{name} = {zero}")
+                begin.append(f"{name} = {zero}")
+                inside.append(f"{name} += {args[0]}")
+                end.append(f"total{name} += {name}")
+                after.append(f"{self.pointer(Partial(out))}[task] = total{name}")
+            elif e.primitive is COLUMN_SUM:
                 before.append(f"{name} = {self.constants(0, self.legal.types[out].dtype)}")
                 inside.append(f"{name} += {args[0]}")
                 after.append(f"{self.pointer(Partial(out))}[task] = {name}")
@@ -308,12 +320,17 @@ class _Writer:
                 inside.append(f"{name} = {self._value(e, args)}")
         for slot, operand in self.writes.items():
             inside.append(self._store(operand, index[operand.name], self._name(slot)))
+        through = [f"for row in steps(part * {length}, last, 1):", *_in(1, inside)]
+        if begin:
+            span = self.number(BLOCK)
+            through = [f"for row in steps(block, min(last, block + {span}), 1):", *_in(1, inside)]
+            through = [f"for block in steps(part * {length}, last, {span}):", *_in(1, [*begin, *through, *end])]
         lines = [
             f"part = quotient(task, {extent})",
             f"j = task - part * {extent}",
+            f"last = min({rows}, (part + 1) * {length})",
             *before,
-            f"for row in steps(part * {length}, min({rows}, (part + 1) * {length}), 1):",
-            *_in(1, inside),
+            *through,
             *after,
         ]
         return ["for task in steps(cuda.grid(1), count, cuda.gridsize(1)):", *_in(1, lines)]

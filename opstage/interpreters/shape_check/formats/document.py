@@ -51,6 +51,7 @@ def to_document(outcome: Outcome) -> dict[str, Any]:
         "declarations": [{"constraint": d.constraint, "location": _location(d.source)} for d in outcome.declarations],
         "suggestions": list(outcome.suggestions),
         "inputs": [{"name": name, "type": type_} for name, type_ in outcome.inputs],
+        "tied": [list(paths) for paths in outcome.tied],
         "outputs": outcome.outputs,
         "ops": outcome.ops,
         "parameters": outcome.parameters,
@@ -83,6 +84,7 @@ def from_document(document: Mapping[str, Any]) -> Outcome:
         tuple(Section(name, part["data"], part["text"]) for name, part in document["sections"].items()),
         document["printed"],
         None if unusable is None else Unusable(unusable["message"], _as_source(unusable["location"])),
+        tuple(tuple(paths) for paths in document.get("tied", ())),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....ops.errors import SourceLine
+from ....ops.untrusted import printable
 from ..finding import Finding
 from .outcome import Outcome
 from .places import shown_path
@@ -24,7 +25,8 @@ def _outcome(outcome: Outcome) -> Iterator[str]:
         message = f"{outcome.target}: {outcome.unusable.reason}"
         yield _command("error", outcome.unusable.source, "opstage: not checked", message)
     for finding in outcome.findings:
-        yield _command(finding.severity, finding.source, f"opstage: {finding.rule}", _message(finding))
+        kind = "notice" if finding.severity == "note" else finding.severity
+        yield _command(kind, finding.source, f"opstage: {finding.rule}", _message(finding))
     for condition in outcome.conditions:
         message = f"{outcome.target} is right only if {condition.relation}; every run is held to it"
         yield _command("notice", condition.source, "opstage: undecided", message)
@@ -51,7 +53,7 @@ def _command(kind: str, source: SourceLine | None, title: str, message: str) -> 
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

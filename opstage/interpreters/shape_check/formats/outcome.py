@@ -36,6 +36,7 @@ class Outcome:
     what       which part of it: `one training step`, `the forward pass`
     findings   errors, then warnings
     outputs    the type of what the program returns, empty where that is not one tensor
+    tied       for each parameter that stands at several places the paths of all of them, the first as in `inputs`
     printed    what the target's file printed
     unusable   why it could not be checked; all else is empty then
     """
@@ -55,6 +56,7 @@ class Outcome:
     sections: tuple[Section, ...] = ()
     printed: str = ""
     unusable: Unusable | None = None
+    tied: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> Outcome:
@@ -62,7 +64,7 @@ class Outcome:
         return cls(
             target,
             what,
-            report.findings,
+            (*report.findings, *report.notes),
             report.conditions,
             report.declarations,
             report.inputs,
@@ -73,6 +75,7 @@ class Outcome:
             str(report.cost.bytes),
             report.suggestions,
             tuple(sections),
+            tied=report.tied,
         )
 
     @property

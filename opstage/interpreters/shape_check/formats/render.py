@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -15,10 +16,15 @@ def render(form: str, outcomes: Sequence[Outcome], exit_code: int = 0, *, colour
     """The text of all outcomes in the format called `form`."""
     match form:
         case "json":
-            return document.render(outcomes, exit_code)
+            return _escaped(document.render(outcomes, exit_code))
         case "github":
             return github.render(outcomes)
         case "sarif":
-            return sarif.render(outcomes, exit_code, str(import_module("opstage").__version__))
+            return _escaped(sarif.render(outcomes, exit_code, str(import_module("opstage").__version__)))
         case _:
             return terminal.render(outcomes, colour=colour)
+
+
+def _escaped(text: str) -> str:
+    """The same JSON with nothing in it that a terminal would obey: it can only stand in strings."""
+    return "".join([c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text])

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ....ops.errors import SourceLine
+from ....ops.places import show_tied
+from ....ops.untrusted import printable
 from ..finding import Finding
+from .document import from_document, to_document
 from .outcome import Outcome
 from .places import shown_path
 
@@ -20,7 +25,7 @@ _PRINTED, _WIDE = 20, 200  # lines and columns that are shown of what a target p
 def render(outcomes: Sequence[Outcome], *, colour: bool = False) -> str:
     """All outcomes; a program that is right by one line, with its inputs above it."""
     paint = _painter() if colour else _plain
-    parts = [_outcome(outcome, paint) for outcome in outcomes]
+    parts = [_outcome(_shown(outcome), paint) for outcome in outcomes]
     if len(outcomes) > 1:
         parts.append(_total(outcomes, paint) + "\n")
     return "\n".join(parts)
@@ -28,6 +33,7 @@ def render(outcomes: Sequence[Outcome], *, colour: bool = False) -> str:
 
 def render_unusable(outcome: Outcome, *, colour: bool = False) -> str:
     """Why a target could not be checked."""
+    outcome = _shown(outcome)
     assert outcome.unusable is not None
     paint = _painter() if colour else _plain
     lines = [f"{paint('opstage', 'error')}: {outcome.target}: {outcome.unusable.reason}"]
@@ -54,6 +60,7 @@ def _outcome(outcome: Outcome, paint: Paint) -> str:
         return "\n".join(lines) + "\n"
     inputs = [(name, type_) for name, type_ in outcome.inputs if not name.startswith("slots.")]
     lines += [f"  {name:<28} {type_}" for name, type_ in inputs]
+    lines += [f"  {paint('tied', 'note')}, one parameter: {show_tied(paths)}" for paths in outcome.tied]
     for finding in outcome.findings:
         lines += ["", *_finding(finding, paint)]
     if outcome.conditions:
@@ -67,6 +74,20 @@ def _outcome(outcome: Outcome, paint: Paint) -> str:
     lines.append(_summary(outcome, paint))
     lines += [f"\n{section.text}" for section in outcome.sections]
     return "\n".join(lines) + "\n"
+
+
+def _shown(outcome: Outcome) -> Outcome:
+    """The same with nothing in it that a terminal would obey, but for the sections, which may be coloured."""
+    document = _printable(to_document(replace(outcome, sections=())))
+    return replace(from_document(document), sections=outcome.sections)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return "\n".join(map(printable, value.split("\n")))
+    if isinstance(value, dict):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return [_printable(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _summary(outcome: Outcome, paint: Paint) -> str:
@@ -95,7 +116,7 @@ def _finding(finding: Finding, paint: Paint) -> Iterator[str]:
     margin = " " * (len(str(finding.source.line)) + 1) if finding.source is not None else "  "
     rail = f"{margin}{paint('=', 'rail')} "
     for call in finding.calls:
-        yield f"{rail}{paint('note', 'note')}: called at {call}: {call.text}"
+        yield f"{rail}{paint('note', 'note')}: called at {call}: {printable(call.text)}"
     for fact in (*finding.operands, *finding.bindings):
         yield f"{rail}{paint('note', 'note')}: {fact}"
     if finding.fix:
@@ -120,7 +141,7 @@ def _excerpt(source: SourceLine | None, severity: str, paint: Paint, region: str
         return
     bar = paint("|", "rail")
     yield f"{margin}{bar}"
-    yield f"{paint(number, 'rail')} {bar} {line.expandtabs(4)}"
+    yield f"{paint(number, 'rail')} {bar} {printable(line.expandtabs(4))}"
     start, end = source.column - 1, min(source.end - 1, len(line))
     if 0 <= start < end:
         before, under = len(line[:start].expandtabs(4)), len(line[:end].expandtabs(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from .bytes import show_bytes
+from ....ops.amounts import show_bytes
 from .timeline import Moment
 
 

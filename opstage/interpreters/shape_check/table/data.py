@@ -1,6 +1,6 @@
 """A table as plain data, for JSON.
 
-    {"sizes": {name: integer}, "totals": AMOUNTS, "unread_parameters": AMOUNT, "blocks": [ITEM …]}
+    {"sizes": {name: integer}, "totals": AMOUNTS, "unread_parameters": AMOUNT, "tied": [[path …] …], "blocks": [ITEM …]}
 
     AMOUNT     an integer, or the text of a formula in the named dims, as a Spec is written: "25*B*T**2 + 4"
     AMOUNTS    {"parameters", "forward_flops", "backward_flops", "update_flops", "forward_bytes", "backward_bytes",
@@ -39,6 +39,7 @@ def table_as_dict(report: Report) -> dict[str, Any]:
         "sizes": dict(report.sizes),
         "totals": _amounts(table.total),
         "unread_parameters": _dim(table.unread),
+        "tied": [list(paths) for paths in table.tied],
         "blocks": _items(table, table.root.members),
     }
 

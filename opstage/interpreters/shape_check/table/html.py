@@ -12,6 +12,7 @@ from .amounts import Amounts, is_nothing
 from .columns import Column, columns_of
 from .rows import Operand, Row
 from .table import Item, Table
+from .text import tied_lines
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -71,6 +72,7 @@ def _table(table: Table) -> str:
     if not is_nothing(table.unread):
         rows.append(_line(["read by no op", "", "", *_cells(columns, table.unread_amounts)]))
     rows.append(_line(["total", "", "", *_cells(columns, table.total)], "sum"))
+    rows += [f"<p>{escape(line)}</p>" for line in tied_lines(table)]
     style = f"--columns: {widths}; --least: {38 + 9 * len(columns)}em"
     return f'<div class="table" style="{style}">{"".join(rows)}</div>'
 

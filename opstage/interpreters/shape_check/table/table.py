@@ -14,6 +14,7 @@ from .rows import Row, rows_of
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 Item: TypeAlias = "Row | Group[Row] | Fold[Row]"
 
@@ -52,6 +53,8 @@ class Table:
             self.root.members.append(Group(UPDATE, UPDATE, [*shared]))
         self.rows: tuple[Row, ...] = (*rows, *shared)
         """Every op, in the order in which the program calls them."""
+        self.tied = history.tied
+        """For each parameter that stands at several places, and is counted once, the paths of all of them."""
         self._known: dict[object, Amounts] = {}
 
     @cached_property
@@ -99,10 +102,14 @@ class Table:
 
         return plain(self)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
-        from .text import rich_table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable | Text]:
+        from rich.text import Text
+
+        from .text import rich_table, tied_lines
 
         yield rich_table(self, options.max_width)
+        for line in tied_lines(self):
+            yield Text(line)
 
     def _repr_html_(self) -> str:
         from .html import table_html

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ....ops.places import show_tied
+from ....ops.untrusted import printable
 from .amounts import is_nothing
 from .columns import columns_of, result_of
 from .table import Line, Table
@@ -40,7 +42,12 @@ def plain(table: Table) -> str:
         for row in rows
     ]
     rule = "-" * sum(widths, len(_GAP) * (len(widths) - 1))
-    return "\n".join(text.rstrip() for text in (texts[0], rule, *texts[1:-1], rule, texts[-1]))
+    return "\n".join(text.rstrip() for text in (texts[0], rule, *texts[1:-1], rule, texts[-1], *tied_lines(table)))
+
+
+def tied_lines(table: Table) -> list[str]:
+    """What stands beneath the total: the parameters that stand at several places."""
+    return [f"tied, counted once: {printable(show_tied(paths))}" for paths in table.tied]
 
 
 def rich_table(table: Table, width: int) -> RichTable:
@@ -55,7 +62,9 @@ def rich_table(table: Table, width: int) -> RichTable:
     if sum(widths[i] + 3 for i in shown) > width:
         widths[1:] = [min(w, max(1, (width - widths[0]) // (len(shown) - 1) - 3)) for w in widths[1:]]
     for i in shown:
-        made.add_column(headings[i], total[i], justify="left" if i < 2 else "right", width=widths[i], overflow="fold")
+        made.add_column(
+            Text(headings[i]), Text(total[i]), justify="left" if i < 2 else "right", width=widths[i], overflow="fold"
+        )
     for line in lines:
         style = "" if line.op else "bold cyan"
         made.add_row(*[Text(line.texts[i], style=style) for i in shown])
@@ -67,6 +76,8 @@ def for_terminal(table: Table, width: int) -> str:
     console = Console(width=width, force_terminal=True, file=io.StringIO())
     with console.capture() as capture:
         console.print(rich_table(table, width))
+        for line in tied_lines(table):
+            console.print(Text(line))
     return capture.get()
 
 
@@ -90,6 +101,7 @@ def _widths(rows: list[list[str]]) -> list[int]:
 
 def _name(line: Line) -> str:
     """`blocks.0 … blocks.47 (48 x)`, and for the first of them `each: blocks.0`."""
+    name = printable(line.name)
     if line.times > 1:
-        return f"{line.name} ({line.times} x)"
-    return f"each: {line.name}" if line.each else line.name
+        return f"{name} ({line.times} x)"
+    return f"each: {name}" if line.each else name

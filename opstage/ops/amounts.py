@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from ....ops.errors import UsageError, nearest
+from .errors import UsageError, nearest
+from .untrusted import brief
 
 _UNITS: dict[str, int] = {"B": 1}
 for _power, _prefix in enumerate("KMGT", 1):
     _UNITS |= {f"{_prefix}B": 10 ** (3 * _power), f"{_prefix}iB": 2 ** (10 * _power)}
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*")
+_AMOUNT = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([A-Za-z]*)\s*")
 _EXAMPLES = "write 24GiB, 1.5GB or 800MB; MiB are 1024² bytes, MB are 1000²"
 
 
@@ -22,12 +23,12 @@ def parse_bytes(amount: str | int) -> int:
     if isinstance(amount, str):
         found = _AMOUNT.fullmatch(amount)
         if found is None:
-            raise UsageError(f"an amount of memory is a number and a unit, not {amount!r}; {_EXAMPLES}")
+            raise UsageError(f"an amount of memory is a number and a unit, not {brief(amount)}; {_EXAMPLES}")
         number = int(Fraction(found[1]) * _factor(found[2], amount))
     elif isinstance(amount, int) and not isinstance(amount, bool):
         number = amount
     else:
-        raise UsageError(f"an amount of memory is text or a number of bytes, not {amount!r}; {_EXAMPLES}")
+        raise UsageError(f"an amount of memory is text or a number of bytes, not {brief(amount)}; {_EXAMPLES}")
     if number < 1:
         raise UsageError(f"an amount of memory must be at least 1 byte but is {amount}; {_EXAMPLES}")
     return number

@@ -1,0 +1,97 @@
+"""The commands and how they end: 0 done, 1 findings, 2 unusable input, 130 interrupted, 141 nobody reads
+the output, 143 terminated.
+
+Numbers that are not finite are findings.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from .. import __version__
+from ..ops.errors import OpstageError
+from ..ops.untrusted import printable
+from .interrupt import INTERRUPTED, EndAtOnce
+from .termination import Terminated
+
+TERMINATED = 143
+
+COMMANDS = {
+    "train": "train:train",
+    "generate": "generate:generate",
+    "check": "check.command:check",
+    "graph": "graph:graph",
+    "bench": "bench:bench",
+    "info": "info:info",
+    "import-weights": "weights:import_command",
+    "export-weights": "weights:export_command",
+}
+"""Module and name of each; a command is imported when it is asked for."""
+
+
+class Commands(click.Group):
+    """A group that imports no command but the one that runs."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        with EndAtOnce():
+            command: click.Command = getattr(import_module(f".{module}", __package__), name)
+        return command
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            from .output import UNHEARD, silence
+
+            silence()
+            raise click.exceptions.Exit(UNHEARD) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="opstage")
+def cli() -> None:
+    """Write a model once; run it, differentiate it and check its shapes by choosing an interpreter."""
+
+
+def run() -> int:
+    """Run the command of `sys.argv`; the exit code. Errors that Opstage raises on purpose become one message and 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what it cannot show ends no command
+    try:
+        code = cli.main(standalone_mode=False, prog_name="opstage")
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "opstage"
+        click.echo(f"opstage: {printable(error.format_message())} (see {command} --help)", err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt) as error:
+        terminated = isinstance(error.__cause__, Terminated)  # click makes an Abort of every KeyboardInterrupt
+        click.echo("terminated" if terminated else "interrupted", err=True)
+        return TERMINATED if terminated else INTERRUPTED
+    except OpstageError as error:
+        click.echo(f"opstage: {error}", err=True)
+        return 1 if isinstance(error, ArithmeticError) else 2
+    except MemoryError as error:
+        reason = printable(str(error)) or "no memory is left"
+        click.echo(f"opstage: {reason}; opstage check --memory says what a training step takes", err=True)
+        return 2

@@ -1,0 +1,63 @@
+"""Binding the arrays of batches to the arguments of a program, by their names."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..ops.errors import UsageError
+from .loader import Batches, Loader
+from .prefetch import Prefetch
+
+
+class Arguments(Protocol):
+    """The names of a program's batch arguments; the optional ones come last."""
+
+    @property
+    def required(self) -> tuple[str, ...]: ...
+    @property
+    def optional(self) -> tuple[str, ...]: ...
+
+
+def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches:
+    """The batches with their arrays in the order of a program's batch arguments, those of the same names.
+
+    Where the names are not those of the arguments, the arrays stay in the order that was asked for when the dataset was
+    made. Raises UsageError where that cannot be right: for another number of arrays, where some have the names of
+    arguments at other places, and where nobody has asked for an order. `arguments` is None where the program does not
+    say their names; batches that are nobody's dataset stay as they are.
+    """
+    if not isinstance(batches, (Loader, Prefetch)) or not (names := batches.names):
+        return batches
+    known: tuple[str, ...] = ()
+    if arguments is not None:
+        more = max(0, len(names) - len(arguments.required))
+        known = arguments.required + arguments.optional[:more]
+        if set(names) == set(known):
+            return batches.only(*known)
+    has = f"the dataset has the arrays {', '.join(names)}, and {program} "
+    each = ", ".join(f"{name}=dataset[…]" for name in known)
+    cure = (
+        f"; say which goes where: from_arrays({each})"
+        if known
+        else f"; put them in order: dataset.only({names[0]!r}, …)"
+    )
+    if arguments is None:
+        if not _ordered(batches):
+            raise UsageError(f"{has}does not name its batch arguments{cure}")
+        return batches
+    takes = f"takes the batch arguments {', '.join(known)}" if known else "takes no batch"
+    if len(names) != len(known):
+        raise UsageError(f"{has}{takes}{cure}")
+    pairs = [(name, argument) for name, argument in zip(names, known) if name != argument]
+    strays = [name if name in known else argument for name, argument in pairs if name in known or argument in names]
+    if strays:
+        raise UsageError(f"{has}{takes}: {strays[0]} would not be the argument of its name{cure}")
+    if not _ordered(batches):
+        raise UsageError(f"{has}{takes}{cure}")
+    return batches
+
+
+def _ordered(batches: Batches) -> bool:
+    while isinstance(batches, Prefetch):
+        batches = batches.batches
+    return not isinstance(batches, Loader) or batches.dataset.ordered

@@ -1,0 +1,133 @@
+"""Plain data from files, read with its types held to what is expected: JSON objects, lists, numbers and texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, final
+
+from .ops.errors import UsageError
+from .ops.untrusted import brief
+
+LARGEST = 2**53
+"""Counts beyond it are none: not every reader of JSON holds them exactly."""
+
+DEEPEST = 50
+
+
+@final
+class Document:
+    """A value of a document, and where it stands there. Whatever is not of the type asked for is a UsageError."""
+
+    __slots__ = ("value", "where", "advice")
+
+    def __init__(self, value: Any, where: str, advice: str = ""):
+        """`where` names the file, and what in it; `advice` says what to do about one that is not as it should be."""
+        self.value = value
+        self.where = where
+        self.advice = advice
+
+    @classmethod
+    def of(cls, text: str | bytes, where: str, advice: str = "", *, what: str = "JSON") -> Document:
+        """The document in a text of JSON, which errors call `what`."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{where}: not {what}: {error or type(error).__name__}{_after(advice)}") from error
+        if _deeper(value, DEEPEST):
+            raise UsageError(f"{where}: nested more than {DEEPEST} deep{_after(advice)}")
+        return cls(value, where, advice)
+
+    def __getitem__(self, key: str) -> Document:
+        """The value of a key that must be there."""
+        if key not in self._object():
+            raise self.error(f"there is no {key!r}")
+        return self.at(key)
+
+    def get(self, key: str) -> Document | None:
+        """The value of a key, None where it is not there or null."""
+        return None if self._object().get(key) is None else self.at(key)
+
+    def at(self, key: str) -> Document:
+        """The value of a key that is there."""
+        return Document(self._object()[key], f"{self.where}: {key if len(key) <= 80 else brief(key)}", self.advice)
+
+    def items(self) -> Iterator[tuple[str, Document]]:
+        """Keys and values of an object."""
+        for key in self._object():
+            yield key, self.at(key)
+
+    def elements(self) -> list[Document]:
+        """The values of a list."""
+        if not isinstance(self.value, list):
+            raise self.expected("a list")
+        return [Document(value, f"{self.where}[{i}]", self.advice) for i, value in enumerate(self.value)]
+
+    def object(self) -> dict[str, Any]:
+        """An object as it is."""
+        return dict(self._object())
+
+    def text(self) -> str:
+        """A string."""
+        if not isinstance(self.value, str):
+            raise self.expected("a string")
+        return self.value
+
+    def count(self) -> int:
+        """A whole number, at least 0."""
+        if type(self.value) is not int or not 0 <= self.value <= LARGEST:
+            raise self.expected("a whole number from 0 on")
+        return self.value
+
+    def number(self) -> float:
+        """A number; what is not finite is written as by `plain_number`."""
+        value = self.value
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return float(value)
+        if type(value) is float:
+            return value
+        if type(value) is int and abs(value) <= LARGEST:
+            return float(value)
+        raise self.expected("a number")
+
+    def number_or_null(self) -> float | None:
+        """A number; None for null."""
+        return None if self.value is None else self.number()
+
+    def expected(self, what: str) -> UsageError:
+        """The error that says what should be here."""
+        return self.error(f"expected {what} but found {brief(self.value)}")
+
+    def error(self, what: str) -> UsageError:
+        """An error about this value."""
+        return UsageError(f"{self.where}: {what}{_after(self.advice)}")
+
+    def _object(self) -> dict[str, Any]:
+        if not isinstance(self.value, dict):
+            raise self.expected("an object")
+        return self.value
+
+
+def plain_number(value: float) -> float | str:
+    """A number as JSON can hold it, which has no nan and no infinities: 'nan', 'inf' or '-inf' for these."""
+    return value if math.isfinite(value) else repr(value)
+
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects stand in each other more than so many deep."""
+    level = [value]
+    for _ in range(depth + 1):
+        lists = [x for x in level if isinstance(x, list)]
+        objects = [x for x in level if isinstance(x, dict)]
+        level = [y for x in lists for y in x] + [y for x in objects for y in x.values()]
+        if not level:
+            return False
+    return True
+
+
+def _after(advice: str) -> str:
+    return f"; {advice}" if advice else ""

@@ -1,0 +1,136 @@
+"""What a fork leaves usable: locks, and objects that are told that they are in a child.
+
+A child has the memory of its parent and only the thread that forked. A lock that another thread held would stay locked
+for ever, and what it guards may be half done. So a fork first takes all locks made here, which waits for the threads
+that hold them; it does so for two seconds, and then goes on with a warning. For those whose holders wait for no other
+thread it waits as long as it takes: what numba has half imported or compiled, a child cannot use.
+"""
+
+from __future__ import annotations
+
+import logging  # noqa: F401  its own lock is then taken after those here: handlers run last registered first
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+_PATIENCE = 2.0  # seconds; the holder may be waiting for the thread that forks
+_TRY = 0.02
+_IMPORT = 60.0
+_IMPORTED_LATE = ("opstage", "numba", "llvmlite", "numpy")  # by whichever thread first needs a part of them
+
+
+class Lock(Protocol):
+    """A lock that its holder may take again."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+_locks: WeakSet[Any] = WeakSet()
+_always: list[Any] = []
+_told: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+_held: list[Lock] = []
+_kept: list[Lock] = []  # of `_always`
+
+
+def make_lock(*, waits_for_others: bool = True) -> Lock:
+    """A lock that is free in a child, unless the thread that forked had it.
+
+    `waits_for_others` says whether whoever holds it may wait for another thread, as any user's function may.
+    """
+    lock = threading.RLock()
+    if waits_for_others:
+        _locks.add(lock)
+    else:
+        _always.append(lock)
+    return lock
+
+
+def tell_in_child(holder: object, tell: Callable[[Any], None]) -> None:
+    """`tell(holder)` is called in every child that is forked while `holder` lives."""
+    _told[holder] = tell
+
+
+def _before() -> None:
+    """Take all locks. Those that hold two wait for one another, so what is not to be had makes this start again."""
+    _wait_for_imports()
+    for lock in tuple(_always):
+        lock.acquire()
+        _kept.append(lock)
+    deadline = monotonic() + _PATIENCE
+    while True:
+        for lock in _listed(_locks):
+            if lock.acquire(timeout=_TRY):
+                _held.append(lock)
+            elif monotonic() < deadline:
+                _release()
+                break
+        else:
+            break
+    _wait_for_imports()
+    if len(_held) < len(_locks):
+        warnings.warn(
+            f"this process forks while another thread has been computing for {_PATIENCE:g} s; what that thread was "
+            "changing, as parameters in a training step, may be half changed in the child. Fork when no other thread "
+            "is at work, or start processes with multiprocessing.get_context('spawn')",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _wait_for_imports() -> None:
+    deadline = monotonic() + _IMPORT
+    while _is_importing() and monotonic() < deadline:
+        sleep(_TRY / 10)
+
+
+def _is_importing() -> bool:
+    """Whether another thread is in the midst of an import: a child would wait for it for ever."""
+    sleep(0)  # so that this thread has just got its turn, and keeps it until the fork
+    locks: Any = getattr(import_module("importlib._bootstrap"), "_module_locks", {})
+    for name, found in _listed(locks.items()):
+        if name.startswith(_IMPORTED_LATE) and getattr(found(), "owner", None) not in (None, threading.get_ident()):
+            return True
+    return False
+
+
+def _listed(weak: Iterable[Any]) -> list[Any]:
+    while True:
+        try:
+            return list(weak)
+        except RuntimeError:  # another thread adds to it
+            continue
+
+
+def _release() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _in_parent() -> None:
+    _release()
+    while _kept:
+        _kept.pop().release()
+
+
+def _in_child() -> None:
+    _in_parent()
+    for lock in (*_always, *_listed(_locks)):
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+    for holder, tell in _listed(_told.items()):
+        tell(holder)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,250 @@
+"""All that a value holds, however deep: the slots of lists, dicts, arrays and objects that may be changed in place."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from ...ops.bound import BoundOps
+from ...ops.errors import ProgramError, SourceLine
+from ...ops.infix import Infix
+from ...ops.primitive import Primitive
+from .observation import is_program_file
+from .slots import Attribute, Bits, Computed, Elements, Entry, Method, Slot, at_line, is_plain
+
+LARGEST_ARRAY = 1 << 20
+"""Bytes of an array that is compared in every call; larger ones are refused, unless they are read-only."""
+
+_LARGEST_WITHIN = 1 << 26
+"""The same for arrays in an object that is read as a whole, of which the program may want something else."""
+
+_MOST_VALUES = 100_000
+
+OF_THE_RUN = (Infix, BoundOps, Primitive)
+_SEQUENCES = (list, deque, set, frozenset)
+_TOOLS = {"_io", "_thread", "concurrent", "io", "logging", "multiprocessing", "queue", "socket", "threading"}
+"""Modules whose objects are tools of the process, not values of a program."""
+
+
+@final
+class Contents:
+    """The slots that are taken so far, each once.
+
+    slots       places
+    generators  generators of random numbers, with their names
+    changeable  names of what others may change, what it is, and the line that reads it
+    function    is called with each function that is met, and the object it is bound to or None
+    """
+
+    def __init__(self, function: Callable[[types.FunctionType, Any], None]):
+        self.slots: list[Slot] = []
+        self.generators: dict[str, Any] = {}
+        self.changeable: list[tuple[str, str, SourceLine | None]] = []
+        self.function = function
+        self._places: set[tuple[Any, ...]] = set()
+        self._entered: dict[int, Any] = {}  # objects of which all is taken, by id
+        self._count = 0
+
+    def add(self, slot: Slot, *place: Any) -> None:
+        """Take a slot, unless its place is known: an object, and what of it."""
+        key = (type(slot), *[part if isinstance(part, str) else id(part) for part in place])
+        if key not in self._places:
+            self._places.add(key)
+            self.slots.append(slot)
+
+    def whole(self, value: Any, what: str, where: SourceLine | None) -> None:
+        """Take all that a value holds, however deep."""
+        waiting = [(value, what, False)]
+        named = len(self.changeable)
+        while waiting:
+            value, what, within = waiting.pop()
+            if is_plain(value) or id(value) in self._entered or isinstance(value, OF_THE_RUN):
+                continue
+            self._entered[id(value)] = value
+            if len(self.changeable) == named and _is_changeable(value):  # the outermost says it
+                self.changeable.append((what, f"a {type(value).__name__}", where))
+            within = within or not isinstance(value, (np.ndarray, tuple, dict, *_SEQUENCES))
+            for entry in self._parts(value, what, where, within):
+                self._count += 1
+                if self._count > _MOST_VALUES:
+                    _refuse(what, where, f"holds more than {_MOST_VALUES:,} values, too many to compare in every call")
+                waiting.append((*entry, within))
+
+    def _parts(self, value: Any, what: str, where: SourceLine | None, within: bool) -> Iterator[tuple[Any, str]]:
+        """The values within a value, with their names, once its slots are taken."""
+        if isinstance(value, types.FunctionType):
+            self.function(value, None)
+        elif isinstance(value, types.MethodType):
+            if isinstance(value.__func__, types.FunctionType):
+                self.function(value.__func__, value.__self__)
+            if not isinstance(value.__func__, types.FunctionType) or is_closed(value.__func__):
+                yield value.__self__, what.rpartition(".")[0] or what
+        elif isinstance(value, types.BuiltinFunctionType):
+            if not isinstance(value.__self__, types.ModuleType | type | None):
+                yield value.__self__, what.rpartition(".")[0] or what
+        elif isinstance(value, np.ndarray):
+            yield from self._array(value, what, where, within)
+        elif isinstance(value, tuple):
+            yield from ((entry, f"{what}[{i}]") for i, entry in enumerate(value))
+        elif isinstance(value, _SEQUENCES):
+            self.add(Elements(value, what, where), value)
+            yield from ((entry, f"{what}[{i}]") for i, entry in enumerate(value))
+            yield from self._state(value, what, where)
+        elif isinstance(value, dict | types.MappingProxyType):
+            yield from self._mapping(value, what, where)
+            if type(value) is not dict:
+                yield from self._state(value, what, where)
+        elif isinstance(value, bytearray | memoryview):
+            self.add(Bits(value, what, where), value)
+        elif is_generator(value):
+            self.generators.setdefault(what, value)
+        elif isinstance(value, partial):
+            yield from ((value.func, what), (value.args, f"{what}.args"))
+            yield from self._mapping(value.keywords, f"{what}.keywords", where)
+        elif isinstance(value, weakref.ref):
+            self.add(Computed(value, what, where), value)
+            yield value(), what
+        elif isinstance(value, ContextVar):
+            self.add(Computed(partial(value.get, None), what, where), value)
+            yield value.get(None), what
+        elif isinstance(value, type):
+            for base in value.__mro__:
+                if not is_library_module(base.__module__):
+                    for name, entry in _data(vars(base)):
+                        self.add(Method(value, name, f"{what}.{name}", where), value, name)
+                        yield entry, f"{what}.{name}"
+        elif isinstance(value, types.ModuleType):
+            if not is_library_module(value.__name__):
+                for name, entry in _data(vars(value)):
+                    self.add(Entry(vars(value), name, f"{what}.{name}", where), vars(value), name)
+                    yield entry, f"{what}.{name}"
+        elif not (value is os.environ or type(value).__module__.partition(".")[0] in _TOOLS):
+            yield from self._instance(value, what, where)
+            yield type(value), what
+
+    def _mapping(self, value: Mapping[Any, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        self.add(Elements(value, what, where), value)
+        self.add(Elements(value, what, where, "values"), value, "values")
+        for key, entry in value.items():
+            yield key, what
+            yield entry, f"{what}[{key!r}]" if is_plain(key) else what
+
+    def _array(self, value: Any, what: str, where: SourceLine | None, within: bool) -> Iterator[tuple[Any, str]]:
+        owner, writeable = value, value.flags.writeable
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+            writeable = writeable or owner.flags.writeable
+        if not writeable and not isinstance(owner.base, bytearray | memoryview):
+            return
+        if value.nbytes > (_LARGEST_WITHIN if within else LARGEST_ARRAY):
+            _refuse(
+                what,
+                where,
+                f"is an array of {value.nbytes / 2**20:.1f} MiB that can be changed in place, which is too much to "
+                "compare in every call",
+                ", or make it read-only: `array.flags.writeable = False`",
+            )
+        self.add(Bits(value, what, where), value)
+        if value.dtype == object:
+            yield from ((entry, what) for entry in value.flat)
+
+    def _instance(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        """An object of some class: the memory that it shows as an array, and its attributes."""
+        if hasattr(type(value), "__array__") or hasattr(type(value), "__buffer__"):
+            try:
+                slot = Bits(value, what, where)
+            except Exception as error:  # a tensor on a device, say
+                _refuse(what, where, f"is a {type(value).__name__} that cannot be compared ({error})")
+            size = len(slot.held[2])
+            if size > LARGEST_ARRAY:
+                _refuse(what, where, f"holds {size / 2**20:.1f} MiB, too much to compare in every call")
+            self.add(slot, value)
+        yield from self._state(value, what, where)
+
+    def _state(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        for name in slots_of(value):
+            if hasattr(value, name):
+                self.add(Attribute(value, name, f"{what}.{name}", where), value, name)
+                yield getattr(value, name), f"{what}.{name}"
+        state = getattr(value, "__dict__", None)
+        if isinstance(state, dict):
+            self.add(Elements(state, what, where), state)
+            self.add(Elements(state, what, where, "values"), state, "values")
+            yield from ((entry, f"{what}.{name}") for name, entry in state.items())
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether a dataclass lets nobody assign to an object of it."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def _is_changeable(value: Any) -> bool:
+    """Whether a value is made to be changed, of those that are no parts of the language itself."""
+    if isinstance(value, np.ndarray):
+        return bool(value.flags.writeable)
+    if isinstance(value, list | dict | set | deque | bytearray):
+        return True
+    kind = type(value)
+    if callable(value) or isinstance(value, tuple | frozenset | types.ModuleType | type) or is_generator(value):
+        return False
+    return not is_library_module(kind.__module__) and not is_frozen(value) and hasattr(value, "__dict__")
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value gives random numbers; NumPy's module of them is not imported to ask."""
+    if "numpy.random" not in sys.modules or isinstance(value, random.Random):
+        return isinstance(value, random.Random)
+    return isinstance(value, np.random.Generator | np.random.RandomState | np.random.BitGenerator)
+
+
+def _data(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What a class or module defines besides functions, classes and modules."""
+    return [
+        (name, value)
+        for name, value in names.items()
+        if not name.startswith("__")
+        and not hasattr(value, "__get__")
+        and not isinstance(value, type | types.ModuleType)
+    ]
+
+
+def is_closed(function: types.FunctionType) -> bool:
+    """Whether a function is a library's or the framework's, whose own reads are not looked at."""
+    return not is_program_file(function.__code__.co_filename)
+
+
+def is_library_module(name: str) -> bool:
+    """The same of a module, by its name; one without a file may be a program's."""
+    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+        return True
+    module = sys.modules.get(name.partition(".")[0])
+    file = getattr(module, "__file__", None)
+    return file is not None and not is_program_file(file)
+
+
+def slots_of(value: Any) -> list[str]:
+    """The names of an object's attributes that stand in slots."""
+    return [
+        name
+        for base in type(value).__mro__
+        for name, entry in vars(base).items()
+        if isinstance(entry, types.MemberDescriptorType) and base.__module__ != "builtins"
+    ]
+
+
+def _refuse(what: str, where: SourceLine | None, why: str, more: str = "") -> NoReturn:
+    raise ProgramError(
+        f"the program reads {what}{at_line(where)}, which {why}; a compiled program would keep what it held when it "
+        f"was recorded. Pass it as an argument or as state{more}"
+    )

@@ -1,0 +1,236 @@
+"""What runs while a program is recorded: the functions that are not the framework's, and what they ask of the world.
+
+Python itself says which functions run, by `sys.setprofile`. So nothing is guessed: a helper is found however it was
+reached, and code that did not run is not looked at.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ...ops.bound import BoundOps
+from ...ops.errors import SourceLine, is_user_file, user_frame
+from ...ops.infix import Infix
+from .reads import reads_of
+from .slots import is_plain
+
+
+class Ran(NamedTuple):
+    """A function that ran: its code, its globals, and values that its names had, `self` among them, while they live."""
+
+    code: CodeType
+    globals: dict[str, Any]
+    values: dict[tuple[int, str], tuple[str, Callable[[], Any]]]
+
+
+@final
+class Observation:
+    """What ran in one thread while this was in force; see `observed`.
+
+    functions   by code and globals
+    asked       what was asked of the world outside of the program, a clock or a file, and where
+    arrays      the owners of memory of the arrays that became constants, and where
+    variables   the environment variables that were read
+    modules     the modules that were imported by importlib.import_module
+    namespaces  the globals that were asked for as a whole, by their ids
+    """
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[int, int], Ran] = {}
+        self.asked: dict[str, SourceLine | None] = {}
+        self.arrays: list[tuple[Callable[[], Any], Callable[[], Any], SourceLine | None]] = []
+        self.variables: dict[str, SourceLine | None] = {}
+        self.modules: dict[str, SourceLine | None] = {}
+        self.namespaces: dict[int, tuple[dict[str, Any], SourceLine | None]] = {}
+        self._kinds: dict[int, tuple[CodeType, _Kind]] = {}  # by id; the code is held, so that its id stays its own
+
+    def note(self, frame: FrameType, event: str, arg: Any) -> None:
+        """What `sys.setprofile` calls."""
+        if event == "call":
+            code = frame.f_code
+            known = self._kinds.get(id(code))
+            if known is None:
+                known = self._kinds[id(code)] = code, _Kind(code, frame.f_globals)
+            kind = known[1]
+            if kind.program:
+                self._ran(frame, code, kind.names)
+            elif kind.argument:
+                where = _program_line(frame)
+                if where is not None:
+                    noted = self.variables if kind.argument == "key" else self.modules
+                    noted.setdefault(frame.f_locals[kind.argument], where)
+        elif event == "c_call" and arg is globals:
+            if is_program_file(frame.f_code.co_filename):
+                self.namespaces[id(frame.f_globals)] = frame.f_globals, _program_line(frame)
+        elif event == "c_call" and arg.__name__ in _WORLD:
+            known = self._kinds.get(id(frame.f_code))
+            if known is None or known[1].outside:
+                owner = getattr(arg, "__self__", None)
+                name = getattr(owner, "__name__", type(owner).__name__)
+                where = _program_line(frame)
+                if name in _WORLD[arg.__name__] and where is not None:
+                    self.asked.setdefault(f"{name.lstrip('_')}.{arg.__name__}", where)
+
+    def _ran(self, frame: FrameType, code: CodeType, names: tuple[str, ...]) -> None:
+        key = (id(code), id(frame.f_globals))
+        ran = self.functions.get(key)
+        if ran is None:
+            ran = self.functions[key] = Ran(code, frame.f_globals, {})
+        if names:
+            values = frame.f_locals
+            for name in names:
+                value = values.get(name)
+                if not (is_plain(value) or type(value) in _TREES or isinstance(value, _REFS)):
+                    ran.values.setdefault((id(value), name), (name, _held(value)))
+
+    def constant(self, value: Any) -> None:
+        """An array became a constant of the program: is it one that outlives the recording?"""
+        if isinstance(value, np.ndarray):
+            owner = value
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            if owner.base is None:
+                self.arrays.append((weakref.ref(value), weakref.ref(owner), user_frame()))
+            elif owner.flags.writeable:  # in memory of someone else's
+                self.arrays.append((lambda: value, lambda: owner, user_frame()))
+
+
+@final
+class _Kind:
+    """What is to be noted of a function: nothing of the framework's and the libraries', else what it reads.
+
+    names     those of its arguments and outer variables whose values matter
+    argument  of functions that read Python's state by a name, what the name is called
+    """
+
+    __slots__ = ("program", "outside", "argument", "names")
+
+    def __init__(self, code: CodeType, globals: dict[str, Any]):
+        file = code.co_filename
+        if file == "<string>":  # what a dataclass or a named tuple has generated is its module's
+            named_tuple = str(globals.get("__name__")).startswith("namedtuple_")
+            file = "<frozen>" if named_tuple else str(globals.get("__file__", file))
+        self.outside = is_user_file(file)
+        self.program = is_program_file(file)
+        self.argument = _BY_NAME.get(code, "")
+        roots = dict.fromkeys(r.name for r in reads_of(code) if r.root in ("local", "free")) if self.program else ()
+        self.names = tuple(roots)
+
+
+def _held(value: Any) -> Callable[[], Any]:
+    """The value, as long as somebody else holds it: what only the program held was made by it."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+_REFS = (Infix, BoundOps, tuple)
+_TREES = (dict, list)
+"""What a program is given, or makes: refs, interpreters, trees of them; a dict of a class of its own may be more."""
+
+_WORLD = {
+    name: frozenset(owners)
+    for names, owners in (
+        (("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"), ("time",)),
+        (("process_time", "process_time_ns", "localtime", "gmtime", "ctime", "strftime"), ("time",)),
+        (("now", "today", "utcnow"), ("datetime", "date")),
+        (("urandom", "getrandom"), ("posix", "nt")),
+        (("open", "input"), ("_io", "io", "builtins", "posix", "nt")),
+    )
+    for name in names
+}
+
+_BY_NAME = {type(os.environ).__getitem__.__code__: "key", import_module.__code__: "name"}
+
+
+@cache
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of Python itself, those within them of what was installed, and among these what Opstage stands on."""
+    libraries, installed, ours = {"<frozen", "<__array_function__"}, set[str](), set[str]()
+    for key, kept in (("stdlib", libraries), ("platstdlib", libraries), ("purelib", installed), ("platlib", installed)):
+        path = sysconfig.get_path(key)
+        if path:
+            kept.add(f"{path}/")
+    for name in ("numpy", "numba", "llvmlite", "optree"):
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:
+            ours.add(f"{Path(spec.origin).parent}/")
+    return tuple(libraries), tuple(installed), tuple(ours)
+
+
+def _is_library(file: str) -> bool:
+    """Whether a file is Python's own, or of what Opstage stands on; what else was installed may be a program."""
+    python, installed, ours = _folders()
+    return file.startswith(ours) or file.startswith(python) and not file.startswith(installed)
+
+
+def is_program_file(file: str) -> bool:
+    """Whether the functions of a file are a program's own, whose reads are looked at; not a library's or Opstage's."""
+    return is_user_file(file) and not _is_library(file)
+
+
+def _program_line(frame: FrameType | None) -> SourceLine | None:
+    """The line of the program that a call comes from, through libraries; None if the framework's comes first."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_user_file(file):
+            return None
+        if not _is_library(file):
+            return SourceLine(file, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+_here = threading.local()
+
+
+def observation() -> Observation | None:
+    """The one in force in this thread."""
+    return getattr(_here, "current", None)
+
+
+@contextmanager
+def observed() -> Iterator[Observation]:
+    """Note what runs in this thread. A profiler that is at work is told as before, where Python lets it."""
+    found, outer = Observation(), observation()
+    before: Any = sys.getprofile()
+
+    def note_both(frame: FrameType, event: Any, arg: Any) -> None:
+        found.note(frame, event, arg)
+        before(frame, event, arg)
+
+    collects = gc.isenabled()
+    gc.disable()  # finalizers and callbacks of the collector are no part of the program
+    _here.current = found
+    sys.setprofile(note_both if callable(before) else found.note)
+    try:
+        yield found
+    finally:
+        _restore(before)
+        _here.current = outer
+        if collects:
+            gc.enable()
+
+
+def _restore(profiler: Any) -> None:
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:  # cProfile's own, which is no function and begins again by itself
+        sys.setprofile(None)
+        profiler.enable()

@@ -1,0 +1,76 @@
+"""What comes from outside, a text or a file that anybody may have made: how much of it is looked at, and shown.
+
+Python's own limits are not enough: an integer of 5,000 digits cannot be shown, one of 4,000 can and fills the screen; a
+syntax tree may be too deep to walk; a string may hold what a terminal obeys.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+_MOST_SHOWN = 80
+_LONGEST_MESSAGE = 5000
+
+
+class _Brief(reprlib.Repr):
+    """`repr`, cut where it is long; an integer that is too long to be read is told by its size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = _MOST_SHOWN
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 8
+
+    def repr_int(self, value: int, level: int) -> str:
+        digits = int(value.bit_length() * math.log10(2)) + 1
+        return repr(value) if digits <= _MOST_SHOWN else f"an integer of about {digits:,} digits"
+
+    def repr_str(self, value: str, level: int) -> str:
+        return repr(value if len(value) <= self.maxstring else f"{value[: self.maxstring - 3]}...")
+
+
+_BRIEF = _Brief()
+
+
+def brief(value: Any) -> str:
+    """`value` as Python writes it, in about 80 characters: for messages about what may be of any length."""
+    return _BRIEF.repr(value)
+
+
+def printable(message: str) -> str:
+    """A message with what a terminal would obey, or cannot show, written as Python escapes it; the middle of one that
+    fills many screens is left out."""
+    if len(message) > _LONGEST_MESSAGE:
+        kept = _LONGEST_MESSAGE // 2
+        left_out = len(message) - 2 * kept
+        message = f"{message[:kept]} … ({left_out:,} characters are left out) … {message[-kept:]}"
+    if message.isprintable():
+        return message
+    return "".join([c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in message])
+
+
+def depth_of(tree: ast.AST) -> int:
+    """How deep a syntax tree is, where a sum of any number of terms counts as one level. Recurses nowhere."""
+    deepest = 0
+    waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        for child in ast.iter_child_nodes(node):
+            is_chain = isinstance(node, ast.BinOp) and child is node.left and isinstance(child, ast.BinOp)
+            waiting.append((child, depth if is_chain else depth + 1))
+    return deepest
+
+
+def shown(names: Iterable[str], most: int = 20) -> str:
+    """Names between commas, of many the first ones."""
+    listed = list(names)
+    rest = f" … and {len(listed) - most:,} more" if len(listed) > most else ""
+    return (
+        ", ".join(name if len(name) <= _MOST_SHOWN else f"{name[: _MOST_SHOWN - 3]}..." for name in listed[:most])
+        + rest
+    )

@@ -1,0 +1,147 @@
+"""`OptimizerState`: where an optimizer stands, and whose state it is: of which optimizer, on which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from ..api import owned
+from ..interpreters.interpreter import BaseInterpreter
+from ..ops.errors import UsageError
+from ..ops.trees import show_path
+from ..ops.types import DType, Shape, TensorType
+from .commit import Commit
+from .optim import Optimizer, Slot
+from .saved import require_fit
+
+Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
+"""The slots of each trained parameter."""
+
+
+class Trained(NamedTuple):
+    """A parameter that an optimizer moves, and the types of the slots that it keeps for it."""
+
+    path: str
+    shape: Shape
+    dtype: DType
+    slots: tuple[tuple[Shape, DType], ...]
+
+
+class Layout(NamedTuple):
+    """Whose state it is: the optimizer by its `state_name`, and the trained parameters in order."""
+
+    optimizer: str
+    parameters: tuple[Trained, ...]
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> Layout:
+        """That of the state in which `optimizer` moves parameters of these paths and types."""
+        parameters = [
+            Trained(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
+            for name, (shape, dtype), slots in zip(names, types, optimizer.init(types, names), strict=True)
+        ]
+        return cls(optimizer.state_name, tuple(parameters))
+
+    def declared(self, optimizer: Optimizer) -> list[tuple[Slot, ...]]:
+        """The slots of the parameters as `optimizer`, one of this layout, declares them."""
+        return optimizer.init([each[1:3] for each in self.parameters], [each.path for each in self.parameters])
+
+    def require(self, other: Layout) -> None:
+        """Raise a UsageError that says where a state of layout `other` is not one of this layout."""
+        if other.optimizer != self.optimizer:
+            raise UsageError(
+                f"the optimizer state is that of {other.optimizer}, but the optimizer is {self.optimizer}; "
+                "make its own with init_optim"
+            )
+        expected, found = (
+            {each.path: TensorType(each.shape, each.dtype) for each in layout.parameters} for layout in (self, other)
+        )
+        what = f"the parameters of the state of {self.optimizer}, against those that are trained here,"
+        require_fit(what, {path: (type_.shape, type_.dtype) for path, type_ in expected.items()}, found)
+        if list(expected) != list(found):
+            raise UsageError(f"{what} come in another order; make a state for this trainer with init_optim")
+        for mine, theirs in zip(self.parameters, other.parameters):
+            if mine.slots != theirs.slots:
+                raise UsageError(
+                    f"the state of {self.optimizer} has {len(theirs.slots)} slots for {show_path(mine.path)} that are "
+                    f"not the {len(mine.slots)} that it is declared with now; make a state with init_optim"
+                )
+
+
+@final
+class OptimizerState:
+    """Where an optimizer stands: steps taken, and each trained parameter's slots (moments).
+
+    t        steps taken
+    layout   of which optimizer and parameters it is; a step refuses a state of others
+
+    It is made by `init_optim` and by steps. It can be copied and pickled, and a copy has moments of its own. They stand
+    on the interpreter of the trainer that made it; another trainer of the same parameters may go on from it.
+    """
+
+    __slots__ = ("t", "layout", "_held")
+
+    def __init__(self, t: int, slots: Sequence[Sequence[Any]], layout: Layout | None = None):
+        """From arrays of the host, which are copied. Without a layout no optimizer takes it."""
+        self.t = t
+        self.layout = layout
+        values = tuple([tuple([np.array(slot) for slot in each]) for each in slots])
+        self._held: tuple[BaseInterpreter[Any] | None, Values] = None, values  # whose values they are; None: arrays
+
+    @classmethod
+    def on(cls, home: BaseInterpreter[Any], t: int, values: Values, layout: Layout) -> OptimizerState:
+        """From values of the interpreter `home`, which nobody else holds."""
+        state = cls(t, (), layout)
+        state._held = home, values
+        return state
+
+    @property
+    def slots(self) -> Values:
+        """The slots of each trained parameter, arrays of the caller's own."""
+        home, values = self._held
+        if home is None:
+            return tuple([tuple([np.array(slot) for slot in each]) for each in values])
+        return tuple([tuple([owned(home.get(ref)) for ref in each]) for each in values])
+
+    def values(self, home: BaseInterpreter[Any]) -> Values:
+        """The slots as values of `home`: those that the state holds, or copies put there."""
+        here, values = self._held
+        return values if here is home else tuple([tuple(map(home.put, each)) for each in self.slots])
+
+    def prepare(self, commit: Commit, home: BaseInterpreter[Any], t: int, values: Values) -> None:
+        """Let `commit` move it on to step t, with these values of `home`."""
+        commit.set(self, "_held", (home, values))
+        commit.set(self, "t", t)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.t, self.slots, self.layout)
+
+    def __repr__(self) -> str:
+        if self.layout is None:
+            return f"<OptimizerState of nobody, t = {self.t}>"
+        return f"<OptimizerState of {self.layout.optimizer} on {len(self.layout.parameters)} parameters, t = {self.t}>"
+
+
+def require_state(state: Any, layout: Layout) -> None:
+    """Raise a UsageError unless `state` is an optimizer's state of this layout."""
+    if type(state) is not OptimizerState:
+        raise UsageError(
+            f"a step takes the optimizer's state before the batch, but got a {type(state).__name__}; "
+            "make it with init_optim(optimizer)"
+        )
+    if state.layout is None:
+        raise UsageError(
+            "this optimizer state does not say of which optimizer and parameters it is; make it with init_optim, or "
+            "copy one that was made there"
+        )
+    if state.layout is not layout:
+        layout.require(state.layout)
+
+
+def require_optimizer(optimizer: Any) -> None:
+    """Raise a UsageError unless it is an optimizer."""
+    if not isinstance(optimizer, Optimizer):
+        made = f"{optimizer.__name__} itself" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        raise UsageError(f"the optimizer must be one of opstage.optim, such as optim.adam(lr=1e-3), but is {made}")

@@ -1,0 +1,175 @@
+"""Arrays of one memory at two places of a parameter tree, where nobody can know whether two parameters are meant.
+
+A `Param` is one parameter wherever it stands (`ops.places`). An array is a value, of which a parameter gets a copy; so
+one array at two places may be meant as one parameter, as in libraries that tie weights so, or as two of the same first
+value. It is refused or reported, and never guessed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from ..interpreters.shape_check import Finding
+from ..ops.errors import UsageError
+from ..ops.trees import flatten, paths, show_path
+from .param import Array, Param
+
+RULE = "shared-array"
+FIX = "make one Param of it and put that at both places for one parameter, or give one of them a copy for two"
+
+_SHOWN = 4
+_SWEEP = 256  # arrays after which those are forgotten that are gone
+_WORK = 10_000  # candidates that NumPy may look at to tell whether two strided views overlap
+
+
+class Shared(NamedTuple):
+    """Two places of a tree whose leaves are, or look at, the same memory; `same`: all of it, in the same way."""
+
+    first: str
+    second: str
+    same: bool
+
+    def __str__(self) -> str:
+        how = "are one array" if self.same else "are arrays that share memory"
+        return f"{show_path(self.first)} and {show_path(self.second)} {how}"
+
+
+def shared_arrays(tree: Any) -> list[Shared]:
+    """The places of a tree whose arrays share memory with one at an earlier place, each once.
+
+    A Param counts by its value on the host, which an array may be a view of; Params at two places are no finding.
+    """
+    leaves, _ = flatten(tree)
+    known: dict[int, Array | None] = {}  # an array of another library may give a new copy each time
+    arrays = [known[id(leaf)] if id(leaf) in known else known.setdefault(id(leaf), _memory(leaf)) for leaf in leaves]
+    held = [i for i, array in enumerate(arrays) if array is not None and array.size]
+    found: dict[int, int] = {}
+    for i, j in _overlapping([arrays[i] for i in held], held):
+        if not (isinstance(leaves[i], Param) and isinstance(leaves[j], Param)):
+            first, second = min(i, j), max(i, j)
+            found[second] = min(first, found.get(second, first))
+    names = paths(tree) if found else []
+    return [Shared(names[i], names[j], _same(arrays[i], arrays[j])) for j, i in sorted(found.items())]
+
+
+def require_apart(tree: Any) -> None:
+    """Raise a UsageError that names the places, unless every array of a parameter tree has its own memory."""
+    found = shared_arrays(tree)
+    if found:
+        shown = "; ".join(map(str, found[:_SHOWN])) + (f"; and {len(found) - _SHOWN} more" if found[_SHOWN:] else "")
+        raise UsageError(f"parameters {shown}: {FIX}")
+
+
+def shared_findings(tree: Any) -> tuple[Finding, ...]:
+    """The same as warnings of a check, in which arrays may stand for their shapes alone."""
+    return tuple(
+        Finding(
+            f"params.{shared.second}".removesuffix("."),
+            f"{shared}; they are checked as two parameters, and a trainer refuses them",
+            rule=RULE,
+            severity="warning",
+            fix=FIX,
+        )
+        for shared in shared_arrays(tree)
+    )
+
+
+def _memory(leaf: Any) -> Array | None:
+    """The array whose memory a leaf is; None for what has none that another could share: numbers, Specs."""
+    if isinstance(leaf, Param):
+        return leaf.host
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if isinstance(leaf, np.generic) or not hasattr(leaf, "__array__"):
+        return None
+    try:
+        return np.asarray(leaf)  # of another library: a view of its memory, where that is the host's
+    except Exception:
+        return None
+
+
+def _overlapping(arrays: Sequence[Any], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The pairs that share memory, by their numbers; those whose bounds are apart are never compared."""
+    bounds = sorted((*np.lib.array_utils.byte_bounds(array), k) for k, array in enumerate(arrays))
+    open_: list[tuple[int, int]] = []  # those that end behind the current start: (end, which)
+    for start, end, k in bounds:
+        open_ = [(stop, other) for stop, other in open_ if stop > start]
+        for _, other in open_:
+            if _share(arrays[other], arrays[k]):
+                yield numbers[other], numbers[k]
+        open_.append((end, k))
+
+
+def _share(a: Any, b: Any) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]  # NumPy takes any number
+    except np.exceptions.TooHardError:
+        return True  # nobody can tell in reasonable time
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(a.shape == b.shape and a.strides == b.strides and a.dtype == b.dtype and a.ctypes.data == b.ctypes.data)
+
+
+class _View(NamedTuple):
+    """Where the elements of an array are in memory."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    contiguous: bool
+    nbytes: int
+
+    @classmethod
+    def of(cls, array: Array) -> _View:
+        return cls(array.ctypes.data, array.shape, array.strides, array.flags.forc, array.nbytes)
+
+    def meets(self, other: _View) -> bool:
+        """Whether both are one array, or blocks of memory that overlap."""
+        if not (self.contiguous and other.contiguous):
+            return self == other
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
+
+_Made: TypeAlias = "tuple[weakref.ref[Any] | None, list[tuple[_View, str]]]"
+_NOBODY: _Made = (None, [])
+
+
+@final
+class Given:
+    """The arrays of which parameters were made one by one, as long as those live that own the memory."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Made] = {}
+
+    def take(self, value: Any, param: Param) -> Finding | None:
+        """Note that `param` was made of `value`; a warning where another one was made of the same memory."""
+        if not isinstance(value, np.ndarray) or not value.size:
+            return None
+        owner = value
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        known, made = self._known.get(id(owner), _NOBODY)
+        if known is None or known() is not owner:  # another array lived at this address
+            if len(self._known) % _SWEEP == 0:
+                self._known = {key: entry for key, entry in self._known.items() if entry[0] and entry[0]() is not None}
+            made = []
+            self._known[id(owner)] = weakref.ref(owner), made
+        view = _View.of(value)
+        other = next((name for seen, name in made if view.meets(seen)), None)
+        made.append((view, str(param)))
+        if other is None:
+            return None
+        return Finding(
+            "param",
+            f"{param} is made of the array of which {other} was made, or of a part of it; they are two parameters",
+            rule=RULE,
+            severity="warning",
+            fix="use one Param in both places for one parameter, or give a copy of the array for two",
+        )

@@ -1,0 +1,77 @@
+"""One thread at a time: locks that trainers and parameters share, and methods that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
+
+from ..forks import make_lock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@final
+class Turn:
+    """A lock that its holder may take again. It is never copied or pickled: a copy of what it guards has its own."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = make_lock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self.lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Turn, ()
+
+
+@final
+class Turns:
+    """Several locks taken together, always in one order, so that nobody waits for somebody who waits."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, turns: Iterable[Turn]):
+        self.turns = sorted(set(turns), key=id)
+
+    def __enter__(self) -> None:
+        taken = 0
+        try:
+            for turn in self.turns:
+                turn.lock.acquire()
+                taken += 1
+        except BaseException:  # an interrupt while it waits
+            for turn in self.turns[:taken]:
+                turn.lock.release()
+            raise
+
+    def __exit__(self, *_: Any) -> None:
+        for turn in self.turns:
+            turn.lock.release()
+
+
+class HasTurns(Protocol):
+    """What threads use one after the other."""
+
+    @property
+    def _turns(self) -> Turns: ...
+
+
+S = TypeVar("S", bound=HasTurns)
+
+
+def in_turn(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """The method, run by one thread at a time; others wait. What it calls of the same object goes on at once."""
+
+    @wraps(method)
+    def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._turns:
+            return method(self, *args, **kwargs)
+
+    return waiting

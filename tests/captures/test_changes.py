@@ -1,0 +1,469 @@
+"""A compiled program never answers what the eager one would not: Python state that changes between two runs.
+
+Each case is a program, what it reads, and a change of that. The oracle is the eager interpreter after the change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextvars
+import dataclasses
+import functools
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec
+
+COMPILED = Options(backend="compiled")
+X = np.arange(1, 4, dtype=np.float32)
+
+SCALES = [1.0, 2.0]
+TAU = 0.5
+NESTED = {"a": [{"b": 3.0}]}
+TABLE = np.ones(3, np.float32)
+WIDE = np.zeros((5, 3), np.float32)
+FLAG = True
+NAMES = {"first"}
+
+
+def rescaled(ops: Any, x: Any) -> Any:
+    return x * TAU
+
+
+def factor() -> float:
+    return NESTED["a"][0]["b"]  # type: ignore[index, return-value]
+
+
+def defaults(ops: Any, x: Any, scales: list[float] = [2.0], *, power: dict[str, float] = {"k": 1.0}) -> Any:  # noqa: B006
+    return x * scales[0] + power["k"]
+
+
+@functools.cache
+def cached_table(n: int) -> Any:
+    return np.ones(n, np.float32)
+
+
+class Sub:
+    def __init__(self, k: float):
+        self.k = k
+
+    def __call__(self, ops: Any, x: Any) -> Any:
+        return x * self.k
+
+
+class Slotted:
+    __slots__ = ("tau",)
+
+    def __init__(self, tau: float):
+        self.tau = tau
+
+
+@dataclasses.dataclass
+class Config:
+    tau: float = 2.0
+    widths: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    sub: Any = None
+
+
+class Model:
+    shared = 5.0
+    table: ClassVar[dict[str, float]] = {"w": 1.0}
+
+    def __init__(self) -> None:
+        self.tau = 1.0
+        self.bias = np.ones(3, np.float32)
+        self.config = Config(sub=Sub(4.0))
+        self.blocks = [Sub(1.0), Sub(2.0)]
+        self.training = True
+        self.slotted = Slotted(2.0)
+        self.history: list[float] = []
+
+    @property
+    def doubled(self) -> float:
+        return 2 * self.tau
+
+    @classmethod
+    def of_class(cls, ops: Any, x: Any) -> Any:
+        return x * cls.shared
+
+    @staticmethod
+    def free(ops: Any, x: Any) -> Any:
+        return x * Model.table["w"]
+
+    def helper(self) -> float:
+        return self.tau
+
+    def by_attribute(self, ops: Any, x: Any) -> Any:
+        return x * self.tau
+
+    def by_property(self, ops: Any, x: Any) -> Any:
+        return x * self.doubled
+
+    def by_method(self, ops: Any, x: Any) -> Any:
+        return x * self.helper()
+
+    def by_alias(self, ops: Any, x: Any) -> Any:
+        config = self.config
+        return x * config.tau * len(config.widths)
+
+    def by_chain(self, ops: Any, x: Any) -> Any:
+        return self.config.sub(ops, x)
+
+    def by_blocks(self, ops: Any, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(ops, x)
+        return x
+
+    def by_array(self, ops: Any, x: Any) -> Any:
+        return x + ops.const(self.bias)
+
+    def by_branch(self, ops: Any, x: Any) -> Any:
+        return x * 2.0 if self.training else x
+
+    def by_name(self, ops: Any, x: Any) -> Any:
+        return x * getattr(self, "tau")  # noqa: B009
+
+    def by_dict(self, ops: Any, x: Any) -> Any:
+        return x * vars(self)["tau"]
+
+    def by_slot(self, ops: Any, x: Any) -> Any:
+        return x * self.slotted.tau
+
+    def by_class_attribute(self, ops: Any, x: Any) -> Any:
+        return x * self.shared
+
+    def by_comprehension(self, ops: Any, x: Any) -> Any:
+        return x * sum(block.k + self.tau for block in self.blocks)
+
+    def by_inner(self, ops: Any, x: Any) -> Any:
+        def inner() -> float:
+            return self.tau
+
+        return x * inner()
+
+
+def rebinding() -> tuple[Callable[..., Any], Callable[[], None]]:
+    tau = 1.0
+
+    def change() -> None:
+        nonlocal tau
+        tau = 3.0
+
+    return lambda ops, x: x * tau, change
+
+
+def in_module() -> tuple[Callable[..., Any], Callable[[], None]]:
+    settings = types.ModuleType("settings_of_a_test")
+    settings.tau = 2.0  # type: ignore[attr-defined]
+    settings.deep = {"k": [1.0]}  # type: ignore[attr-defined]
+    sys.modules["settings_of_a_test"] = settings
+
+    def program(ops: Any, x: Any) -> Any:
+        import settings_of_a_test  # type: ignore[import-not-found]
+        from settings_of_a_test import deep
+
+        alias = settings_of_a_test
+        return x * settings_of_a_test.tau * deep["k"][0] * alias.tau
+
+    def change() -> None:
+        settings.tau = 3.0  # type: ignore[attr-defined]
+
+    return program, change
+
+
+def of_model(name: str, change: Callable[[Model], Any]) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    model = Model()
+    return getattr(model, name), lambda: change(model)
+
+
+def set_global(name: str, value: Any) -> Callable[[], None]:
+    return lambda: globals().__setitem__(name, value)
+
+
+def with_new_helper() -> tuple[Callable[..., Any], Callable[[], None]]:
+    names: dict[str, Any] = {}
+    exec("def helper(x): return x * 2.0\ndef program(ops, x): return helper(x)", names)
+    return names["program"], lambda: exec("def helper(x): return x * 7.0", names)
+
+
+def with_new_text() -> tuple[Callable[..., Any], Callable[[], None]]:
+    names: dict[str, Any] = {}
+    exec("def helper(x): return x * 2.0\ndef program(ops, x): return helper(x)\ndef other(x): return x * 7.0", names)
+    return names["program"], lambda: setattr(names["helper"], "__code__", names["other"].__code__)
+
+
+def shadowed_builtin() -> tuple[Callable[..., Any], Callable[[], None]]:
+    names: dict[str, Any] = {}
+    exec("def program(ops, x): return x * max(1.0, 2.0)", names)
+    return names["program"], lambda: names.update(max=min)
+
+
+def decorated() -> tuple[Callable[..., Any], Callable[[], None]]:
+    scale = [2.0]
+
+    def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def wrapped(ops: Any, x: Any) -> Any:
+            return f(ops, x) * scale[0]
+
+        return wrapped
+
+    return wrap(rescaled), lambda: scale.__setitem__(0, 5.0)
+
+
+def held(value: Any, read: Callable[[Any], float], change: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """A value in a closure, from which a number is read."""
+    return lambda ops, x: x * read(value), lambda: change(value)
+
+
+class Dotted(dict[str, Any]):
+    """As many configurations are: entries by attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class Delegating:
+    def __init__(self, config: dict[str, float]):
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return self._config[name]
+
+
+class Arraylike:
+    """Memory that Python sees as an array alone, as tensors of other libraries are."""
+
+    __slots__ = ("_get", "_set")
+
+    def __init__(self, array: Any):
+        self._get, self._set = array.copy, array.__setitem__
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._get()
+
+
+def imported_by_name() -> tuple[Callable[..., Any], Callable[[], None]]:
+    module = types.ModuleType("more_settings_of_a_test")
+    module.tau = 2.0  # type: ignore[attr-defined]
+    sys.modules["more_settings_of_a_test"] = module
+    return (
+        lambda ops, x: x * importlib.import_module("more_settings_of_a_test").tau,
+        lambda: setattr(module, "tau", 3.0),
+    )
+
+
+VARIABLE: contextvars.ContextVar[float] = contextvars.ContextVar("tau", default=1.0)
+
+CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
+    "element of a list": lambda: (lambda ops, x: x * SCALES[0], lambda: SCALES.__setitem__(0, SCALES[0] + 5)),
+    "slice of a list": lambda: (lambda ops, x: x * sum(SCALES[1:]), lambda: SCALES.append(3.0)),
+    "loop over a list": lambda: (lambda ops, x: sum((x * s for s in SCALES), x), lambda: SCALES.insert(0, 9.0)),
+    "order of a list": lambda: held([1.0, 2.0], lambda v: v[0], lambda v: v.reverse()),
+    "global": lambda: (rescaled, set_global("TAU", TAU + 1)),
+    "global of a helper": lambda: (lambda ops, x: rescaled(ops, x) + x, set_global("TAU", TAU + 1)),
+    "global of an inner function": lambda: (lambda ops, x: (lambda: x * TAU)(), set_global("TAU", TAU + 1)),
+    "nested containers": lambda: (lambda ops, x: x * factor(), lambda: NESTED["a"][0].update(b=8.0)),
+    "flag": lambda: (lambda ops, x: x if FLAG else ops.neg(x), set_global("FLAG", not FLAG)),
+    "type of a number": lambda: held(
+        [2], lambda v: 1.0 if isinstance(v[0], int) else 3.0, lambda v: v.__setitem__(0, 2.0)
+    ),
+    "sign of a zero": lambda: held([0.0], lambda v: np.copysign(1.0, v[0]), lambda v: v.__setitem__(0, -0.0)),
+    "array in place": lambda: (lambda ops, x: x + ops.const(TABLE), lambda: TABLE.__iadd__(1.0)),
+    "view of an array": lambda: (lambda ops, x: x + ops.const(WIDE[1]), lambda: WIDE.__iadd__(1.0)),
+    "array as a number": lambda: (lambda ops, x: x * float(TABLE.mean()), lambda: TABLE.__iadd__(1.0)),
+    "array of a cached function": lambda: (
+        lambda ops, x: x + ops.const(cached_table(3)),
+        lambda: cached_table(3).__iadd__(1.0),
+    ),
+    "array of objects": lambda: held(np.array([1.0, 2.0], object), lambda v: v[0], lambda v: v.__setitem__(0, 4.0)),
+    "variable of an enclosing function": rebinding,
+    "default": lambda: (defaults, lambda: defaults.__defaults__[0].__setitem__(0, defaults.__defaults__[0][0] + 1)),  # type: ignore[index]
+    "keyword default": lambda: (defaults, lambda: defaults.__kwdefaults__["power"].update(k=9.0)),
+    "new defaults": lambda: (defaults, lambda: setattr(defaults, "__defaults__", ([1.5],))),
+    "default of a helper": lambda: (
+        lambda ops, x: defaults(ops, x),
+        lambda: defaults.__defaults__[0].__setitem__(0, 7.5),  # type: ignore[index]
+    ),
+    "partial": lambda: held([2.0], lambda v: functools.partial(lambda s: s[0], v)(), lambda v: v.__setitem__(0, 4.0)),
+    "partial as the program": lambda: (
+        (p := functools.partial(lambda ops, x, s: x * s[0], s=[2.0])),
+        lambda: p.keywords["s"].__setitem__(0, 6.0),
+    ),
+    "import in the program": in_module,
+    "helper defined anew": with_new_helper,
+    "helper with a new text": with_new_text,
+    "builtin hidden by a global": shadowed_builtin,
+    "decorator": decorated,
+    "environment": lambda: (
+        lambda ops, x: x * float(os.environ["OPSTAGE_TEST_TAU"]) + float(os.getenv("OPSTAGE_TEST_K", "1")),
+        lambda: os.environ.update(OPSTAGE_TEST_TAU="3", OPSTAGE_TEST_K="4"),
+    ),
+    "environment that is set": lambda: (
+        lambda ops, x: x if "OPSTAGE_TEST_NEW" in os.environ else x * 2.0,
+        lambda: os.environ.__setitem__("OPSTAGE_TEST_NEW", "1"),
+    ),
+    "context variable": lambda: (lambda ops, x: x * VARIABLE.get(), lambda: VARIABLE.set(VARIABLE.get() + 1)),
+    "set": lambda: (lambda ops, x: x if "second" in NAMES else x * 2.0, lambda: NAMES.add("second")),
+    "deque": lambda: held(collections.deque([1.0]), lambda v: v[0], lambda v: v.appendleft(2.0)),
+    "counter": lambda: held(collections.Counter(a=1), lambda v: v["a"], lambda v: v.update(a=3)),
+    "default dict": lambda: held(collections.defaultdict(float, a=1.0), lambda v: v["a"], lambda v: v.update(a=3.0)),
+    "namespace": lambda: held(types.SimpleNamespace(t=1.0), lambda v: v.t, lambda v: setattr(v, "t", 3.0)),
+    "arguments": lambda: held(argparse.Namespace(t=1.0), lambda v: v.t, lambda v: setattr(v, "t", 3.0)),
+    "entries by attribute": lambda: held(Dotted(t=1.0), lambda v: v.t, lambda v: v.update(t=3.0)),
+    "entries by delegation": lambda: held(Delegating({"t": 1.0}), lambda v: v.t, lambda v: v._config.update(t=3.0)),
+    "array of another library": lambda: held(
+        Arraylike(np.ones(2)), lambda v: float(np.asarray(v)[0]), lambda v: v._set(0, 3.0)
+    ),
+    "module imported by name": imported_by_name,
+    "globals()": lambda: (lambda ops, x: x * globals()["TAU"], set_global("TAU", TAU + 3)),
+    "eval": lambda: (lambda ops, x: x * eval("TAU"), set_global("TAU", TAU + 4)),
+    "chain of maps": lambda: held(collections.ChainMap({"t": 1.0}), lambda v: v["t"], lambda v: v.update(t=3.0)),
+    "flat iterator": lambda: held(np.ones(3), lambda v: next(iter(v.flat)), lambda v: v.__setitem__(0, 3.0)),
+    "shape of an array": lambda: held(np.ones(4), lambda v: v.shape[0], lambda v: setattr(v, "shape", (2, 2))),
+    "bytes": lambda: held(bytearray(b"a"), lambda v: float(v[0]), lambda v: v.__setitem__(0, 3)),
+    "generator's cell": lambda: held([1.0], lambda v: next(s for s in v), lambda v: v.__setitem__(0, 4.0)),
+    "attribute of a function": lambda: (
+        (setattr(rescaled, "scale", 2.0), lambda ops, x: x * rescaled.scale)[1],  # type: ignore[attr-defined]
+        lambda: setattr(rescaled, "scale", 3.0),
+    ),
+    "self": lambda: of_model("by_attribute", lambda m: setattr(m, "tau", 4.0)),
+    "self, its class changed": lambda: of_model(
+        "by_class_attribute", lambda m: setattr(Model, "shared", Model.shared + 1)
+    ),
+    "self, hiding its class": lambda: of_model("by_class_attribute", lambda m: setattr(m, "shared", 0.5)),
+    "self, a helper replaced": lambda: of_model("by_method", lambda m: setattr(m, "helper", lambda: 8.0)),
+    "property": lambda: of_model("by_property", lambda m: setattr(m, "tau", 4.0)),
+    "method": lambda: of_model("by_method", lambda m: setattr(m, "tau", 4.0)),
+    "alias of a config": lambda: of_model("by_alias", lambda m: setattr(m.config, "tau", 4.0)),
+    "list of a config": lambda: of_model("by_alias", lambda m: m.config.widths.append(1)),
+    "config replaced": lambda: of_model("by_alias", lambda m: setattr(m, "config", Config(tau=9.0))),
+    "object that is called": lambda: of_model("by_chain", lambda m: setattr(m.config.sub, "k", 1.5)),
+    "blocks": lambda: of_model("by_blocks", lambda m: setattr(m.blocks[1], "k", 1.5)),
+    "blocks, one more": lambda: of_model("by_blocks", lambda m: m.blocks.append(Sub(3.0))),
+    "array of self": lambda: of_model("by_array", lambda m: m.bias.__iadd__(1.0)),
+    "array of self replaced": lambda: of_model("by_array", lambda m: setattr(m, "bias", m.bias + 1)),
+    "branch": lambda: of_model("by_branch", lambda m: setattr(m, "training", False)),
+    "getattr": lambda: of_model("by_name", lambda m: setattr(m, "tau", 4.0)),
+    "vars": lambda: of_model("by_dict", lambda m: setattr(m, "tau", 4.0)),
+    "slot": lambda: of_model("by_slot", lambda m: setattr(m.slotted, "tau", 4.0)),
+    "comprehension": lambda: of_model("by_comprehension", lambda m: setattr(m, "tau", 4.0)),
+    "comprehension, elements": lambda: of_model("by_comprehension", lambda m: setattr(m.blocks[0], "k", 4.0)),
+    "inner function": lambda: of_model("by_inner", lambda m: setattr(m, "tau", 4.0)),
+    "class method": lambda: (Model.of_class, lambda: setattr(Model, "shared", Model.shared + 1)),
+    "static method": lambda: (Model.free, lambda: Model.table.update(w=Model.table["w"] + 1)),
+    "body of a scan": lambda: (
+        lambda ops, x: ops.scan(lambda o, c, _: (c * SCALES[0], None), x, None, length=2)[0],
+        lambda: SCALES.__setitem__(0, SCALES[0] + 1),
+    ),
+    "region": lambda: (
+        lambda ops, x: ops.region("block", lambda o, x: x * TAU, x),
+        set_global("TAU", TAU + 2),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cases change, as it was."""
+    monkeypatch.setenv("OPSTAGE_TEST_TAU", "2")
+    for name in ("OPSTAGE_TEST_K", "OPSTAGE_TEST_NEW"):
+        monkeypatch.setenv(name, "")  # so that it is taken away again
+        monkeypatch.delenv(name)
+
+
+def _same(eager: Any, compiled: Any) -> None:
+    np.testing.assert_array_equal(compiled, eager, strict=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_change_is_seen(case: str) -> None:
+    program, change = CASES[case]()
+    before = opstage.run(program, X)
+    _same(before, opstage.run(program, X, options=COMPILED))
+    change()
+    after = opstage.run(program, X)
+    assert not np.array_equal(before, after), "the case changes nothing"
+    _same(after, opstage.run(program, X, options=COMPILED))
+
+
+def _loss(program: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda ops, p, x: ops.sum(program(ops, p) * x)
+
+
+ASKED: dict[str, Callable[[Callable[..., Any], Options], Callable[[], Any]]] = {
+    "run": lambda p, o: lambda: opstage.run(p, X, X, options=o),
+    "value_and_grad": lambda p, o: lambda: opstage.value_and_grad(p, X, X, options=o)[1],
+    "vjp": lambda p, o: lambda: opstage.vjp(p, X, X, options=o)[1](np.float32(1))[0],
+    "jvp": lambda p, o: lambda: opstage.jvp(p, (X, X), (X, None), options=o)[1],
+    "hvp": lambda p, o: lambda: opstage.hvp(p, (X, X), (X, X), options=o)[0],
+    "forward": lambda p, o: (t := opstage.scalar_trainer(p, X, options=o)) and (lambda: t.forward(X)),
+    "backward": lambda p, o: (t := opstage.scalar_trainer(p, X, options=o)) and (lambda: t.backward(X)),
+    "evaluate": lambda p, o: (t := opstage.scalar_trainer(p, X, options=o)) and (lambda: t.evaluate(p, X)),
+    "step": lambda p, o: (
+        (t := opstage.scalar_trainer(p, X, options=o)) and (lambda: (t.step(0.1, X), t.get_params())[1])
+    ),
+    "adam": lambda p, o: (
+        (t := opstage.scalar_trainer(p, X, options=o))
+        and (lambda: (t.adam_step(0.1, 0.9, 0.99, 1e-8, X), t.get_params())[1])
+    ),
+}
+
+
+@pytest.mark.parametrize("question", ASKED)
+@pytest.mark.parametrize(
+    "case", ["self", "element of a list", "array in place", "flag", "body of a scan", "helper defined anew"]
+)
+def test_every_question_sees_it(question: str, case: str) -> None:
+    program, change = CASES[case]()
+    loss = _loss(program)
+    eager, compiled = ASKED[question](loss, Options()), ASKED[question](loss, COMPILED)
+    np.testing.assert_allclose(compiled(), eager(), rtol=1e-6)
+    change()
+    np.testing.assert_allclose(compiled(), eager(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["self", "array in place", "flag"])
+def test_compile_sees_it(case: str) -> None:
+    program, change = CASES[case]()
+    made = opstage.compile(program, Spec("3"))
+    _same(opstage.run(program, X), made.forward(X))
+    change()
+    _same(opstage.run(program, X), made.forward(X))
+    loss = opstage.compile(lambda ops, x: ops.sum(program(ops, x)), Spec("3"))
+    assert isinstance(loss, opstage.CompiledScalar)
+    np.testing.assert_allclose(loss.backward(X)[0], opstage.vjp(program, X)[1](np.ones(3))[0], rtol=1e-6)
+
+
+def test_callables_that_call_themselves_equal_are_told_apart() -> None:
+    class Same:
+        def __init__(self, k: float):
+            self.k = k
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Same)
+
+        def __hash__(self) -> int:
+            return 1
+
+        def __call__(self, ops: Any, x: Any) -> Any:
+            return x * self.k
+
+    for k in (1.0, 2.0):
+        _same(opstage.run(Same(k), X), opstage.run(Same(k), X, options=COMPILED))
+
+
+def test_what_other_objects_of_a_method_hold_is_not_mixed() -> None:
+    one, two = Model(), Model()
+    two.tau = 3.0
+    for model in (one, two, one):
+        _same(opstage.run(model.by_attribute, X), opstage.run(model.by_attribute, X, options=COMPILED))

@@ -1,0 +1,217 @@
+"""Valid files of every kind, small, made by this project's own writers and by NumPy."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opstage import Options, optim
+from opstage.experiment.run import train
+from opstage.experiment.settings import configure
+from opstage.interpreters.graph import record
+from opstage.interpreters.graph.text import show_graph
+from opstage.models import gpt, mlp, model
+from opstage.ops.dims import DimScope
+from opstage.ops.trees import flatten, paths
+from opstage.ops.types import FLOAT32, INT64, TensorType
+from opstage.tensors import encode
+from opstage.training.recorded import record_model
+
+ROWS = 12
+
+
+@cache
+def arrays() -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return {"x": rng.normal(size=(ROWS, 4)).astype(np.float32), "y": rng.integers(0, 3, ROWS)}
+
+
+def npy() -> list[bytes]:
+    made = []
+    for array in (
+        arrays()["x"],
+        arrays()["y"],
+        np.asfortranarray(arrays()["x"]),
+        np.ones((2, 3), ">f8"),
+        np.ones(3, bool),
+    ):
+        file = io.BytesIO()
+        np.save(file, array)
+        made.append(file.getvalue())
+    return made
+
+
+def npz() -> list[bytes]:
+    made = []
+    for save in (np.savez, np.savez_compressed):
+        file = io.BytesIO()
+        save(file, **arrays())
+        made.append(file.getvalue())
+    return made
+
+
+def csv() -> list[bytes]:
+    rows = [",".join([*(f"{v:.3g}" for v in x), str(y)]) for x, y in zip(arrays()["x"], arrays()["y"])]
+    text = "\n".join(["a,b,c,d,label", *rows]) + "\n"
+    return [text.encode(), b'\xef\xbb\xbf"a","b b",y\r\n1,2,3\r\n\r\n"4",5e0,-6\r\n', b"p,q\n1e308,0.5\n-0,1\n"]
+
+
+def idx() -> list[bytes]:
+    images = np.arange(ROWS * 9, dtype=np.uint8).reshape(ROWS, 3, 3)
+    plain = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in images.shape) + images.tobytes()
+    floats = b"\0\0\x0d\x01\0\0\0\x05" + np.arange(5, dtype=">f4").tobytes()
+    return [plain, floats, gzip.compress(plain, mtime=0)]
+
+
+def safetensors() -> list[bytes]:
+    weights = {
+        "fc.weight": np.ones((3, 4), np.float32),
+        "fc.bias": np.zeros(3, np.float32),
+        "n": np.zeros((), np.int64),
+    }
+    return [encode(weights, {"format": "pt"}), encode({"m": np.ones((2, 0), bool), "h": np.ones(3, np.float16)})]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "run": {"model": "mlp", "epochs": 2, "plot": False, "log_every": 1},
+    "model": {"hidden": (5,)},
+}
+
+
+def digits_in(folder: Path) -> Path:
+    """A data file of forty images that show nothing."""
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(40, 1, 8, 8)).astype(np.float32)
+    np.savez(folder / "data.npz", x=images, y=rng.integers(0, 10, 40))
+    return folder / "data.npz"
+
+
+@cache
+def _run() -> dict[str, bytes]:
+    """The files of a run directory of a small mlp, trained for two epochs on a file of twelve rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = digits_in(Path(folder))
+        out = Path(folder) / "run"
+        values = {**SETTINGS, "data": {"file": data, "batch_size": 8}}
+        values["run"] = {**SETTINGS["run"], "out": out}
+        train(configure(values=values, environ={}))
+        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def run_directory() -> dict[str, bytes]:
+    """What reading a run takes, less the report."""
+    return {name: data for name, data in _run().items() if not name.endswith((".html", "lock"))}
+
+
+def gpt_weights() -> dict[str, bytes]:
+    config = gpt.Config(length=8, width=8, depth=1, heads=2)
+    declared = gpt.init(config)
+    leaves, _ = flatten(declared)
+    tensors = {name: np.full(leaf.shape, 0.01, np.float32) for name, leaf in zip(paths(declared), leaves)}
+    return {"gpt.safetensors": encode(tensors)}
+
+
+TOML = """
+[run]
+model = "mlp"
+epochs = 3
+
+[model]
+hidden = [64, 32]
+
+[data]
+batch_size = 32
+held_out = 0.25
+
+[optimizer]
+name = "adamw"
+lr = 1e-3
+betas = [0.9, 0.99]
+clip_norm = "none"
+
+[options]
+seed = 3
+dtype = "float64"
+"""
+DOTTED = """# a comment
+run.model = "gpt"
+model = { depth = 2, heads = 2, width = 16 }
+[optimizer]
+schedule = 'cosine'
+lr = 0.1 # end
+"""
+
+
+def toml() -> list[bytes]:
+    return [TOML.encode(), DOTTED.encode(), _run()["config.toml"]]
+
+
+SPECS = (
+    "B T 3*H D//2 min(T, 8)", "B 3 32 32", "N (B + 1)*T max(N, 4)", "2**3 B**2 7 % 4", "(B+T+N+D)**3 B*T*N", "B",
+    "batch seq_len heads*head_dim", "(N + 3)//2 - 1 N % 4",
+)  # fmt: skip
+CONSTRAINTS = (
+    "T <= 1024",
+    "D % H == 0",
+    "1 <= B < 64",
+    "D == H*K",
+    "min(B, T) >= 2",
+    "B*T <= 4096",
+    "N//3 == T",
+    "(B + 1)*(T + 2) <= D*D",
+)
+INPUTS = ("x: B 3 32 32", "y: B int64", "batch.x: B T", "w: (10, 3072)", "x: 2*N (N+1)//2 float64")
+FLAGS = (
+    "run.epochs=3", "optimizer.betas=0.9,0.99", "model.hidden=64,32", "optimizer.clip_norm=none", "options.seed=4",
+    "data.file=a.csv", "optimizer.lr=1e-3", "run.out=x",
+)  # fmt: skip
+VARIABLES = ("SEED=3", "DTYPE=float32", "BACKEND=eager", "DETECT_ANOMALY=1", "FAST_KERNELS=false", "DEVICE=cpu")
+AMOUNTS = ("B=32,T=16", "8GiB", "500MB", "1000000")
+
+
+@cache
+def graphs() -> list[Any]:
+    """Graphs with constants large and small, symbolic sizes, exact reals, statics of every kind, a loop."""
+
+    def step(ops: Any, w: Any, x: Any, y: Any) -> Any:
+        h = ops.region("layers.0", lambda ops, x: ops.relu(ops.matmul(x, w)), x)
+        h = h * ops.const([[0.5, -1.0, 2.0]])
+        h = ops.concat([h, h * ops.sum(ops.const(np.arange(30, dtype=np.float32)))], axis=1)
+        return (ops.cross_entropy(h, y), ops.reduce_mean(h, axis=0))
+
+    def loop(ops: Any, w: Any, x: Any) -> Any:
+        def turn(ops: Any, carry: Any, row: Any) -> Any:
+            return ops.tanh(ops.add(carry, row)), ops.mul(carry, ops.const([1.0, 2.0, 3.0]))
+
+        return ops.scan(turn, w, x)
+
+    rows = DimScope().dim("B")
+    names = ["w", "x", "y"]
+    made = []
+    for size in (rows, 2):
+        types = [TensorType((4, 3), FLOAT32), TensorType((size, 4), FLOAT32), TensorType((size,), INT64)]
+        made.append(record(step, types, FLOAT32, 7, names))
+    made.append(record(loop, [TensorType((3,), FLOAT32), TensorType((5, 3), FLOAT32)], FLOAT32, 0, names[:2]))
+    small = model("mlp", mlp.Config(hidden=(3,)))
+    made.append(record_model(small, Options(), optim.adam(lr=0.1)))
+    return made
+
+
+def graph_texts() -> list[bytes]:
+    return [show_graph(graph).encode() for graph in graphs()]
+
+
+def graph_files() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "g"
+        made = []
+        for graph in graphs():
+            graph.save(path)
+            made.append(path.read_bytes())
+        return made

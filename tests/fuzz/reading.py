@@ -1,0 +1,304 @@
+"""Ways into Opstage from outside, and what an independent reader makes of what they read."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from opstage import Spec, check
+from opstage.cli.flags import read_sizes
+from opstage.config import Layer, read_toml
+from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
+from opstage.data.text import decode_text, read_text
+from opstage.experiment.directory import RunDirectory
+from opstage.experiment.generate import load_gpt
+from opstage.experiment.metrics import MetricLog, read_metrics
+from opstage.experiment.run import train
+from opstage.experiment.settings import configure, configure_resumed
+from opstage.experiment.task import prepare
+from opstage.experiment.versions import read_run
+from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.parser import parse
+from opstage.interpreters.graph.text import large_constants
+from opstage.ops.amounts import parse_bytes
+from opstage.ops.declared import read_inputs
+from opstage.ops.dims import DimScope
+from opstage.ops.errors import OpstageError
+from opstage.ops.spec import sized
+from opstage.ops.types import as_dtype
+from opstage.tensors import read_header, read_tensors
+from opstage.training import checkpoint
+from opstage.training.batch_header import array_headers
+from opstage.training.weights import import_weights, read_state_dict
+
+from . import corpus
+from .limits import Mismatch
+
+
+def _same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    if list(found) != list(expected):
+        raise Mismatch(f"{what}: {list(found)} instead of {list(expected)}")
+    for name, array in found.items():
+        other = expected[name]
+        if array.shape != other.shape or array.dtype != other.dtype.newbyteorder("="):
+            raise Mismatch(f"{what}: {name}: {array.shape} {array.dtype} instead of {other.shape} {other.dtype}")
+        if not np.array_equal(array, other, equal_nan=array.dtype.kind == "f"):
+            raise Mismatch(f"{what}: {name} has other values")
+
+
+# Data ----------------------------------------------------------------------------------------------------------------
+
+
+def npy_(path: Path) -> None:
+    dataset = from_npy(x=path)
+    _same({"x": dataset["x"].astype(dataset["x"].dtype.newbyteorder("="))}, {"x": np.load(path)}, "np.load")
+
+
+def npz(path: Path) -> None:
+    dataset = from_npz(path)
+    with np.load(path) as archive:
+        expected = {name: archive[name] for name in dataset.names}
+    found = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in zip(dataset.names, dataset.arrays)}
+    _same(found, expected, "np.load")
+    headers = array_headers(path)
+    for name, array in found.items():
+        if headers[name].shape != array.shape:
+            raise Mismatch(f"its header says {headers[name].shape}, its array is {array.shape}")
+
+
+def npz_headers(path: Path) -> None:
+    array_headers(path)
+
+
+def by_name(path: Path) -> None:
+    from_file(path)
+
+
+def csv_(path: Path) -> None:
+    dataset = from_csv(path)
+    import csv
+
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.reader(file) if row][1:]
+    expected = np.array([[float(cell) for cell in row] for row in rows])
+    _same({"x": dataset["x"], "y": dataset["y"].astype(float)}, {"x": expected[:, :-1], "y": expected[:, -1]}, "csv")
+
+
+def idx_(path: Path) -> None:
+    array = from_idx(x=path)["x"]
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        import gzip
+
+        data = gzip.decompress(data)
+    if array.nbytes != len(data) - 4 - 4 * data[3]:
+        raise Mismatch(f"{array.nbytes} bytes of {len(data)}")
+
+
+def text(path: Path) -> None:
+    decode_text(read_text(path), str(path))
+
+
+# Tensors and checkpoints ---------------------------------------------------------------------------------------------
+
+
+def safetensors_(path: Path) -> None:
+    found = read_tensors(path)
+    expected = safetensors.numpy.load(path.read_bytes())
+    _same(dict(sorted(found.items())), {name: expected[name] for name in sorted(expected)}, "safetensors")
+    for name, header in read_header(path).items():
+        if header.shape != found[name].shape:
+            raise Mismatch(f"{name}: {header}")
+
+
+def safetensors_header(path: Path) -> None:
+    read_header(path)
+
+
+@cache
+def _trainer() -> Any:
+    from opstage import optim, scalar_trainer
+
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        return ops.sum(ops.square(ops.linear(params["fc"]["weight"], params["fc"]["bias"], x)))
+
+    params = {"fc": {"weight": np.ones((3, 4), np.float32), "bias": np.zeros(3, np.float32)}}
+    made = scalar_trainer(loss, params)
+    return made, made.init_optim(optim.adam(lr=0.1))
+
+
+def imported(path: Path) -> None:
+    trainer, _ = _trainer()
+    import_weights(trainer, read_state_dict(path)).table()
+
+
+def generated(path: Path) -> None:
+    from opstage.models import gpt
+
+    load_gpt(path, gpt.Config(length=8, width=8, depth=1, heads=2))
+
+
+def checkpoint_(folder: Path) -> None:
+    from opstage.training.checkpoint_header import check_checkpoint
+
+    checkpoint.load(folder)
+    check_checkpoint(folder, {"w": Spec("3 4")})
+
+
+@cache
+def _data() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="opstage-fuzz-data-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return corpus.digits_in(folder)
+
+
+@cache
+def _task() -> Any:
+    values = {**corpus.SETTINGS, "data": {"file": _data(), "batch_size": 8}}
+    return prepare(configure(values=values, environ={}).settings)
+
+
+def checkpoint_used(folder: Path) -> None:
+    """Loaded, put into a trainer, and stepped: what loads must train."""
+    snapshot = checkpoint.load(folder)
+    task = _task()
+    state = checkpoint.restore(task.trainer, snapshot, task.optimizer)
+    batch = next(iter(task.batches.epoch(0))) if hasattr(task.batches, "epoch") else None
+    if batch is not None:
+        task.trainer.train_step(task.optimizer, state, *batch)
+
+
+def resumed(folder: Path) -> None:
+    """A run that has ended goes on from its end: all of its files are read, and its report is made anew."""
+    flag = Layer({"data.file": str(_data())}, {"data.file": "--data"}, text=True)
+    configuration = configure_resumed(folder, flags=[flag], environ={})
+    train(configuration, resume=True)
+
+
+def run_directory(folder: Path) -> None:
+    configuration = configure_resumed(folder, environ={})
+    configuration.toml()
+    with RunDirectory.reopen(folder):
+        read_run(folder / "run.json")
+        read_metrics(folder / "metrics.jsonl")
+        MetricLog(folder / "metrics.jsonl", steps=3, epochs=1).close()
+    checkpoint.load(folder / "checkpoint")
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def toml_(path: Path) -> None:
+    layer = read_toml(path)
+    document = tomllib.loads(path.read_bytes().decode())
+
+    def count(table: dict[str, Any]) -> int:
+        return sum(count(value) if isinstance(value, dict) else 1 for value in table.values())
+
+    if len(layer.values) > count(document):
+        raise Mismatch(f"{len(layer.values)} values of {count(document)}")
+
+
+def settings(path: Path) -> None:
+    configure(file=path, environ={}).toml()
+
+
+def flags(text: str) -> None:
+    path, _, value = text.partition("=")
+    configure("mlp", flags=[Layer({path: value}, {path: f"--{path}"}, text=True)], environ={}).toml()
+
+
+def environment(text: str) -> None:
+    name, _, value = text.partition("=")
+    configure("mlp", environ={f"OPSTAGE_{name}": value}).toml()
+
+
+# Sizes ---------------------------------------------------------------------------------------------------------------
+
+
+def spec(text: str) -> None:
+    shape, _, where = text.partition(" where ")
+    spec = Spec(shape, where=[where] if where else [])
+    scope = DimScope()
+    shown = str(spec.bind(scope, as_dtype("float32")))
+    spec.declare(scope)
+    sized(spec, dict.fromkeys(scope.names, 3))
+    str(spec), shown
+
+
+def checked(text: str) -> None:
+    shape, _, where = text.partition(" where ")
+    report = check(lambda ops, x: ops.sum(ops.square(x)), Spec(shape, where=[where] if where else []))
+    str(report), report.table
+
+
+def constraint(text: str) -> None:
+    scope = DimScope()
+    for name in ("B", "T", "D", "H", "K", "N"):
+        scope.dim(name)
+    scope.declare(text)
+    str(scope.facts[0])
+
+
+def inputs(text: str) -> None:
+    for spec in read_inputs([text]).values():
+        str(spec), spec.bind(DimScope(), as_dtype("float32"))
+
+
+def amounts(text: str) -> None:
+    try:
+        parse_bytes(text)
+    finally:
+        read_sizes(text)
+
+
+# Graphs --------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _constants() -> dict[str, Any]:
+    return {name: value for graph in corpus.graphs() for name, value in large_constants(graph).items()}
+
+
+def graph_text(text: str) -> None:
+    _drawn(parse(text, _constants()))
+
+
+def graph_file(path: Path) -> None:
+    _drawn(Graph.load(path))
+
+
+def _drawn(graph: Graph) -> None:
+    """A graph that was read can be shown in every way, kept, and read again."""
+    text = str(graph)
+    again = parse(text, large_constants(graph))
+    if str(again) != text:
+        raise Mismatch("its text, read again, is another one")
+    graph.to_dot(), graph.to_svg(), graph.to_html()
+    with tempfile.TemporaryDirectory() as folder:
+        graph.save(Path(folder) / "g")
+        try:
+            graph.to_onnx(Path(folder) / "g.onnx")
+        except OpstageError:  # what ONNX has no word for
+            pass
+
+
+def graph_explained(text: str) -> None:
+    parse(text, _constants()).explain()
+
+
+def draw_all() -> None:
+    """Draw valid graphs, so that what that imports is there before a case is given its time and memory."""
+    for graph in corpus.graphs():
+        _drawn(graph)
+    for graph in corpus.graphs()[1:3]:
+        graph.explain()
