@@ -36,7 +36,7 @@ FAMILIES: dict[str, Family] = {
     "attention": Family("test_attention.py", "small"),
     "indexing": Family("test_parity.py", "test_first_derivatives and (gather or scatter)"),
     "updates": Family("test_updates.py", "all_at_once"),
-    "long-rows": Family("test_rows.py", "1025"),
+    "long-rows": Family("test_rows.py", "long1025 or long129"),
     "compiled": Family("test_replay.py", "mlp"),
 }
 

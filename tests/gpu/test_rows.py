@@ -18,7 +18,7 @@ from tests.cuda.test_fused import CLASSES, ROWS, agree
 
 from .here import REHEARSAL
 
-LONG = (1025, 5000, 50257) if not REHEARSAL else (129, 200)
+LONG = [pytest.param(n, id=f"long{n}") for n in ((1025, 5000, 50257) if not REHEARSAL else (129, 200))]
 """In a rehearsal a block takes rows from 128 numbers on."""
 
 CUDA = Options(device="cuda")

@@ -6,8 +6,9 @@ there, which counts and passes on to the C library.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _forever: list[Any] = []  # arrays may outlive the count, and are freed by the handler that they came from
 
 
+def _beneath(function: Any) -> Any:
+    """Mark a function as no program's: NumPy calls it wherever memory is taken, also while a program is recorded."""
+    assert isinstance(function, FunctionType)
+    function.__code__ = function.__code__.replace(co_filename="<frozen allocator>")
+    return function
+
+
 class Counted:
     """`live` bytes now, and the `peak` since it was put in place; of this thread's arrays alone.
 
@@ -63,6 +71,7 @@ class Counted:
         handler = _Handler(b"counting", 1, None, self._malloc(), self._calloc(), self._realloc(), self._free())
         self._capsule = _new_capsule(ctypes.addressof(handler), b"mem_handler", None)
         _forever.append((handler, self._capsule))
+        atexit.register(_leave_all, handler)
 
     def __enter__(self) -> Counted:
         self._before = _set_handler(self._capsule)
@@ -71,6 +80,7 @@ class Counted:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _set_handler(self._before)
 
+    @_beneath
     def _add(self, address: int | None, size: int) -> int | None:
         if address:
             self._sizes[address] = size
@@ -78,29 +88,38 @@ class Counted:
             self.peak = max(self.peak, self.live)
         return address
 
+    @_beneath
     def _remove(self, address: int | None) -> None:
         if address:
             self.live -= self._sizes.pop(address)
 
     def _malloc(self) -> Any:
-        return _Malloc(lambda _, size: self._add(_libc.malloc(size), size))
+        return _Malloc(_beneath(lambda _, size: self._add(_libc.malloc(size), size)))
 
     def _calloc(self) -> Any:
-        return _Calloc(lambda _, count, size: self._add(_libc.calloc(count, size), count * size))
+        def calloc(_: Any, count: int, size: int) -> int | None:
+            return self._add(_libc.calloc(count, size), count * size)
+
+        return _Calloc(_beneath(calloc))
 
     def _realloc(self) -> Any:
         def realloc(_: Any, address: int | None, size: int) -> int | None:
             self._remove(address)
             return self._add(_libc.realloc(address, size), size)
 
-        return _Realloc(realloc)
+        return _Realloc(_beneath(realloc))
 
     def _free(self) -> Any:
         def free(_: Any, address: int | None, size: int) -> None:
             self._remove(address)
             _libc.free(address)
 
-        return _Free(free)
+        return _Free(_beneath(free))
+
+
+def _leave_all(handler: _Handler) -> None:
+    """Free nothing more: arrays that outlive Python's own code would be freed by a call into it."""
+    handler.free = ctypes.cast(_libc.abs, _Free)
 
 
 def _set_handler(capsule: Any) -> Any:

@@ -26,7 +26,7 @@ MOST_PRODUCTS = 50_000  # of terms, in one multiplication
 MOST_FACTORS = 128  # in a monomial
 MOST_BITS = 2048  # of a coefficient
 MOST_ARGUMENTS = 64  # of a minimum
-LONGEST_ATOM = 4000  # characters
+LONGEST_ATOM = 400_000  # characters; random expressions of three levels reach 300,000
 
 
 class Name:
