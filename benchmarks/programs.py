@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,10 @@ import numpy as np
 import opstage
 from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
 from opstage import Options
+from opstage.init import build
+from opstage.models import Model
+from opstage.ops.dims import DimScope
+from opstage.ops.spec import sized
 
 
 def step(workload: Any, options: Options) -> Callable[[], float]:
@@ -27,6 +31,26 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
         return float(trainer.advance(optimizer, state, *batch).loss)
 
     return done(one, options)
+
+
+def shipped_step(made: Model, sizes: Mapping[str, int], options: Options) -> Callable[[], None]:
+    """A function that does one whole training step of a shipped model on a batch of the given sizes."""
+    rng = np.random.default_rng(0)
+    types = [spec.bind(DimScope(), np.dtype(np.float32)) for spec in sized(made.batch, sizes)]
+    batch = [
+        (rng.random(t.shape) if t.dtype.kind == "f" else rng.integers(0, 2, t.shape)).astype(t.dtype) for t in types
+    ]
+    params = build(made.init, dtype=options.dtype, seed=0)
+    state = None if made.state is None else build(made.state, dtype=options.dtype, seed=0)
+    trainer = opstage.scalar_trainer(made.loss, params, *made.batch, options=options, state=state)
+    del params, state
+    optimizer = opstage.optim.adamw(lr=LEARNING_RATE)
+    held = trainer.init_optim(optimizer)
+
+    def one() -> None:
+        trainer.advance(optimizer, held, *batch)
+
+    return one
 
 
 def done(one: Callable[[], float], options: Options) -> Callable[[], float]:

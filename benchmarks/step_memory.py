@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.against_peers import PINNING, machine
 from benchmarks.choices import names_of
 from benchmarks.report import RESULTS
@@ -80,11 +78,9 @@ def _run(model: str, backend: str) -> dict[str, Any]:
 
 def measure(name: str, backend: str) -> dict[str, Any]:
     """Predict a step, make some, and see what became resident."""
-    from opstage import Options, optim, scalar_trainer
-    from opstage.init import build
+    from benchmarks.programs import shipped_step
+    from opstage import Options, optim
     from opstage.models import model
-    from opstage.ops.dims import DimScope
-    from opstage.ops.spec import sized
     from opstage.training.memory import model_memory
 
     made, optimizer, options = model(name), optim.adamw(lr=1e-3), Options(backend=backend)
@@ -93,18 +89,9 @@ def measure(name: str, backend: str) -> dict[str, Any]:
     seconds = time.perf_counter() - since
 
     def train(sizes: Mapping[str, int], steps: int) -> None:
-        rng = np.random.default_rng(0)
-        types = [spec.bind(DimScope(), np.dtype(np.float32)) for spec in sized(made.batch, sizes)]
-        batch = [
-            (rng.random(t.shape) if t.dtype.kind == "f" else rng.integers(0, 2, t.shape)).astype(t.dtype) for t in types
-        ]
-        params = build(made.init, dtype=options.dtype, seed=0)
-        state = None if made.state is None else build(made.state, dtype=options.dtype, seed=0)
-        trainer = scalar_trainer(made.loss, params, *made.batch, options=options, state=state)
-        del params, state
-        held = trainer.init_optim(optimizer)
+        one = shipped_step(made, sizes, options)
         for _ in range(steps):
-            trainer.advance(optimizer, held, *batch)
+            one()
 
     train(dict.fromkeys(SIZES[name], 2), 1)  # machine code is made or read
     forget_peak()

@@ -8,9 +8,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import against_peers, page, programs, recording, report, run_side
+from benchmarks import against_peers, guards, page, programs, recording, report, run_side
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
@@ -164,6 +165,7 @@ def test_options_choose_a_part() -> None:
         (["against_peers", "--sides", ""], "unknown name ''"),
         (["against_peers", "--rounds", "0"], "expected a number above 0, got '0'"),
         (["against_peers", "--seconds", "nan"], "expected a number above 0, got 'nan'"),
+        (["guards", "--kinds", "global"], "unknown name 'global' (did you mean 'globals'?)"),
         (["recording", "--longest", "many"], "expected a number above 0, got 'many'"),
     ),
 )
@@ -188,3 +190,30 @@ def test_both_of_our_sides_take_the_same_steps(workload: Any) -> None:
 def test_a_chain_is_recorded_op_by_op() -> None:
     assert len(recording.record(programs.chain(12)).body.equations) == 13
     assert recording.measure(12, compiled=False)["record_bytes"] > 0
+
+
+@pytest.mark.parametrize("kind", guards.KINDS)
+def test_guards_compare_every_place_that_a_program_reads(kind: str) -> None:
+    """A change of any of three is seen while guards compare, and not while they do not."""
+    call, held = guards.reading(kind, 3)
+    assert call().tolist() == [1.5] * 4
+    assert len(guards.guards_of(call)) == 1
+    for key in held:
+        holder = held[key]
+        if isinstance(holder, list):
+            holder[2] = 1.0
+        elif isinstance(holder, guards.Holder):
+            holder.a2 = 1.0  # type: ignore[attr-defined]
+        elif key == "a2":
+            held[key] = np.full(4, 1.0) if kind == "arrays" else 1.0
+    with guards.compared(really=False):
+        assert call().tolist() == [1.5] * 4
+    assert call().tolist() == [2] * 4
+
+
+def test_the_price_of_a_guard_is_told_of_calls_and_of_places(capsys: pytest.CaptureFixture[str]) -> None:
+    guards.main(parser().parse_args(["guards", "--models", "mlp", "--most", "1", "--rounds", "2"]))
+    head, *rows, verdict = capsys.readouterr().out.splitlines()
+    assert head.split() == ["places", "with", "without", "added", "guard", "per", "place"]
+    assert [row[:24].strip() for row in rows] == ["mlp, a step", *guards.KINDS]
+    assert "the limit of 2 µs" in verdict
