@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..init import Placement
 from ..interpreters.eager_cpu.interpreter import as_array
 from ..interpreters.interpreter import BaseInterpreter
+from ..locks import holding
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
@@ -143,18 +144,22 @@ class Param:
     @property
     def value(self) -> Array:
         """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
-        with self.turn or _NOBODYS:
-            now = self._now
-            now.seen = True
-            view = self._synchronised(now).view()
+        return holding([(self.turn or _NOBODYS).lock], self._view)
+
+    def _view(self) -> Array:
+        now = self._now
+        now.seen = True
+        view = self._synchronised(now).view()
         view.flags.writeable = False
         return view
 
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         host = self.checked(value)
-        with self.turn or _NOBODYS:
-            self._now = _Value(self._now.version + 1, host)
+        holding([(self.turn or _NOBODYS).lock], self._replace, host)
+
+    def _replace(self, host: Array) -> None:
+        self._now = _Value(self._now.version + 1, host)
 
     def prepare(self, commit: Commit, value: Array) -> None:
         """Let `commit` do what `set` does; `value` is one that `checked` has made."""

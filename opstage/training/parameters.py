@@ -109,8 +109,7 @@ def get_values(params: Any) -> Any:
     """
     leaves, structure = flatten(params)
     places = Places.among(structure, leaves)
-    with together(leaves):
-        return places.arrays([np.array(param.value) for param in places.first(leaves)])
+    return together(leaves).run(lambda: places.arrays([np.array(param.value) for param in places.first(leaves)]))
 
 
 def set_values(params: Any, values: Any) -> None:
@@ -123,11 +122,14 @@ def set_values(params: Any, values: Any) -> None:
     new = align(structure, values, "the parameters", "the new values")
     checked = [param.checked(value) for param, value in zip(leaves, new)]
     agreed = places.agreed(checked, "values", same_bits)
-    with together(leaves):
+
+    def put_in_place() -> None:
         commit = Commit()
         for param, value in zip(places.first(leaves), agreed):
             param.prepare(commit, value)
         commit.run()
+
+    together(leaves).run(put_in_place)
 
 
 def same_bits(a: Array, b: Array) -> bool:

@@ -425,8 +425,8 @@ class Session(Interpreter[Ref]):
 
     def _step_all(self, op: str, optimizer: Optimizer) -> None:
         gradients = self._last_gradients(op)
-        with together([param for param, use in self._used.items() if use.node.record and param.requires_grad]):
-            self._step_in_turn(gradients, optimizer)
+        trained = [param for param, use in self._used.items() if use.node.record and param.requires_grad]
+        together(trained).run(self._step_in_turn, gradients, optimizer)
 
     def _step_in_turn(self, gradients: Gradients, optimizer: Optimizer) -> None:
         states = self._states[optimizer.name]

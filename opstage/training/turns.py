@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
 
 from ..forks import make_lock
+from ..locks import holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,12 +22,6 @@ class Turn:
     def __init__(self) -> None:
         self.lock = make_lock()
 
-    def __enter__(self) -> None:
-        self.lock.acquire()
-
-    def __exit__(self, *_: Any) -> None:
-        self.lock.release()
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Turn, ()
 
@@ -35,25 +30,14 @@ class Turn:
 class Turns:
     """Several locks taken together, always in one order, so that nobody waits for somebody who waits."""
 
-    __slots__ = ("turns",)
+    __slots__ = ("_locks",)
 
     def __init__(self, turns: Iterable[Turn]):
-        self.turns = sorted(set(turns), key=id)
+        self._locks = [turn.lock for turn in sorted(set(turns), key=id)]
 
-    def __enter__(self) -> None:
-        taken = 0
-        try:
-            for turn in self.turns:
-                turn.lock.acquire()
-                taken += 1
-        except BaseException:  # an interrupt while it waits
-            for turn in self.turns[:taken]:
-                turn.lock.release()
-            raise
-
-    def __exit__(self, *_: Any) -> None:
-        for turn in self.turns:
-            turn.lock.release()
+    def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(*args, **kwargs)` while all are held."""
+        return holding(self._locks, work, *args, **kwargs)
 
 
 class HasTurns(Protocol):
@@ -71,7 +55,6 @@ def in_turn(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._turns:
-            return method(self, *args, **kwargs)
+        return self._turns.run(method, self, *args, **kwargs)
 
     return waiting

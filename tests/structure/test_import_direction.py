@@ -29,6 +29,7 @@ HOUSE = (
     "documents",
     "atomic",
     "ops",
+    "locks",
     "forks",
 )
 # Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.

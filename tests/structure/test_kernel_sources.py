@@ -32,6 +32,7 @@ GIVE_NO_CODE = {
     "interpreters/graph/graph.py",
     "interpreters/graph/passes/__init__.py",
     "interpreters/structural.py",
+    "locks.py",
     "ops/amounts.py",
     "ops/closed.py",
     "ops/cursor.py",

@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from ....locks import holding_if_free
 from ....ops.errors import UsageError
 from ....ops.primitive import Primitive, Static
 from ....options import Options
@@ -158,13 +159,12 @@ class Executor:
 
         Not while a run is being started, which may itself be who finds no room.
         """
-        if self._starting.acquire(blocking=False):
-            try:
-                self._scripts = self._arena = None
-                self._bound.clear()
-                self._places.clear()
-            finally:
-                self._starting.release()
+        holding_if_free(self._starting, self._give_back)
+
+    def _give_back(self) -> None:
+        self._scripts = self._arena = None
+        self._bound.clear()
+        self._places.clear()
 
     # Places ---------------------------------------------------------------------------------------------------------
 
