@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..init import Placement
-from ..interpreters.eager_cpu.interpreter import as_array
+from ..interpreters.host import as_array
 from ..interpreters.interpreter import BaseInterpreter
 from ..locks import holding
 from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError

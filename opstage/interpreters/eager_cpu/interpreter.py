@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from fractions import Fraction
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UsageError
 from ...ops.primitive import NO_STATIC, Primitive, Static
-from ...ops.types import EXACT, DType, TensorType, as_dtype
+from ...ops.types import DType, TensorType, as_dtype
 from ...options import Options
+from ..host import Array, as_array
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import kernel_table
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
-
-Array: TypeAlias = npt.NDArray[Any]
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
@@ -170,37 +167,3 @@ class NumpyOps(HostArrays):
 def _zero_dim(value: Any) -> Array:
     """NumPy gives scalars for zero-dimensional results; refs are always arrays."""
     return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)
-
-
-_LARGEST = np.iinfo(np.int64).max
-_fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(v), 1, 1)
-
-
-def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
-    """A host array of what Opstage knows: floats in `dtype`, integers as int32 or int64, booleans as they are.
-
-    With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric.
-    """
-    array = np.asarray(value)
-    kind = array.dtype.kind
-    if kind == "O" and not all(isinstance(v, (Fraction, int, float)) for v in array.flat):
-        raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")
-    if kind not in "fiubO":
-        raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
-    if force or kind in "fO":
-        if dtype == EXACT:
-            return _exact(array)
-        return array.astype(dtype, copy=False)
-    if kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _LARGEST:
-        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {array.max()}")
-    if kind == "u" or array.dtype.itemsize < 4:
-        return array if kind == "b" else array.astype(np.int64)
-    return array
-
-
-def _exact(array: Array) -> Array:
-    """Fractions equal to the elements, which must be finite."""
-    try:
-        return np.asarray(_fractions(array), dtype=object)
-    except (ValueError, OverflowError):  # nan and the infinities
-        raise UsageError("dtype exact holds fractions alone, but an element is nan or infinite") from None

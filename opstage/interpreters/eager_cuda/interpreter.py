@@ -14,7 +14,7 @@ from ...ops.errors import LocatedError, ProgramError, UnsupportedError
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
-from ..eager_cpu.interpreter import as_array
+from ..host import as_array
 from ..interpreter import BaseInterpreter
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .buffer import DeviceBuffer

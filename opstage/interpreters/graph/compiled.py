@@ -11,7 +11,8 @@ from typing_extensions import override
 from ...ops.primitive import Primitive, Static
 from ...ops.types import as_dtype
 from ...options import Options
-from ..eager_cpu.interpreter import Array, HostArrays, NumpyOps
+from ..eager_cpu.interpreter import HostArrays, NumpyOps
+from ..host import Array
 from .cpu.scratch import Scratch
 from .executor import Executor
 from .graph import Graph

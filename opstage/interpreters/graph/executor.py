@@ -15,9 +15,10 @@ from ...ops.types import EXACT
 from ...options import Options
 from ..at_once import Action, at_once
 from ..base_program import Finish
-from ..eager_cpu.interpreter import Array, NumpyOps
+from ..eager_cpu.interpreter import NumpyOps
+from ..host import Array, packed
 from .bounds import kept_bytes
-from .cpu.link import Linked, packed
+from .cpu.link import Linked
 from .cpu.optimise import optimise
 from .cpu.plan import Plan
 from .cpu.scratch import Kind, Scratch

@@ -17,7 +17,7 @@ from ...ops.infix import Infix
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType, as_dtype
 from ..captures import observation
-from ..eager_cpu.interpreter import as_array
+from ..host import as_array
 from ..interpreter import BaseInterpreter, Typed
 from .graph import Graph
 

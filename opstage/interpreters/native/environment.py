@@ -27,7 +27,7 @@ SOURCES = (
     "interpreters/native",
     "interpreters/scalar",
     "interpreters/eager_cpu/loops",
-    "interpreters/eager_cpu/kernels/numbers.py",
+    "interpreters/host.py",
     "interpreters/graph/cpu",
     "interpreters/graph/lowering",
     "ops/splitmix.py",

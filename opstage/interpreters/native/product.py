@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..host import Array, address_of
 from .blas import find_blas
 from .compiler import import_numba
 from .gemm import WORDS, gemm_arguments, gemm_kernel
 from .overloads import kept
 from .pool import call, choose_layer, is_alone, workers
-
-Array = npt.NDArray[Any]
 
 LEAST = 1 << 20  # multiplications; below, the call itself costs more than a second thread gives
 
@@ -83,7 +81,7 @@ def _product(character: str) -> Any:
             return False
         if y.strides != ((size, k * size) if transpose_y else (n * size, size)):
             return False
-        at_x, at_y, at_out = (array.__array_interface__["data"][0] for array in (x, y, out))
+        at_x, at_y, at_out = (address_of(array) for array in (x, y, out))
         parts = workers()
         tasks, words = gemm_arguments(name, at_x, at_y, at_out, m, n, k, transpose_x, transpose_y, parts=parts)
         call(kernel, tasks, words)

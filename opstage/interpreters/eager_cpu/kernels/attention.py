@@ -17,9 +17,9 @@ import numpy.typing as npt
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.dims import rsqrt
 from ....ops.primitive import Primitive
+from ...host import number
 from ..loops import attention as loops
 from ..loops.jit import flat, rows
-from .numbers import number
 
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]

@@ -20,10 +20,10 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
+from ...host import address_of, packed
 from ...native import Schedule, Step, workers
 from ..loops import convolution_steps as native
-from ..loops.jit import packed
-from ..loops.workspace import address, workspace
+from ..loops.workspace import workspace
 from .windows import Sizes, reaches, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -255,9 +255,9 @@ def fast_conv(
         )
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
     out = np.empty((len(images), len(kernel), *counts), x.dtype)
-    bias_at = 0 if bias is None else address(bias)
+    bias_at = 0 if bias is None else address_of(bias)
     memory = _memory(native.conv_plan(geometry))
-    _do(native.conv_steps(geometry, address(images), address(kernel), bias_at, address(out), *memory))
+    _do(native.conv_steps(geometry, address_of(images), address_of(kernel), bias_at, address_of(out), *memory))
     return out if x.ndim == images.ndim else out[0]
 
 
@@ -277,7 +277,7 @@ def fast_conv_kernel_grad(
         return conv_kernel_grad(x, g, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
     out = np.empty((channels, images.shape[1] // groups, *kernel), x.dtype)
     memory = _memory(native.conv_kernel_grad_plan(geometry))
-    _do(native.conv_kernel_grad_steps(geometry, address(images), address(cotangents), address(out), *memory))
+    _do(native.conv_kernel_grad_steps(geometry, address_of(images), address_of(cotangents), address_of(out), *memory))
     return out
 
 
@@ -308,9 +308,11 @@ def fast_conv_transpose(
         )  # fmt: skip
     kernel, bias = packed(kernel), None if bias is None else packed(bias)
     out = np.empty((len(images), channels, *cells), x.dtype)
-    bias_at = 0 if bias is None else address(bias)
+    bias_at = 0 if bias is None else address_of(bias)
     memory = _memory(native.conv_transpose_plan(geometry))
-    _do(native.conv_transpose_steps(geometry, address(images), address(kernel), bias_at, address(out), *memory))
+    _do(
+        native.conv_transpose_steps(geometry, address_of(images), address_of(kernel), bias_at, address_of(out), *memory)
+    )
     return out if x.ndim == images.ndim else out[0]
 
 

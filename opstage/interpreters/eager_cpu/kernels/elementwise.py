@@ -34,10 +34,10 @@ from ....ops.catalogue.elementwise import (
     TANH,
 )
 from ....ops.primitive import Primitive
+from ...host import number
 from ..loops import elementwise as loops
 from ..loops.jit import flat
 from .erf import erf
-from .numbers import number
 
 Array = npt.NDArray[Any]
 

@@ -19,10 +19,10 @@ from ....ops.catalogue.indexing import (
     SCATTER_ADD_VEC,
 )
 from ....ops.primitive import Primitive
+from ...host import number, packed
 from ...indices import require_in_range
 from ..loops import indexing as loops
-from ..loops.jit import integers, packed
-from .numbers import number
+from ..loops.jit import integers
 
 Array = npt.NDArray[Any]
 

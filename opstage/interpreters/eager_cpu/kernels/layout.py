@@ -27,7 +27,7 @@ from ....ops.catalogue.layout import (
     UNSQUEEZE,
 )
 from ....ops.primitive import Primitive
-from .numbers import number
+from ...host import number
 
 Array = npt.NDArray[Any]
 

@@ -23,7 +23,7 @@ from ....ops.catalogue.logic import (
 )
 from ....ops.primitive import Primitive
 from ....ops.types import EXACT, as_dtype
-from .numbers import number
+from ...host import number
 
 Array = npt.NDArray[Any]
 _to_fraction = np.frompyfunc(Fraction, 1, 1)

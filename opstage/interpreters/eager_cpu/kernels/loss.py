@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, class_axis
 from ....ops.primitive import Primitive
+from ...host import number
 from ...indices import require_labels
 from ..loops import loss as loops
 from ..loops.jit import flat, integers, rows
-from .numbers import number
 from .reduction import reduce_mean, reduce_sum
 
 Array = npt.NDArray[Any]

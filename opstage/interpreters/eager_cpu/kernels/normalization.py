@@ -22,8 +22,9 @@ from ....ops.catalogue.normalization import (
 )
 from ....ops.catalogue.standardize import other_axes
 from ....ops.primitive import Primitive
+from ...host import packed
 from ..loops import normalization as loops
-from ..loops.jit import flat, packed, rows
+from ..loops.jit import flat, rows
 from .reduction import reduce_mean, reduce_sum
 
 Array = npt.NDArray[Any]

@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
+from ...host import address_of, packed
 from ...native import Schedule
 from ..loops import pooling as native
-from ..loops.jit import packed
-from ..loops.workspace import address
 from .windows import Sizes, reach, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -212,10 +211,10 @@ def _do(
     """Whether every position of `index` was in its plane. All arrays are packed."""
     outside = np.zeros(1, np.int64)
     planes = math.prod(x.shape[: x.ndim - len(kernel)])
-    index_at = 0 if index is None else address(index)
+    index_at = 0 if index is None else address_of(index)
     step = native.pool_step(
-        name, x.dtype.name, planes, address(x), address(out), index_at, address(outside), cells, kernel, counts,
-        stride, padding, count_include_pad,
+        name, x.dtype.name, planes, address_of(x), address_of(out), index_at, address_of(outside), cells, kernel,
+        counts, stride, padding, count_include_pad,
     )  # fmt: skip
     Schedule((step,)).run()
     return not outside[0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...host import Array
 from ...scalar import activation
 from .functions import erf, exp
-from .jit import Array, Elementwise, Function, inlined, loop
+from .jit import Elementwise, Function, inlined, loop
 
 sigmoid = Elementwise(activation.sigmoid, exp)
 sigmoid_grad = Elementwise(activation.sigmoid_grad, operands=2)

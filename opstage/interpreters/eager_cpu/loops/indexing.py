@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .jit import Array, loop
+from ...host import Array
+from .jit import loop
 
 
 @loop()

@@ -10,20 +10,13 @@ from importlib import import_module
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...host import Array, packed
 from ...native.compiler import import_numba
 from ...native.folder import compiling
 from ...native.overloads import kept
 
-Array = npt.NDArray[Any]
 Function = Callable[..., Any]
-
-
-def packed(x: Array) -> Array:
-    """x as loops read it: row-major and aligned, a copy if need be."""
-    flags = x.flags
-    return x if flags.c_contiguous and flags.aligned else np.array(x, order="C")
 
 
 def flat(x: Array) -> Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ...host import Array
 from .functions import RUN, add, exp, peak
-from .jit import Array, loop
+from .jit import loop
 
 
 @loop(results=3)

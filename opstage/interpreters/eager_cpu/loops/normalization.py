@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...host import Array
 from .functions import RUN, add
-from .jit import Array, Function, inlined, loop
+from .jit import Function, inlined, loop
 
 BLOCK = 64
 """Rows of which sums are added up at a time: in one running sum over all rows, those of many would lose digits."""

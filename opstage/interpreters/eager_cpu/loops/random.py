@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ...host import Array
 from ...scalar import random
-from .jit import Array, Function, inlined, loop
+from .jit import Function, inlined, loop
 
 
 @inlined()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...host import Array
 from ...scalar import update
-from .jit import Array, Function, inlined, loop
+from .jit import Function, inlined, loop
 
 
 @inlined()

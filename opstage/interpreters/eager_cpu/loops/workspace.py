@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from ...host import address_of
 
 _ALIGNED = 64
 _own = threading.local()
-
-
-def address(x: npt.NDArray[Any]) -> int:
-    """Where the elements of an array stand, in a third of the time of `x.ctypes.data`."""
-    at: int = x.__array_interface__["data"][0]
-    return at
 
 
 def workspace(size: int) -> int:
@@ -23,7 +17,7 @@ def workspace(size: int) -> int:
     kept = getattr(_own, "bytes", None)
     if kept is None or kept[0] < size:
         memory = np.empty(size + _ALIGNED, np.uint8)
-        kept = _own.bytes = (size, -(-address(memory) // _ALIGNED) * _ALIGNED, memory)
+        kept = _own.bytes = (size, -(-address_of(memory) // _ALIGNED) * _ALIGNED, memory)
     at: int = kept[1]
     return at
 

@@ -13,12 +13,12 @@ from ....ops.closed import Loop as Turns
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
 from ...eager_cpu.interpreter import NumpyOps
+from ...host import Array, address_of, packed
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address, ErrorFlag, Room
 
-Array = npt.NDArray[Any]
 Addresses = npt.NDArray[np.int64]
 
 
@@ -177,7 +177,7 @@ class Linked:
         With `seconds` each step of the plan is done by itself; what it took is added to its entry there.
         """
         if len(self._patches):
-            self._put(np.array([x.__array_interface__["data"][0] for x in moving], np.int64))
+            self._put(np.array([address_of(x) for x in moving], np.int64))
         self._do_part(moving, seconds, second=False)
 
     def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
@@ -289,7 +289,7 @@ class Linked:
             for turn in zip(*reads, *writes):
                 inner.run(turn)
             return
-        table = np.array([[x.__array_interface__["data"][0] for x in each] for each in (*reads, *writes)], np.int64).T
+        table = np.array([[address_of(x) for x in each] for each in (*reads, *writes)], np.int64).T
         for addresses in table:
             inner._put(addresses)
             for segment in inner._segments:
@@ -299,8 +299,3 @@ class Linked:
         """Two places of a carry, between which it goes to and fro."""
         first, second = (self._part((step.unit, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)
-
-
-def packed(x: Array) -> Array:
-    """x as loops read it: row-major and aligned, a copy if need be."""
-    return x if x.flags.c_contiguous and x.flags.aligned else np.array(x, order="C")

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
 from ...eager_cpu.memory import give_back_freed_memory
+from ...host import Array, address_of
 from ..lowering.arena import ALIGNMENT
 
-Array = npt.NDArray[Any]
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
 
@@ -75,7 +74,7 @@ class Scratch:
                 "no more; take smaller batches, or let trim() of other trainers give back what they keep. What a step "
                 "takes is told beforehand by opstage.training.memory, and by opstage check --memory"
             ) from None
-        at = whole.__array_interface__["data"][0]
+        at = address_of(whole)
         start = -at % ALIGNMENT
         return Room(whole[start : start + nbytes], at + start)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType, dtype_name
-from ...eager_cpu.kernels.numbers import number
+from ...host import number
 from ...scalar import activation
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]

@@ -18,7 +18,7 @@ from ....ops.dims import Dim, DimExpr, DimFloat
 from ....ops.errors import ProgramError, SourceLine, UnsupportedError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, Shape, TensorType, as_dtype
-from ...eager_cpu.interpreter import as_array
+from ...host import as_array
 from ...interpreter import BaseInterpreter
 from ...tracer import constants, evaluate
 from .nodes import Node, Subgraph, Value

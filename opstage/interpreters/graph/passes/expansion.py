@@ -11,7 +11,7 @@ from ....ops.closed import Body, Trace
 from ....ops.errors import ProgramError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
-from ...eager_cpu.interpreter import as_array
+from ...host import as_array
 from ...interpreter import BaseInterpreter
 from ...structural import SCAN
 from .keys import static_key

@@ -12,7 +12,8 @@ from ....ops.closed import Body, Equation
 from ....ops.errors import LocatedError
 from ....ops.types import EXACT, Shape, TensorType, dtype_name
 from ....options import Options
-from ...eager_cpu.interpreter import Array, NumpyOps
+from ...eager_cpu.interpreter import NumpyOps
+from ...host import Array
 from ...structural import SCAN
 from .common import DRAWS
 from .rewrite import Rewrite

@@ -35,7 +35,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType, as_dtype
 from ....options import Options
 from ...eager_cpu.interpreter import NumpyOps
-from ...eager_cpu.kernels.numbers import number
+from ...host import number
 
 ELEMENTWISE: frozenset[Primitive] = frozenset(
     value
