@@ -19,7 +19,7 @@ from ..lowering.clusters import Level, Unit, gather, read_by
 from ..lowering.legal import ASSEMBLE, Legal
 from .library import library_loops
 from .products import product_loop
-from .source import Address, ErrorFlag, Loop, Room, cluster_loop, overwritable, total_loop
+from .source import Address, ErrorFlag, Loop, Overwritable, Room, cluster_loop, total_loop
 from .spare import written_over
 from .target import CPU
 from .texts import Text, compile_texts
@@ -118,10 +118,11 @@ class Plan:
         wholes = {part.whole for part in self.legal.parts.values()}
         taken: set[Hashable] = set(wholes)
         placed: list[Item] = []
+        overwritable = [None if u.cluster is None else Overwritable(u.cluster, u.equations) for u in self.units]
         for item in items:
-            unit = self.units[item.first]
-            if isinstance(item.key, int) and unit.cluster is not None and item.key not in wholes:
-                for root in overwritable(unit.cluster, unit.equations, item.key):
+            over = overwritable[item.first]
+            if isinstance(item.key, int) and over is not None and item.key not in wholes:
+                for root in over.by(item.key):
                     other = lives.get(root)
                     if other is None or root in taken or other.nbytes != item.nbytes:
                         continue

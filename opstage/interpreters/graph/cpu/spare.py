@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..lowering.clusters import Unit
 from ..lowering.legal import Legal
-from .source import overwritable
+from .source import Overwritable
 
 
 def written_over(
@@ -40,8 +40,9 @@ def written_over(
     for number, slots in candidates.items():
         unit = units[number]
         assert unit.cluster is not None
+        overwritable = Overwritable(unit.cluster, unit.equations)
         for slot in slots:
-            for root in overwritable(unit.cluster, unit.equations, slot):
+            for root in overwritable.by(slot):
                 others = set(read.get(root, ())) - {number}
                 # Two that read each other's inputs could not both be done after the other.
                 if root in free and legal.types[root] == legal.types[slot] and not others & candidates.keys():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
+from .occupancy import Occupancy
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the longest vector."""
@@ -43,16 +44,18 @@ def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Has
     which decide how much memory there is, lie close together, and small ones fill what is left.
     """
     blocks = sorted(_blocks(items, alignment), key=lambda block: (-block.nbytes, block.first))
-    firsts, lasts, starts, stops = (np.empty(len(blocks), np.int64) for _ in range(4))
+    times = sorted({block.first for block in blocks})  # blocks that meet at all meet at the later one's first
+    at = {time: i for i, time in enumerate(times)}
+    occupancy = Occupancy(len(times))
     offsets: dict[Hashable, int] = {}
-    for placed, block in enumerate(blocks):
-        beside = np.flatnonzero((firsts[:placed] <= block.last) & (lasts[:placed] >= block.first))
-        beside = beside[np.argsort(starts[beside], kind="stable")]
-        offset = _gap(block.nbytes, starts[beside].tolist(), stops[beside].tolist())
-        firsts[placed], lasts[placed] = block.first, block.last
-        starts[placed], stops[placed] = offset, offset + block.nbytes
+    total = 0
+    for block in blocks:
+        first, last = at[block.first], bisect_right(times, block.last) - 1
+        offset = _gap(block.nbytes, *occupancy.taken(first, last))
+        occupancy.add(offset, offset + block.nbytes, first, last)
         offsets.update(dict.fromkeys(block.keys, offset))
-    return offsets, int(stops.max(initial=0))
+        total = max(total, offset + block.nbytes)
+    return offsets, total
 
 
 def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Block]:
@@ -69,11 +72,10 @@ def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Block]:
 
 
 def _gap(nbytes: int, starts: Sequence[int], stops: Sequence[int]) -> int:
-    """The start of the smallest gap of so many bytes between blocks, which are in the order of their starts."""
-    best = least = None
-    end = 0
-    for start, stop in zip(starts, stops):
-        if start - end >= nbytes and (least is None or start - end < least):
-            best, least = end, start - end
-        end = max(end, stop)
-    return end if best is None else best
+    """The start of the smallest gap of so many bytes between runs, given by their starts and stops, each in order.
+
+    Where as many runs have stopped as have started, none goes on: so the gap after the i-th stop, if there is one,
+    reaches to the i-th start after the first.
+    """
+    gaps = [(start - stop, stop) for start, stop in zip(starts, (0, *stops)) if start - stop >= nbytes]
+    return min(gaps)[1] if gaps else stops[-1] if stops else 0

@@ -109,7 +109,7 @@ class Cluster:
         return self._all_fit()
 
     def _all_fit(self) -> bool:
-        return all(self._fits(*operand) for operand in (*self.operands, *self.targets))
+        return self.extent is None or all(self._fits(*operand) for operand in (*self.operands, *self.targets))
 
     def _writes(self, slot: int, level: Level) -> bool:
         """Whether the place of a value in memory suits the loop."""
@@ -243,16 +243,17 @@ class _Gathering:
 
     def units(self) -> list[Unit]:
         for e in self.legal.equations:
-            unit = self._joined(e) or self._new(e)
-            for maker in self._makers(e):
+            clusters, makers = self._clusters(e), self._makers(e)
+            unit = (clusters and self._joined(e, makers)) or self._new(e, clusters)
+            for maker in makers:
                 if maker is not unit:
                     maker.readers.add(unit.number)
             self.maker.update(dict.fromkeys(e.outputs, unit))
         return [unit for unit in self.found if unit is not None]
 
-    def _new(self, e: Equation) -> Unit:
+    def _new(self, e: Equation, clusters: bool) -> Unit:
         cluster = None
-        if self._clusters(e):
+        if clusters:
             of = e.inputs[0] if e.primitive in REDUCTIONS else e.outputs[0]
             cluster = Cluster(self.legal, self.legal.views[of].size)
             if not cluster.admit(e):
@@ -276,10 +277,8 @@ class _Gathering:
         made = {unit.number: unit for root in roots if (unit := self.maker.get(root)) is not None}
         return [made[number] for number in sorted(made, reverse=True)]
 
-    def _joined(self, e: Equation) -> Unit | None:
-        if not self._clusters(e):
-            return None
-        makers = self._makers(e)
+    def _joined(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
+        """The latest of the units whose results it reads, with the others merged into it, if that can take it in."""
         if not makers or makers[0].cluster is None:
             return None
         latest = makers[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,9 +28,11 @@ class View(NamedTuple):
     @property
     def contiguous(self) -> bool:
         """Whether its elements follow one another in row-major order."""
-        return all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, packed(self.shape)))
+        expected = packed(self.shape)
+        return self.strides == expected or all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, expected))
 
 
+@lru_cache(1 << 12)
 def packed(shape: Sizes) -> Sizes:
     """The strides of a row-major tensor."""
     strides, step = [], 1
