@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -79,7 +79,7 @@ def gradient_of_a_chain(n: int) -> list[Item]:
     return kept + [Item(("gradient", i), 64, n + i, n + i + 1) for i in range(n)]
 
 
-CHAINS = {
+CHAINS: dict[str, Callable[[int], list[Item]]] = {
     "a chain": lambda n: [Item(i, 64, i, i + 1) for i in range(2 * n)],
     "its gradient": gradient_of_a_chain,
     "of two sizes": lambda n: [i._replace(nbytes=64 * (1 + (i.key[1] % 2))) for i in gradient_of_a_chain(n)],  # type: ignore[index]
