@@ -15,6 +15,7 @@ import numpy as np
 from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
 from .ops.splitmix import is_seed
+from .readable import require_file
 
 DEVICES = ("cpu", "cuda")
 """The kinds of device."""
@@ -116,6 +117,7 @@ class Options:
         A file that has no table at all is read at its top level, as is any file with `table=None`. Raises `UsageError`,
         naming the file and the key, when the file is missing or is not TOML, and as `from_dict` does.
         """
+        require_file(path, streams=True)
         try:
             with open(path, "rb") as file:
                 document = tomllib.load(file)

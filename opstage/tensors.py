@@ -20,6 +20,7 @@ from safetensors.numpy import save
 
 from .ops.errors import UsageError
 from .ops.untrusted import brief
+from .readable import require_file
 
 Array = npt.NDArray[Any]
 
@@ -105,7 +106,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
     Raises UsageError, naming the file, as `decode` does for a header that cannot be used.
     """
     try:
-        _require_regular(Path(path))
+        require_file(path)
         with open(path, "rb") as file:
             prefix = file.read(8)
             size = os.fstat(file.fileno()).st_size
@@ -130,16 +131,10 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
 def read_bytes(path: Path) -> bytes:
     """The whole of a file. Raises UsageError where there is none or it cannot be read."""
     try:
-        _require_regular(path)
+        require_file(path)
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _require_regular(path: Path) -> None:
-    """A pipe may never say anything, and a device never end."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UsageError(f"{path}: cannot be read: it is a pipe or a device; expected a file")
 
 
 def _naturals(numbers: Any) -> tuple[int, ...]:

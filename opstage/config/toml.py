@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ops.errors import UsageError
+from ..readable import require_file
 from .convert import NONE
 from .layers import Layer
 
@@ -32,6 +33,7 @@ def read_toml(path: str | os.PathLike[str]) -> Layer:
 
     Raises `UsageError`, naming the file and the line, when it cannot be read or is not TOML.
     """
+    require_file(path, streams=True)
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)

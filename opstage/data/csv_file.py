@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.untrusted import brief
+from ..readable import require_file
 from .dataset import Dataset
 
 Row: TypeAlias = "tuple[int, list[str]]"
@@ -39,6 +40,7 @@ def from_csv(
     read. Raises UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, no
     number, or not finite.
     """
+    require_file(path, streams=True)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)

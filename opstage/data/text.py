@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError
+from ..readable import require_file
 from .dataset import Dataset
 
 Bytes = npt.NDArray[np.uint8]
@@ -24,6 +25,7 @@ def read_text(path: str | os.PathLike[str]) -> Bytes:
     Raises `UsageError`, naming the file, where it is missing, cannot be read or is empty.
     """
     file = Path(path)
+    require_file(file)
     try:
         if file.stat().st_size == 0:
             raise UsageError(f"{path}: is empty; expected a text file")

@@ -28,6 +28,7 @@ HOUSE = (
     "tensors",
     "documents",
     "atomic",
+    "readable",
     "ops",
     "locks",
     "forks",

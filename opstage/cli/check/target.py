@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...models import MODELS
 from ...ops.errors import UsageError, nearest
+from ...readable import require_file
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -35,6 +36,7 @@ def read_target(word: str) -> Target:
         raise UsageError(f"{word}: no function is named after the colon")
     named = function or None
     if place.endswith(".py") or Path(place).is_file():
+        require_file(place)
         return Target(word, file=Path(place), function=named)
     if named is not None and _MODULE.fullmatch(place):
         if Path(f"{place}.py").is_file():
