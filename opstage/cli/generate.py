@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,6 +14,7 @@ from ..experiment.generate import Sampling, load_gpt
 from ..experiment.generate import generate as generated
 from ..experiment.settings import configure
 from ..models import gpt
+from ..ops.untrusted import escaped
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 
 
@@ -35,7 +38,8 @@ def generate(
     """Print PROMPT and what the gpt in SOURCE makes of it.
 
     SOURCE is a run directory, as `opstage train gpt --out DIR` leaves it, or a safetensors file of its parameters,
-    whose config is the default one but for flags such as --model.depth 6. Bytes that are no UTF-8 are shown as �.
+    whose config is the default one but for flags such as --model.depth 6. A file or a pipe gets the bytes as they are.
+    On a terminal bytes that are no UTF-8 are shown as �, and what it would obey, such as colours, as \\x1b….
     """
     layer = flag_layer(OPTION_PATHS, flags)
     settings = configure("gpt", flags=[layer]).settings
@@ -43,9 +47,24 @@ def generate(
     config: gpt.Config | None = settings.model if told or not source.is_dir() else None
     config, params = load_gpt(source, config)
     sampling = Sampling(temperature, top_k, settings.options.seed)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = os.fsencode(prompt)
-    click.echo(decoder.decode(text), nl=False)
+    write = _to_terminal() if sys.stdout.isatty() else _to_file
+    write(text)
     for byte in generated(config, params, text, length, sampling, options=settings.options):
-        click.echo(decoder.decode(bytes([byte])), nl=False)
-    click.echo(decoder.decode(b"", final=True))
+        write(bytes([byte]))
+    write(b"", final=True)
+
+
+def _to_file(data: bytes, final: bool = False) -> None:
+    """The bytes themselves, and a new line at the end."""
+    click.echo(data, nl=final)
+
+
+def _to_terminal() -> Callable[..., None]:
+    """Bytes as a terminal may have them: as UTF-8, and nothing in it that the terminal would obey."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(data: bytes, final: bool = False) -> None:
+        click.echo(escaped(decoder.decode(data, final)), nl=final)
+
+    return write

@@ -48,9 +48,14 @@ def printable(message: str) -> str:
         kept = _LONGEST_MESSAGE // 2
         left_out = len(message) - 2 * kept
         message = f"{message[:kept]} … ({left_out:,} characters are left out) … {message[-kept:]}"
-    if message.isprintable():
-        return message
-    return "".join([c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in message])
+    return escaped(message)
+
+
+def escaped(text: str) -> str:
+    """A text, whole, with what a terminal would obey, or cannot show, written as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text])
 
 
 def depth_of(tree: ast.AST) -> int:
