@@ -6,6 +6,7 @@ import dataclasses
 import math
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,50 @@ def test_changeable_state_is_found(case: str) -> None:
 @pytest.mark.parametrize("case", FIXED_ONES)
 def test_what_cannot_change_is_none(case: str) -> None:
     assert not opstage.check(FIXED_ONES[case], Spec("3")).notes
+
+
+class Held:
+    """An object that is read as a whole."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+class Shows:
+    """What shows its memory as an array."""
+
+    def __init__(self) -> None:
+        self.memory = np.ones(1 << 17)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.memory
+
+
+LARGE = {
+    "one in an object": lambda: Held(np.ones(1 << 22)),
+    "many in a list": lambda: [np.ones(1 << 17) for _ in range(32)],
+    "a view of one": lambda: Held(np.ones((1 << 11, 1 << 11)).T),
+    "bytes": lambda: [bytearray(1 << 20) for _ in range(32)],
+    "in a dict of objects": lambda: {i: Held(np.ones(1 << 20)) for i in range(4)},
+    "shown by objects": lambda: [Shows() for _ in range(32)],
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_a_list_of_what_is_read_copies_no_array(case: str) -> None:
+    held = LARGE[case]()
+
+    def program(ops: Any, x: Any) -> Any:
+        return x * float(bool(held))
+
+    tracemalloc.start()
+    try:
+        report = opstage.check(program, Spec("3"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert report.ok and [finding.op for finding in report.notes] == ["held"]
+    assert peak < 4 << 20
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -27,12 +27,12 @@ class Capture:
     """The slots of all that a program reads, and the generators of random numbers that it reaches.
 
     With an `Observation` of a run, what the functions read that ran. Without one, what all those read that can be seen
-    to be called, whether or not a run comes to them.
+    to be called, whether or not a run comes to them: that is for a list of them, and what arrays hold is not taken.
     """
 
     def __init__(self, program: Callable[..., Any], seen: Observation | None = None):
         """`program` is what ran: the functions within it are found, however deep the framework has wrapped them."""
-        self._contents = Contents(self._function)
+        self._contents = Contents(self._function, listing=seen is None)
         self._functions: dict[int, list[types.FunctionType]] = {}  # of a code object, by its id
         self._ran: deque[Ran] | None = deque() if seen is None else None
         for function in _user_callables(program):

@@ -44,13 +44,15 @@ class Contents:
     generators  generators of random numbers, with their names
     changeable  names of what others may change, what it is, and the line that reads it
     function    is called with each function that is met, and the object it is bound to or None
+    listing     nothing will be compared: the bits of arrays, which may be large, are not taken
     """
 
-    def __init__(self, function: Callable[[types.FunctionType, Any], None]):
+    def __init__(self, function: Callable[[types.FunctionType, Any], None], *, listing: bool):
         self.slots: list[Slot] = []
         self.generators: dict[str, Any] = {}
         self.changeable: list[tuple[str, str, SourceLine | None]] = []
         self.function = function
+        self.listing = listing
         self._places: set[tuple[Any, ...]] = set()
         self._entered: dict[int, Any] = {}  # objects of which all is taken, by id
         self._count = 0
@@ -105,7 +107,7 @@ class Contents:
             if type(value) is not dict:
                 yield from self._state(value, what, where)
         elif isinstance(value, bytearray | memoryview):
-            self.add(Bits(value, what, where), value)
+            self._bits(value, what, where)
         elif is_generator(value):
             self.generators.setdefault(what, value)
         elif isinstance(value, partial):
@@ -154,7 +156,7 @@ class Contents:
                 "compare in every call",
                 ", or make it read-only: `array.flags.writeable = False`",
             )
-        self.add(Bits(value, what, where), value)
+        self._bits(value, what, where)
         if value.dtype == object:
             yield from ((entry, what) for entry in value.flat)
 
@@ -162,14 +164,17 @@ class Contents:
         """An object of some class: the memory that it shows as an array, and its attributes."""
         if hasattr(type(value), "__array__") or hasattr(type(value), "__buffer__"):
             try:
-                slot = Bits(value, what, where)
+                size = np.asarray(value).nbytes
             except Exception as error:  # a tensor on a device, say
                 _refuse(what, where, f"is a {type(value).__name__} that cannot be compared ({error})")
-            size = len(slot.held[2])
             if size > LARGEST_ARRAY:
                 _refuse(what, where, f"holds {size / 2**20:.1f} MiB, too much to compare in every call")
-            self.add(slot, value)
+            self._bits(value, what, where)
         yield from self._state(value, what, where)
+
+    def _bits(self, value: Any, what: str, where: SourceLine | None) -> None:
+        if not self.listing:
+            self.add(Bits(value, what, where), value)
 
     def _state(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         for name in slots_of(value):
