@@ -7,7 +7,7 @@ or forward mode is nested as needed, and hands that to the interpreter's `execut
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     that declares a keyword of that name.
     """
     key = ("run", Identity(program), train)
-    program = with_train(program, train)
+    program = called_with(program, train, args)
 
     return execute(value_base(program), args, options, program, key)
 
@@ -55,7 +55,7 @@ def value_and_grad(
     wrt = plain_sequence(wrt)
     wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
     key = ("value_and_grad", Identity(program), train, wrt)
-    program = with_train(program, train)
+    program = called_with(program, train, args)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
         if not isinstance(position, int) or isinstance(position, bool):
@@ -76,7 +76,7 @@ def vjp(
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
     key = ("vjp", Identity(program), train)
-    base = vjp_base(with_train(program, train))
+    base = vjp_base(called_with(program, train, args))
     args = map_leaves(snapshot, args)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ def jvp(
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
     key = ("jvp", Identity(program), train)
-    program = with_train(program, train)
+    program = called_with(program, train, tuple(args))
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
 
@@ -111,7 +111,7 @@ def hvp(
 ) -> Any:
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
     key = ("hvp", Identity(program), train)
-    program = with_train(program, train)
+    program = called_with(program, train, tuple(args))
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
 
@@ -131,8 +131,8 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     places is one tensor.
     """
     options = options if options is not None else Options()
-    program = with_train(program, train)
     try:
+        program = called_with(program, train, specs)
         trees = tuple(shapes_as_specs(spec) for spec in specs)
         places = Places.of(trees)
         leaves = places.first(flatten(tuple(as_specs(tree) for tree in trees))[0])
@@ -258,6 +258,25 @@ def owned(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.array(value)
     return value
+
+
+def called_with(program: Program, train: bool, args: tuple[Any, ...]) -> Program:
+    """`with_train(program, train)`, which is to be called with these arguments.
+
+    Raises a UsageError where the last of them is a dict and stands for several of the program's arguments. A trainer
+    binds it by its names; here every argument is one of its own, whose gradient may be asked for.
+    """
+    program = with_train(program, train)
+    if not args or not isinstance(args[-1], Mapping):
+        return program
+    arguments = batch_arguments(program, skip=1)
+    if arguments is not None and len(args) < len(arguments.required):
+        names, given = arguments.required, ", ".join(map(str, args[-1])) or "nothing"
+        raise UsageError(
+            f"the program takes the arguments {', '.join(names)}, but got {len(args)}: the last one, for "
+            f"{names[len(args) - 1]}, is a dict of {given}. Give each of its entries as an argument of its own"
+        )
+    return program
 
 
 def with_train(program: Program, train: bool) -> Program:

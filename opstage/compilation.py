@@ -9,6 +9,7 @@ from .api import (
     BaseFunction,
     Program,
     argument_paths,
+    called_with,
     execute_on_trees,
     gradient_base,
     hvp_base,
@@ -52,7 +53,7 @@ def _recorded(
     program: Program, specs: tuple[Any, ...], options: Options, train: bool, recorder: Callable[..., Graph]
 ) -> Graph:
     """See `record`; `recorder` is what records a base program."""
-    program = with_train(program, train)
+    program = called_with(program, train, specs)
     trees = tuple(as_specs(spec) for spec in specs)
     leaves, structure = flatten(trees)
     scope, dtype = DimScope(), as_dtype(options.dtype)

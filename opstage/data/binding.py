@@ -28,12 +28,18 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
     """
     if not isinstance(batches, (Loader, Prefetch)) or not (names := batches.names):
         return batches
+    found = order(names, _ordered(batches), arguments, program)
+    return batches if found == names and _ordered(batches) else batches.only(*found)
+
+
+def order(names: tuple[str, ...], ordered: bool, arguments: Arguments | None, program: str) -> tuple[str, ...]:
+    """The names of a dataset's arrays in the order in which `program` takes them; see `bind`."""
     known: tuple[str, ...] = ()
     if arguments is not None:
         more = max(0, len(names) - len(arguments.required))
         known = arguments.required + arguments.optional[:more]
         if set(names) == set(known):
-            return batches.only(*known)
+            return known
     has = f"the dataset has the arrays {', '.join(names)}, and {program} "
     each = ", ".join(f"{name}=dataset[…]" for name in known)
     cure = (
@@ -42,9 +48,9 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
         else f"; put them in order: dataset.only({names[0]!r}, …)"
     )
     if arguments is None:
-        if not _ordered(batches):
+        if not ordered:
             raise UsageError(f"{has}does not name its batch arguments{cure}")
-        return batches
+        return names
     takes = f"takes the batch arguments {', '.join(known)}" if known else "takes no batch"
     if len(names) != len(known):
         raise UsageError(f"{has}{takes}{cure}")
@@ -52,9 +58,9 @@ def bind(batches: Batches, arguments: Arguments | None, program: str) -> Batches
     strays = [name if name in known else argument for name, argument in pairs if name in known or argument in names]
     if strays:
         raise UsageError(f"{has}{takes}: {strays[0]} would not be the argument of its name{cure}")
-    if not _ordered(batches):
+    if not ordered:
         raise UsageError(f"{has}{takes}{cure}")
-    return batches
+    return names
 
 
 def _ordered(batches: Batches) -> bool:

@@ -30,6 +30,7 @@ from ..ops.trees import Structure, align, flatten, lists_as_arrays, structure_pa
 from ..ops.types import DType, dtype_name, is_float
 from ..options import Options
 from . import optim
+from .by_name import by_position
 from .commit import Commit, uninterrupted
 from .hyperparameters import require_real
 from .optim import Optimizer
@@ -87,6 +88,7 @@ class ScalarTrainer:
         self._clip = clip
         self._has_state = state is not None
         self._interpreter = _interpreter(options)
+        specs = by_position(specs, loss, 3 if self._has_state else 2)
         self._state_leaves, self._state_structure = flatten(state)
         self._state_leaves = [self._interpreter.put(snapshot(leaf)) for leaf in self._state_leaves]
         self._contract = Contract(specs, batch_names(loss, specs, skip=3 if self._has_state else 2))
@@ -153,6 +155,7 @@ class ScalarTrainer:
     @in_turn
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
+        batch = by_position(batch, self._loss, self.batch_starts)
         program = forward_program(self._program(train))
         loss, metrics = self._run(program, batch, lambda refs: (self._values(), *refs), key=("forward", train))
         self.last_metrics = metrics
@@ -161,8 +164,10 @@ class ScalarTrainer:
     @in_turn
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
         """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`, any batch."""
+        batch = by_position(batch, program, self.batch_starts, "the program")
         key = ("evaluate", Identity(program))
-        places, has_state, program = self._places, self._has_state, with_train(program, False)
+        user, program = program, with_train(program, False)
+        places, has_state = self._places, self._has_state
 
         def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
             params = places.tree(leaves)
@@ -170,7 +175,7 @@ class ScalarTrainer:
             _, _, outputs, shape = run_on_tape(ops, program, trees, (False,) * len(trees))
             return unflatten(shape, [node.value for node in outputs])
 
-        return self._run(base, batch, lambda refs: (self._values(), *refs), promised=False, key=key)
+        return self._run(base, batch, lambda refs: (self._values(), *refs), other=user, key=key)
 
     @in_turn
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
@@ -178,6 +183,7 @@ class ScalarTrainer:
 
         A parameter at several places has one gradient, their sum: one read-only array, which stands at all of them.
         """
+        batch = by_position(batch, self._loss, self.batch_starts)
         program = gradient_program(self._program(True))
 
         def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
@@ -244,6 +250,7 @@ class ScalarTrainer:
         named: str | None = None,
     ) -> StepResult:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
+        batch = by_position(batch, self._loss, self.batch_starts)
         layout = self._layout(optimizer)
         require_state(state, layout)
         trained = [param for param in self._params if param.requires_grad]
@@ -443,11 +450,11 @@ class ScalarTrainer:
         batch: tuple[Any, ...],
         arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         *,
-        promised: bool = True,
+        other: Callable[..., Any] | None = None,
         key: tuple[Hashable, ...],
     ) -> Any:
         """What a base program gives on (…, state, batch), on the host."""
-        ran, outputs = self._execute(base, batch, arguments, promised=promised, key=key)
+        ran, outputs = self._execute(base, batch, arguments, other=other, key=key)
         return unflatten(_structure(ran), [self._host(ref) for ref in outputs])
 
     def _execute(
@@ -456,7 +463,7 @@ class ScalarTrainer:
         batch: tuple[Any, ...],
         arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         *,
-        promised: bool = True,
+        other: Callable[..., Any] | None = None,
         key: tuple[Hashable, ...],
         spare: Mapping[int, bool] = MappingProxyType({}),
     ) -> tuple[BaseProgram, tuple[Any, ...]]:
@@ -464,12 +471,17 @@ class ScalarTrainer:
 
         `key` tells this trainer's programs apart; `spare` are leaves that may be written over, see `BaseProgram`.
 
-        A batch is held to the trainer's contract where it is `promised`: for programs that take what the loss does.
+        `other` is the user's program that takes the batch, where that is not the loss; then the trainer's contract,
+        which is about the loss, is not asked.
         """
         batch = lists_as_arrays(batch)
         arrays, batch_structure = flatten(batch)
-        refs = put_all(self._interpreter, arrays, lambda: argument_paths(self._loss, (None, *batch)))
-        if promised:
+        refs = put_all(
+            self._interpreter,
+            arrays,
+            lambda: argument_paths(other or self._loss, (*(None,) * (self.batch_starts - 1), *batch)),
+        )
+        if other is None:
             self._contract.check(batch, arrays, refs, self._validate_batch)
         state = unflatten(self._state_structure, self._state_leaves)
         leaves, structure = flatten(arguments((state, unflatten(batch_structure, refs))))
@@ -528,14 +540,17 @@ def scalar_trainer(
     """A trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.
 
     params          a pytree of arrays or Params; arrays are copied, and a list of numbers is one, as in state and
-                    batches. A Param at several places is one parameter: its
-                    gradient is the sum over them, and it is updated, counted and saved once. An array at several places
-                    is an error, since nobody can know whether one parameter or several are meant
+                    batches. A Param at several places is one parameter: its gradient is the sum over them, and it is
+                    updated, counted and saved once. An array at several places is an error, since nobody can know
+                    whether one parameter or several are meant
     specs           one pytree of Specs per batch argument: the trainer's contract. Inside it any size will do, outside
                     it is an error. Without any, each new batch shape is validated when it first comes
     requires_grad   which parameters are trained: one bool, or a pytree or list of bools aligned with params
     state           for a loss with state, `(ops, params, state, *batch) -> (loss, Aux(state=…))`, its first value
     clip            a program (ops, gradients) -> gradients, see opstage.optim.clip
+
+    Where the loss takes several batch arguments, one dict of them, or a Dataset, is a batch too, and so is one dict of
+    their Specs: `trainer.step(0.1, {"y": labels, "x": images})`. A loss of one argument gets a dict as it is.
 
     With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report. What
     is merely odd, such as a parameter that never reaches the loss, is a ProgramWarning.

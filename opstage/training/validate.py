@@ -16,6 +16,7 @@ from ..ops.trees import flatten
 from ..ops.types import as_dtype, is_float
 from ..options import Options
 from . import optim
+from .by_name import by_position
 from .layout import StepLayout, step_layout
 from .optim import Optimizer
 from .parameters import requires_grad_flags
@@ -86,10 +87,11 @@ def training_layout(
     params = shapes_as_specs(params)
     places = Places.of(params)
     leaves = places.first(flatten(as_specs(params))[0])
-    specs = tuple(as_specs(tree) for tree in batch)
+    skip = 2 if state is None else 3
+    specs = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
     flags = requires_grad_flags(params, requires_grad, options)
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, leaves)]
-    names = argument_paths(loss, (*(None,) * (1 if state is None else 2), *specs)) if specs else []
+    names = argument_paths(loss, (*(None,) * (skip - 1), *specs)) if specs else []
     program = LossProgram(with_train(loss, True), places, tuple(trained), state is not None)
     chosen = optimizer if optimizer is not None else optim.sgd(lr=1.0)
     held = None if state is None else as_specs(state)

@@ -1,0 +1,54 @@
+"""A batch whose arrays have names, and the arguments of a program that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..api import BatchArguments, batch_arguments
+from ..data.binding import order
+from ..data.dataset import Dataset
+from ..ops.errors import UsageError, nearest
+
+
+def by_position(batch: tuple[Any, ...], program: Callable[..., Any], skip: int, called: str = "the loss") -> Any:
+    """The batch in the order of a program's batch arguments, where it is one dict of several of them, or one Dataset.
+
+    A program of one argument takes a dict as it is, a tree; so does one that does not name its arguments. `skip` of the
+    program's arguments are none of the batch's; `called` is for messages. Raises UsageError, with both sides, where
+    names and arguments do not go together.
+    """
+    if len(batch) == 1 and isinstance(batch[0], Mapping):
+        return _entries(batch[0], batch_arguments(program, skip=skip), called) or batch
+    if not any(isinstance(each, Dataset) for each in batch):
+        return batch
+    if len(batch) > 1:
+        raise UsageError(
+            "a Dataset is a whole batch, whose arrays go to the arguments of their names; give nothing beside it, or "
+            "its arrays one by one: dataset['x']"
+        )
+    dataset = batch[0]
+    names = order(dataset.names, dataset.ordered, batch_arguments(program, skip=skip), called)
+    return tuple([dataset[name] for name in names])
+
+
+def _entries(given: Mapping[Any, Any], arguments: BatchArguments | None, called: str) -> tuple[Any, ...] | None:
+    """The values of a dict whose keys are arguments, in their order; None where the dict itself is the argument."""
+    if arguments is None:
+        return None
+    required, optional = arguments
+    known = (*required, *optional)
+    if len(required) < 2 and not (len(given) > 1 and set(given) <= set(known)):
+        return None
+    taken = known[: max(len(given), len(required))]
+    if set(given) == set(taken):
+        return tuple([given[name] for name in taken])
+    missing, extra = [n for n in taken if n not in given], [str(name) for name in given if name not in taken]
+    beside = f" (and may take {', '.join(optional)}, in that order)" if optional else ""
+    why = [f"{missing[0]} is missing{nearest(missing[0], extra)}"] if missing else []
+    why += [f"{extra[0]} is none of them"] if extra else []
+    each = ", ".join(f"{name!r}: …" for name in required)
+    raise UsageError(
+        f"the batch is a dict of {', '.join(map(str, given)) or 'nothing'}, and {called} takes the batch arguments "
+        f"{', '.join(required)}{beside}: {'; '.join(why)}. Give {{{each}}}, or the arrays in the order of the arguments"
+    )
