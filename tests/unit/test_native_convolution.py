@@ -11,6 +11,7 @@ import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
 from opstage.interpreters.eager_cpu.loops import convolution_steps
+from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]
@@ -182,6 +183,35 @@ def test_products_of_matrices_give_the_same(case: Case, always: None, monkeypatc
     plans_anew()
     try:
         require_definition(case, "float32")
+    finally:
+        plans_anew()
+
+
+@pytest.mark.parametrize("registers", [True, False], ids=["with registers", "without"])
+@pytest.mark.parametrize("case", [case for case in CASES[:-1] if case.images], ids=str)
+def test_zeros_of_padding_are_multiplied_in_conv_and_not_in_its_adjoint(
+    case: Case, registers: bool, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An infinite weight makes nan of them; the adjoint may be computed as a conv, which has padding of its own."""
+    if not registers:
+        monkeypatch.setattr(convolution_steps, "has_registers", lambda: False)
+    plans_anew()
+    kernel, _, other, x, g = operands(case, "float32")
+    back = {"output_padding": case.unreached, "has_bias": True, **case.window}
+    try:
+        for operand, (place, value) in itertools.product((kernel, x, g), ((0, np.nan), (-1, np.inf))):
+            kept, operand.flat[place] = operand.flat[place], value
+            with np.errstate(invalid="ignore"):
+                y, dkernel, dx = definition(case, kernel, x, g)
+                dx += column(other, len(case.kernel))
+                for kernels in (convolution.FAST_KERNELS, convolution.KERNELS):
+                    for found, right in (
+                        (kernels[CONV](kernel, x, has_bias=False, **case.window), y),
+                        (kernels[CONV_KERNEL_GRAD](x, g, kernel=case.kernel, **case.window), dkernel),
+                        (kernels[CONV_TRANSPOSE](kernel, other, g, **back), dx),
+                    ):
+                        np.testing.assert_allclose(found, right, rtol=1e-4, atol=2e-4)
+            operand.flat[place] = kept
     finally:
         plans_anew()
 

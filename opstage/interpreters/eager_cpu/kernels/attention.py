@@ -20,6 +20,7 @@ from ....ops.primitive import Primitive
 from ...host import number
 from ..loops import attention as loops
 from ..loops.jit import flat, rows
+from .finite import only_numbers
 
 Array = npt.NDArray[Any]
 Sizes = tuple[int, ...]
@@ -93,14 +94,6 @@ def keys_in_one_block(shape: Sizes, causal: bool, itemsize: int) -> bool:
     return all(block.shape[-2:] == shape[-2:] for block in different_blocks(shape, causal, itemsize))
 
 
-def _meets_more_than_numbers(*operands: Array) -> bool:
-    """Whether there is a nan or an infinity in them, of which a weight of 0 makes nan: then no key is left out.
-
-    Numbers so large that their sum overflows are taken for one, which costs time and changes nothing.
-    """
-    return not all(np.isfinite(np.add.reduce(x, axis=None)) for x in operands)
-
-
 def _turned(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
@@ -117,7 +110,7 @@ def _attended(
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     peak, total = (np.empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))
     shorter = causal and not keys_in_one_block(shape, causal, q.itemsize)
-    every_key = shorter and _meets_more_than_numbers(v)
+    every_key = shorter and not only_numbers(v)  # of a value that is none, a weight of 0 makes nan
     room = np.empty(most_weights(shape, causal and not every_key, q.itemsize), q.dtype)
     for block in blocks(shape, causal, q.itemsize, every_key):
         at, keys = block.at, block.keys
@@ -146,7 +139,7 @@ def _cotangents(
     """
     shape = (*q.shape[:-1], k.shape[-2])
     whole = keys_in_one_block(shape, causal, q.itemsize)
-    every_key = causal and not whole and _meets_more_than_numbers(q, k, v, g)
+    every_key = causal and not whole and not only_numbers(q, k, v, g)
     dq = np.empty(q.shape, q.dtype)
     dk, dv = ((np.empty if whole else np.zeros)(x.shape, q.dtype) for x in (k, v))
     room = np.empty((2, most_weights(shape, causal and not every_key, q.itemsize)), q.dtype)

@@ -24,6 +24,7 @@ from ...host import address_of, packed
 from ...native import Schedule, Step, workers
 from ..loops import convolution_steps as native
 from ..loops.workspace import workspace
+from .finite import only_numbers
 from .windows import Sizes, reaches, window_counts, zeros
 
 Array = npt.NDArray[Any]
@@ -167,9 +168,11 @@ def conv_transpose(
     sizes, channels = kernel.shape[2:], kernel.shape[1] * groups
     by_group = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
     border = tuple(d * (k - 1) - p for k, p, d in zip(sizes, padding, dilation))
-    if max(stride) == 1 and not any(output_padding) and min(border) >= 0 and kernel.shape[0] <= 2 * channels:
+    turns = max(stride) == 1 and not any(output_padding) and min(border) >= 0 and kernel.shape[0] <= 2 * channels
+    if turns and only_numbers(kernel):
         # Without strides the adjoint is a conv with the kernel turned round. It moves more cells where x has more
-        # channels than the result, but copying windows is faster than adding them up, by about two to one.
+        # channels than the result, but copying windows is faster than adding them up, by about two to one. Its padding
+        # is zeros that the adjoint has not; a weight that is no number would make nan of them.
         turned = np.flip(by_group, tuple(range(3, by_group.ndim))).swapaxes(1, 2)
         turned = turned.reshape(channels, kernel.shape[0] // groups, *sizes)
         return conv(

@@ -235,27 +235,40 @@ def _combine(dtype: str, wide: bool) -> Any:
 
 
 def _turn(dtype: str, wide: bool) -> Any:
-    """The kernel of the conv that is a conv's adjoint in x, in the partial sums: [c, o, -j] = kernel[o, c, j]."""
+    """The kernel of the conv that is a conv's adjoint in x, in the partial sums: [c, o, -j] = kernel[o, c, j].
+
+    Behind it a note for each c: 1 if some weight is no number, else 0.
+    """
     v, memory, _ = _modules(dtype, wide)
     size, load, store = v.size, v.load, v.store
     words, word_count = memory.int64s, WORDS
+    zero, one = _numbers(dtype)
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
         channels_in, channels_out, cells = w[14], w[15], w[19] * w[20] * w[21]
         for task in range(lo, hi):
             group, c = task // channels_in, task % channels_in
+            note = zero
             for o in range(channels_out):
                 source = w[2] + ((group * channels_out + o) * channels_in + c) * cells * size
                 to = w[6] + (task * channels_out + o) * cells * size
                 for j in range(cells):
-                    store(to + (cells - 1 - j) * size, load(source + j * size))
+                    value = load(source + j * size)
+                    store(to + (cells - 1 - j) * size, value)
+                    if value - value != zero:
+                        note = one
+            store(w[6] + (w[13] * channels_in * channels_out * cells + task) * size, note)
 
     return kernel
 
 
 def _col2im(dtype: str, wide: bool) -> Any:
-    """conv's adjoint: word 1 is the result, with the bias of its channels, word 3 what has conv's counts."""
+    """conv's adjoint: word 1 is the result, with the bias of its channels, word 3 what has conv's counts.
+
+    Word 34 is a number of notes, which stand in word 6 from byte word 8 on. If there are some and all are 0, nothing is
+    done: the result is there, computed with the kernel turned round.
+    """
     numba = import_module("numba")
     v, memory, gemm = _modules(dtype, wide)
     lanes, size, between, accumulate = v.lanes, v.size, v.between, v.accumulate
@@ -294,6 +307,12 @@ def _col2im(dtype: str, wide: bool) -> Any:
         w = words(arguments, word_count)
         f, out, weight, x, bias = w[0], w[1], w[2], w[3], w[4]
         columns = w[5] + worker * w[7]
+        noted = w[34] == 0
+        for i in range(w[34]):
+            if load(w[6] + w[8] + i * size) != zero:
+                noted = True
+        if not noted:
+            return
         groups, channels_in, channels_out = w[13], w[14], w[15]
         counted, cells = w[24], w[19] * w[20] * w[21]
         lines = w[22] * w[23]

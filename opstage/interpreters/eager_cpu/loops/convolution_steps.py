@@ -290,14 +290,24 @@ def conv_kernel_grad_steps(
 
 
 def conv_transpose_plan(geometry: Geometry) -> Plan:
-    """Of conv's adjoint in x. Without strides it is a conv with the kernel turned round, which is faster."""
+    """Of conv's adjoint in x. Without strides it is a conv with the kernel turned round, which is faster.
+
+    That conv has a padding of zeros, which the adjoint has not. Where a weight is no number, of which zeros make nan,
+    the adjoint is computed once more; notes say where, and stand behind the kernel that was turned.
+    """
     turned = _turned(geometry)
     if turned is None:
         return col2im_plan(geometry)
-    plan = conv_plan(turned)
+    plan, adjoint = conv_plan(turned), col2im_plan(geometry)
+    notes, offset = _notes(turned)
+    return plan._replace(workspace=max(plan.workspace, adjoint.workspace), partial=offset + notes * geometry.itemsize)
+
+
+def _notes(turned: Geometry) -> tuple[int, int]:
+    """How many notes there are of a kernel that is turned round, and the bytes of that, behind which they stand."""
     if _is_direct(turned):
-        return plan
-    return plan._replace(partial=geometry.channels_out * geometry.depth * geometry.itemsize)
+        return turned.groups * -(-turned.channels_out // turned.groups // ROWS), conv_plan(turned).partial
+    return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
 
 
 def conv_transpose_steps(
@@ -308,13 +318,17 @@ def conv_transpose_steps(
     if turned is None:
         plan = col2im_plan(geometry)
         return (Step(_kernel("col2im", geometry), plan.tasks, _placed(plan, out, kernel, x, bias, workspace, 0)),)
+    plan, own = col2im_plan(geometry), conv_transpose_plan(geometry).workspace
+    again = _placed(plan, out, kernel, x, bias, workspace, partial)
+    again[7], again[34], again[8] = own, *_notes(turned)
+    mend = Step(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
     if _is_direct(turned):
-        return _direct_steps(turned, x, kernel, bias, out, workspace, partial, turned=True)
-    plan = col2im_plan(geometry)
+        return *_direct_steps(turned, x, kernel, bias, out, workspace, partial, turned=True), mend
     words = _placed(plan, 0, kernel, 0, 0, 0, partial)
     return (
         Step(_kernel("turn", geometry), geometry.channels_in, words),
         *conv_steps(turned, x, partial, bias, out, workspace, 0),
+        mend,
     )
 
 

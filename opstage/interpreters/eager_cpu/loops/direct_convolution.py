@@ -6,7 +6,8 @@ padding; the kernel is laid out once, so that the numbers of a step stand one af
 Georganas et al., Anatomy of high-performance deep learning convolutions on SIMD architectures, 2018.
 
 The words are those of `convolution`; word 6 is the laid out kernel, word 8 how many cells a copied line has, and word
-34 of `lay_out` whether the kernel is to be turned round.
+34 of `lay_out` whether the kernel is to be turned round. Then a note for each of its blocks follows the laid out
+kernel: 1 if some weight is no number, else 0.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -74,16 +75,18 @@ def _lay_out(dtype: str) -> Any:
     """For each block of output channels its biases, and then for each cell of the kernel a number for each of them."""
     v, words, word_count, block = _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, ROWS
     size, load, store = v.size, v.load, v.store
-    zero = getattr(np, dtype)(0)
+    zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
         weight, bias, turned = w[2], w[4], w[34]
         channels_in, channels_out, cells = w[14], w[15], w[19] * w[20] * w[21]
         blocks = (channels_out + block - 1) // block
+        block_bytes = (channels_in * cells + 1) * block * size
         for task in range(lo, hi):
             group, first = task // blocks, task % blocks * block
-            to = w[6] + task * (channels_in * cells + 1) * block * size
+            to = w[6] + task * block_bytes
+            note = zero
             for o in range(first, first + block):
                 store(to, load(bias + (group * channels_out + o) * size) if bias != 0 and o < channels_out else zero)
                 to += size
@@ -94,11 +97,16 @@ def _lay_out(dtype: str) -> Any:
                             store(to, zero)
                         elif turned:
                             row = (group * channels_in + c) * channels_out + o
-                            store(to, load(weight + (row * cells + cells - 1 - j) * size))
+                            value = load(weight + (row * cells + cells - 1 - j) * size)
+                            store(to, value)
+                            if value - value != zero:
+                                note = one
                         else:
                             row = (group * channels_out + o) * channels_in + c
                             store(to, load(weight + (row * cells + j) * size))
                         to += size
+            if turned:
+                store(w[6] + w[13] * blocks * block_bytes + task * size, note)
 
     return kernel
 

@@ -1,7 +1,8 @@
 """Kernels: convolutions, by a product of matrices or directly.
 
 The direct kernels are for what `by_product` says no to: each element of the result is a sum over windows or over the
-cells of one, whose order depends on sizes alone.
+cells of one, whose order depends on sizes alone. A cell of padding is a zero that is multiplied, as it is by a product:
+it makes nan of an infinite weight. conv's adjoint has no such cells.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NOTHING = np.int32(0)
 
 @cache
 def conv_kernel(rank: int) -> Kernel:
-    begins, add_cells = window_begins(rank), over_cells(rank, _add_cell)
+    begins, add_cells = window_begins(rank), over_cells(rank, _add_cell, padding=True)
 
     def conv(
         count: Any,
@@ -63,7 +64,8 @@ def conv_kernel(rank: int) -> Kernel:
 def _add_cell(total: Any, at: Any, cell: Any, begins: Any, w: Any, data: Any) -> Any:
     kernel, weight, cells, x, source, plane, inputs = data
     for c in range(inputs):
-        total += kernel[weight + c * cells + cell] * x[source + c * plane + at]
+        value = x[source + c * plane + at] if at >= 0 else ZERO
+        total += kernel[weight + c * cells + cell] * value
     return total
 
 
@@ -140,8 +142,8 @@ def kernel_grad_kernel(rank: int) -> Kernel:
                 n = quotient(window, places)
                 place = window - n * places
                 at = at_cell(place, cell, w)
-                if at >= 0:
-                    total += g[(n * groups * outputs + o) * places + place] * x[(n * groups * inputs + c) * plane + at]
+                value = x[(n * groups * inputs + c) * plane + at] if at >= 0 else ZERO
+                total += g[(n * groups * outputs + o) * places + place] * value
             total = joined_sum(total, parts, cuda.threadIdx.x, lanes)
             if lane == 0:
                 out[row] = total
