@@ -25,7 +25,7 @@ from .ops.errors import DeviceError, OpstageError, UsageError
 from .ops.numbers import plain, plain_sequence
 from .ops.places import Places, is_identified
 from .ops.spec import Spec, as_specs, shapes_as_specs
-from .ops.trees import Structure, flatten, map_leaves, paths, unflatten
+from .ops.trees import Structure, flatten, map_leaves, paths, unflatten, with_scalars
 from .options import Options
 
 Program = Callable[..., Any]
@@ -35,8 +35,9 @@ BaseFunction = Callable[..., Any]
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
     """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
-    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. `train` is passed on to a program
-    that declares a keyword of that name.
+    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list is a tree: one of numbers
+    is as many scalars, which have no operators as a whole, and np.asarray makes one tensor of it. `train` is passed on
+    to a program that declares a keyword of that name.
     """
     key = ("run", Identity(program), train)
     program = called_with(program, train, args)
@@ -156,6 +157,7 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
 
 def value_base(program: Program) -> BaseFunction:
     """(ops, *args) -> its value."""
+    program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
         _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
@@ -166,6 +168,7 @@ def value_base(program: Program) -> BaseFunction:
 
 def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
     """(ops, *args) -> its value, a scalar, and a tuple of its gradients for the arguments at `positions`."""
+    program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], *trees: Any) -> Any:
         return value_and_grad_over(ops, program, *trees, wrt=positions)
@@ -175,6 +178,7 @@ def gradient_base(program: Program, positions: tuple[int, ...]) -> BaseFunction:
 
 def vjp_base(program: Program) -> BaseFunction:
     """(ops, args, cotangent of its value) -> a tuple of the cotangents of args."""
+    program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], arguments: Any, cotangent: Any) -> Any:
         return vjp_over(ops, program, *arguments)[1](cotangent)
@@ -184,6 +188,7 @@ def vjp_base(program: Program) -> BaseFunction:
 
 def jvp_base(program: Program) -> BaseFunction:
     """(ops, args, tangents) -> its value, and the tangent of it."""
+    program = _on_lists(program)
 
     def base(ops: BaseInterpreter[Any], primals: Any, moves: Any) -> Any:
         return jvp_over(ops, program, primals, moves)
@@ -193,6 +198,7 @@ def jvp_base(program: Program) -> BaseFunction:
 
 def hvp_base(program: Program) -> BaseFunction:
     """(ops, args, tangents) -> a tuple of the tangents of its gradients, forward over reverse."""
+    program = _on_lists(program)
 
     def gradient(inner: Any, *trees: Any) -> Any:
         return value_and_grad_over(inner, program, *trees, wrt=tuple(range(len(trees))))[1]
@@ -201,6 +207,15 @@ def hvp_base(program: Program) -> BaseFunction:
         return jvp_over(ops, gradient, primals, moves)[1]
 
     return base
+
+
+def _on_lists(program: Program) -> Program:
+    """The program, with lists of scalars among its arguments guarded against being taken for tensors."""
+
+    def called(ops: Any, *trees: Any) -> Any:
+        return program(ops, *map(with_scalars, trees))
+
+    return called
 
 
 # How it is done -----------------------------------------------------------------------------------------------------

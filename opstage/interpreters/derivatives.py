@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError, ShapeError
+from ..ops.lists import if_list, kind_of
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import dtype_name, show_shape
 from .forward_mode import ForwardMode
@@ -132,7 +133,8 @@ def _aligned(kind: str, structure: Structure, tree: Any, of: list[Any]) -> list[
         raise ShapeError(f"the {kind} is not built like what it belongs to: {error}", op=op) from None
     for g, x in zip(given, of):
         if g is not None and not hasattr(g, "shape"):
-            raise ShapeError(f"the {kind} has a {type(g).__name__} where {show_shape(x.shape)} is expected", op=op)
+            why = f"the {kind} has a {kind_of(g)} where {show_shape(x.shape)} is expected{if_list(g)}"
+            raise ShapeError(why, op=op)
         if g is not None and x.dtype.kind in "fO" and (g.shape != x.shape or g.dtype != x.dtype):
             raise ShapeError(
                 f"a {kind} is {show_shape(g.shape)} {dtype_name(g.dtype)} but its tensor is "

@@ -19,6 +19,7 @@ from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
 from ..ops.infix import Infix
+from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 
@@ -273,10 +274,7 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
             return ref  # type: ignore[no-any-return]
         owner = getattr(ref, "ops", None)
         if owner is None:
-            raise ProgramError(
-                f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…), "
-                "or pass it to the program"
-            )
+            raise no_ref(ref, "make one with ops.const(…), or pass it to the program")
         if owner.depth > self.depth:
             raise ProgramError(getattr(owner, "misplaced", Wrapper.misplaced))
         if owner.depth == self.depth:

@@ -57,7 +57,7 @@ class Infix:
             value = other.item() if isinstance(other, np.generic) else other
             return ops, x, ops.full(shape=x.shape, value=value, dtype=_scalar_dtype(x.dtype, value, ops.dtype))
         else:
-            y = ops.const(other)
+            y = _constant(ops, other)
         if x.shape is not y.shape:
             shape = broadcast_shapes(x.shape, y.shape)
             if not _same(x.shape, shape):
@@ -116,11 +116,11 @@ class Infix:
 
     def __matmul__(self, other: Any) -> Any:
         ops = self.ops
-        y = other if isinstance(other, Infix) else ops.const(other)
+        y = other if isinstance(other, Infix) else _constant(ops, other)
         return _matmul(y.ops if y.ops.depth > ops.depth else ops, self, y)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(self.ops, self.ops.const(other), self)
+        return _matmul(self.ops, _constant(self.ops, other), self)
 
     def __lt__(self, other: Any) -> Any:
         ops, x, y = self._pair(other)
@@ -167,6 +167,19 @@ class Infix:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {show_shape(self.shape)} {self.dtype}>"
+
+
+def _constant(ops: Any, value: Any) -> Any:
+    if _holds_refs(value):
+        raise ProgramError(
+            f"a list of {len(value)} refs is no tensor: ops.stack(xs, axis=0) makes one of them, and np.asarray(…) one "
+            "of a list of numbers that is passed to the program"
+        )
+    return ops.const(value)
+
+
+def _holds_refs(value: Any) -> bool:
+    return isinstance(value, Infix) or isinstance(value, (list, tuple)) and any(map(_holds_refs, value))
 
 
 def _scalar_dtype(x: DType, value: Any, program: DType) -> DType:

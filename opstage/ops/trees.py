@@ -18,6 +18,7 @@ import optree
 
 from ..forks import make_lock
 from .errors import UsageError, nearest
+from .lists import Scalars, all_scalars, as_list, as_scalars
 
 Structure: TypeAlias = "optree.PyTreeSpec"
 Class = TypeVar("Class", bound=type)
@@ -41,6 +42,7 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
         leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
         if not _register_dataclasses(leaves):
             return leaves, structure
+        tree = optree.tree_map(as_list, tree, namespace=_NAMESPACE)
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -119,6 +121,11 @@ def _is_table(entries: list[Any]) -> bool:
 _NUMBERS = (int, float, Fraction, np.generic)
 
 
+def with_scalars(tree: Any) -> Any:
+    """A tree of refs with its lists of scalars as `Scalars`, which nobody takes for tensors unseen."""
+    return optree.tree_map(as_scalars, tree, is_leaf=all_scalars, namespace=_NAMESPACE)
+
+
 def first_difference(expected: Structure, actual: Structure) -> str | None:
     """Where two structures part, depth first, as a sentence that begins with the path; None if they are equal."""
     return None if expected == actual else _difference(expected, actual, ())
@@ -130,11 +137,14 @@ def show_path(path: str) -> str:
 
 
 def _register_dataclasses(leaves: Sequence[Any]) -> bool:
-    """Register the dataclasses among `leaves` as nodes; whether there were any, so that flattening must go deeper."""
+    """Register the dataclasses among `leaves` as nodes; whether there were any, or lists, so that it must go deeper."""
     found = False
     for item in leaves:
         cls = type(item)
         if cls in _known_leaf_types:
+            continue
+        if cls is Scalars:
+            found = True
             continue
         if dataclasses.is_dataclass(cls) and not hasattr(cls, _LEAF_MARK):
             _register(cls)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Tape
 from ..ops.errors import ProgramError, ShapeError, UsageError
+from ..ops.lists import no_ref
 from ..ops.numbers import plain
 from ..ops.types import INT64, DType
 from .param import Param
@@ -109,6 +110,4 @@ def own_node(tape: Tape[Any], ref: Any, op: str) -> Node[Any]:
         raise ProgramError(f"{op} takes a tensor but got natural numbers, which get_nat and get_nat_vec read")
     if isinstance(ref, Param):
         raise ProgramError(f"{op} got {ref} itself; session.use(param) gives its ref on this tape")
-    raise ProgramError(
-        f"{op} got a {type(ref).__name__} where it needs a ref; make one with session.input(…), leaf(…) or const(…)"
-    )
+    raise no_ref(ref, "make one with session.input(…), leaf(…) or const(…)", op)

@@ -10,7 +10,8 @@ import numpy as np
 from typing_extensions import override
 
 from ...ops.closed import Body
-from ...ops.errors import LocatedError, ProgramError, UsageError
+from ...ops.errors import LocatedError, UsageError
+from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import DType, TensorType, as_dtype
 from ...options import Options
@@ -42,7 +43,7 @@ class HostArrays(BaseInterpreter[Array]):
     def adopt(self, ref: Any, /) -> Array:
         if type(ref) is np.ndarray:
             return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Array:

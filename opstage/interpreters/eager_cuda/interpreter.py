@@ -11,6 +11,7 @@ from typing_extensions import override
 from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UnsupportedError
+from ...ops.lists import no_ref
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
@@ -92,7 +93,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     def adopt(self, ref: Any, /) -> DeviceBuffer:
         if type(ref) is DeviceBuffer:
             return self._require_here(ref)
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> DeviceBuffer:

@@ -14,6 +14,7 @@ from typing_extensions import override
 from ...ops.closed import Body, Equation, Trace
 from ...ops.errors import ProgramError, SourceLine, user_frame
 from ...ops.infix import Infix
+from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType, as_dtype
 from ..captures import observation
@@ -86,7 +87,7 @@ class Recorder(BaseInterpreter[Variable]):
         if isinstance(ref, Infix):
             why = getattr(getattr(ref, "ops", None), "closed", None) or "this one belongs to another run"
             raise ProgramError(f"refs of two interpreters were mixed: {why}")
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:

@@ -27,6 +27,7 @@ from ...ops.errors import (
     user_place,
 )
 from ...ops.infix import Infix
+from ...ops.lists import no_ref
 from ...ops.places import show_tied
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
@@ -152,7 +153,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             return ref
         if isinstance(ref, Infix):
             raise ProgramError("refs of two interpreters were mixed: this one belongs to another run")
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> ShapeRef:

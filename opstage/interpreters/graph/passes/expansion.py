@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from ....ops.closed import Body, Trace
 from ....ops.errors import ProgramError
+from ....ops.lists import no_ref
 from ....ops.primitive import Primitive, Static
 from ....ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
 from ...host import as_array
@@ -109,7 +110,7 @@ class _Expander(BaseInterpreter[_Operand]):
     def adopt(self, ref: Any, /) -> _Operand:
         if type(ref) is _Operand:
             return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Operand:

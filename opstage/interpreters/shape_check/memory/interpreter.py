@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ....ops.closed import Loop
 from ....ops.dims import DimScope, evaluate
-from ....ops.errors import ProgramError
+from ....ops.lists import no_ref
 from ....ops.primitive import Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
@@ -101,7 +101,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def adopt(self, ref: Any, /) -> Tensor:
         if type(ref) is Tensor and ref.ops is self:
             return ref
-        raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref; make one with ops.const(…)")
+        raise no_ref(ref)
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Tensor:

@@ -1,0 +1,90 @@
+"""Lists of numbers as arguments of a program: trees of scalars, which one may take for tensors.
+
+To Python `x + x` of a list is a longer list and `x * 2` as well, and of a tensor they are other numbers. So the list
+that a program gets in place of one of numbers has no operators: what would mean something else is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, final
+
+from .errors import ProgramError
+from .infix import Infix
+
+_CURE = "a list of numbers is a tree of scalars; pass np.asarray(…) of it for one tensor"
+
+_OPERATORS = {
+    **{
+        f"__{way}{name}__": symbol
+        for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("matmul", "@"), ("pow", "**"))
+        for way in ("", "r", "i")
+    },
+    "__lt__": "<",
+    "__le__": "<=",
+    "__gt__": ">",
+    "__ge__": ">=",
+    "__neg__": "-",
+    "__abs__": "abs",
+}
+
+
+def _refusing(symbol: str) -> Callable[..., Any]:
+    def method(self: Any, *_: Any) -> NoReturn:
+        raise ProgramError(
+            f"{symbol} of a list of {len(self)} would not be what it is of a tensor: {_CURE}, or write [*x, *y] for a "
+            "longer list"
+        )
+
+    return method
+
+
+@final
+class Scalars(list[Any]):
+    """A list of scalar refs, or of such lists, as a program gets it: a list but for its operators."""
+
+    __slots__ = ()
+
+    for _name, _symbol in _OPERATORS.items():
+        locals()[_name] = _refusing(_symbol)
+    del _name, _symbol
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a list has no {name}: {_CURE}", name=name, obj=self)
+
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def all_scalars(tree: Any) -> bool:
+    """Whether a tree of refs is a list, not empty, of scalars or of such lists."""
+    return type(tree) in (list, Scalars) and bool(tree) and all(map(_is_scalar, tree))
+
+
+def _is_scalar(entry: Any) -> bool:
+    return isinstance(entry, Infix) and len(entry.shape) == 0 or all_scalars(entry)
+
+
+def as_scalars(tree: Any) -> Any:
+    """`Scalars` of a list that `all_scalars` is true of; anything else is as it was."""
+    return Scalars(map(as_scalars, tree)) if all_scalars(tree) else tree
+
+
+def as_list(tree: Any) -> Any:
+    """The list of `Scalars`; anything else is as it was."""
+    return [as_list(entry) for entry in tree] if type(tree) is Scalars else tree
+
+
+def no_ref(value: Any, cure: str = "make one with ops.const(…)", op: str = "an op") -> ProgramError:
+    """The error for what is given to an op in place of a ref."""
+    return ProgramError(f"{op} got a {kind_of(value)} where it needs a ref; {cure}{if_list(value)}")
+
+
+def kind_of(value: Any) -> str:
+    """The name of a value's type in messages."""
+    return "list" if type(value) is Scalars else type(value).__name__
+
+
+def if_list(value: Any) -> str:
+    """How a message about a value that is no tensor goes on where it is a list."""
+    return f"; {_CURE}" if isinstance(value, (list, tuple)) else ""

@@ -1,0 +1,219 @@
+"""A list of numbers where a tensor may have been meant: it means a tree of scalars, or an error says what to do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Session, Spec
+from opstage.ops.errors import OpstageError, ProgramError
+
+NUMBERS = [1.0, 2.0]
+ARRAY = np.array([3.0, 4.0])
+CURE = r"np\.asarray\(…\)"
+
+# Programs of a list x and a tensor y. If x were a tensor, each would be another tensor; a list must not give it a
+# meaning of its own.
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "neg": lambda ops, x, y: ops.neg(x),
+    "sum": lambda ops, x, y: ops.sum(x),
+    "add": lambda ops, x, y: ops.add(x, y),
+    "add, second": lambda ops, x, y: ops.add(y, x),
+    "matmul": lambda ops, x, y: ops.matmul(x, y),
+    "linear": lambda ops, x, y: ops.linear(y, x, y),
+    "reduce": lambda ops, x, y: ops.reduce_mean(x, axis=0),
+    "labels": lambda ops, x, y: ops.cross_entropy(y, x),
+    "index": lambda ops, x, y: ops.gather_rows(y, x),
+    "select": lambda ops, x, y: ops.select(x, y, y),
+    "transform": lambda ops, x, y: opstage.transform.grad(ops, lambda ops, x: ops.sum(x), x),
+    "x + x": lambda ops, x, y: x + x,
+    "x + y": lambda ops, x, y: x + y,
+    "y + x": lambda ops, x, y: y + x,
+    "x + [1]": lambda ops, x, y: x + [1.0],  # noqa: RUF005
+    "[y] + x": lambda ops, x, y: [y] + x,  # noqa: RUF005
+    "x += x": lambda ops, x, y: added(x),
+    "x * 2": lambda ops, x, y: x * 2,
+    "2 * x": lambda ops, x, y: 2 * x,
+    "x *= 2": lambda ops, x, y: doubled(x),
+    "x * 2.0": lambda ops, x, y: x * 2.0,
+    "x * y": lambda ops, x, y: x * y,
+    "y * x": lambda ops, x, y: y * x,
+    "x - y": lambda ops, x, y: x - y,
+    "1 - x": lambda ops, x, y: 1 - x,
+    "x / 2": lambda ops, x, y: x / 2,
+    "x ** 2": lambda ops, x, y: x**2,
+    "x @ y": lambda ops, x, y: x @ y,
+    "y @ x": lambda ops, x, y: y @ x,
+    "-x": lambda ops, x, y: -x,
+    "abs": lambda ops, x, y: abs(x),
+    "x < y": lambda ops, x, y: x < y,
+    "x <= x": lambda ops, x, y: x <= x,
+    "x > x": lambda ops, x, y: x > x,
+    "x >= [0]": lambda ops, x, y: x >= [0.0],
+}
+
+
+def added(x: Any) -> Any:
+    x += x
+    return x
+
+
+def doubled(x: Any) -> Any:
+    x *= 2
+    return x
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "run": opstage.run,
+    "compiled": lambda program, *args: opstage.run(program, *args, options=Options(backend="compiled")),
+    "value_and_grad": opstage.value_and_grad,
+    "vjp": opstage.vjp,
+    "jvp": lambda program, *args: opstage.jvp(program, args, args),
+    "hvp": lambda program, *args: opstage.hvp(program, args, args),
+    "record": opstage.record,
+    "compile": opstage.compile,
+}
+
+
+@pytest.mark.parametrize("given", [NUMBERS, [NUMBERS, NUMBERS], [1, 2], [np.float32(1), 2.0], [np.array(1.0)]])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_list_where_a_tensor_is_needed_says_what_to_do(program: str, given: Any) -> None:
+    with pytest.raises((ProgramError, AttributeError), match=CURE):
+        opstage.run(PROGRAMS[program], given, ARRAY)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("program", ["neg", "x + x", "x * 2", "y * x"])
+def test_whatever_is_asked(question: str, program: str) -> None:
+    with pytest.raises(ProgramError, match=CURE):
+        QUESTIONS[question](PROGRAMS[program], NUMBERS, ARRAY)
+
+
+@pytest.mark.parametrize("program", ["neg", "x + x", "x * 2", "y * x"])
+def test_a_check_says_so(program: str) -> None:
+    for given in (NUMBERS, [Spec(""), Spec("")]):
+        (finding,) = opstage.check(PROGRAMS[program], given, ARRAY).errors
+        assert "np.asarray(…)" in finding.reason
+
+
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@pytest.mark.parametrize(
+    "tree", [{"w": ARRAY, "b": NUMBERS}, Pair(ARRAY, NUMBERS), (ARRAY, NUMBERS), [ARRAY, NUMBERS]], ids=type
+)
+def test_a_list_within_a_tree_too(tree: Any) -> None:
+    def program(ops: Any, tree: Any) -> Any:
+        w, b = (tree["w"], tree["b"]) if isinstance(tree, dict) else tree
+        return b * 2, w
+
+    with pytest.raises(ProgramError, match=CURE):
+        opstage.run(program, tree)
+
+
+def test_an_attribute_of_a_tensor() -> None:
+    for name in ("shape", "dtype", "ndim", "T"):
+        with pytest.raises(AttributeError, match=CURE):
+            opstage.run(lambda ops, x, name=name: getattr(x, name), NUMBERS)
+    assert opstage.run(lambda ops, x: x[0] if not hasattr(x, "shape") else x[1], NUMBERS) == 1
+
+
+@pytest.mark.parametrize("take", ["jvp", "hvp", "vjp"])
+def test_tangents_and_cotangents(take: str) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        y = ops.mul(x, x)
+        return ops.sum(y) if take == "hvp" else y
+
+    with pytest.raises(OpstageError, match=CURE):
+        if take == "vjp":
+            opstage.vjp(program, ARRAY)[1](NUMBERS)
+        else:
+            getattr(opstage, take)(program, (ARRAY,), (NUMBERS,))
+
+
+# What a list does mean ------------------------------------------------------------------------------------------------
+
+TREES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "entries": (lambda ops, x: x[0] + x[1], 3.0),
+    "loop": (lambda ops, x: sum(2 * each for each in x), 6.0),
+    "joined": (lambda ops, x: [*x, *x], [1.0, 2.0, 1.0, 2.0]),
+    "itself": (lambda ops, x: x, [1.0, 2.0]),
+    "nested": (lambda ops, x: {"a": x, "b": (x,)}, {"a": [1.0, 2.0], "b": ([1.0, 2.0],)}),
+    "slice": (lambda ops, x: x[1:] + x[:1], [2.0, 1.0]),
+    "reversed": (lambda ops, x: list(reversed(x)), [2.0, 1.0]),
+    "appended": (lambda ops, x: appended(x), [1.0, 2.0, 1.0]),
+    "stacked": (lambda ops, x: ops.stack(x, axis=0), np.array([1.0, 2.0])),
+    "copied": (lambda ops, x: copy.copy(x) + x.copy(), [1.0, 2.0, 1.0, 2.0]),
+    "scan": (
+        lambda ops, x: ops.scan(lambda ops, c, _: ([c[0] + c[1], c[1]], c[0]), x, None, length=3),
+        ([7.0, 2.0], np.array([1.0, 3.0, 5.0])),
+    ),
+    "gradient": (lambda ops, x: opstage.transform.grad(ops, lambda ops, x: x[0] * x[1], x), [2.0, 1.0]),
+}
+
+
+def appended(x: Any) -> Any:
+    x.append(x[0])
+    return x
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(b, dict):
+        return type(a) is dict and a.keys() == b.keys() and all(same(a[name], b[name]) for name in b)
+    if isinstance(b, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return bool(np.array_equal(a, b))
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("case", TREES)
+def test_a_list_is_a_tree_of_scalars(case: str, backend: str) -> None:
+    program, expected = TREES[case]
+    assert same(opstage.run(program, [1.0, 2.0], options=Options(backend=backend)), expected)
+    assert opstage.check(program, [1.0, 2.0]).ok
+
+
+def test_derivatives_are_lists() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return x[0] * x[0] * x[1]
+
+    assert same(opstage.value_and_grad(program, [3.0, 2.0]), (18.0, [12.0, 9.0]))
+    assert same(opstage.hvp(program, ([3.0, 2.0],), ([1.0, 0.0],)), ([4.0, 6.0],))
+    assert same(opstage.jvp(program, ([3.0, 2.0],), ([1.0, 0.0],)), (18.0, 12.0))
+    assert same(opstage.vjp(lambda ops, x: x, [3.0, 2.0])[1]([5.0, 7.0]), ([5.0, 7.0],))
+
+
+def test_a_list_of_tensors_is_a_list() -> None:
+    kept: list[Any] = []
+
+    def program(ops: Any, x: Any, empty: Any) -> Any:
+        kept.extend([type(x), type(empty), type(x + x)])
+        return x + x, empty + empty
+
+    assert same(opstage.run(program, [ARRAY], []), ([ARRAY, ARRAY], []))
+    assert kept == [list] * 3
+
+
+def test_it_is_copied_and_pickled_as_a_list() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        assert isinstance(x, list) and type(copy.copy(x)) is list
+        assert type(pickle.loads(pickle.dumps(x[:0]))) is list
+        return x[0]
+
+    assert opstage.run(program, NUMBERS) == 1
+
+
+def test_a_session_takes_lists_for_arrays_and_never_for_refs() -> None:
+    session = Session(Options(dtype="float64"))
+    y = session.input(NUMBERS)
+    assert session.get_value(session.add(y, session.input(NUMBERS))).tolist() == [2.0, 4.0]
+    with pytest.raises(ProgramError, match=CURE):
+        session.add(y, NUMBERS)
