@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .cursor import Cursor, Region
 from .dims import Dim
 from .errors import SourceLine
+from .kinds import Effect
 from .primitive import Cost, Primitive, Static
 from .types import TensorType, is_float
 
@@ -32,6 +33,15 @@ class Equation(NamedTuple):
     """Whether a residual of this composite is read: it then takes a cotangent, so who differentiates must expand it."""
     backward: bool = False
     """Whether it carries cotangents back."""
+
+    @property
+    def effects(self) -> frozenset[Effect]:
+        """Those of the primitive, and of the ops in the bodies among its static parameters."""
+        found = self.primitive.effects
+        for value in self.static.values():
+            if type(value) is Body:
+                found |= value.effects
+        return found
 
 
 class Constant(NamedTuple):
@@ -51,7 +61,7 @@ class Body:
     lines             the user's line of every op, by its ordinal, for errors that appear only when the body runs
     """
 
-    __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost")
+    __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost", "_effects")
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class Body:
         self.types = types
         self.lines = lines
         self._cost: Cost | None = None
+        self._effects: frozenset[Effect] | None = None
 
     def replace(
         self,
@@ -128,6 +139,13 @@ class Body:
             outputs=outputs,
             types=[self.types[slot] for slot in order],
         )
+
+    @property
+    def effects(self) -> frozenset[Effect]:
+        """What its ops do beside their results."""
+        if self._effects is None:
+            self._effects = frozenset().union(*[equation.effects for equation in self.equations])
+        return self._effects
 
     def reach(self, moving: Sequence[bool]) -> tuple[bool, ...]:
         """Which outputs may move when the inputs that are `moving` do: along floats, through differentiable ops."""
@@ -208,10 +226,15 @@ class Trace:
         )
         return outputs
 
-    def needed(self, outputs: Sequence[int]) -> set[int]:
-        """The slots on which the outputs depend, themselves among them."""
+    def needed(self, outputs: Sequence[int], *, effects: bool = False) -> set[int]:
+        """The slots on which the outputs depend, themselves among them; with `effects` also ops that are seen outside.
+
+        Of such an op its own results are among them.
+        """
         needed = set(outputs)
         for equation in reversed(self.equations):
+            if effects and Effect.EXTERNAL in equation.effects:
+                needed.update(equation.outputs)
             if not needed.isdisjoint(equation.outputs):
                 needed.update(equation.inputs)
         return needed
@@ -223,9 +246,13 @@ class Trace:
         lines: Mapping[int, SourceLine | None],
         *,
         prune: bool = False,
+        effects: bool = False,
     ) -> Body:
-        """The body that takes `inputs` to `outputs`; with `prune`, without the ops on which no output depends."""
-        needed = self.needed(outputs) if prune else None
+        """The body that takes `inputs` to `outputs`; with `prune`, without the ops on which no output depends.
+
+        With `effects` ops that are seen outside stay even so: this is the program, not a rule that runs it again.
+        """
+        needed = self.needed(outputs, effects=effects) if prune else None
         equations = [e for e in self.equations if needed is None or not needed.isdisjoint(e.outputs)]
         read = set(outputs).union(*[equation.inputs for equation in equations])
         return Body(

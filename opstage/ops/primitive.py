@@ -6,12 +6,13 @@ derivative rules and the decomposition are programs over `Ops`, so one copy of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .dims import Dim
 from .errors import LocatedError, ProgramError
+from .kinds import Effect, Kind
 from .misfit import raise_misfits
 from .types import TensorType, is_float
 
@@ -117,6 +118,9 @@ class Primitive:
                     True: it *equals* the derivative of the decomposition, which may stand in for it, and does for a
                     rule that is missing and for derivatives of derivatives, where float residuals have to move
     differentiable  False: no cotangent or tangent passes (comparisons, integer results, random bits, detach)
+    kind        what passes may know of its elements; OPAQUE, the default, is safe for any op
+    effects     what it does beside its results; none by default
+    flops       its arithmetic; by default one operation for each element of the first output, none for a LAYOUT
     view        the result shares its operand's memory, so no bytes move
     """
 
@@ -135,6 +139,8 @@ class Primitive:
         "flops",
         "differentiable",
         "view",
+        "kind",
+        "effects",
         "saved_memo",
         "__weakref__",
     )
@@ -156,7 +162,9 @@ class Primitive:
         saves: tuple[str, ...] | Mapping[str, tuple[str, ...]] = (),
         decomposition: Callable[..., Any] | None = None,
         expandable: bool | None = None,
-        flops: Callable[..., Dim] = elementwise_flops,
+        kind: Kind = Kind.OPAQUE,
+        effects: Collection[Effect] = (),
+        flops: Callable[..., Dim] | None = None,
         differentiable: bool = True,
         view: bool = False,
     ):
@@ -174,7 +182,9 @@ class Primitive:
         self.decomposition: Decomposition | None = decomposition
         ruled = vjp is not None or jvp is not None
         self.expandable = decomposition is not None and (not ruled if expandable is None else expandable)
-        self.flops = flops
+        self.kind = kind
+        self.effects = frozenset(effects)
+        self.flops: Callable[..., Dim] = flops or (no_flops if kind is Kind.LAYOUT else elementwise_flops)
         self.differentiable = differentiable
         self.view = view
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}

@@ -13,14 +13,14 @@ from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.plan import Plan
 from opstage.interpreters.graph.lowering.clusters import Level, Unit, staged
-from opstage.interpreters.graph.lowering.legal import (
+from opstage.interpreters.graph.lowering.legal import Legal
+from opstage.interpreters.graph.lowering.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
     CONTIGUOUS,
     INDEX_CHECK,
     ROW_MAX,
     ROW_SUM,
-    Legal,
 )
 from opstage.interpreters.graph.lowering.views import View, packed
 from opstage.ops.closed import Equation

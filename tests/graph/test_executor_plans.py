@@ -16,14 +16,14 @@ from opstage.interpreters.graph.cpu.source import ErrorFlag, Room
 from opstage.interpreters.graph.cpu.target import CPU
 from opstage.interpreters.graph.cpu.texts import Text
 from opstage.interpreters.graph.lowering.clusters import Level, Unit, gather
-from opstage.interpreters.graph.lowering.legal import (
+from opstage.interpreters.graph.lowering.legal import Legal
+from opstage.interpreters.graph.lowering.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
     CONTIGUOUS,
     REDUCTIONS,
     ROW_MAX,
     ROW_SUM,
-    Legal,
 )
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, planned, step_of

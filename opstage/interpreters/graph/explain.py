@@ -18,10 +18,9 @@ from .cpu.texts import Text
 from .graph import Graph
 from .lowering.arena import Item, arrange
 from .lowering.legal import Legal
+from .lowering.primitives import PRODUCTS
 from .outline import show_bytes
 from .passes import Notes
-
-_PRODUCTS = ("matmul", "bmm")
 
 
 class Memory(NamedTuple):
@@ -151,8 +150,8 @@ def _kind(plan: Plan, step: NativeStep, first: bool) -> tuple[str, str]:
     unit = plan.units[step.unit]
     if unit.cluster is not None:
         return ("fused" if first else "sum"), ""
-    name = unit.equations[0].primitive.name
-    return ("product", "") if name in _PRODUCTS else ("by hand", name)
+    primitive = unit.equations[0].primitive
+    return ("product", "") if primitive in PRODUCTS else ("by hand", primitive.name)
 
 
 def _named(kind: str, kinds: Mapping[tuple[str, str], int]) -> dict[str, int]:

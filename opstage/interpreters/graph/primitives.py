@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...ops.catalogue.linalg import BMM, MATMUL
 from ...ops.dims import Dim, require_equal
 from ...ops.errors import ShapeError
+from ...ops.kinds import Kind
 from ...ops.primitive import NO_STATIC, Primitive, R
 from ...ops.protocol import Ops
 from ...ops.types import Shape, TensorType, require_float, require_same_dtype, show_shape
@@ -57,6 +58,7 @@ PRODUCT = Primitive(
     operands=("x", "y"),
     shape=_product_shape,
     decomposition=_product_decomposition,
+    kind=Kind.CONTRACTION,
     flops=_product_flops,
 )
 

@@ -60,11 +60,15 @@ class Recorder(BaseInterpreter[Variable]):
         return Variable(self.trace.slot(type), type, self)
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
-        """The body from inputs to outputs, unread ops left out; the step comes after the inputs if it is read."""
+        """The body from inputs to outputs, without ops that are neither read nor seen outside.
+
+        The step comes after the inputs if it is read.
+        """
         self.closed = "a ref of a program was used after the program was recorded; return it from the program instead"
         every = [*inputs, *([self.step_input] if self.step_input is not None else [])]
         self.step_input = None  # it and the recorder hold each other, and with them every constant
-        return self.trace.close([v.slot for v in every], [v.slot for v in outputs], self.lines, prune=True)
+        taken, given = [v.slot for v in every], [v.slot for v in outputs]
+        return self.trace.close(taken, given, self.lines, prune=True, effects=True)
 
     # The host's side ------------------------------------------------------------------------------------------------
 

@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
+from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
+from ...ops.catalogue.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
+from ...ops.catalogue.indexing import GATHER_ROWS
+from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, RESHAPE, SQUEEZE
+from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
+from ...ops.catalogue.loss import CROSS_ENTROPY, MSE_LOSS
+from ...ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
 from ...ops.errors import DtypeError, LocatedError, OpstageError, SourceLine
+from ...ops.kinds import Kind
 from ...ops.misfit import Misfit
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
 
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})
-_BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
-_ORDERED = frozenset(
-    {"linear", "conv", "conv_transpose", "cross_entropy", "gather_rows", "layer_norm", "batch_norm", "group_norm"}
-)
+_BINARY = frozenset({ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM})
+_ORDERED = frozenset({LINEAR, CONV, CONV_TRANSPOSE, CROSS_ENTROPY, GATHER_ROWS, LAYER_NORM, BATCH_NORM, GROUP_NORM})
 """Ops whose operands each have a part of their own, so that another order can be told to be the right one."""
 
 
@@ -73,18 +79,18 @@ def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
     if any(d is UNKNOWN for type_ in call.types for d in type_.shape):
         return ""
     written = _Written.of(call)
-    for kind in _KINDS:
-        if kind is _casts and not isinstance(error, DtypeError):
+    for tried in _FIXES:
+        if tried is _casts and not isinstance(error, DtypeError):
             continue
-        if kind is not _orders and "did you mean" in error.reason:
+        if tried is not _orders and "did you mean" in error.reason:
             break
-        found = list(dict.fromkeys(kind(call, scope, written)))
+        found = list(dict.fromkeys(tried(call, scope, written)))
         if found:
             return found[0] if len(found) == 1 else ""
     return ""
 
 
-Kind = Callable[[FailedCall, DimScope, "_Written"], Iterator[str]]
+Fix = Callable[[FailedCall, DimScope, "_Written"], Iterator[str]]
 
 # How the user wrote the call ------------------------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ def _call_at(source: SourceLine | None) -> tuple[str, ast.Call | None]:
 
 def _orders(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """The operands in another order, where each then has the part that its path or its dtype speaks for."""
-    if call.primitive.name not in _ORDERED:
+    if call.primitive not in _ORDERED:
         return
 
     def misplaced(order: Sequence[int]) -> int:
@@ -195,7 +201,7 @@ def _casts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str
 
 def _classes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """Logits with the classes last, labels that are one-hot, in a column, or not flattened as the logits are."""
-    if call.primitive.name != "cross_entropy":
+    if call.primitive is not CROSS_ENTROPY:
         return
     (logits, labels), (x, y) = call.types, written.operands
     rank = len(logits.shape)
@@ -215,7 +221,7 @@ def _classes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
 
 def _transposes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """A matrix the other way round."""
-    if call.primitive.name not in ("matmul", "bmm"):
+    if call.primitive not in (MATMUL, BMM):
         return
     for i, type_ in enumerate(call.types):
         *lead, a, b = range(len(type_.shape)) if len(type_.shape) > 1 else (0, 0)
@@ -228,7 +234,7 @@ def _transposes(call: FailedCall, scope: DimScope, written: _Written) -> Iterato
 
 def _layouts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """Images that come with their channels last, and kernels with their two channel axes exchanged."""
-    if call.primitive.name not in ("conv", "conv_transpose"):
+    if call.primitive not in (CONV, CONV_TRANSPOSE):
         return
     x, i = call.types[-1], len(call.types) - 1
     rank = len(x.shape)
@@ -240,13 +246,13 @@ def _layouts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
         kernel = call.types[0].shape
         axes = (1, 0, *range(2, len(kernel)))
         if len(kernel) > 2 and call.passes(scope, call.with_type(0, tuple(kernel[axis] for axis in axes))):
-            order = "(out, in, …)" if call.primitive.name == "conv" else "(in, out, …)"
+            order = "(out, in, …)" if call.primitive is CONV else "(in, out, …)"
             yield f"a kernel is {order}: ops.permute({written.operands[0]}, axes={axes})"
 
 
 def _columns(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """An axis of size 1 that one of two operands has and the other has not."""
-    if call.primitive.name not in _BINARY | {"mse_loss"}:
+    if call.primitive not in _BINARY | {MSE_LOSS}:
         return
     x, y = call.types
     longer = 0 if len(x.shape) > len(y.shape) else 1
@@ -261,7 +267,7 @@ def _columns(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
 
 def _repeats(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """A parameter that is meant for every position."""
-    if call.primitive.name not in _BINARY:
+    if call.primitive not in _BINARY:
         return
     for i, (type_, origin) in enumerate(zip(call.types, call.origins)):
         whole = call.types[1 - i].shape
@@ -282,8 +288,8 @@ def _fits_last(shape: Shape, whole: Shape) -> bool:
 
 def _kept_axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """A reduction whose axis is missing when its result meets, by infix, what it was made from."""
-    maker = call.makers[0] if call.primitive.name == "broadcast_to" else None
-    if maker is None or maker[1].get("keepdims") is not False:
+    maker = call.makers[0] if call.primitive is BROADCAST_TO else None
+    if maker is None or maker[0].kind is not Kind.REDUCTION or maker[1].get("keepdims") is not False:
         return
     primitive, static, source = maker
     axes = static.get("axes") or ((static["axis"],) if "axis" in static else ())
@@ -303,11 +309,11 @@ def _kept_axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator
 
 def _axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """The one axis along which tensors can be joined, or that can be dropped."""
-    if call.primitive.name == "concat":
+    if call.primitive is CONCAT:
         for axis in range(len(call.types[0].shape)):
             if axis != call.static["axis"] and call.passes(scope, call.types, {**call.static, "axis": axis}):
                 yield f"join them along axis={axis}, where alone they differ"
-    elif call.primitive.name == "squeeze" and len(call.static["axes"]) == 1:
+    elif call.primitive is SQUEEZE and len(call.static["axes"]) == 1:
         for axis, d in enumerate(call.types[0].shape):
             if is_one(d):
                 yield f"the axis of size 1 is axis={axis}: ops.squeeze({written.operands[0]}, axis={axis})"
@@ -315,7 +321,7 @@ def _axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]
 
 def _sizes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
     """The one size of a reshape that is not the operand's own and could be another number; the batch left out."""
-    if call.primitive.name != "reshape" or any(_same(d, -1) for d in call.static["shape"]):
+    if call.primitive is not RESHAPE or any(_same(d, -1) for d in call.static["shape"]):
         return
     x, shape = call.types[0], call.static["shape"]
     if len(shape) < len(x.shape) and x.shape and _same(x.shape[0] * prod(shape), x.size) and not _is_int(x.shape[0]):
@@ -372,7 +378,7 @@ def _is_int(d: Dim) -> bool:
     return isinstance(d, int)
 
 
-_KINDS: tuple[Kind, ...] = (
+_FIXES: tuple[Fix, ...] = (
     _orders,
     _casts,
     _classes,

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..errors import ShapeError, nearest
+from ..kinds import Kind
 from ..primitive import Primitive, R
 from ..protocol import Ops
 from ..rules import ones_like, same_type, zeros_like
@@ -24,7 +25,9 @@ def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> tuple[TensorType
 
 def _fused(name: str, doc: str, first: str, decomposition: Any) -> Primitive:
     """g · f' as one op: a kernel may do it in one pass; its own derivatives come from its decomposition."""
-    return Primitive(name, doc, operands=(first, "g"), shape=_grad_shape, decomposition=decomposition)
+    return Primitive(
+        name, doc, operands=(first, "g"), shape=_grad_shape, decomposition=decomposition, kind=Kind.POINTWISE
+    )
 
 
 def _relu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:

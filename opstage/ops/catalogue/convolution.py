@@ -16,6 +16,7 @@ from typing import Any
 
 from ..dims import Dim, floor_div, is_one, is_zero, prod, require_at_most, require_divides, require_equal
 from ..errors import ShapeError
+from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
 from ..rules import add_all, require_rank
@@ -189,6 +190,7 @@ CONV = Primitive(
     "O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of spatial axes. A kernel larger than "
     "its padded input is a ShapeError. PyTorch: torch.nn.functional.conv1d, conv2d, conv3d.",
     operands=("kernel", "bias?", "x"),
+    kind=Kind.CONTRACTION,
     shape=_conv_shape,
     vjp=_conv_vjp,
     jvp=_affine_jvp(lambda ops, kernel, bias, x, **window: ops.conv(kernel, bias, x, **window)),
@@ -282,6 +284,7 @@ CONV_TRANSPOSE = Primitive(
     "O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An output_padding must be smaller than "
     "the stride or the dilation. PyTorch: torch.nn.functional.conv_transpose1d, conv_transpose2d, conv_transpose3d.",
     operands=("kernel", "bias?", "x"),
+    kind=Kind.CONTRACTION,
     shape=_conv_transpose_shape,
     vjp=_conv_transpose_vjp,
     jvp=_affine_jvp(lambda ops, kernel, bias, x, **window: ops.conv_transpose(kernel, bias, x, **window)),
@@ -335,6 +338,7 @@ CONV_KERNEL_GRAD = Primitive(
     "out[o, c, j] = Σ_n Σ_i g[n, o, i] · x[n, c, i·stride + j·dilation - padding] -> (outC, inC/groups, *kernel); "
     "`kernel` holds the spatial sizes. PyTorch: torch.nn.grad.conv1d_weight, conv2d_weight, conv3d_weight.",
     operands=("x", "g"),
+    kind=Kind.CONTRACTION,
     shape=_conv_kernel_grad_shape,
     vjp=_conv_kernel_grad_vjp,
     jvp=Linearity.EACH,

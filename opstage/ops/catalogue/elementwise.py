@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..kinds import Kind
 from ..primitive import Context, Primitive, R
 from ..protocol import Ops
 from ..rules import same_type, zeros_like
@@ -47,7 +48,15 @@ def pointwise(
 
     saves = (reads,) if reads else ()
     return Primitive(
-        name, doc, operands=("x",), shape=shape, vjp=vjp, jvp=jvp, saves=saves, decomposition=decomposition
+        name,
+        doc,
+        operands=("x",),
+        shape=shape,
+        vjp=vjp,
+        jvp=jvp,
+        saves=saves,
+        decomposition=decomposition,
+        kind=Kind.POINTWISE,
     )
 
 
@@ -75,6 +84,7 @@ ADD = Primitive(
     "add",
     "`add(x, y)` = x + y, both of one shape and dtype. PyTorch: torch.add.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=binary_shape,
     vjp=_add_vjp,
     jvp=_add_jvp,
@@ -99,6 +109,7 @@ SUB = Primitive(
     "sub",
     "`sub(x, y)` = x - y, both of one shape and dtype. PyTorch: torch.sub.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=binary_shape,
     vjp=_sub_vjp,
     jvp=_sub_jvp,
@@ -123,6 +134,7 @@ MUL = Primitive(
     "mul",
     "`mul(x, y)` = x · y, both of one shape and dtype. PyTorch: torch.mul.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=binary_shape,
     vjp=_mul_vjp,
     jvp=_mul_jvp,
@@ -155,6 +167,7 @@ DIV = Primitive(
     "div",
     "`div(x, y)` = x / y, both of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=_div_shape,
     vjp=_div_vjp,
     jvp=_div_jvp,
@@ -180,7 +193,9 @@ def _extremum(name: str, doc: str, x_loses: Callable[..., Any]) -> Primitive:
         dy = share(ops, y, x, ty) if ty is not None else None
         return _add_jvp(ops, primals, outputs, (dx, dy))
 
-    return Primitive(name, doc, operands=("x", "y"), shape=binary_shape, vjp=vjp, jvp=jvp, saves=("x", "y"))
+    return Primitive(
+        name, doc, operands=("x", "y"), shape=binary_shape, vjp=vjp, jvp=jvp, saves=("x", "y"), kind=Kind.POINTWISE
+    )
 
 
 MAXIMUM = _extremum(

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
+from ..kinds import Effect
 from ..primitive import Context, Linearity, Primitive, R, no_flops
 from ..protocol import Ops
 from ..rules import require_rank
@@ -62,6 +63,7 @@ GATHER_ROWS = Primitive(
     "`gather_rows(x, idx, mode=)` = x[idx], x (n, *rest), idx integers of any shape: a result (*idx, *rest). "
     "Gradients of rows read twice add up. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].",
     operands=("x", "idx"),
+    effects={Effect.RAISES},
     shape=_gather_rows_shape,
     vjp=_gather_rows_vjp,
     jvp=Linearity.JOINT,
@@ -101,6 +103,7 @@ SCATTER_ADD_ROWS = Primitive(
     "x (n, *rest), idx integers of any shape, v (*idx, *rest). The adjoint of gather_rows. "
     "PyTorch: torch.index_add(x, 0, idx, v).",
     operands=("x", "v", "idx"),
+    effects={Effect.RAISES},
     shape=_scatter_add_rows_shape,
     vjp=_scatter_add_rows_vjp,
     jvp=Linearity.JOINT,
@@ -122,6 +125,7 @@ GATHER_VEC = Primitive(
     "gather_vec",
     "`gather_vec(x, idx, mode=)` = x[idx] of a vector x (n), idx integers of any shape. PyTorch: x[idx], torch.take.",
     operands=("x", "idx"),
+    effects={Effect.RAISES},
     shape=_gather_vec_shape,
     vjp=_gather_rows_vjp,
     jvp=Linearity.JOINT,
@@ -146,6 +150,7 @@ SCATTER_ADD_VEC = Primitive(
     "`scatter_add_vec(x, v, idx, mode=)`: the vector x (n) with v[j] added to entry idx[j]; v and idx of one shape. "
     "PyTorch: torch.index_add(x, 0, idx, v).",
     operands=("x", "v", "idx"),
+    effects={Effect.RAISES},
     shape=_scatter_add_vec_shape,
     vjp=_scatter_add_rows_vjp,
     jvp=Linearity.JOINT,

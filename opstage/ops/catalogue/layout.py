@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dims import Dim, DimExpr, exact_div, is_one, is_zero, prod, require_at_most, require_equal
 from ..errors import ShapeError
+from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R, no_flops
 from ..protocol import Ops
 from ..rules import require_rank, same_type
@@ -54,7 +55,7 @@ BROADCAST_TO = Primitive(
     shape=_broadcast_to_shape,
     vjp=_broadcast_to_vjp,
     jvp=Linearity.JOINT,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -99,7 +100,7 @@ RESHAPE = Primitive(
     shape=_reshape_shape,
     vjp=_reshape_vjp,
     jvp=Linearity.JOINT,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -123,7 +124,7 @@ FLATTEN = Primitive(
     operands=("x",),
     shape=_flatten_shape,
     decomposition=_flatten_decomposition,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -151,7 +152,7 @@ SQUEEZE = Primitive(
     operands=("x",),
     shape=_squeeze_shape,
     decomposition=_squeeze_decomposition,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -170,7 +171,7 @@ UNSQUEEZE = Primitive(
     operands=("x",),
     shape=_unsqueeze_shape,
     decomposition=_unsqueeze_decomposition,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -199,7 +200,7 @@ PERMUTE = Primitive(
     shape=_permute_shape,
     vjp=_permute_vjp,
     jvp=Linearity.JOINT,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -214,7 +215,7 @@ def _transpose(name: str, doc: str, axes: tuple[int, ...]) -> Primitive:
     def decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
         return (ops.permute(x, axes=axes),)
 
-    return Primitive(name, doc, operands=("x",), shape=shape, decomposition=decomposition, flops=no_flops, view=True)
+    return Primitive(name, doc, operands=("x",), shape=shape, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
 
 
 TRANSPOSE2D = _transpose("transpose2d", "`transpose2d(x)`, (a, b) -> (b, a). PyTorch: torch.t.", (1, 0))
@@ -258,7 +259,7 @@ SWAP_ADJACENT_AT_DEPTH = Primitive(
     operands=("x",),
     shape=_swap_adjacent_shape,
     decomposition=_swap_adjacent_decomposition,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 
@@ -307,7 +308,7 @@ CONCAT = Primitive(
     shape=_concat_shape,
     vjp=_concat_vjp,
     jvp=Linearity.JOINT,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
 )
 
 
@@ -329,7 +330,7 @@ STACK = Primitive(
     operands=("*xs",),
     shape=_stack_shape,
     decomposition=_stack_decomposition,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
 )
 
 # Parts, and their place in a whole ----------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ SLICE = Primitive(
     shape=_slice_shape,
     vjp=_slice_vjp,
     jvp=Linearity.JOINT,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..dims import Dim, Verdict, equal, prod, require_equal
 from ..errors import ShapeError
+from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
 from ..rules import add_all, require_rank
@@ -55,6 +56,7 @@ MATMUL = Primitive(
     "`matmul(x, y)` = x · y, of matrices: out[i, j] = Σ_k x[i, k] · y[k, j], (m, k) · (k, n) -> (m, n). "
     "PyTorch: torch.mm.",
     operands=("x", "y"),
+    kind=Kind.CONTRACTION,
     shape=_matmul_shape,
     vjp=_matmul_vjp,
     jvp=Linearity.EACH,
@@ -100,6 +102,7 @@ BMM = Primitive(
     "`bmm(x, y)`, the matrix products of two stacks, (..., m, k) · (..., k, n) -> (..., m, n), whose leading axes are "
     "the same. PyTorch: torch.bmm, for any number of leading axes.",
     operands=("x", "y"),
+    kind=Kind.CONTRACTION,
     shape=_bmm_shape,
     vjp=_bmm_vjp,
     jvp=Linearity.EACH,
@@ -217,6 +220,7 @@ LINEAR = Primitive(
     "`linear(weight, bias, x)` = x · weightᵀ + bias, weight (out, in), bias (out) or None, x (..., in) -> (..., out). "
     "PyTorch: torch.nn.functional.linear(x, weight, bias).",
     operands=("weight", "bias?", "x"),
+    kind=Kind.CONTRACTION,
     shape=_linear_shape,
     vjp=_linear_vjp,
     jvp=_linear_jvp,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..kinds import Kind
 from ..primitive import Context, Primitive, R, no_flops
 from ..protocol import Ops
 from ..rules import same_shape, same_type, zeros_like
@@ -25,6 +26,7 @@ LESS = Primitive(
     "less",
     "`less(x, y)`, the mask x < y. No gradient. PyTorch: torch.lt.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=_ordered_shape,
     differentiable=False,
 )
@@ -32,6 +34,7 @@ LESS_EQUAL = Primitive(
     "less_equal",
     "`less_equal(x, y)`, the mask x <= y. No gradient. PyTorch: torch.le.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=_ordered_shape,
     differentiable=False,
 )
@@ -39,6 +42,7 @@ EQUAL = Primitive(
     "equal",
     "`equal(x, y)`, the mask x = y, of numbers or of masks. No gradient. PyTorch: torch.eq.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=_equal_shape,
     differentiable=False,
 )
@@ -58,6 +62,7 @@ LOGICAL_AND = Primitive(
     "logical_and",
     "`logical_and(x, y)` of two masks. No gradient. PyTorch: torch.logical_and.",
     operands=("x", "y"),
+    kind=Kind.POINTWISE,
     shape=_logical_shape,
     differentiable=False,
 )
@@ -65,6 +70,7 @@ LOGICAL_NOT = Primitive(
     "logical_not",
     "`logical_not(x)` of a mask. No gradient. PyTorch: torch.logical_not.",
     operands=("x",),
+    kind=Kind.POINTWISE,
     shape=_logical_not_shape,
     differentiable=False,
 )
@@ -108,6 +114,7 @@ SELECT = Primitive(
     "`select(mask, x, y)` = x where mask, else y; all of one shape. The side not selected gets no gradient, whatever "
     "its value. PyTorch: torch.where.",
     operands=("mask", "x", "y"),
+    kind=Kind.POINTWISE,
     shape=_select_shape,
     vjp=_select_vjp,
     jvp=_select_jvp,
@@ -134,6 +141,7 @@ CAST = Primitive(
     "`cast(x, dtype=)`. Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. "
     "Between floats the gradient is cast back; an integer result has none. PyTorch: Tensor.to.",
     operands=("x",),
+    kind=Kind.POINTWISE,
     shape=_cast_shape,
     vjp=_cast_vjp,
     jvp=_cast_jvp,
@@ -151,7 +159,7 @@ DETACH = Primitive(
     operands=("x",),
     shape=_detach_shape,
     differentiable=False,
-    flops=no_flops,
+    kind=Kind.LAYOUT,
     view=True,
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dims import Dim, prod, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
+from ..kinds import Effect
 from ..primitive import Context, Primitive, R
 from ..protocol import Ops
 from ..rules import add_all, ones_like, same_type, zeros_like
@@ -211,6 +212,7 @@ CROSS_ENTROPY = Primitive(
     "peak + log total would round off what large logits differ in. "
     "PyTorch: torch.nn.functional.cross_entropy. Smoothing: Szegedy et al. 2016.",
     operands=("logits", "labels"),
+    effects={Effect.RAISES},
     residuals=("peak", "total"),
     shape=_cross_entropy_shape,
     vjp=_cross_entropy_vjp,
@@ -291,6 +293,7 @@ CROSS_ENTROPY_GRAD = Primitive(
     'number of positions not ignored with "mean") and 0 where it is ignored; peak and total are the greatest logit and '
     "Σ exp(logits - peak) over the classes, of size 1 there.",
     operands=("logits", "labels", "peak", "total", "g"),
+    effects={Effect.RAISES},
     shape=_cross_entropy_grad_shape,
     decomposition=_cross_entropy_grad_decomposition,
     flops=_four_per_logit,

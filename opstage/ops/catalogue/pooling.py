@@ -17,6 +17,7 @@ from typing import Any
 
 from ..dims import Dim, DimFloat, prod, require_at_most
 from ..errors import ShapeError
+from ..kinds import Effect
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Number, Ops
 from ..rules import zeros_like
@@ -152,6 +153,7 @@ MAX_POOL_SCATTER = Primitive(
     "x. `index` comes from max_pool with the same windows, so it lies in its own window. "
     "PyTorch: torch.nn.functional.max_unpool2d, which does not add.",
     operands=("g", "index"),
+    effects={Effect.RAISES},
     shape=_max_pool_scatter_shape,
     vjp=_max_pool_scatter_vjp,
     jvp=Linearity.JOINT,
@@ -182,6 +184,7 @@ MAX_POOL_GATHER = Primitive(
     "of its channel's plane: the tangent of max_pool. `index` comes from max_pool with the same windows. "
     "PyTorch: torch.gather on the flattened plane.",
     operands=("x", "index"),
+    effects={Effect.RAISES},
     shape=_max_pool_gather_shape,
     vjp=_max_pool_gather_vjp,
     jvp=Linearity.JOINT,

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from ..errors import DtypeError, ShapeError
+from ..kinds import Effect
 from ..primitive import Primitive, R
 from ..protocol import Ops
 from ..rules import require_rank
@@ -42,6 +43,7 @@ RAND_UNIFORM = Primitive(
     "(splitmix64(key + i) >> 40) · 2^-24 with key = splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in "
     "every dtype. No gradient. PyTorch: torch.rand (other bits). Source: Steele, Lea & Flood 2014.",
     operands=("step", "*iterations"),
+    effects={Effect.DRAWS},
     shape=_rand_shape,
     differentiable=False,
 )
@@ -64,6 +66,7 @@ RAND_NORMAL = Primitive(
     "elements 2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
     "Source: Box & Muller 1958.",
     operands=("step", "*iterations"),
+    effects={Effect.DRAWS},
     shape=_rand_shape,
     decomposition=_rand_normal_decomposition,
     differentiable=False,
@@ -91,6 +94,7 @@ BERNOULLI_MASK = Primitive(
     "`bernoulli_mask(keep_prob, shape=, seed=, site=)`: 1 where keep_prob > u, else 0, with u the uniform draw at "
     "`site`; keep_prob a scalar, the result of its dtype. No gradient. PyTorch: torch.bernoulli.",
     operands=("keep_prob", "step", "*iterations"),
+    effects={Effect.DRAWS},
     shape=_bernoulli_mask_shape,
     decomposition=_bernoulli_mask_decomposition,
     differentiable=False,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dims import Dim, prod, ratio, require_at_most
+from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
 from ..protocol import Ops
 from ..rules import same_type
@@ -72,6 +73,7 @@ REDUCE_SUM = Primitive(
     "`reduce_sum(x, axis=None, keepdims=False)` = Σ x over the axes, all of them for None; 0 over an empty axis. "
     "Integers are added in int64. PyTorch: torch.sum.",
     operands=("x",),
+    kind=Kind.REDUCTION,
     shape=_reduce_sum_shape,
     vjp=_reduce_sum_vjp,
     jvp=Linearity.JOINT,
@@ -91,6 +93,7 @@ SUM = Primitive(
     "sum",
     "`sum(x)` = Σ x over all elements, a scalar. PyTorch: torch.sum.",
     operands=("x",),
+    kind=Kind.REDUCTION,
     shape=_sum_shape,
     decomposition=_sum_decomposition,
     flops=flops_per_element(1),
@@ -121,6 +124,7 @@ REDUCE_MEAN = Primitive(
     "`reduce_mean(x, axis=None, keepdims=False)` = Σ x / n over the axes, of n elements together; n >= 1. "
     "PyTorch: torch.mean.",
     operands=("x",),
+    kind=Kind.REDUCTION,
     shape=_reduce_mean_shape,
     vjp=_reduce_mean_vjp,
     jvp=Linearity.JOINT,
@@ -175,6 +179,7 @@ REDUCE_MAX = Primitive(
     "any is. k maxima that tie take 1/k of the gradient each; what nan came from has a gradient of nan. "
     "PyTorch: torch.amax.",
     operands=("x",),
+    kind=Kind.REDUCTION,
     shape=_reduce_max_shape,
     vjp=_reduce_max_vjp,
     jvp=_reduce_max_jvp,
@@ -194,6 +199,7 @@ ARGMAX = Primitive(
     "`argmax(x, axis=-1, keepdims=False)`, the int64 index of the first maximum along an axis. No gradient. "
     "PyTorch: torch.argmax.",
     operands=("x",),
+    kind=Kind.REDUCTION,
     shape=_argmax_shape,
     differentiable=False,
     flops=flops_per_element(1),

@@ -49,11 +49,11 @@ def _avg_pool_grad(call: Call) -> Allocation:
     return fresh(call, along * g.type.dtype.itemsize)
 
 
-def _fast(name: str, numpy: Rule, *, of_result: bool = False) -> Rule:
+def _fast(primitive: Primitive, numpy: Rule, *, of_result: bool = False) -> Rule:
     def rule(call: Call) -> Allocation:
         cells = (call.outputs if of_result else call.operands)[0]
         rank = len(call.static["kernel"])
-        worth = elements(cells.shape) >= _WORTH_A_CALL[name] and native.supported(cells.type.dtype.name, rank)
+        worth = elements(cells.shape) >= _WORTH_A_CALL[primitive] and native.supported(cells.type.dtype.name, rank)
         return packing(call) if worth else numpy(call)
 
     return rule
@@ -68,9 +68,9 @@ ALLOCATIONS: dict[Primitive, Rule] = {
 }
 
 FAST_ALLOCATIONS: dict[Primitive, Rule] = {
-    MAX_POOL: _fast("max_pool", _max_pool),
-    MAX_POOL_SCATTER: _fast("max_pool_scatter", _positions, of_result=True),
-    MAX_POOL_GATHER: _fast("max_pool_gather", _positions),
-    AVG_POOL: _fast("avg_pool", _avg_pool),
-    AVG_POOL_GRAD: _fast("avg_pool", _avg_pool_grad, of_result=True),
+    MAX_POOL: _fast(MAX_POOL, _max_pool),
+    MAX_POOL_SCATTER: _fast(MAX_POOL_SCATTER, _positions, of_result=True),
+    MAX_POOL_GATHER: _fast(MAX_POOL_GATHER, _positions),
+    AVG_POOL: _fast(AVG_POOL, _avg_pool),
+    AVG_POOL_GRAD: _fast(AVG_POOL, _avg_pool_grad, of_result=True),
 }

@@ -189,15 +189,15 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # In machine code ------------------------------------------------------------------------------------------------------
 
 # Cells from which on the pool of threads is faster than NumPy.
-_WORTH_A_CALL = {"max_pool": 1 << 8, "max_pool_scatter": 1 << 14, "max_pool_gather": 1 << 14, "avg_pool": 1 << 12}
+_WORTH_A_CALL = {MAX_POOL: 1 << 8, MAX_POOL_SCATTER: 1 << 14, MAX_POOL_GATHER: 1 << 14, AVG_POOL: 1 << 12}
 
 
-def _worth(name: str, x: Array, rank: int, cells: int) -> bool:
-    return cells >= _WORTH_A_CALL[name] and native.supported(x.dtype.name, rank)
+def _worth(primitive: Primitive, x: Array, rank: int, cells: int) -> bool:
+    return cells >= _WORTH_A_CALL[primitive] and native.supported(x.dtype.name, rank)
 
 
 def _do(
-    name: str,
+    primitive: Primitive,
     x: Array,
     out: Array,
     index: Array | None,
@@ -213,7 +213,7 @@ def _do(
     planes = math.prod(x.shape[: x.ndim - len(kernel)])
     index_at = 0 if index is None else address_of(index)
     step = native.pool_step(
-        name, x.dtype.name, planes, address_of(x), address_of(out), index_at, address_of(outside), cells, kernel,
+        primitive, x.dtype.name, planes, address_of(x), address_of(out), index_at, address_of(outside), cells, kernel,
         counts, stride, padding, count_include_pad,
     )  # fmt: skip
     Schedule((step,)).run()
@@ -222,44 +222,44 @@ def _do(
 
 def fast_max_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> tuple[Array, Array]:
     rank = len(kernel)
-    if not _worth("max_pool", x, rank, x.size):
+    if not _worth(MAX_POOL, x, rank, x.size):
         return max_pool(x, kernel, stride, padding)
     x, cells = packed(x), x.shape[-rank:]
     counts = _counts(cells, kernel, stride, padding)
     best = np.empty((*x.shape[:-rank], *counts), x.dtype)
     index = np.empty(best.shape, np.int64)
-    _do("max_pool", x, best, index, cells, counts, kernel, stride, padding)
+    _do(MAX_POOL, x, best, index, cells, counts, kernel, stride, padding)
     return best, index
 
 
 def fast_max_pool_scatter(g: Array, index: Array, shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(shape)
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
-    if _worth("max_pool_scatter", g, rank, out.size):
+    if _worth(MAX_POOL_SCATTER, g, rank, out.size):
         g, index = packed(g), packed(index.astype(np.int64, copy=False))
-        if _do("max_pool_scatter", g, out, index, shape, g.shape[-rank:], kernel, stride, padding):
+        if _do(MAX_POOL_SCATTER, g, out, index, shape, g.shape[-rank:], kernel, stride, padding):
             return out
     return max_pool_scatter(g, index, shape)
 
 
 def fast_max_pool_gather(x: Array, index: Array, kernel: Sizes, stride: Sizes, padding: Sizes) -> Array:
     rank = len(kernel)
-    if _worth("max_pool_gather", x, rank, x.size):
+    if _worth(MAX_POOL_GATHER, x, rank, x.size):
         x, index = packed(x), packed(index.astype(np.int64, copy=False))
         out = np.empty(index.shape, x.dtype)
-        if _do("max_pool_gather", x, out, index, x.shape[-rank:], index.shape[-rank:], kernel, stride, padding):
+        if _do(MAX_POOL_GATHER, x, out, index, x.shape[-rank:], index.shape[-rank:], kernel, stride, padding):
             return out
     return max_pool_gather(x, index, kernel)
 
 
 def fast_avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, count_include_pad: bool) -> Array:
     rank = len(kernel)
-    if not _worth("avg_pool", x, rank, x.size):
+    if not _worth(AVG_POOL, x, rank, x.size):
         return avg_pool(x, kernel, stride, padding, count_include_pad)
     x, cells = packed(x), x.shape[-rank:]
     counts = _counts(cells, kernel, stride, padding)
     out = np.empty((*x.shape[:-rank], *counts), x.dtype)
-    _do("avg_pool", x, out, None, cells, counts, kernel, stride, padding, count_include_pad)
+    _do(AVG_POOL, x, out, None, cells, counts, kernel, stride, padding, count_include_pad)
     return out
 
 
@@ -268,10 +268,10 @@ def fast_avg_pool_grad(
 ) -> Array:
     rank = len(kernel)
     out = np.empty((*g.shape[:-rank], *shape), g.dtype)
-    if not _worth("avg_pool", g, rank, out.size):
+    if not _worth(AVG_POOL, g, rank, out.size):
         return avg_pool_grad(g, shape, kernel, stride, padding, count_include_pad)
     g = packed(g)
-    _do("avg_pool_grad", g, out, None, shape, g.shape[-rank:], kernel, stride, padding, count_include_pad)
+    _do(AVG_POOL_GRAD, g, out, None, shape, g.shape[-rank:], kernel, stride, padding, count_include_pad)
     return out
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.primitive import Primitive
 from ...native import Kernel, Step, compile_kernel
 
 Sizes = tuple[int, ...]
@@ -33,7 +35,7 @@ def supported(dtype: str, rank: int) -> bool:
 
 
 def pool_step(
-    name: str,
+    primitive: Primitive,
     dtype: str,
     planes: int,
     x: int,
@@ -54,7 +56,7 @@ def pool_step(
     """
     words = _words(cells, kernel, counts, stride, padding, count_include_pad).copy()
     words[:4] = x, out, index, flag
-    return Step(pool_kernel(name, dtype), planes, words)
+    return Step(pool_kernel(primitive, dtype), planes, words)
 
 
 @lru_cache(1024)
@@ -67,10 +69,10 @@ def _words(cells: Sizes, kernel: Sizes, counts: Sizes, stride: Sizes, padding: S
 
 
 @cache
-def pool_kernel(name: str, dtype: str) -> Kernel:
-    """The kernel of that name, for float32 or float64."""
-    factory = _FACTORIES[name]
-    return compile_kernel(f"{name}_{dtype}", inspect.getsource(factory) + dtype, lambda: factory(dtype))
+def pool_kernel(primitive: Primitive, dtype: str) -> Kernel:
+    """The kernel of an op, for float32 or float64."""
+    factory = _FACTORIES[primitive]
+    return compile_kernel(f"{primitive.name}_{dtype}", inspect.getsource(factory) + dtype, lambda: factory(dtype))
 
 
 def _modules(dtype: str) -> tuple[Any, Any, Any]:
@@ -309,10 +311,10 @@ def _avg_pool_grad(dtype: str) -> Any:
     return kernel
 
 
-_FACTORIES: dict[str, Callable[[str], Any]] = {
-    "max_pool": _max_pool,
-    "max_pool_scatter": _max_pool_scatter,
-    "max_pool_gather": _max_pool_gather,
-    "avg_pool": _avg_pool,
-    "avg_pool_grad": _avg_pool_grad,
+_FACTORIES: dict[Primitive, Callable[[str], Any]] = {
+    MAX_POOL: _max_pool,
+    MAX_POOL_SCATTER: _max_pool_scatter,
+    MAX_POOL_GATHER: _max_pool_gather,
+    AVG_POOL: _avg_pool,
+    AVG_POOL_GRAD: _avg_pool_grad,
 }

@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC
+from ....ops.catalogue.pooling import MAX_POOL_GATHER
 from ....ops.closed import Equation
 from ....ops.closed import Loop as Turns
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from ..lowering.clusters import Level, Unit
-from ..lowering.legal import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, REDUCTIONS, Legal
+from ..lowering.legal import Legal
 from ..lowering.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan
 from .source import Address
 
-_GATHERS = ("gather_rows", "gather_vec", "max_pool_gather")
-_MOVES = frozenset({CONTIGUOUS, ASSEMBLE, INDEX_CHECK})
+_GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
+"""Ops that read no more of their first operand than they give."""
 
 
 class Work(NamedTuple):
@@ -97,7 +99,7 @@ def _unit_cost(plan: Plan, unit: Unit) -> Cost:
             if slot in legal.literals or view is None or view.root in made:
                 continue
             size = _shown(view) * legal.types[slot].dtype.itemsize
-            if e.primitive.name in _GATHERS and slot == e.inputs[0]:
+            if e.primitive in _GATHERS and slot == e.inputs[0]:
                 size = min(size, _nbytes(legal, e.outputs[0]))
             read.setdefault(view.root, {})[view] = size
     moved = sum(min(sum(views.values()), _nbytes(legal, root)) for root, views in read.items())
@@ -106,10 +108,6 @@ def _unit_cost(plan: Plan, unit: Unit) -> Cost:
 
 
 def _flops(legal: Legal, e: Equation) -> int:
-    if e.primitive in REDUCTIONS:
-        return legal.views[e.inputs[0]].size
-    if e.primitive in _MOVES:
-        return 0
     inputs = tuple([legal.types[slot] for slot in e.inputs])
     outputs = tuple([legal.types[slot] for slot in e.outputs])
     flops: Any = e.primitive.flops(inputs, outputs, **e.static)

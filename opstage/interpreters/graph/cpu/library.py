@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
+from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
+from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
+from ....ops.catalogue.random import RAND_UNIFORM
 from ....ops.closed import Equation
+from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
 from ...eager_cpu.loops import convolution_steps, pooling
@@ -24,7 +29,6 @@ from ...native import Step, access
 from ...native.compiler import Kernel, compile_kernel
 from ..lowering.legal import Legal
 from .source import Address, ErrorFlag, Loop, Room, Word
-from .target import BY_HAND
 
 _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""
@@ -32,7 +36,7 @@ _MARK = 0xFFFF << 48
 
 def library_loops(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
     """The loops of an op, each with whether the workers divide it; None if there are none for it."""
-    lower = _LIBRARY.get(e.primitive.name)
+    lower = LIBRARY.get(e.primitive)
     if lower is None or any(legal.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
         return None
     return lower(legal, e, workers)
@@ -76,7 +80,7 @@ def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | 
     (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
     kernel_shape = legal.views[kernel].shape
     rank = len(kernel_shape) - 2
-    adjoint = e.primitive.name == "conv_transpose"
+    adjoint = e.primitive is CONV_TRANSPOSE
     given, made = (_batched(legal.views[slot].shape, rank) for slot in (x, out))
     inside, outside = (made, given) if adjoint else (given, made)
     geometry = Geometry(
@@ -110,19 +114,19 @@ def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[Loo
 
 
 def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
-    name, static, kernel = e.primitive.name, e.static, e.static["kernel"]
+    primitive, static, kernel = e.primitive, e.static, e.static["kernel"]
     x, *index = e.inputs
-    if name == "max_pool":
+    if primitive is MAX_POOL:
         index = list(e.outputs[1:])
     out, rank = e.outputs[0], len(kernel)
     dtype = dtype_name(legal.types[x].dtype)
     if not pooling.supported(dtype, rank) or any(legal.types[slot].dtype.itemsize != 8 for slot in index):
         return None
     before, after = legal.views[x].shape, legal.views[out].shape
-    cells, counts = (after, before) if name in ("max_pool_scatter", "avg_pool_grad") else (before, after)
+    cells, counts = (after, before) if primitive in (MAX_POOL_SCATTER, AVG_POOL_GRAD) else (before, after)
     mark = _Marks()
     step = pooling.pool_step(
-        name, dtype, math.prod(before[:-rank]), mark(_at(legal, x)), mark(Address(out, 0)),
+        primitive, dtype, math.prod(before[:-rank]), mark(_at(legal, x)), mark(Address(out, 0)),
         mark(_at(legal, index[0])) if index else 0, mark(ErrorFlag()), cells[-rank:], kernel, counts[-rank:],
         static["stride"], static["padding"], static.get("count_include_pad", True),
     )  # fmt: skip
@@ -268,17 +272,16 @@ _DRAW = """def kernel(lo, hi, worker, arguments):
 """
 
 _Lower = Callable[[Legal, Equation, int], "list[tuple[Loop, bool]] | None"]
-_LIBRARY: Mapping[str, _Lower] = {
-    "conv": _conv,
-    "conv_transpose": _conv,
-    "conv_kernel_grad": _conv_kernel_grad,
-    "max_pool": _pool,
-    "max_pool_scatter": _pool,
-    "max_pool_gather": _pool,
-    "avg_pool": _pool,
-    "avg_pool_grad": _pool,
-    "gather_rows": _gather,
-    "scatter_add_rows": _scatter,
-    "rand_uniform": _draw,
+LIBRARY: Mapping[Primitive, _Lower] = {
+    CONV: _conv,
+    CONV_TRANSPOSE: _conv,
+    CONV_KERNEL_GRAD: _conv_kernel_grad,
+    MAX_POOL: _pool,
+    MAX_POOL_SCATTER: _pool,
+    MAX_POOL_GATHER: _pool,
+    AVG_POOL: _pool,
+    AVG_POOL_GRAD: _pool,
+    GATHER_ROWS: _gather,
+    SCATTER_ADD_ROWS: _scatter,
+    RAND_UNIFORM: _draw,
 }
-assert frozenset(_LIBRARY) == BY_HAND

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from ....ops.catalogue.convolution import CONV_KERNEL_GRAD
+from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from .. import passes
 from ..graph import Graph
 from ..lowering.formulas import FORMULAS
 
-_WHOLE = frozenset({"max_pool", "max_pool_scatter", "max_pool_gather", "avg_pool", "avg_pool_grad", "conv_kernel_grad"})
+_WHOLE = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_POOL_GRAD, CONV_KERNEL_GRAD})
 """Composites that eager_cpu has a better kernel for than their parts would make."""
 
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
     floats = all(t.dtype.kind in "fib" for t in types)
-    return floats and (primitive.name in FORMULAS or primitive.name in _WHOLE)
+    return floats and (primitive in FORMULAS or primitive in _WHOLE)
 
 
 # Each is gone through once: what a second round would find is little, and recording waits for it.

@@ -16,7 +16,8 @@ from ...native.pool import workers
 from ...structural import SCAN
 from ..lowering.arena import Item, arrange
 from ..lowering.clusters import Level, Unit, gather, read_by
-from ..lowering.legal import ASSEMBLE, Legal
+from ..lowering.legal import Legal
+from ..lowering.primitives import ASSEMBLE, PRODUCTS
 from .library import library_loops
 from .products import product_loop
 from .source import Address, ErrorFlag, Loop, Overwritable, Room, cluster_loop, total_loop
@@ -241,7 +242,7 @@ def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
 
 def _is_product(legal: Legal, e: Equation) -> bool:
     return (
-        e.primitive.name in ("matmul", "bmm")
+        e.primitive in PRODUCTS
         and legal.types[e.outputs[0]].dtype.kind == "f"
         and all(legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
     )

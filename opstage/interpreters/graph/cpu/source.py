@@ -17,7 +17,8 @@ from ...native.compiler import Kernel
 from ..lowering.axes import fewest_axes
 from ..lowering.clusters import Cluster, Level, staged
 from ..lowering.formulas import FORMULAS, Constants
-from ..lowering.legal import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM, Legal
+from ..lowering.legal import Legal
+from ..lowering.primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..lowering.views import View
 from .texts import Text
 
@@ -283,7 +284,7 @@ class _Writer:
                     text = args[1]
                 else:
                     ins = tuple(self.legal.types[slot] for slot in e.inputs)
-                    text = FORMULAS[e.primitive.name](self.constants, type_, ins, args, e.static)
+                    text = FORMULAS[e.primitive](self.constants, type_, ins, args, e.static)
                 lines.append(f"v{name} = {text}")
             if level is Level.ELEMENT:
                 made_at[out] = at

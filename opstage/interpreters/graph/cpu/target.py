@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
+from ...structural import SCAN
 from ..lowering.target import Target
+from .library import LIBRARY
 
-BY_HAND = frozenset(
-    (
-        "conv",
-        "conv_transpose",
-        "conv_kernel_grad",
-        "max_pool",
-        "max_pool_scatter",
-        "max_pool_gather",
-        "avg_pool",
-        "avg_pool_grad",
-        "gather_rows",
-        "scatter_add_rows",
-        "rand_uniform",
-    )
-)
-"""Ops of `library`; every other op that has no formula is computed by eager_cpu, which reads any strides."""
-
-CPU = Target(BY_HAND | {"scan"}, strided=True, batch_axes=2, index_checks=True, both_sums=True, few_rows=1)
+# Every op that has neither a formula nor loops of its own is computed by eager_cpu, which reads any strides.
+CPU = Target(frozenset({*LIBRARY, SCAN}), strided=True, batch_axes=2, index_checks=True, both_sums=True, few_rows=1)

@@ -17,8 +17,9 @@ from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
 from ..lowering.clusters import Unit, gather, read_by
-from ..lowering.legal import ASSEMBLE, CONTIGUOUS, Legal
+from ..lowering.legal import Legal
 from ..lowering.matrices import Leading, batch_axes, leading_dimension
+from ..lowering.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ..lowering.views import View
 from .recorder import Recorder
 from .source import Form, Generated, Partial, Pointer, cluster_kernel
@@ -26,8 +27,6 @@ from .target import CUDA
 
 _FEW = 1 << 10
 """Elements of a tensor of one number that is kept rather than filled anew in every run."""
-
-_PRODUCTS = frozenset({"matmul", "bmm"})
 
 
 @final
@@ -184,7 +183,7 @@ class Lowering:
             self._own(e.outputs[0])
             return
         device.op, device.region, device.precision = e.primitive.name, e.region.name, self._precision
-        if e.primitive.name in _PRODUCTS and all(legal.views[slot].size for slot in (*e.inputs, *e.outputs)):
+        if e.primitive in PRODUCTS and all(legal.views[slot].size for slot in (*e.inputs, *e.outputs)):
             self._product(e)
             return
         types = tuple([legal.types[slot] for slot in e.outputs])

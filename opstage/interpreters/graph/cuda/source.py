@@ -20,7 +20,8 @@ from ....ops.types import dtype_name
 from ..lowering.axes import fewest_axes
 from ..lowering.clusters import Cluster, Level, staged
 from ..lowering.formulas import FORMULAS, Constants
-from ..lowering.legal import COLUMN_SUM, ROW_MAX, ROW_SUM, Legal
+from ..lowering.legal import Legal
+from ..lowering.primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
 from ..lowering.views import View
 from .texts import Text
 
@@ -169,7 +170,7 @@ class _Writer:
 
     def _value(self, e: Equation, args: tuple[str, ...]) -> str:
         ins = tuple([self.legal.types[slot] for slot in e.inputs])
-        return FORMULAS[e.primitive.name](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)
+        return FORMULAS[e.primitive](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)
 
     def _literal(self, slot: int) -> str | None:
         legal = self.legal

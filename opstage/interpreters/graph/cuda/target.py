@@ -18,7 +18,7 @@ _EXPANDED = frozenset({SUM, REDUCE_MEAN})
 
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    return primitive.name in FORMULAS or (primitive in KERNELS and primitive not in _EXPANDED)
+    return primitive in FORMULAS or (primitive in KERNELS and primitive not in _EXPANDED)
 
 
 STAGES = tuple(

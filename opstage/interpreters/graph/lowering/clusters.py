@@ -15,7 +15,8 @@ from typing import final
 from ....ops.closed import Equation
 from . import views
 from .formulas import elementwise
-from .legal import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, ROW_MAX, ROW_SUM, Legal
+from .legal import Legal
+from .primitives import COLUMN_SUM, INDEX_CHECK, REDUCTIONS, ROW_MAX, ROW_SUM
 from .views import View
 
 _MOST_EQUATIONS = 48

@@ -8,10 +8,37 @@ from typing import Any, final
 
 import numpy as np
 
+from ....ops.catalogue.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
+from ....ops.catalogue.elementwise import (
+    ABS,
+    ADD,
+    CLAMP,
+    COS,
+    DIV,
+    ERF,
+    EXP,
+    INV,
+    LOG,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    NEG,
+    POW,
+    SAFE_LOG,
+    SCALE,
+    SIGMOID,
+    SIN,
+    SOFTPLUS,
+    SQRT,
+    SUB,
+    TANH,
+)
+from ....ops.catalogue.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType, dtype_name
 from ...host import number
 from ...scalar import activation
+from .primitives import CONTIGUOUS
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
 
@@ -138,51 +165,51 @@ def _call(name: str) -> Emit:
     return emit
 
 
-FORMULAS: Mapping[str, Emit] = {
-    "add": _plain("{0} + {1}"),
-    "sub": _plain("{0} - {1}"),
-    "mul": _plain("{0} * {1}"),
-    "div": _plain("{0} / {1}"),
+FORMULAS: Mapping[Primitive, Emit] = {
+    ADD: _plain("{0} + {1}"),
+    SUB: _plain("{0} - {1}"),
+    MUL: _plain("{0} * {1}"),
+    DIV: _plain("{0} / {1}"),
     # a nan wins, whichever side it is on
-    "maximum": _plain("{0} if ({0} > {1} or {0} != {0}) else {1}"),
-    "minimum": _plain("{0} if ({0} < {1} or {0} != {0}) else {1}"),
-    "neg": _plain("-{0}"),
-    "abs": _plain("abs({0})"),
-    "scale": _scale,
-    "sqrt": _plain("sqrt({0})"),
-    "exp": _plain("exp({0})"),
-    "log": _plain("log({0})"),
-    "inv": _plain("{one} / {0}"),
-    "sin": _plain("sin({0})"),
-    "cos": _plain("cos({0})"),
-    "tanh": _plain("tanh({0})"),
-    "erf": _plain("erf({0})"),
-    "sigmoid": _call("sigmoid"),
-    "softplus": _plain("({0} if {0} > {zero} else {zero}) + log1p(exp(-abs({0})))"),
-    "pow": _pow,
-    "clamp": _clamp,
-    "safe_log": _safe_log,
-    "relu": _plain("{zero} if {0} <= {zero} else {0}"),
-    "relu_grad": _plain("{zero} if {0} <= {zero} else {1}"),
-    "tanh_grad": _call("tanh_grad"),
-    "sigmoid_grad": _call("sigmoid_grad"),
-    "silu": _call("silu"),
-    "silu_grad": _call("silu_grad"),
-    "gelu": _call("gelu_*"),
-    "gelu_grad": _call("gelu_*_grad"),
-    "less": _plain("{0} < {1}"),
-    "less_equal": _plain("{0} <= {1}"),
-    "equal": _plain("{0} == {1}"),
-    "logical_and": _plain("{0} and {1}"),
-    "logical_not": _plain("not {0}"),
-    "select": lambda constants, out, ins, args, static: f"({args[1]} if {args[0]} else {args[2]})",
-    "cast": _cast,
-    "detach": lambda constants, out, ins, args, static: args[0],
-    "contiguous": lambda constants, out, ins, args, static: args[0],
+    MAXIMUM: _plain("{0} if ({0} > {1} or {0} != {0}) else {1}"),
+    MINIMUM: _plain("{0} if ({0} < {1} or {0} != {0}) else {1}"),
+    NEG: _plain("-{0}"),
+    ABS: _plain("abs({0})"),
+    SCALE: _scale,
+    SQRT: _plain("sqrt({0})"),
+    EXP: _plain("exp({0})"),
+    LOG: _plain("log({0})"),
+    INV: _plain("{one} / {0}"),
+    SIN: _plain("sin({0})"),
+    COS: _plain("cos({0})"),
+    TANH: _plain("tanh({0})"),
+    ERF: _plain("erf({0})"),
+    SIGMOID: _call("sigmoid"),
+    SOFTPLUS: _plain("({0} if {0} > {zero} else {zero}) + log1p(exp(-abs({0})))"),
+    POW: _pow,
+    CLAMP: _clamp,
+    SAFE_LOG: _safe_log,
+    RELU: _plain("{zero} if {0} <= {zero} else {0}"),
+    RELU_GRAD: _plain("{zero} if {0} <= {zero} else {1}"),
+    TANH_GRAD: _call("tanh_grad"),
+    SIGMOID_GRAD: _call("sigmoid_grad"),
+    SILU: _call("silu"),
+    SILU_GRAD: _call("silu_grad"),
+    GELU: _call("gelu_*"),
+    GELU_GRAD: _call("gelu_*_grad"),
+    LESS: _plain("{0} < {1}"),
+    LESS_EQUAL: _plain("{0} <= {1}"),
+    EQUAL: _plain("{0} == {1}"),
+    LOGICAL_AND: _plain("{0} and {1}"),
+    LOGICAL_NOT: _plain("not {0}"),
+    SELECT: lambda constants, out, ins, args, static: f"({args[1]} if {args[0]} else {args[2]})",
+    CAST: _cast,
+    DETACH: lambda constants, out, ins, args, static: args[0],
+    CONTIGUOUS: lambda constants, out, ins, args, static: args[0],
 }
-"""By the name of the primitive. A target says what the functions are that the texts call."""
+"""A target says what the functions are that the texts call."""
 
 
 def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
     """Whether generated kernels have a formula for this op, on these dtypes."""
-    return primitive.name in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))
+    return primitive in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))

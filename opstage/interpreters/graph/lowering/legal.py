@@ -14,6 +14,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
+from ....ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
+from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ....ops.catalogue.logic import DETACH, FULL, IOTA
+from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
 from ....ops.closed import Body, Equation
 from ....ops.cursor import Region
 from ....ops.primitive import Primitive
@@ -21,29 +25,15 @@ from ....ops.types import TensorType
 from . import views
 from .formulas import elementwise
 from .matrices import batch_axes, leading_dimension
+from .primitives import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, PRODUCTS, ROW_MAX, ROW_SUM
 from .target import Target
 from .views import View, whole
 
 Array = npt.NDArray[Any]
 
 
-def _internal(name: str, doc: str) -> Primitive:
-    def shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
-        raise AssertionError(f"{name} is made by the planner, which knows its type")
-
-    return Primitive(name, doc, operands=("*xs",), shape=shape, differentiable=False)
-
-
-CONTIGUOUS = _internal("contiguous", "A copy in row-major order.")
-ROW_SUM = _internal("row_sum", "Sums over the last `extent` elements, the trailing axes.")
-ROW_MAX = _internal("row_max", "Maxima over the last `extent` elements, the trailing axes; nan if there is one.")
-COLUMN_SUM = _internal("column_sum", "Sums over the leading axes; `extent` elements remain.")
-ASSEMBLE = _internal("assemble", "Memory whose parts other equations have written.")
-INDEX_CHECK = _internal("index_check", "x where 0 <= index < `size`; elsewhere an index is out of range.")
-
 _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
 
-REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 _LONG = 1 << 14
 """A sum of more elements than this is one of sums, that several workers can do, unless there are many such sums."""
 
@@ -171,25 +161,25 @@ class Legal:
         ins = [self.types[slot] for slot in e.inputs]
         outs = [self.types[slot] for slot in e.outputs]
         sizes = [math.prod(self._shape(slot)) for slot in (*e.inputs, *e.outputs)]
-        name = e.primitive.name
+        primitive = e.primitive
         if 0 in sizes or any(t.dtype.kind == "O" for t in (*ins, *outs)):
             self._unaided(e)
-        elif name == "full":
+        elif primitive is FULL:
             self._own(e.outputs[0])
             self.literals[e.outputs[0]] = e.static["value"]
-        elif name == "iota":
+        elif primitive is IOTA:
             self._iota(e)
-        elif name in _LAYOUT and self._layout(e):
+        elif primitive in _LAYOUT and self._layout(e):
             pass
-        elif name == "concat":
+        elif primitive is CONCAT:
             self._concat(e)
-        elif name in ("reduce_sum", "reduce_max") and self._reduce(e):
+        elif primitive in (REDUCE_SUM, REDUCE_MAX) and self._reduce(e):
             pass
-        elif name in ("matmul", "bmm") and ins[0].dtype.kind == "f":
+        elif primitive in PRODUCTS and ins[0].dtype.kind == "f":
             self._product(e)
         elif (
             self.target.index_checks
-            and name in ("gather_rows", "gather_vec")
+            and primitive in (GATHER_ROWS, GATHER_VEC)
             and len(ins[0].shape) == 1
             and e.inputs[0] in self.literals
             and e.static["mode"] == "raise"
@@ -197,12 +187,12 @@ class Legal:
             # cross_entropy weighs its classes by ones, to have the labels looked at
             self._own(e.outputs[0])
             self._emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self._shape(e.inputs[0])[0])
-        elif len(outs) == 1 and elementwise(e.primitive, tuple(ins), outs[0]):
+        elif len(outs) == 1 and elementwise(primitive, tuple(ins), outs[0]):
             self._own(e.outputs[0])
             self._append(e)
-        elif name in self.target.by_hand:
+        elif primitive in self.target.by_hand:
             self._packed(e)
-        elif name == "pad" and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
+        elif primitive is PAD and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
             self._pad(e)
         else:
             self._unaided(e)
@@ -262,19 +252,19 @@ class Legal:
             self.literals[out] = self.literals[x]
             self._own(out)
             return True
-        name = e.primitive.name
+        primitive = e.primitive
         found: View | None
-        if name == "broadcast_to":
+        if primitive is BROADCAST_TO:
             found = views.broadcast(view, shape)
-        elif name == "permute":
+        elif primitive is PERMUTE:
             found = views.permute(view, static["axes"])
-        elif name == "slice":
+        elif primitive is SLICE:
             found = views.cut(view, static["axis"], static["start"], static["length"], static["step"])
-        elif name in ("gather_row", "gather_scalar"):
+        elif primitive in (GATHER_ROW, GATHER_SCALAR):
             if not 0 <= static["index"] < view.shape[0]:
                 return False
             found = views.without(view, 0, static["index"])
-        elif name == "detach":
+        elif primitive is DETACH:
             found = view
         else:
             found = views.reshape(view, shape)
@@ -321,7 +311,7 @@ class Legal:
         (x,), (out,) = e.inputs, e.outputs
         if x in self.literals:
             x = self.contiguous(x, e)
-        kind, dtype = e.primitive.name, self.types[out].dtype
+        kind, dtype = e.primitive, self.types[out].dtype
         if dtype.kind != "f":
             return False  # integers are added in int64, on the host
         view = self.views[x]
@@ -343,7 +333,7 @@ class Legal:
             axes = [a for a in axes if a < trailing]
             kept = [a for a in kept if a < trailing]
         if axes:
-            leading = kind == "reduce_sum" and all(
+            leading = kind is REDUCE_SUM and all(
                 a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes
             )
             if leading:
@@ -373,10 +363,10 @@ class Legal:
                 return x
         return self.contiguous(x, e)
 
-    def _trailing(self, x: int, kind: str, extent: int, rows: tuple[int, ...], e: Equation) -> int:
+    def _trailing(self, x: int, kind: Primitive, extent: int, rows: tuple[int, ...], e: Equation) -> int:
         """x (*rows, …) reduced over its last `extent` elements."""
         x = self._rows_of_one_stride(x, extent, e)
-        primitive = ROW_SUM if kind == "reduce_sum" else ROW_MAX
+        primitive = ROW_SUM if kind is REDUCE_SUM else ROW_MAX
         count = math.prod(rows)
         if count <= self.target.few_rows and extent > _LONG:
             part = max(d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0)
@@ -404,4 +394,5 @@ class Legal:
         return slot
 
 
-_LAYOUT = frozenset({"broadcast_to", "reshape", "permute", "slice", "gather_row", "gather_scalar", "detach"})
+_LAYOUT = frozenset({BROADCAST_TO, RESHAPE, PERMUTE, SLICE, GATHER_ROW, GATHER_SCALAR, DETACH})
+"""Ops that become views; other ops of this kind have been expanded."""

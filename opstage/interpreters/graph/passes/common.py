@@ -7,13 +7,10 @@ from collections.abc import Hashable
 
 from ....ops.catalogue.elementwise import ADD, MUL
 from ....ops.catalogue.logic import EQUAL, LOGICAL_AND
-from ....ops.catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ....ops.closed import Body
+from ....ops.kinds import ONCE_PER_RUN
 from .keys import array_key, static_key
 from .rewrite import Rewrite
-
-DRAWS = frozenset((RAND_UNIFORM, RAND_NORMAL, BERNOULLI_MASK))
-"""Two draws are never merged, not even two at one site."""
 
 COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))
 
@@ -21,7 +18,8 @@ COMMUTATIVE = frozenset((ADD, MUL, EQUAL, LOGICAL_AND))
 def common_subexpressions(body: Body) -> Body:
     """The body with one equation of each kind: the same primitive, operands and static parameters, bit for bit.
 
-    The first stays, where it stood. Constants of the same type and bytes become one.
+    The first stays, where it stood. Constants of the same type and bytes become one. Two draws stay two, even at one
+    site.
     """
     rewrite = Rewrite(body)
     _merge_constants(rewrite)
@@ -30,7 +28,7 @@ def common_subexpressions(body: Body) -> Body:
     for equation in body.equations:
         primitive, static, _, outputs = equation[:4]
         inputs = rewrite.inputs(equation)
-        if primitive in DRAWS:
+        if not ONCE_PER_RUN.isdisjoint(equation.effects):
             rewrite.keep(equation, inputs)
             continue
         operands = inputs

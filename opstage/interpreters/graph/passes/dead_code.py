@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from ....ops.closed import Body
+from ....ops.kinds import Effect
 from .rewrite import with_opened
 
 
 def dead_code(body: Body) -> Body:
     """The body without what nobody reads. An equation stays whole while one of its results is read.
 
-    An op that would raise (an index out of range) goes like any other when its result is not wanted.
+    An op that would raise (an index out of range) goes like any other when its result is not wanted; one whose effect
+    is seen outside stays.
     """
     read = set(body.outputs)
     kept = []
     for equation in reversed(body.equations):
-        if not read.isdisjoint(equation.outputs):
+        if not read.isdisjoint(equation.outputs) or Effect.EXTERNAL in equation.effects:
             read.update(equation.inputs)
             kept.append(equation)
     constants = [constant for constant in body.constants if constant.slot in read]

@@ -10,12 +10,12 @@ from ....ops.catalogue.layout import BROADCAST_TO
 from ....ops.catalogue.logic import FULL, IOTA
 from ....ops.closed import Body, Equation
 from ....ops.errors import LocatedError
+from ....ops.kinds import ONCE_PER_RUN
 from ....ops.types import EXACT, Shape, TensorType, dtype_name
 from ....options import Options
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array
 from ...structural import SCAN
-from .common import DRAWS
 from .rewrite import Rewrite
 from .uniform import Uniforms, is_symbolic
 
@@ -28,8 +28,8 @@ def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
 
     A tensor that holds one number everywhere becomes a `full`, whatever its size: what is known of it then stands in
     the equation. Any other result is computed by NumPy's kernels and kept if it has at most `largest` bytes, except
-    an `iota` and what only repeats elements, which are smaller as they stand. Loops and random draws stay, as does
-    what raises, to raise when the graph runs.
+    an `iota` and what only repeats elements, which are smaller as they stand. Loops, random draws and what is seen
+    outside stay, as does what raises, to raise when the graph runs.
     """
     rewrite = Rewrite(body)
     types = rewrite.types
@@ -60,7 +60,6 @@ def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
 
 
 _COMPACT = frozenset((IOTA, BROADCAST_TO))
-_NEVER = DRAWS | {SCAN}
 
 
 @final
@@ -89,12 +88,14 @@ class _Known:
     def results(self, equation: Equation, inputs: tuple[int, ...], largest: int) -> tuple[Array, ...] | None:
         """The results of an equation on known arrays; None if they are too large, or not known."""
         operands = []
+        if not ONCE_PER_RUN.isdisjoint(equation.primitive.effects):
+            return None
         for slot in inputs:
             array = self.get(slot)
             if array is None:
                 return None
             operands.append(array)
-        if equation.primitive in _NEVER or is_symbolic(equation.static):
+        if equation.primitive is SCAN or is_symbolic(equation.static):
             return None
         limit = largest if equation.primitive not in _COMPACT else None
         if not all(

@@ -8,64 +8,18 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ....ops.catalogue import activation, elementwise, logic
 from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
-from ....ops.catalogue.layout import (
-    BROADCAST_TO,
-    CONCAT,
-    FLATTEN,
-    PAD,
-    PERMUTE,
-    RESHAPE,
-    SLICE,
-    SQUEEZE,
-    STACK,
-    SWAP_ADJACENT_AT_DEPTH,
-    TRANSPOSE2D,
-    TRANSPOSE3D_FIRST_TO_LAST,
-    TRANSPOSE3D_LAST_TO_FIRST,
-    TRANSPOSE3D_LAST_TWO,
-    UNSQUEEZE,
-)
-from ....ops.catalogue.logic import DETACH, FULL, SELECT
+from ....ops.catalogue.layout import PAD
+from ....ops.catalogue.logic import FULL, SELECT
 from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
 from ....ops.closed import Body, Constant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
+from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType, as_dtype
 from ....options import Options
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import number
-
-ELEMENTWISE: frozenset[Primitive] = frozenset(
-    value
-    for module in (elementwise, activation, logic)
-    for value in vars(module).values()
-    if isinstance(value, Primitive) and value.operands
-)
-"""Ops each element of whose result is a function of the elements at its own place."""
-
-MOVES: frozenset[Primitive] = frozenset(
-    (
-        BROADCAST_TO,
-        RESHAPE,
-        FLATTEN,
-        SQUEEZE,
-        UNSQUEEZE,
-        PERMUTE,
-        TRANSPOSE2D,
-        TRANSPOSE3D_FIRST_TO_LAST,
-        TRANSPOSE3D_LAST_TO_FIRST,
-        TRANSPOSE3D_LAST_TWO,
-        SWAP_ADJACENT_AT_DEPTH,
-        SLICE,
-        DETACH,
-        REDUCE_MAX,
-        CONCAT,
-        STACK,
-    )
-)
-"""Ops whose result holds nothing but elements of its operands."""
 
 _LARGEST_CONSTANT = 1 << 16
 """Elements of a constant that is looked through."""
@@ -100,7 +54,7 @@ class Uniforms:
     def see(self, equation: Equation, inputs: Sequence[int], types: Sequence[TensorType]) -> Any:
         """Note an equation that reads `inputs`, which were noted before it; the number of its only result, or None."""
         primitive = equation.primitive
-        rule = _RULES.get(primitive)
+        rule = _RULES.get(primitive) or _by_kind(equation)
         if rule is None:
             return None
         known = []
@@ -167,10 +121,13 @@ def _filled(known: list[Any], equation: Equation, types: list[TensorType]) -> An
 
 
 def _computed(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
+    primitive, ops = equation.primitive, _ops()
     if not all(isinstance(value, np.generic) for value in known) or is_symbolic(equation.static):
         return None
+    if primitive.core and not ops.has_kernel(primitive):
+        return None  # another package's op, of which NumPy's interpreter knows nothing
     with np.errstate(all="ignore"):
-        return _ops().bind(equation.primitive, tuple([np.asarray(value) for value in known]), equation.static)[0][()]
+        return ops.bind(primitive, tuple([np.asarray(value) for value in known]), equation.static)[0][()]
 
 
 def _moved(known: list[Any], equation: Equation, types: list[TensorType]) -> Any:
@@ -212,9 +169,16 @@ def _summed(known: list[Any], equation: Equation, types: list[TensorType]) -> An
     return (value.dtype if floats else np.dtype(np.int64)).type(int(value) * count)
 
 
+def _by_kind(equation: Equation) -> _Rule | None:
+    primitive = equation.primitive
+    if primitive.effects or not equation.inputs or len(equation.outputs) != 1:
+        return None
+    return _BY_KIND.get(primitive.kind)
+
+
+_BY_KIND: dict[Kind, _Rule] = {Kind.POINTWISE: _computed, Kind.LAYOUT: _moved}
 _RULES: dict[Primitive, _Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _computed),
-    **dict.fromkeys(MOVES, _moved),
+    REDUCE_MAX: _moved,
     FULL: _filled,
     SELECT: _selected,
     PAD: _padded,

@@ -42,7 +42,7 @@ def log_of_probability(subject: Subject) -> Iterator[Finding]:
     for entry in subject.calls(LOG):
         maker = subject.maker(unmoved(subject, entry.inputs[0]))
         if maker is not None and maker.primitive in (SOFTMAX, SIGMOID):
-            name = maker.primitive.name
+            name = str(maker.primitive)
             stable = "ops.log_softmax(x)" if maker.primitive is SOFTMAX else "-ops.softplus(-x)"
             reason = f"x is the result of {name}, which rounds to 0 for low scores, and the logarithm of that is -inf"
             yield subject.at(entry, LOG_RULE, reason, f"write {stable}, which is exact there")

@@ -1,0 +1,39 @@
+"""What passes may know of an op without knowing the op: its kind, and its effects beside its result."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Kind(Enum):
+    """How the elements of an op's results come from those of its operands.
+
+    It licenses what is done to an op: an op of a wrong kind makes wrong numbers. OPAQUE licenses nothing.
+    """
+
+    POINTWISE = "pointwise"
+    """Each element is a function of the elements at its own place, the same one at every place (add, exp, select)."""
+    LAYOUT = "layout"
+    """Each element is an element of an operand; which one, types and static parameters say (reshape, slice, concat)."""
+    REDUCTION = "reduction"
+    """Each element is one function of all elements along some axes (sum, max, argmax)."""
+    CONTRACTION = "contraction"
+    """Each element is a sum of products, an element of either of two operands in each (matmul, convolution)."""
+    OPAQUE = "opaque"
+    """Anything else, and whatever does not say: it is done by a kernel of its own, or by its decomposition."""
+
+
+class Effect(Enum):
+    """What an op does beside giving results that its operands and static parameters alone determine."""
+
+    DRAWS = "draws"
+    """Random bits: two draws stay two, and none is made before the program runs."""
+    RAISES = "raises"
+    """It may raise for what its operands hold, an index out of range; where its results are not read it is dropped."""
+    EXTERNAL = "external"
+    """Something that is seen outside (it prints, counts, sends): it is done once per run, whether its results are read
+    or not, and never beforehand."""
+
+
+ONCE_PER_RUN = frozenset({Effect.DRAWS, Effect.EXTERNAL})
+"""Ops with one of these are never merged and never computed before the program runs."""

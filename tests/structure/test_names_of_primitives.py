@@ -1,0 +1,118 @@
+"""What is done to an op follows from what its primitive is, never from how it is called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import opstage
+from opstage.interpreters.structural import SCAN
+from opstage.ops.catalogue import primitives
+
+ROOT = Path(opstage.__file__).parent
+FILES = sorted(file for part in ("ops", "interpreters") for file in (ROOT / part).rglob("*.py"))
+NAMES = {*primitives(), SCAN.name}
+
+OF_OTHER_THINGS = {
+    "interpreters/captures/reads.py": {"add"},  # a method of a set
+    "interpreters/eager_cpu/kernels/activation.py": {"tanh"},  # a form of the GELU
+    "interpreters/eager_cuda/kernels/activation.py": {"tanh"},
+    "interpreters/graph/lowering/formulas.py": {
+        "tanh",
+        *("sigmoid", "sigmoid_grad", "tanh_grad", "silu", "silu_grad"),  # functions that the text of a kernel calls
+    },
+    "interpreters/graph/cpu/namespace.py": {"add", "cos", "erf", "exp", "log", "sin", "sqrt", "tanh"},
+    "interpreters/eager_cpu/loops/convolution.py": {"conv", "conv_kernel_grad"},  # parts of a convolution's steps
+    "interpreters/graph/explain.py": {"sum"},  # a loop that adds up what workers summed
+    "interpreters/graph/notation.py": {"sqrt"},  # of a real number in a text
+}
+"""Texts that are compared, and are not the names of primitives though they look like some."""
+
+IN_SOURCE = {"interpreters/shape_check/fixes.py": "node.func.attr != call.primitive.name"}
+"""Where a name is looked for in what the user wrote."""
+
+
+def texts_compared(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Strings that are compared, matched, or the keys of a dict or the elements of a set."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+            parts += [e for p in parts if isinstance(p, ast.Tuple | ast.List | ast.Set) for e in p.elts]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Set):
+            parts = [*node.elts]
+        elif isinstance(node, ast.Dict):
+            parts = [*node.keys]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("frozenset", "set"):
+            parts = [e for a in node.args if isinstance(a, ast.Tuple | ast.List) for e in a.elts]
+        yield from (p for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str))
+
+
+def is_name(node: ast.AST) -> bool:
+    """Whether it is the name of a primitive."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "name"
+        and (
+            (isinstance(node.value, ast.Name) and node.value.id == "primitive")
+            or (isinstance(node.value, ast.Attribute) and node.value.attr == "primitive")
+        )
+    )
+
+
+def names_asked(tree: ast.AST) -> Iterator[ast.AST]:
+    """Where the name of a primitive is compared, or looked up in a table."""
+    for node in ast.walk(tree):
+        asked: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Store):
+            asked = [node.slice]
+        elif isinstance(node, ast.Match):
+            asked = [node.subject]
+        elif isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
+            asked = [node.value]  # for a comparison further down
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            wanted = ("get", "startswith", "endswith", "isdisjoint", "pop", "setdefault")
+            asked = [*node.args[:1], node.func.value] if node.func.attr in wanted else []
+        if any(map(is_name, asked)):
+            yield node
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_op_is_told_by_its_name(file: Path) -> None:
+    """Ask for `primitive.kind`, `primitive.effects`, or for the primitive itself: `is ADD`, `in {ADD, MUL}`."""
+    place = file.relative_to(ROOT).as_posix()
+    if place.startswith("ops/catalogue"):
+        return
+    tree = ast.parse(file.read_text())
+    excused = OF_OTHER_THINGS.get(place, set())
+    found = {c.value: c.lineno for c in texts_compared(tree) if c.value in NAMES and c.value not in excused}
+    assert found == {}, f"{place}: the names of ops are compared, by line: {found}"
+    asked = [ast.unparse(node) for node in names_asked(tree) if IN_SOURCE.get(place) != ast.unparse(node)]
+    assert asked == [], f"{place}: {asked}"
+
+
+def test_what_is_excused_is_there() -> None:
+    for place, texts in OF_OTHER_THINGS.items():
+        assert texts <= {c.value for c in texts_compared(ast.parse((ROOT / place).read_text()))}, place
+
+
+def test_comparisons_are_found() -> None:
+    """The test of the test: every form in which a name has been asked for."""
+    forms = (
+        'e.primitive.name == "conv"',
+        'primitive.name in ("matmul", "bmm")',
+        "TABLE[e.primitive.name](e)",
+        "TABLE.get(primitive.name)",
+        "name = e.primitive.name",
+        'primitive.name.startswith("max_")',
+    )
+    assert all(list(names_asked(ast.parse(form))) for form in forms)
+    tables = ('SET = frozenset({"add"})', 'SET = frozenset(("add", "x"))', 'TABLE = {"add": 1}', 'name in ("add",)')
+    assert all([c.value for c in texts_compared(ast.parse(form))][:1] == ["add"] for form in tables)
