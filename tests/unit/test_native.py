@@ -25,7 +25,7 @@ from opstage.interpreters.native import (
     multiply,
     one_thread,
 )
-from opstage.interpreters.native.gemm import gemm_arguments, gemm_kernel
+from opstage.interpreters.native.gemm import gemm_kernel, gemm_words
 
 rng = np.random.default_rng(0)
 
@@ -44,11 +44,11 @@ def test_products_are_those_of_numpy(
     c = np.full((batch, m, n), np.nan, dtype)
     kernel = gemm_kernel(dtype)
     assert kernel is not None
-    tasks, words = gemm_arguments(
-        dtype, left.ctypes.data, right.ctypes.data, c.ctypes.data, m, n, k, transpose_a, transpose_b,
-        batch=batch, strides=(m * k, k * n, m * n), parts=parts,
-    )  # fmt: skip
-    call(kernel, tasks, words)
+    at = left.ctypes.data, right.ctypes.data, c.ctypes.data
+    leading = m if transpose_a else k, k if transpose_b else n
+    steps = 0, m * k * a.itemsize, 0, k * n * a.itemsize
+    words = gemm_words(dtype, at, (m, n, k), (transpose_a, transpose_b), leading, parts, inner=batch, steps=steps)
+    call(kernel, batch * parts, np.array(words, np.uint64))
     np.testing.assert_allclose(c, a @ b, rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
 
 

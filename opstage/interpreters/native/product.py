@@ -12,7 +12,7 @@ import numpy as np
 from ..host import Array, address_of
 from .blas import find_blas
 from .compiler import import_numba
-from .gemm import WORDS, gemm_arguments, gemm_kernel
+from .gemm import WORDS, gemm_kernel, gemm_words
 from .overloads import kept
 from .pool import call, choose_layer, is_alone, workers
 
@@ -55,10 +55,11 @@ def _product(character: str) -> Any:
             return False
         if y.strides[0] != (size if transpose_y else n * size) or (transpose_y and y.strides[1] != k * size):
             return False
-        words = np.zeros(count, np.int64)
+        words = np.zeros(count, np.int64)  # those of `gemm_words`
         words[0], words[1], words[2], words[3] = gemm, x.ctypes.data, y.ctypes.data, out.ctypes.data
         words[4], words[5], words[6], words[7], words[8] = m, n, k, transpose_x, transpose_y
-        words[13] = threads
+        words[9], words[10] = m if transpose_x else k, k if transpose_y else n
+        words[11], words[16] = 1, threads
         arguments = words.ctypes.data
         before = ask_number(get_threads)
         if before != 1:
@@ -67,7 +68,7 @@ def _product(character: str) -> Any:
             call_kernel(kernel, worker, worker + 1, worker, arguments)
         if before != 1:
             call_number(set_threads, before)
-        return words[13] == threads  # and so the words live until here
+        return words[16] == threads  # and so the words live until here
 
     real, word, integer = numba.types.float32 if name == "float32" else numba.types.float64, numba.uint64, numba.int64
     read = numba.types.Array(real, 2, "A", readonly=True)
@@ -81,10 +82,10 @@ def _product(character: str) -> Any:
             return False
         if y.strides != ((size, k * size) if transpose_y else (n * size, size)):
             return False
-        at_x, at_y, at_out = (address_of(array) for array in (x, y, out))
-        parts = workers()
-        tasks, words = gemm_arguments(name, at_x, at_y, at_out, m, n, k, transpose_x, transpose_y, parts=parts)
-        call(kernel, tasks, words)
+        at = address_of(x), address_of(y), address_of(out)
+        leading = m if transpose_x else k, k if transpose_y else n
+        words = gemm_words(name, at, (m, n, k), (transpose_x, transpose_y), leading, workers())
+        call(kernel, workers(), np.array(words, np.uint64))
         return True
 
     run = kept(lambda keep: numba.njit(signature, parallel=True, nogil=True, cache=keep)(product))
