@@ -11,8 +11,10 @@ from opstage import Options
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.checker import check_graph
+from opstage.interpreters.graph.passes import expand
 from opstage.interpreters.graph.replay import replay
 from opstage.ops.closed import Body
+from opstage.ops.primitive import Primitive
 from opstage.ops.types import TensorType, as_dtype, dtype_name
 
 
@@ -26,6 +28,16 @@ def graph_of(program: Callable[..., Any], *shapes: Any, dtype: str = "float32") 
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     return record(base, types, float_type, 0)
+
+
+def no_kernels(primitive: Primitive, types: Any, static: Any) -> bool:
+    """An executor that has kernels for core primitives alone."""
+    return False
+
+
+def to_core(body: Body) -> Body:
+    """The body with every composite written out."""
+    return expand(body, no_kernels)
 
 
 def names(body: Body | Graph) -> list[str]:

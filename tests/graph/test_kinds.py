@@ -24,6 +24,7 @@ from opstage.ops.primitive import Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import FLOAT64, TensorType
 from tests.conformance.harness import inputs
+from tests.graph.passes_common import no_kernels
 from tests.samples import SAMPLES
 
 PRIMITIVES = [p for p in primitives().values() if p.operands]
@@ -180,7 +181,7 @@ def names(graph: Graph) -> list[str]:
 
 def everywhere(graph: Graph) -> Iterator[Graph]:
     yield graph
-    yield optimise(graph, checked=True)[0]
+    yield optimise(graph, standard(no_kernels), checked=True)[0]
     yield optimise_for_cpu(graph)[0]
 
 
@@ -285,5 +286,5 @@ def test_a_loop_has_the_effects_of_its_body() -> None:
 def test_what_has_an_effect_is_not_done_beforehand(effect: Effect) -> None:
     op = another(effects={effect}, kind=Kind.POINTWISE, decomposition=lambda ops, x: (ops.scale(x, c=2.0),))
     graph = graph_of(lambda ops, x: ops.add(x, ops.bind(op, (ops.const(np.ones(64)),), {})[0]))
-    after, _ = optimise(graph, standard()[1:])
+    after, _ = optimise(graph, standard(no_kernels)[1:])
     assert "another" in names(after)

@@ -14,7 +14,6 @@ from opstage.interpreters.graph.passes import (
     dead_code,
     expand,
     fold_constants,
-    fold_transposes,
     optimise,
     simplify,
     standard,
@@ -26,7 +25,7 @@ from opstage.ops.catalogue.logic import FULL, IOTA
 from opstage.ops.catalogue.reduction import REDUCE_MAX
 from opstage.ops.closed import Body
 from opstage.ops.kinds import Kind
-from tests.graph.passes_common import assert_same
+from tests.graph.passes_common import assert_same, no_kernels, to_core
 from tests.graph.random_programs import graphs, random_graph
 
 BITWISE: tuple[Callable[[Body], Body], ...] = (dead_code, common_subexpressions)
@@ -47,10 +46,10 @@ def holds(graph: Graph, inputs: list[Any]) -> None:
     tolerance = TOLERANCE[graph.dtype.name]
     for run in BITWISE:
         assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs)
-    for run in (*EXACT, expand, lambda body: expand(body, some_kernels), fold_transposes):
+    for run in (*EXACT, to_core, lambda body: expand(body, some_kernels)):
         assert_same(graph, graph.with_body(through_loops(graph.body, run)), inputs, tolerance)
-    for stages in (standard(), standard(some_kernels), standard(exact=False)):
-        after, _ = optimise(graph, stages, checked=True)
+    for passes in (standard(no_kernels), standard(some_kernels)):
+        after, _ = optimise(graph, passes, checked=True)
         assert_same(graph, after, inputs, tolerance)
 
 

@@ -32,7 +32,6 @@ from .notation import (
     read_text,
     read_type,
 )
-from .primitives import GRAPH_PRIMITIVES
 from .text import INDENT, VERSION, names_of
 
 _NUMBER = r"\d{1,18}"  # all that fits into 64 bits; a longer one has another form than any line
@@ -215,7 +214,7 @@ def require_version(version: int) -> None:
 
 def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
     """Opstage's primitives and `more`, by name."""
-    return {**primitives(), **GRAPH_PRIMITIVES, SCAN.name: SCAN, **(more or {})}
+    return {**primitives(), SCAN.name: SCAN, **(more or {})}
 
 
 def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:

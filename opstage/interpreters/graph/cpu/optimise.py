@@ -19,17 +19,7 @@ def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
     return floats and (primitive in FORMULAS or primitive in _WHOLE)
 
 
-# Each is gone through once: what a second round would find is little, and recording waits for it.
-STAGES = tuple(
-    passes.Stage(((name, run),))
-    for name, run in (
-        ("expansion", lambda body: passes.expand(body, _stays)),
-        ("constant folding", passes.fold_constants),
-        ("identities", passes.simplify),
-        ("common subexpressions", passes.common_subexpressions),
-        ("dead code", passes.dead_code),
-    )
-)
+PASSES = passes.standard(_stays)
 
 
 def optimise(graph: Graph, *, checked: bool = False) -> tuple[Graph, passes.Notes]:
@@ -37,4 +27,4 @@ def optimise(graph: Graph, *, checked: bool = False) -> tuple[Graph, passes.Note
 
     With `checked` the form of the graph is checked after every pass.
     """
-    return passes.optimise(graph, STAGES, checked=checked)
+    return passes.optimise(graph, PASSES, checked=checked)

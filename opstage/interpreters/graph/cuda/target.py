@@ -21,18 +21,9 @@ def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
     return primitive in FORMULAS or (primitive in KERNELS and primitive not in _EXPANDED)
 
 
-STAGES = tuple(
-    passes.Stage(((name, run),))
-    for name, run in (
-        ("expansion", lambda body: passes.expand(body, _stays, loops=True)),
-        ("constant folding", passes.fold_constants),
-        ("identities", passes.simplify),
-        ("common subexpressions", passes.common_subexpressions),
-        ("dead code", passes.dead_code),
-    )
-)
+PASSES = passes.standard(_stays, loops=True)
 
 
 def optimise(graph: Graph) -> Graph:
     """The same program in fewer and simpler ops, without loops: each of their turns is written out."""
-    return passes.optimise(graph, STAGES)[0]
+    return passes.optimise(graph, PASSES)[0]

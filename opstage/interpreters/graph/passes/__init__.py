@@ -10,22 +10,18 @@ from .dead_code import dead_code
 from .expansion import expand
 from .folding import fold_constants
 from .identities import simplify
-from .layout import fold_transposes
-from .pipeline import Notes, Stage, optimise, standard, through_loops
-from .uniform import Uniforms, uniform_values
+from .pipeline import Notes, optimise, standard, through_loops
+from .uniform import Uniforms
 
 __all__ = [
     "Notes",
-    "Stage",
     "Uniforms",
     "common_subexpressions",
     "dead_code",
     "expand",
     "fold_constants",
-    "fold_transposes",
     "optimise",
     "simplify",
     "standard",
     "through_loops",
-    "uniform_values",
 ]

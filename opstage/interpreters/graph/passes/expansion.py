@@ -22,12 +22,7 @@ Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
 
 
-def keep_none(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    """Down to core primitives."""
-    return False
-
-
-def expand(body: Body, keep: Keep = keep_none, *, loops: bool = False) -> Body:
+def expand(body: Body, keep: Keep, *, loops: bool = False) -> Body:
     """The body without composites, except those that `keep` says stay; decompositions are expanded in turn.
 
     The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops; with `loops` each

@@ -12,7 +12,7 @@ from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
 from ....ops.catalogue.layout import PAD
 from ....ops.catalogue.logic import FULL, SELECT
 from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
-from ....ops.closed import Body, Constant, Equation
+from ....ops.closed import Constant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
 from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, Static
@@ -67,14 +67,6 @@ class Uniforms:
         if value is not None:
             self._values[equation.outputs[0]] = value
         return value
-
-
-def uniform_values(body: Body) -> Uniforms:
-    """What is known of every slot of a body."""
-    uniforms = Uniforms(body.constants)
-    for equation in body.equations:
-        uniforms.see(equation, equation.inputs, body.types)
-    return uniforms
 
 
 def same_bits(x: Any, y: Any) -> bool:

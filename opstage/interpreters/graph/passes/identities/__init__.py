@@ -7,31 +7,27 @@ from collections.abc import Mapping
 from .....ops.closed import Body
 from .....ops.primitive import Primitive
 from ..rewrite import Rewrite
-from . import arithmetic, inexact, layout, logic, reduction
+from . import arithmetic, layout, logic, reduction
 from .surroundings import Rule, Surroundings
 
-EXACT: Mapping[Primitive, tuple[Rule, ...]] = (
+RULES: Mapping[Primitive, tuple[Rule, ...]] = (
     arithmetic.RULES | logic.RULES | layout.RULES | reduction.RULES
 )  # of disjoint primitives
-INEXACT: Mapping[Primitive, tuple[Rule, ...]] = {
-    primitive: (*EXACT.get(primitive, ()), *inexact.RULES.get(primitive, ())) for primitive in {*EXACT, *inexact.RULES}
-}
 
 
-def simplify(body: Body, *, exact: bool = True) -> Body:
+def simplify(body: Body) -> Body:
     """The body with every identity applied that holds in IEEE arithmetic, for zeros of either sign, infinities and nan.
 
-    Not told apart: which nan it is, and whether the sum of the one element -0.0 is 0.0. With `exact=False` also
-    identities of real numbers: x + 0, x·0, x - x, sums and scales put in another order.
+    Not told apart: which nan it is, and whether the sum of the one element -0.0 is 0.0. Identities of real numbers
+    that floats do not keep, such as x - x = 0, are not applied.
 
     Layout ops of one axis order or shape are written as `permute` and `reshape`, so that they combine.
     """
     rewrite = Rewrite(body)
-    surroundings = Surroundings(rewrite, EXACT if exact else INEXACT)
-    rules = surroundings.rules
+    surroundings = Surroundings(rewrite, RULES)
     for equation in body.equations:
         inputs = rewrite.inputs(equation)
-        if equation.primitive in rules:
+        if equation.primitive in RULES:
             surroundings.place = equation
             types = rewrite.types
             (result,) = equation.outputs
