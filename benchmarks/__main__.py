@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import against_peers, checking, guards, import_time, recording, step_memory, tape_overhead
+from benchmarks import against_peers, checking, guards, import_time, recording, steady, step_memory, tape_overhead
 
 MEASUREMENTS = {
     "against_peers": against_peers,
     "recording": recording,
     "checking": checking,
     "guards": guards,
+    "steady": steady,
     "step_memory": step_memory,
     "tape_overhead": tape_overhead,
     "import_time": import_time,

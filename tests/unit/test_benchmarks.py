@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import select
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import against_peers, guards, page, programs, recording, report, run_side
+from benchmarks import against_peers, guards, page, programs, recording, report, run_side, steady
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
@@ -217,3 +221,62 @@ def test_the_price_of_a_guard_is_told_of_calls_and_of_places(capsys: pytest.Capt
     assert head.split() == ["places", "with", "without", "added", "guard", "per", "place"]
     assert [row[:24].strip() for row in rows] == ["mlp, a step", *guards.KINDS]
     assert "the limit of 2 µs" in verdict
+
+
+# Beside others -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_slow_beside_others_is_held_to_the_quiet_time_on_one_thread() -> None:
+    def run(median: float, percentile: float) -> dict[str, float]:
+        return {"median_ms": median, "percentile_95_ms": percentile}
+
+    runs = {
+        "quiet, one thread": [run(2, 3), run(4, 4)],
+        "quiet": [run(1, 1)],
+        "busy, one thread": [run(4, 9)],
+        "busy": [run(9, 99), run(3, 5)],
+    }
+    figures = steady.summarise(runs)
+    assert figures["quiet, one thread"] == run(2, 3) and steady.ratios(figures) == (1.5, 2.5)
+    assert steady.line("gpt", figures).split()[-3:] == ["1.50", "/", "2.50"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_processes_that_keep_cores_busy_end_with_the_measurement(interrupted: bool) -> None:
+    started: list[subprocess.Popen[str]] = []
+    try:
+        with steady.busy(2) as started:
+            assert [process.poll() for process in started] == [None, None]
+            if interrupted:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert interrupted
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a system that does not tell when a process has ended")
+def test_processes_that_keep_cores_busy_end_where_the_measurement_was_killed() -> None:
+    text = (
+        "import os, sys\nfrom benchmarks.steady import busy\n"
+        "with busy(1) as (process,):\n    print(process.pid, flush=True)\n    sys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert parent.stdout is not None and parent.stdin is not None
+    with parent.stdout, parent.stdin:
+        ended = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            parent.wait()
+            assert select.select([ended], [], [], 60)[0]
+        finally:
+            os.close(ended)
+
+
+@pytest.mark.slow
+def test_a_step_is_timed_quiet_and_beside_others(capsys: pytest.CaptureFixture[str]) -> None:
+    steady.main(parser().parse_args(["steady", "--programs", "mlp-s", "--rounds", "1", "--seconds", "0.01"]))
+    _, row, verdict = capsys.readouterr().out.splitlines()
+    assert row.startswith("mlp-s") and row.count("ms") == len(steady.SIDES)
+    assert "the limit of 2.5" in verdict

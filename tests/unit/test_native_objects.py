@@ -109,6 +109,9 @@ import numpy as np
 if "numba first" in sys.argv:
     import numba
 import opstage
+if "no team" in sys.argv:
+    from opstage.interpreters.native import team
+    team.has_team = lambda: False
 options = opstage.Options(backend="compiled", dtype="float64")
 
 def loss(ops, p, x, y):
@@ -146,12 +149,22 @@ def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("argument", ["", "numba first", "numba after"])
+def test_it_needs_no_threads_of_numba(tmp_path: Path, argument: str) -> None:
+    cold, warm = started(tmp_path, argument), started(tmp_path, argument, NUMBA_THREADING_LAYER="workqueue")
+    assert warm["losses"] == cold["losses"]
+    assert bool(warm["imported"]) == (argument == "numba first")
+    assert warm["threads"] == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["default", "omp", "workqueue"])
 @pytest.mark.parametrize("argument", ["", "numba first", "numba after"])
-def test_it_shares_the_threads_with_numba(tmp_path: Path, layer: str, argument: str) -> None:
-    cold = started(tmp_path, argument, NUMBA_THREADING_LAYER=layer)
-    warm = started(tmp_path, argument, NUMBA_THREADING_LAYER=layer)
-    assert warm["losses"] == cold["losses"]
+def test_where_there_is_no_team_it_shares_the_threads_with_numba(tmp_path: Path, layer: str, argument: str) -> None:
+    with_team = started(tmp_path, argument)
+    cold = started(tmp_path, "no team", argument, NUMBA_THREADING_LAYER=layer)
+    warm = started(tmp_path, "no team", argument, NUMBA_THREADING_LAYER=layer)
+    assert warm["losses"] == cold["losses"] == with_team["losses"]
     assert bool(warm["imported"]) == (argument == "numba first" or layer == "workqueue")
     workers = len(os.sched_getaffinity(0))
     assert warm["threads"] <= workers + (layer == "workqueue")

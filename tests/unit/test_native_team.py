@@ -1,0 +1,155 @@
+"""The team: every part of a job is done once, and the same parts whoever does them; nothing here depends on time."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.native import Kernel, compile_kernel, pool, team
+
+if not team.has_team():
+    pytest.skip("a system without a team", allow_module_level=True)
+
+WORKERS = 4
+NEVER = 1 << 62  # nanoseconds
+
+
+def noting() -> Any:
+    from opstage.interpreters.native.memory import int64s, words
+
+    def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
+        w = words(arguments, 2)
+        parts = int64s(w[0], 4 * w[1])
+        parts[4 * worker] += 1
+        parts[4 * worker + 1] = lo
+        parts[4 * worker + 2] = hi
+        total = parts[4 * worker + 3]
+        for _ in range(lo, hi):
+            total = total * 3 + 1
+        parts[4 * worker + 3] = total
+
+    return kernel
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return compile_kernel("noting", "noting", noting)
+
+
+@pytest.fixture(scope="module")
+def board() -> int:
+    return team.board.__wrapped__(WORKERS)
+
+
+def word(board: int, place: int) -> Any:
+    return ctypes.c_int64.from_address(board + place)
+
+
+def noted(kernel: Kernel, board: int, tasks: list[int], workers: int = WORKERS) -> Any:
+    """What was noted of each part of each step: how often it was done, its first task, its last, and a number."""
+    parts = np.zeros((len(tasks), workers, 4), np.int64)
+    arguments = [np.array([each.ctypes.data, workers], np.uint64) for each in parts]
+    table = np.array([(kernel.address, n, own.ctypes.data) for n, own in zip(tasks, arguments)], np.int64)
+    words = pool.schedule_words()
+    words[0], words[3], words[8] = table.ctypes.data, board, workers
+    pool._drive()[1](0, len(tasks), 0, words.ctypes.data)
+    return parts
+
+
+TASKS = [0, 1, 2, 3, 4, 5, 7, 1000, 100_000]
+
+
+def expected(tasks: list[int]) -> list[list[tuple[int, int, int]]]:
+    return [[(1, n * i // WORKERS, n * (i + 1) // WORKERS) for i in range(WORKERS)] for n in tasks]
+
+
+def alone(board: int) -> int:
+    """A board like the given one, of which nobody else knows."""
+    size = team.CLAIMS + team.LINE * WORKERS
+    made: int = team._immortal(size)
+    ctypes.memmove(made + team.FIXED, board + team.FIXED, team.LINE)
+    return made
+
+
+def busy(board: int) -> int:
+    made = alone(board)
+    word(made, team.BUSY).value = NEVER
+    return made
+
+
+def owned(board: int) -> int:
+    made = alone(board)
+    word(made, team.OWNED).value = 1
+    return made
+
+
+BOARDS: dict[str, Callable[[int], int]] = {
+    "with members": lambda board: board,
+    "no member has come": alone,
+    "the machine is busy": busy,
+    "another thread has the team": owned,
+}
+
+
+@pytest.mark.parametrize("which", BOARDS)
+def test_the_parts_are_the_same_whoever_does_them(kernel: Kernel, board: int, which: str) -> None:
+    at = BOARDS[which](board)
+    found = noted(kernel, at, TASKS)
+    assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)
+    np.testing.assert_array_equal(found, noted(kernel, owned(board), TASKS))
+    marks = word(at, team.MARK).value
+    assert (marks == 0) == (which in ("the machine is busy", "another thread has the team"))
+    assert [word(at, team.CLAIMS + team.LINE * part).value for part in range(WORKERS)] == [marks] * WORKERS
+    assert word(at, team.OWNED).value == (which == "another thread has the team")
+
+
+def test_a_process_that_left_its_threads_in_its_parent_does_not_look_at_the_board(
+    kernel: Kernel, board: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool._alone[0], before = 1, pool._alone[0]
+    try:
+        at = alone(board)
+        found = noted(kernel, at, TASKS)
+    finally:
+        pool._alone[0] = before
+    assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)
+    assert word(at, team.MARK).value == 0
+
+
+def test_many_jobs_of_many_threads_are_done_whole(kernel: Kernel, board: int) -> None:
+    """One at a time has the team, the others work alone; members sleep and wake between."""
+    one = noted(kernel, owned(board), TASKS * 10)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = [threads.submit(noted, kernel, board, TASKS * 10) for _ in range(100)]
+            for each in found:
+                np.testing.assert_array_equal(each.result(timeout=120), one)
+    finally:
+        sys.setswitchinterval(interval)
+    assert word(board, team.OWNED).value == 0
+
+
+def test_a_team_whose_threads_cannot_be_started_is_the_caller(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        """The C library of a system that gives no threads."""
+
+        def __init__(self, name: None):
+            self.real = ctypes.PyDLL(name)
+            self.pthread_create = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *given: 11)  # EAGAIN
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    monkeypatch.setattr(team.ctypes, "CDLL", Library)
+    at = team.board.__wrapped__(WORKERS)
+    monkeypatch.undo()
+    found = noted(kernel, at, TASKS)
+    assert [[tuple(part[:3]) for part in step] for step in found.tolist()] == expected(TASKS)
