@@ -19,7 +19,7 @@ from opstage.locks import holding, holding_if_free
 from opstage.training.parameters import get_values, set_values
 from tests.unit.raising import RaiseAt, Torn, bytecodes
 
-TAKING = ("locks", "training/turns", "training/param", "training/session", "training/trainer")
+TAKING = ("locks", "training/turns", "training/param", "training/session", "training/trainer", "training/held")
 X = np.arange(3.0)
 
 

@@ -1,0 +1,199 @@
+"""What a trainer holds from step to step: parameters, the program's own state, moments; exported and restored whole."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ..api import owned, snapshot
+from ..init import Constant
+from ..interpreters.anomaly import watched
+from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.registry import make_interpreter
+from ..ops.errors import UsageError
+from ..ops.places import Places
+from ..ops.trees import align, flatten, lists_as_arrays, structure_paths, unflatten
+from ..ops.types import DType, is_float
+from ..options import Options
+from . import optim
+from .commit import Commit
+from .optim import Optimizer
+from .optimizer_state import Layout, OptimizerState, require_optimizer, require_state
+from .parameters import as_param, requires_grad_flags, same_bits
+from .saved import OptimizerValues, TrainerValues, require_fit
+from .sharing import require_apart
+
+_LAYOUTS = 8
+"""How many a trainer remembers: they follow from optimizers, of which a program may make a new one for every step."""
+
+# The optimizers behind the steps that keep their own moments; hyperparameters do not change which slots there are.
+_NAMED: dict[str, Optimizer] = {"sgd": optim.sgd(), "adam": optim.adam(), "adamw": optim.adamw()}
+
+
+@final
+class Held:
+    """Parameters, state and moments as values of one interpreter, and how many steps they have taken.
+
+    places, names, params    the places of the parameters in their tree, their paths, and each of them once
+    state, structure         the program's own state: its leaves, values of the interpreter, and their tree
+    has_state                whether the program has one
+    moments                  the states of the optimizers behind `ScalarTrainer.step`, `adam_step` and `adamw_step`
+    """
+
+    def __init__(self, params: Any, state: Any, requires_grad: Any, options: Options):
+        params, state = lists_as_arrays(params), lists_as_arrays(state)
+        leaves, structure = flatten(params)
+        require_apart(params)
+        flags = requires_grad_flags(params, requires_grad, options)
+        self.places = Places.among(structure, leaves)
+        self.names = self.places.names
+        firsts = self.places.first(leaves)
+        self.params = [as_param(leaf, name, flag, options) for leaf, name, flag in zip(firsts, self.names, flags)]
+        self.steps_taken = 0
+        self.interpreter: BaseInterpreter[Any] = watched(make_interpreter(options), options)
+        self.has_state = state is not None
+        state_leaves, self.structure = flatten(state)
+        self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]
+        self.moments: dict[str, OptimizerState] = {}
+        self._layouts: dict[tuple[Hashable, ...], Layout] = {}
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Of each parameter, whether it is trained now."""
+        return tuple(param.requires_grad for param in self.params)
+
+    @property
+    def tree(self) -> Any:
+        """The parameter tree, its leaves `Param`s."""
+        return self.places.tree(self.params)
+
+    @property
+    def batch_starts(self) -> int:
+        """Before which of the arguments of a program the batch begins: after ops, parameters and any state."""
+        return 3 if self.has_state else 2
+
+    def values(self) -> list[Any]:
+        """The parameters as values of the interpreter."""
+        return [param.mirror(self.interpreter) for param in self.params]
+
+    def host(self, ref: Any) -> Any:
+        """A value of the interpreter as an array of the caller's own."""
+        return owned(self.interpreter.get(ref))
+
+    # The program's own state ----------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        """Its values, a tree of arrays of the caller's own."""
+        return unflatten(self.structure, [self.host(leaf) for leaf in self.state])
+
+    def set_state(self, state: Any) -> None:
+        """Overwrite it; structure, shapes and dtypes are checked before any is touched."""
+        leaves = align(self.structure, state, "the trainer's state", "the new state")
+        self.state = self._fitting_state("the values of the new state", leaves)
+
+    def _state_types(self) -> dict[str, tuple[Any, DType]]:
+        names = structure_paths(self.structure)
+        return {name: (ref.shape, ref.dtype) for name, ref in zip(names, self.state)}
+
+    def _fitting_state(self, what: str, leaves: Sequence[Any]) -> list[Any]:
+        """Values of a new state, copies of `leaves` that fit those of the one before; integers are taken for floats."""
+        types, refs = self._state_types(), []
+        for leaf, (_, dtype) in zip(leaves, types.values()):
+            array = snapshot(leaf)
+            if is_float(dtype) and array.dtype.kind in "iu":
+                array = array.astype(np.float64)
+            refs.append(self.interpreter.put(array))
+        require_fit(what, types, dict(zip(types, refs)))
+        return refs
+
+    # Optimizers -----------------------------------------------------------------------------------------------------
+
+    def layout(self, optimizer: Optimizer) -> Layout:
+        """Of the state in which `optimizer` moves the parameters that are trained now."""
+        require_optimizer(optimizer)
+        key = (optimizer.program_key, *[param.requires_grad for param in self.params])
+        layout = self._layouts.get(key)
+        if layout is None:
+            trained = [(name, param) for name, param in zip(self.names, self.params) if param.requires_grad]
+            types: list[tuple[Any, DType]] = [(param.shape, param.dtype) for _, param in trained]
+            layout = Layout.of(optimizer, [name for name, _ in trained], types)
+            if len(self._layouts) == _LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return layout
+
+    def init_optim(self, optimizer: Optimizer) -> OptimizerState:
+        """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
+        layout = self.layout(optimizer)
+        values = tuple(tuple(map(self._first_moment, slots)) for slots in layout.declared(optimizer))
+        return OptimizerState.on(self.interpreter, 0, values, layout)
+
+    def _first_moment(self, slot: optim.Slot) -> Any:
+        shape: Any = slot.shape  # of a parameter, so of numbers
+        return self.interpreter.fill(Constant(slot.fill), shape, slot.dtype)
+
+    def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
+        """An optimizer's state on these parameters as arrays of the caller's own."""
+        layout = self.layout(optimizer)
+        require_state(state, layout)
+        names = [each.path for each in layout.parameters]
+        return OptimizerValues(layout.optimizer, state.t, dict(zip(names, state.slots, strict=True)))
+
+    def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
+        """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
+        layout = self.layout(optimizer)
+        if saved.name != layout.optimizer:
+            raise UsageError(f"the saved optimizer state is that of {saved.name}, not of {layout.optimizer}")
+        names, what = [each.path for each in layout.parameters], f"the saved moments of {saved.name}"
+        held = self.places.collapsed(
+            saved.slots,
+            what,
+            lambda a, b: len(a) == len(b) and all(map(same_bits, a, b)),
+            ", or take the parameters alone and begin with a new state",
+        )
+        expected = {f"{each.path} slot {i}": slot for each in layout.parameters for i, slot in enumerate(each.slots)}
+        found = {f"{n} slot {i}": slot for n, each in held.items() for i, slot in enumerate(each)}
+        require_fit(what, expected, found)
+        slots = (tuple(self.interpreter.put(np.array(x)) for x in held.get(name, ())) for name in names)
+        return OptimizerState.on(self.interpreter, saved.t, tuple(slots), layout)
+
+    # Leaving and coming back ----------------------------------------------------------------------------------------
+
+    def export(self) -> TrainerValues:
+        """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
+        return TrainerValues(
+            {name: np.array(param.value) for name, param in zip(self.names, self.params)},
+            dict(zip(structure_paths(self.structure), map(self.host, self.state))),
+            self.steps_taken,
+            {name: self.export_optim(_NAMED[name], state) for name, state in self.moments.items()},
+            self.places.tied,
+        )
+
+    def restore(self, saved: TrainerValues) -> None:
+        """Stand where `export` was called; all is checked, to the dtype, before any is touched.
+
+        Values that were saved for each place of what is one parameter here must be the same.
+        """
+        values = self.places.collapsed(saved.params, "the saved parameters", same_bits)
+        require_fit(
+            "the saved parameters",
+            {name: (param.shape, param.dtype) for name, param in zip(self.names, self.params)},
+            values,
+            saved.tied,
+        )
+        state_names = structure_paths(self.structure)
+        require_fit("the saved values of the state", self._state_types(), saved.state)
+        for name in saved.moments:
+            if name not in _NAMED:
+                raise UsageError(f"there are saved moments of {name!r}; a trainer keeps those of {', '.join(_NAMED)}")
+        moments = {name: self.import_optim(_NAMED[name], values) for name, values in saved.moments.items()}
+        state = [self.interpreter.put(snapshot(saved.state[name])) for name in state_names]
+        commit = Commit()
+        for name, param in zip(self.names, self.params):
+            param.prepare(commit, param.checked(values[name]))
+        commit.set(self, "state", state)
+        commit.set(self, "moments", moments)
+        commit.set(self, "steps_taken", saved.steps_taken)
+        commit.run()

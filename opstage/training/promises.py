@@ -1,0 +1,90 @@
+"""What a trainer's batches are held to: Specs, the check of a whole step for them, and what that check left open."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, final
+
+from ..api import argument_paths
+from ..interpreters.shape_check import Contract, Finding, Report
+from ..ops.errors import ProgramWarning, ValidationError
+from ..ops.spec import Spec, as_specs
+from ..ops.trees import unflatten
+from ..ops.types import dtype_name
+from ..options import Options
+from .by_name import by_position
+from .held import Held
+from .optim import Optimizer
+from .step import Clip
+from .validate import report_on, training_layout
+
+
+@final
+class Promises:
+    """The Specs of a loss's batches. Without any, with `options.validate`, each new batch shape is checked as it comes.
+
+    Raises ValidationError, with the report, for Specs with which the step cannot work.
+    """
+
+    def __init__(
+        self, loss: Callable[..., Any], specs: tuple[Any, ...], options: Options, held: Held, clip: Clip | None
+    ):
+        specs = by_position(specs, loss, held.batch_starts)
+        self._loss = loss
+        self._options = options
+        self._held = held
+        self._clip = clip
+        names = argument_paths(loss, (*(None,) * (held.batch_starts - 1), *specs)) if specs else []
+        self._contract = Contract(specs, names)
+        self._warned: set[tuple[Hashable, ...]] = set()
+        if options.validate and specs:
+            self._validate(specs)
+
+    def check(self, batch: tuple[Any, ...], arrays: list[Any], refs: Sequence[Any]) -> None:
+        """Raise for a batch outside the Specs; see `Contract.check`."""
+        self._contract.check(batch, arrays, refs, self._validate_batch)
+
+    def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
+        """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
+        held = self._held
+        state = unflatten(held.structure, [_type_spec(leaf) for leaf in held.state])
+        layout = partial(
+            training_layout,
+            self._loss,
+            held.tree,
+            *specs,
+            optimizer=optimizer,
+            state=state if held.has_state else None,
+            requires_grad=list(held.trained),
+            clip=self._clip,
+        )
+        return report_on(lambda options: layout(options=options), self._options)[0]
+
+    def _validate(self, specs: tuple[Any, ...]) -> None:
+        report = self.report(*specs)
+        if not report.ok:
+            raise ValidationError(str(report), report)
+        for finding in report.warnings:
+            self._warn(finding)
+        self._contract.assume(report.conditions)
+
+    def _warn(self, finding: Finding) -> None:
+        """A Python warning at the user's line, once for each, however many shapes of batches come."""
+        key = (finding.rule, finding.op, finding.source)
+        if key not in self._warned:
+            self._warned.add(key)
+            warning, source = ProgramWarning(str(finding), finding), finding.source
+            if source is None:
+                warnings.warn(warning, stacklevel=2)
+            else:
+                warnings.warn_explicit(warning, None, source.file, source.line)
+
+    def _validate_batch(self, batch: tuple[Any, ...]) -> None:
+        if self._options.validate:
+            self._validate(tuple(as_specs(tree) for tree in batch))
+
+
+def _type_spec(value: Any) -> Spec:
+    return Spec(tuple(value.shape), dtype_name(value.dtype))
