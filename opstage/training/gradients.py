@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from ..api import owned
-from ..interpreters.imperative import Imperative
+from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.errors import DtypeError, ProgramError
 from ..ops.types import dtype_name, is_float
 from .param import Param
-from .refs import own_node
+from .refs import own_node, require_shape
 
 
 @final
@@ -79,3 +79,12 @@ class Gradients:
                 raise ProgramError(f"{of} was not used on this tape, so it has no gradient")
             of = self._used[of]
         return own_node(self._tape, of, "grad")
+
+
+def aligned(base: Imperative[Any], value: Any, node: Node[Any], op: str, what: str) -> Any:
+    """A seed or tangent of a node as a value of `base`, of the node's shape and dtype."""
+    array = own_array(value)
+    if array.dtype.kind not in "fO":
+        raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)
+    require_shape(op, what, tuple(array.shape), tuple(node.shape))
+    return base.lift(base.store.const(array, dtype=node.dtype))

@@ -5,6 +5,7 @@ Natural numbers are indices and labels; they take no gradient and may be set ane
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy.typing as npt
 
 from ..interpreters.imperative import Imperative
 from ..interpreters.tape import Node, Tape
+from ..ops.dims import require_equal
 from ..ops.errors import ProgramError, ShapeError, UsageError
 from ..ops.lists import no_ref
 from ..ops.numbers import plain
-from ..ops.types import INT64, DType
+from ..ops.types import INT64, DType, show_shape
 from .param import Param
 
 Words = npt.NDArray[np.int64]
@@ -111,3 +113,26 @@ def own_node(tape: Tape[Any], ref: Any, op: str) -> Node[Any]:
     if isinstance(ref, Param):
         raise ProgramError(f"{op} got {ref} itself; session.use(param) gives its ref on this tape")
     raise no_ref(ref, "make one with session.input(…), leaf(…) or const(…)", op)
+
+
+def own_nats(tape: Tape[Any], ref: Any, kind: type[Nats], op: str) -> Nats:
+    """A ref of natural numbers of this kind on `tape`. Raises ProgramError for anything else."""
+    if isinstance(ref, kind) and ref.ops is tape:
+        return ref
+    if isinstance(ref, Nats) and ref.ops is tape:
+        raise ProgramError(f"{op} takes a {kind.__name__} but got a {type(ref).__name__}")
+    own_node(tape, ref, op)
+    raise ProgramError(f"{op} takes a {kind.__name__} but got the ref of a tensor")
+
+
+def require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Raise a ShapeError of `op` where `what` has another shape than expected."""
+    message = f"{what} is {show_shape(tuple(shape))} where {show_shape(tuple(expected))} is expected"
+    if len(shape) != len(expected):
+        raise ShapeError(message, op=op)
+    for a, b in zip(shape, expected):
+        try:
+            require_equal(a, b, lambda: message)
+        except ShapeError as error:
+            error.op = op
+            raise

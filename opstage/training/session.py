@@ -14,11 +14,9 @@ A training loop reads like this:
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple, final
-from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
@@ -29,7 +27,6 @@ from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
-from ..ops.dims import require_equal
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static
 from ..ops.spec import Spec
@@ -37,12 +34,12 @@ from ..ops.splitmix import site_of
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..options import Options
 from . import optim
-from .commit import Commit
-from .gradients import Gradients
+from .gradients import Gradients, aligned
 from .optim import Optimizer
 from .param import Param
 from .parameters import together
-from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_node
+from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
+from .session_steps import SessionSteps
 from .sharing import Given
 
 Ref = Node[Any]
@@ -58,24 +55,6 @@ class _Use(NamedTuple):
 
     node: Ref
     version: int
-
-
-class _State:
-    """Where one optimizer stands with one parameter: steps taken, and slots (moments) as values of the interpreter."""
-
-    __slots__ = ("now",)
-
-    def __init__(self, t: int, slots: tuple[Any, ...]):
-        self.now = t, slots
-
-
-class _Updated(NamedTuple):
-    """What a step makes of one parameter: its new value and slots, as refs of the base interpreter."""
-
-    param: Param
-    state: _State
-    t: int
-    refs: tuple[Any, ...]
 
 
 @final
@@ -100,7 +79,7 @@ class Session(Interpreter[Ref]):
         "_leaves",
         "_used",
         "_gradients",
-        "_states",
+        "_steps",
         "_resets",
         "_thread",
         "_given",
@@ -112,7 +91,7 @@ class Session(Interpreter[Ref]):
         base: Imperative[Any] = make_imperative(self.options)
         self._base = base
         super().__init__(base.cursor, base.dtype, base.seed, depth=1, differentiates=True)
-        self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
+        self._steps = SessionSteps()
         self._given = Given()
         self._resets = 0
         self._thread = 0  # the one whose tape it is; 0 before the first use
@@ -218,7 +197,7 @@ class Session(Interpreter[Ref]):
         self._mine()
         node = own_node(self._tape, ref, "get_value")
         if shape is not None:
-            _require_shape("get_value", "the ref", node.shape, tuple(shape))
+            require_shape("get_value", "the ref", node.shape, tuple(shape))
         return owned(self._base.get(node.value))
 
     def _put(self, value: Any, what: str) -> Any:
@@ -271,12 +250,7 @@ class Session(Interpreter[Ref]):
 
     def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
         self._mine()
-        if isinstance(ref, kind) and ref.ops is self._tape:
-            return ref
-        if isinstance(ref, Nats) and ref.ops is self._tape:
-            raise ProgramError(f"{op} takes a {kind.__name__} but got a {type(ref).__name__}")
-        own_node(self._tape, ref, op)
-        raise ProgramError(f"{op} takes a {kind.__name__} but got the ref of a tensor")
+        return own_nats(self._tape, ref, kind, op)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
@@ -342,7 +316,7 @@ class Session(Interpreter[Ref]):
         node = self._differentiable(ref, "backward", "the result")
         tape = self._tape
         if seed is not None:
-            cotangent = self._aligned(seed, node, "backward", "seed")
+            cotangent = aligned(self._base, seed, node, "backward", "seed")
         elif len(node.shape):
             raise ShapeError(
                 f"the result is {show_shape(node.shape)}, no scalar: give a cotangent as seed=, or reduce it with sum",
@@ -377,7 +351,7 @@ class Session(Interpreter[Ref]):
             if record is None or record.primitive is not None:
                 what = "is a constant" if record is None else "is the result of an op"
                 raise ProgramError(f"jvp moves leaves, but this ref {what}; make it with leaf(…) or use(param)")
-            moves[leaf] = self._aligned(tangent, leaf, "jvp", "tangent")
+            moves[leaf] = aligned(self._base, tangent, leaf, "jvp", "tangent")
         return owned(self._base.get(pushforward(node, moves)))
 
     def _differentiable(self, ref: Any, op: str, what: str) -> Ref:
@@ -386,14 +360,6 @@ class Session(Interpreter[Ref]):
         if not is_float(node.dtype):
             raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats have derivatives", op=op)
         return node
-
-    def _aligned(self, value: Any, node: Ref, op: str, what: str) -> Any:
-        """A seed or tangent as a value, of the node's shape and dtype."""
-        array = own_array(value)
-        if array.dtype.kind not in "fO":
-            raise DtypeError(f"{what} must be float but is {array.dtype}", op=op)
-        _require_shape(op, what, tuple(array.shape), tuple(node.shape))
-        return self._base.lift(self._base.store.const(array, dtype=node.dtype))
 
     def _last_gradients(self, op: str) -> Gradients:
         self._mine()
@@ -425,59 +391,6 @@ class Session(Interpreter[Ref]):
 
     def _step_all(self, op: str, optimizer: Optimizer) -> None:
         gradients = self._last_gradients(op)
-        trained = [param for param, use in self._used.items() if use.node.record and param.requires_grad]
-        together(trained).run(self._step_in_turn, gradients, optimizer)
-
-    def _step_in_turn(self, gradients: Gradients, optimizer: Optimizer) -> None:
-        states = self._states[optimizer.name]
-        base, store = self._base, self._base.store
-        numbers: dict[tuple[int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
-
-        def scalars(t: int, dtype: DType) -> dict[str, Any]:
-            if (t, dtype) not in numbers:
-                made = {name: store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
-                numbers[t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
-            return numbers[t, dtype]
-
-        def stepped(ops: Interpreter[Any], param: Param, node: Ref) -> _Updated:
-            p, g = base.lift(param.mirror(store)), gradients.cotangent(node)
-            state = states.get(param)
-            if state is None:
-                declared = optimizer.slots(param.shape, param.dtype, str(param))
-                state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
-            before, held = state.now
-            t, slots = before + 1, tuple([base.lift(slot) for slot in held])
-            value, new = optimizer.update(ops, p, g, slots, scalars(t, p.dtype))
-            return _Updated(param, state, t, (value, *new))
-
-        def update(ops: Interpreter[Any]) -> list[_Updated]:
-            trained = [
-                (param, use.node) for param, use in self._used.items() if use.node.record and param.requires_grad
-            ]
-            return [stepped(ops, param, node) for param, node in trained]
-
-        updated = base.region("update", update)
-        if not base.executes:
-            return
-        values = iter(base.fetch([ref for each in updated for ref in each.refs], gradients.moment))
-        fetched = [(each, *[next(values) for _ in each.refs]) for each in updated]
-        store.raise_pending()
-        commit = Commit()
-        for each, value, *slots in fetched:
-            states[each.param] = each.state  # one that is new says what none says: no step yet
-            each.param.accept(value)
-            each.param.prepare_accepted(commit, value, store)
-            commit.set(each.state, "now", (each.t, tuple(slots)))
-        commit.run()
-
-
-def _require_shape(op: str, what: str, shape: Sequence[Any], expected: Sequence[Any]) -> None:
-    message = f"{what} is {show_shape(tuple(shape))} where {show_shape(tuple(expected))} is expected"
-    if len(shape) != len(expected):
-        raise ShapeError(message, op=op)
-    for a, b in zip(shape, expected):
-        try:
-            require_equal(a, b, lambda: message)
-        except ShapeError as error:
-            error.op = op
-            raise
+        nodes = {param: use.node for param, use in self._used.items() if use.node.record}
+        trained = [param for param in nodes if param.requires_grad]
+        together(trained).run(self._steps.take, self._base, nodes, gradients, optimizer)

@@ -1,0 +1,87 @@
+"""The steps of a session: parameters that were used on its tape, moved by their gradients."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary
+
+from ..interpreters.imperative import Imperative
+from ..interpreters.interpreter import Interpreter
+from ..interpreters.tape import Node
+from ..ops.types import DType
+from .commit import Commit
+from .gradients import Gradients
+from .optim import Optimizer
+from .param import Param
+
+
+class _State:
+    """Where one optimizer stands with one parameter: steps taken, and slots (moments) as values of the interpreter."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, t: int, slots: tuple[Any, ...]):
+        self.now = t, slots
+
+
+class _Updated(NamedTuple):
+    """What a step makes of one parameter: its new value and slots, as refs of the base interpreter."""
+
+    param: Param
+    state: _State
+    t: int
+    refs: tuple[Any, ...]
+
+
+@final
+class SessionSteps:
+    """Where each optimizer stands with each parameter, as long as the session and the parameter live."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: defaultdict[str, WeakKeyDictionary[Param, _State]] = defaultdict(WeakKeyDictionary)
+
+    def take(
+        self, base: Imperative[Any], nodes: Mapping[Param, Node[Any]], gradients: Gradients, optimizer: Optimizer
+    ) -> None:
+        """Step the parameters that are trained, of `nodes` on the tape; all of them change, or none."""
+        states = self._states[optimizer.name]
+        store = base.store
+        numbers: dict[tuple[int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
+
+        def scalars(t: int, dtype: DType) -> dict[str, Any]:
+            if (t, dtype) not in numbers:
+                made = {name: store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
+                numbers[t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
+            return numbers[t, dtype]
+
+        def stepped(ops: Interpreter[Any], param: Param, node: Node[Any]) -> _Updated:
+            p, g = base.lift(param.mirror(store)), gradients.cotangent(node)
+            state = states.get(param)
+            if state is None:
+                declared = optimizer.slots(param.shape, param.dtype, str(param))
+                state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
+            before, held = state.now
+            t, slots = before + 1, tuple([base.lift(slot) for slot in held])
+            value, new = optimizer.update(ops, p, g, slots, scalars(t, p.dtype))
+            return _Updated(param, state, t, (value, *new))
+
+        def update(ops: Interpreter[Any]) -> list[_Updated]:
+            return [stepped(ops, param, node) for param, node in nodes.items() if param.requires_grad]
+
+        updated = base.region("update", update)
+        if not base.executes:
+            return
+        values = iter(base.fetch([ref for each in updated for ref in each.refs], gradients.moment))
+        fetched = [(each, *[next(values) for _ in each.refs]) for each in updated]
+        store.raise_pending()
+        commit = Commit()
+        for each, value, *slots in fetched:
+            states[each.param] = each.state  # one that is new says what none says: no step yet
+            each.param.accept(value)
+            each.param.prepare_accepted(commit, value, store)
+            commit.set(each.state, "now", (each.t, tuple(slots)))
+        commit.run()
