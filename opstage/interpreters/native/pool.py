@@ -89,7 +89,7 @@ def _drive_factory() -> Any:
     int64s, call_kernel, call_team = memory.int64s, memory.call_kernel, memory.call_team
     call_number, ask_number = memory.call_number, memory.ask_number
     shared = import_module("opstage.interpreters.native.shared")
-    take, give, is_busy, do_job, address = shared.take, shared.give, shared.is_busy, shared.do_job, np.uint64
+    take, give, do_job, address = shared.take, shared.give, shared.do_job, np.uint64
     words, numbers, counts, stride, given = _WORDS, _NUMBERS, _COUNT, _STRIDE, _GIVEN
 
     def kernel(lo, hi, worker, arguments):
@@ -107,7 +107,7 @@ def _drive_factory() -> Any:
             function, tasks, own = table[3 * step], table[3 * step + 1], table[3 * step + 2]
             if tasks < 0:
                 call_kernel(function, 0, -tasks, 0, own)
-            elif has_team and not is_busy(board):
+            elif has_team:
                 do_job(board, count, function, tasks, own)
             elif is_alone or board != 0:
                 for i in range(count):

@@ -18,13 +18,14 @@ from . import team
 from .memory import call_kernel, int64s
 
 # Places on the board; unsigned, as addresses are.
-_OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB, _BUSY, _HOLD = (
-    np.uint64(at)
-    for at in (team.OWNED, team.MARK, team.DONE, team.WAITING, team.ASLEEP, team.JOB, team.BUSY, team.HOLD)
+_OWNED, _MARK, _DONE, _WAITING, _ASLEEP, _JOB = (
+    np.uint64(at) for at in (team.OWNED, team.MARK, team.DONE, team.WAITING, team.ASLEEP, team.JOB)
 )
-_COUNT, _CLOCK, _SYSCALL, _FUTEX = (np.uint64(at) for at in (team.COUNT, team.CLOCK, team.SYSCALL, team.FUTEX))
+_COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = (
+    np.uint64(at) for at in (team.COUNT, team.CLOCK, team.NANOSLEEP, team.SYSCALL, team.FUTEX)
+)
 _CLAIMS, _LINE = np.uint64(team.CLAIMS), np.uint64(team.LINE)
-_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = team.SPIN, team.JOIN, team.LOST, team.HOLD_FACTOR, team.LONGEST_HOLD
+_SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = team.SPIN, team.JOIN, team.LOST, team.REST_FACTOR, team.LONGEST_REST
 
 _ADDRESS, _WORD, _NUMBER = types.uintp, ir.IntType(64), ir.IntType(32)
 _ORDER = "seq_cst"
@@ -96,6 +97,24 @@ def _time(typing, clock_gettime, clock):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def _pause(typing, nanosleep, nanoseconds):  # type: ignore[no-untyped-def]
+    """So many nanoseconds, by the system's function at an address."""
+    pair = ir.LiteralStructType([_WORD, _WORD])
+    function = ir.FunctionType(_NUMBER, [pair.as_pointer(), pair.as_pointer()])
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, second = cgutils.alloca_once(builder, pair), ir.Constant(_WORD, 10**9)
+        parts = builder.udiv(values[1], second), builder.urem(values[1], second)
+        for i, part in enumerate(parts):
+            builder.store(part, cgutils.gep_inbounds(builder, place, 0, i))
+        none = ir.Constant(pair.as_pointer(), None)
+        builder.call(builder.inttoptr(values[0], function.as_pointer()), [place, none])
+        return context.get_dummy_value()
+
+    return types.void(_ADDRESS, types.int64), generate
+
+
+@intrinsic
 def _futex(typing, syscall, number, address, operation, value):  # type: ignore[no-untyped-def]
     """The system call futex(2) without a time limit."""
     function = ir.FunctionType(_WORD, [_WORD], var_arg=True)
@@ -149,13 +168,6 @@ def give(board):  # type: ignore[no-untyped-def]
 
 
 @njit
-def is_busy(board):  # type: ignore[no-untyped-def]
-    """Whether the machine is taken to be busy with something else."""
-    until = load(board + _BUSY)
-    return until != 0 and now(board) < until
-
-
-@njit
 def do_parts(board, mark, me, count):  # type: ignore[no-untyped-def]
     """Do those parts of the job `mark` that nobody has begun, one's own first; how many they were.
 
@@ -201,21 +213,21 @@ def do_job(board, count, function, tasks, own):  # type: ignore[no-untyped-def]
 def be_member(board, me):  # type: ignore[no-untyped-def]
     """Do parts of jobs as long as the process lives."""
     count = load(board + _COUNT)
-    seen = 0
+    seen, rest, rested = 0, 0, 0
     known = now(board), _worked(board)
     while True:
         last, put_off = now(board), False
-        rest = last + _SPIN
+        awake = last + _SPIN
         while load(board + _MARK) == seen and not put_off:
             moment = now(board)
             put_off = moment - last > _LOST
             last = moment
-            if not put_off and (moment > rest or load(board + _BUSY) > moment):
+            if not put_off and moment > awake:
                 increase(board + _ASLEEP, 1)
                 _sleep(board, board + _MARK, seen)
                 increase(board + _ASLEEP, -1)
                 last = now(board)
-                rest = last + _SPIN
+                awake = last + _SPIN
                 known = last, _worked(board)
         mark = load(board + _MARK)
         if mark != seen:
@@ -231,17 +243,11 @@ def be_member(board, me):  # type: ignore[no-untyped-def]
             moment, worked = now(board), _worked(board)
             lost = (moment - known[0]) - (worked - known[1])
             if lost > _LOST:
-                _say_busy(board, moment, lost)
+                # For a time in proportion to what was lost; twice as long as before if that was over only now.
+                rest = min(max(_FACTOR * lost, 2 * rest if moment - rested < rest else 0), _LONGEST)
+                _pause(load(board + _NANOSLEEP), rest)
+                moment = rested = now(board)
             known = moment, worked
 
 
-@njit
-def _say_busy(board, moment, lost):  # type: ignore[no-untyped-def]
-    """For a time in proportion to what was lost; for twice as long as the last time if that was over only now."""
-    hold = load(board + _HOLD)
-    hold = min(max(_FACTOR * lost, 2 * hold if moment - load(board + _BUSY) < hold else 0), _LONGEST)
-    store(board + _HOLD, hold)
-    store(board + _BUSY, moment + hold)
-
-
-__all__ = ["be_member", "do_job", "give", "is_busy", "take"]
+__all__ = ["be_member", "do_job", "give", "take"]

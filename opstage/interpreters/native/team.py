@@ -5,8 +5,8 @@ before those of others: so the thread that has the job waits for nobody who has 
 the others no core it does all parts by itself. Which parts there are does not depend on that, so neither do the bits.
 
 Waiting is spinning for a moment and then sleep. A member that sees that it was put off its core, in the midst of a part
-or while it waited, says on the board that the machine is busy. Then for a while, longer each time, jobs are done by
-the threads that have them alone: to be put off costs a time slice, milliseconds, where a job may take microseconds.
+or while it waited, rests for a while, longer each time, and the others do its parts: to be put off costs those who wait
+for it a time slice, milliseconds, where a job may take microseconds.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -26,18 +26,16 @@ from .compiler import compile_kernel
 
 # The board, in bytes; what different threads write stands on lines of the cache of its own.
 LINE = 64
-OWNED, MARK, DONE, WAITING, ASLEEP, JOB, BUSY, FIXED = range(0, 8 * LINE, LINE)
+OWNED, MARK, DONE, WAITING, ASLEEP, JOB, FIXED = range(0, 7 * LINE, LINE)
 """Whether a thread has the team; the number of the last job; how many of its parts are done by members; whether the
-thread that has the job sleeps until they are; how many members sleep; the job; until when the machine is taken to be
-busy, in nanoseconds, and for how long the next time; what never changes."""
-HOLD = BUSY + 8
-COUNT, CLOCK, SYSCALL, FUTEX = range(FIXED, FIXED + 32, 8)
+thread that has the job sleeps until they are; how many members sleep; the job; what never changes."""
+COUNT, CLOCK, NANOSLEEP, SYSCALL, FUTEX = range(FIXED, FIXED + 40, 8)
 CLAIMS = FIXED + LINE
 """A line for each part: the number of the last job of which it was begun."""
 
 SPIN, JOIN = 1_000_000, 150_000  # nanoseconds for which a member waits for a job, and who has a job for members, awake
 LOST = 80_000  # nanoseconds without a core that mean that another has it; less than JOIN, for that may be who waits
-HOLD_FACTOR, LONGEST_HOLD = 10, 320_000_000  # for how many times as long the machine is then taken to be busy; at most
+REST_FACTOR, LONGEST_REST = 10, 320_000_000  # for how many times as long a member then rests; nanoseconds at most
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of futex(2), by the processor
 
 
@@ -69,6 +67,7 @@ def board(workers: int) -> int:
     for place, value in (
         (COUNT, workers),
         (CLOCK, _address(library.clock_gettime)),
+        (NANOSLEEP, _address(library.nanosleep)),
         (SYSCALL, _address(library.syscall)),
         (FUTEX, _FUTEX_CALLS[platform.machine()]),
     ):
