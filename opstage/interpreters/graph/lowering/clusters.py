@@ -243,7 +243,7 @@ class _Gathering:
         self.found: list[Unit | None] = []
 
     def units(self) -> list[Unit]:
-        for e in self.legal.equations:
+        for e in self._numbers_first():
             clusters, makers = self._clusters(e), self._makers(e)
             unit = (clusters and self._joined(e, makers)) or self._new(e, clusters)
             for maker in makers:
@@ -251,6 +251,25 @@ class _Gathering:
                     maker.readers.add(unit.number)
             self.maker.update(dict.fromkeys(e.outputs, unit))
         return [unit for unit in self.found if unit is not None]
+
+    def _numbers_first(self) -> list[Equation]:
+        """The equations, those that compute single numbers of nothing but numbers before all others.
+
+        Where an optimizer makes a rate of a learning rate and a correction, its loop over a parameter would otherwise
+        end there: what comes after reads a unit that began later.
+        """
+        views_, literals = self.legal.views, self.legal.literals
+        numbers, others = list[Equation](), list[Equation]()
+        later: set[int] = set()  # what the others make
+        for e in self.legal.equations:
+            slots = [slot for slot in e.inputs if slot not in literals]
+            single = all(views_[slot].size == 1 for slot in (*slots, *e.outputs))
+            if single and self._clusters(e) and later.isdisjoint([views_[slot].root for slot in slots]):
+                numbers.append(e)
+            else:
+                others.append(e)
+                later.update(e.outputs)
+        return numbers + others
 
     def _new(self, e: Equation, clusters: bool) -> Unit:
         cluster = None
