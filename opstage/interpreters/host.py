@@ -59,9 +59,9 @@ def number(value: Any, dtype: DType) -> Any:
 
 
 def packed(x: Array) -> Array:
-    """x as machine code reads it: row-major and aligned, a copy if need be."""
+    """x as machine code reads it: an array, row-major and aligned, a copy if need be."""
     flags = x.flags
-    return x if flags.c_contiguous and flags.aligned else np.array(x, order="C")
+    return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
 _DATA = object.__basicsize__

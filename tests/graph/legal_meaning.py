@@ -9,12 +9,9 @@ import numpy as np
 from typing_extensions import override
 
 from opstage import Options
-from opstage.interpreters.eager_cpu.interpreter import NumpyOps
-from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.plan import Plan
-from opstage.interpreters.graph.lowering.clusters import Level, Unit, staged
-from opstage.interpreters.graph.lowering.legal import Legal
-from opstage.interpreters.graph.lowering.primitives import (
+from opstage.interpreters.codegen.clusters import Level, Unit, staged
+from opstage.interpreters.codegen.legal import Legal
+from opstage.interpreters.codegen.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
     CONTIGUOUS,
@@ -22,7 +19,10 @@ from opstage.interpreters.graph.lowering.primitives import (
     ROW_MAX,
     ROW_SUM,
 )
-from opstage.interpreters.graph.lowering.views import View, packed
+from opstage.interpreters.codegen.views import View, packed
+from opstage.interpreters.eager_cpu.interpreter import NumpyOps
+from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.cpu.plan import Plan
 from opstage.ops.closed import Equation
 from opstage.ops.types import dtype_name
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opstage.interpreters.codegen import occupancy
+from opstage.interpreters.codegen.arena import ALIGNMENT, Item, arrange
+from opstage.interpreters.codegen.occupancy import Occupancy
 from opstage.interpreters.graph.cpu import plan as planning
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import Plan
-from opstage.interpreters.graph.lowering import occupancy
-from opstage.interpreters.graph.lowering.arena import ALIGNMENT, Item, arrange
-from opstage.interpreters.graph.lowering.occupancy import Occupancy
 from tests.graph.random_programs import random_graph
 
 

@@ -18,7 +18,7 @@ import opstage
 from opstage import Options
 
 handler = logging.StreamHandler(sys.stdout)
-for name in ("native.compiler", "native.kept", "graph.cpu.texts"):
+for name in ("native.compiler", "native.kept", "codegen.cpu.texts"):
     logging.getLogger(f"opstage.interpreters.{name}").addHandler(handler)
     logging.getLogger(f"opstage.interpreters.{name}").setLevel(logging.DEBUG)
 limit = int(sys.argv[1]) if len(sys.argv) > 1 else 0

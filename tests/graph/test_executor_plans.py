@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
-from opstage.interpreters.graph.cpu.source import ErrorFlag, Room
-from opstage.interpreters.graph.cpu.target import CPU
-from opstage.interpreters.graph.cpu.texts import Text
-from opstage.interpreters.graph.lowering.clusters import Level, Unit, gather
-from opstage.interpreters.graph.lowering.legal import Legal
-from opstage.interpreters.graph.lowering.primitives import (
+from opstage.interpreters.codegen.clusters import Level, Unit, gather
+from opstage.interpreters.codegen.cpu.source import ErrorFlag, Room
+from opstage.interpreters.codegen.cpu.texts import Text
+from opstage.interpreters.codegen.legal import Legal
+from opstage.interpreters.codegen.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
     CONTIGUOUS,
@@ -25,6 +21,10 @@ from opstage.interpreters.graph.lowering.primitives import (
     ROW_MAX,
     ROW_SUM,
 )
+from opstage.interpreters.graph import Graph
+from opstage.interpreters.graph.cpu.optimise import optimise
+from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from opstage.interpreters.graph.cpu.target import CPU
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, planned, step_of
 from tests.graph.legal_meaning import Arena, Memory, run_units

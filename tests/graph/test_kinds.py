@@ -12,11 +12,11 @@ import pytest
 
 import opstage
 from opstage import Options
+from opstage.interpreters.codegen.formulas import FORMULAS
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.cpu.optimise import optimise as optimise_for_cpu
 from opstage.interpreters.graph.cpu.plan import HostStep, Plan
-from opstage.interpreters.graph.lowering.formulas import FORMULAS
 from opstage.interpreters.graph.passes import optimise, standard
 from opstage.ops.catalogue import primitives
 from opstage.ops.kinds import Effect, Kind

@@ -10,9 +10,9 @@ import pytest
 
 import opstage
 from opstage import Options, optim
+from opstage.interpreters.codegen.cpu.source import ErrorFlag
 from opstage.interpreters.graph.cpu.optimise import optimise
 from opstage.interpreters.graph.cpu.plan import NativeStep, Plan
-from opstage.interpreters.graph.cpu.source import ErrorFlag
 from opstage.interpreters.graph.executor import Executor
 from opstage.interpreters.graph.explain import explain
 from opstage.ops.errors import UsageError

@@ -20,11 +20,11 @@ OF_OTHER_THINGS = {
     "interpreters/captures/reads.py": {"add"},  # a method of a set
     "interpreters/eager_cpu/kernels/activation.py": {"tanh"},  # a form of the GELU
     "interpreters/eager_cuda/kernels/activation.py": {"tanh"},
-    "interpreters/graph/lowering/formulas.py": {
+    "interpreters/codegen/formulas.py": {
         "tanh",
         *("sigmoid", "sigmoid_grad", "tanh_grad", "silu", "silu_grad"),  # functions that the text of a kernel calls
     },
-    "interpreters/graph/cpu/namespace.py": {"add", "cos", "erf", "exp", "log", "sin", "sqrt", "tanh"},
+    "interpreters/codegen/cpu/namespace.py": {"add", "cos", "erf", "exp", "log", "sin", "sqrt", "tanh"},
     "interpreters/eager_cpu/loops/convolution.py": {"conv", "conv_kernel_grad"},  # parts of a convolution's steps
     "interpreters/graph/explain.py": {"sum"},  # a loop that adds up what workers summed
     "interpreters/graph/notation.py": {"sqrt"},  # of a real number in a text

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opstage.interpreters.codegen.cpu.functions import erf, exp, peak
 from opstage.interpreters.eager_cpu.loops import jit
-from opstage.interpreters.eager_cpu.loops.functions import erf, exp, peak
-from opstage.interpreters.eager_cpu.loops.jit import Array, Elementwise, Loop, inlined, loop
+from opstage.interpreters.eager_cpu.loops.jit import Elementwise, Loop, loop
+from opstage.interpreters.host import Array
 from opstage.interpreters.native import folder
+from opstage.interpreters.native.inlined import inlined
 from opstage.interpreters.scalar import activation, random, update
 from opstage.ops.splitmix import random_words
 

@@ -173,7 +173,7 @@ def test_another_process_runs_what_was_kept(tmp_path: Path) -> None:
 GROWTH = """
 import ctypes, gc, sys
 import numpy, opstage
-from opstage.interpreters.graph.cpu.texts import Text
+from opstage.interpreters.codegen.cpu.texts import Text
 
 def resident():
     gc.collect()

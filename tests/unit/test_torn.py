@@ -24,6 +24,8 @@ COMMITTING = (
     "interpreters/base_program",
     "interpreters/graph/programs",
     "interpreters/graph/executor",
+    "interpreters/codegen",
+    "interpreters/codegen/cpu",
     "interpreters/graph/cpu",
     "interpreters/native",
 )

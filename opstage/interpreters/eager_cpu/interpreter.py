@@ -13,17 +13,22 @@ from ...ops.closed import Body
 from ...ops.errors import LocatedError, UsageError
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
-from ...ops.types import DType, TensorType, as_dtype
+from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
+from ..codegen.cpu.fused import Fused, fused
 from ..host import Array, as_array
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
-from .kernels import kernel_table
+from .kernels import fused_composites, kernel_table
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
+
+_NEW: Any = object()
+_FUSED: dict[Any, Fused | None] = {}  # generated kernels by the same keys, None where there can be none
+_FUSED_LIMIT = 1 << 11
 
 
 class HostArrays(BaseInterpreter[Array]):
@@ -54,7 +59,7 @@ class HostArrays(BaseInterpreter[Array]):
 class NumpyOps(HostArrays):
     """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
 
-    __slots__ = ("_kernels", "_fast")
+    __slots__ = ("_kernels", "_fast", "_fused")
 
     def __init__(self, options: Options, kernels: Mapping[Primitive, Callable[..., Any]] | None = None):
         """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
@@ -70,6 +75,8 @@ class NumpyOps(HostArrays):
         keep_freed_memory()
         self._fast = options.fast_kernels
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
+        generates = kernels is None and options.fast_kernels and self.dtype != EXACT
+        self._fused = fused_composites() if generates else frozenset[Primitive]()
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ class NumpyOps(HostArrays):
             self._infer(key, primitive, (x,), NO_STATIC)
         kernel = self._kernels.get(primitive)
         if kernel is None:
-            return self._decomposed(primitive, (x,), NO_STATIC)[0]
+            return self._composed(key, primitive, (x,), NO_STATIC)[0]
         out: Array = kernel(x)
         return out if type(out) is np.ndarray else _zero_dim(out)
 
@@ -110,7 +117,7 @@ class NumpyOps(HostArrays):
             self._infer(key, primitive, (x, y), NO_STATIC)
         kernel = self._kernels.get(primitive)
         if kernel is None:
-            return self._decomposed(primitive, (x, y), NO_STATIC)[0]
+            return self._composed(key, primitive, (x, y), NO_STATIC)[0]
         out: Array = kernel(x, y)
         return out if type(out) is np.ndarray else _zero_dim(out)
 
@@ -121,7 +128,7 @@ class NumpyOps(HostArrays):
             self._infer(key, primitive, refs, static)
         kernel = self._kernels.get(primitive)
         if kernel is None:
-            return self._decomposed(primitive, refs, static)
+            return self._composed(key, primitive, refs, static)
         try:
             out = kernel(*refs, **static)
         except LocatedError as error:  # an index or label out of range
@@ -159,7 +166,17 @@ class NumpyOps(HostArrays):
             _INFERRED.clear()
         _INFERRED[key] = outputs
 
-    def _decomposed(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
+    def _composed(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
+        """A composite that has no kernel: by loops that are generated from it, or op by op."""
+        if primitive in self._fused:
+            kernel: Fused | None = _FUSED.get(key, _NEW)
+            if kernel is _NEW:
+                kernel = fused(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
+                if len(_FUSED) >= _FUSED_LIMIT:
+                    _FUSED.clear()
+                _FUSED[key] = kernel
+            if kernel is not None:
+                return kernel(*refs)
         if primitive.decomposition is None:
             raise self.unsupported(primitive)
         return self.decompose(primitive, refs, static)

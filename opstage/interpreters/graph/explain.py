@@ -10,15 +10,15 @@ from ...ops.closed import Loop
 from ...ops.errors import UsageError
 from ...ops.types import EXACT, TensorType
 from ...options import Options
+from ..codegen.arena import Item, arrange
+from ..codegen.cpu.source import Room
+from ..codegen.cpu.texts import Text
+from ..codegen.legal import Legal
+from ..codegen.primitives import PRODUCTS
 from ..native.pool import workers
 from .cpu.optimise import optimise
 from .cpu.plan import HostStep, LoopStep, NativeStep, Plan
-from .cpu.source import Room
-from .cpu.texts import Text
 from .graph import Graph
-from .lowering.arena import Item, arrange
-from .lowering.legal import Legal
-from .lowering.primitives import PRODUCTS
 from .outline import show_bytes
 from .passes import Notes
 

@@ -28,8 +28,9 @@ SOURCES = (
     "interpreters/scalar",
     "interpreters/eager_cpu/loops",
     "interpreters/host.py",
+    "interpreters/codegen",
+    "interpreters/codegen/cpu",
     "interpreters/graph/cpu",
-    "interpreters/graph/lowering",
     "ops/splitmix.py",
 )
 """What is compiled, or makes the text of what is: folders and files of the package."""

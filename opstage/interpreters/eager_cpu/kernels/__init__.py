@@ -2,7 +2,8 @@
 
 Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
 a family that has numba kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
-`Options.fast_kernels` is set. A composite without an entry runs by its decomposition.
+`Options.fast_kernels` is set. A composite without an entry runs by its decomposition; one that its family names in
+`FUSED`, by loops that are generated from it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from typing import Any
 
 from ....ops.catalogue import FAMILIES
 from ....ops.primitive import Primitive
+
+
+@cache
+def fused_composites() -> frozenset[Primitive]:
+    """The composites whose loops are generated when they are first called."""
+    modules = [import_module(f".{family}", __package__) for family in FAMILIES]
+    return frozenset(primitive for module in modules for primitive in getattr(module, "FUSED", ()))
 
 
 @cache

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from ...codegen.cpu.functions import add, exp, peak
 from ...host import Array
-from .functions import add, exp, peak
 from .jit import loop
 
 _WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is slower than a few in vain

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...codegen.cpu.functions import erf, exp
 from ...host import Array
+from ...native.inlined import Function, inlined
 from ...scalar import activation
-from .functions import erf, exp
-from .jit import Elementwise, Function, inlined, loop
+from .jit import Elementwise, loop
 
 sigmoid = Elementwise(activation.sigmoid, exp)
 sigmoid_grad = Elementwise(activation.sigmoid_grad, operands=2)

@@ -6,7 +6,6 @@ numba is imported then and not before. Machine code is kept on disk, so that the
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, final
 
 import numpy as np
@@ -14,9 +13,8 @@ import numpy as np
 from ...host import Array, packed
 from ...native.compiler import import_numba
 from ...native.folder import compiling
+from ...native.inlined import Function, register_formulas
 from ...native.overloads import kept
-
-Function = Callable[..., Any]
 
 
 def flat(x: Array) -> Array:
@@ -106,43 +104,6 @@ class Elementwise:
         self._owners.append(owner)
         ufunc: Function = owner.ufunc  # without the layer that compiles for other types, which costs 0.4 µs a call
         return ufunc
-
-
-# Functions that loops call -------------------------------------------------------------------------------------------
-
-_pending: list[tuple[Function, Function, Any]] = []
-
-
-def inlined(*, fastmath: Any = False) -> Callable[[Function], Function]:
-    """Decorates a factory `(real) -> formula`: the name becomes a function for loops to call, which is inlined there.
-
-    `real` is the type of its first argument, or of that array's elements; `fastmath` says how far LLVM may depart from
-    what is written there.
-    """
-
-    def decorate(factory: Function) -> Function:
-        def function(*args: Any) -> Any:
-            return factory(args[0].dtype.type)(*args)
-
-        for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-            setattr(function, attribute, getattr(factory, attribute))  # numba finds it again by these
-        _pending.append((function, factory, fastmath))
-        return function
-
-    return decorate
-
-
-def register_formulas() -> None:
-    """Makes numba know the functions that loops call."""
-    overload = import_module("numba.extending").overload
-    while _pending:
-        function, factory, fastmath = _pending.pop()
-
-        def choose(*args: Any, factory: Function = factory) -> Any:
-            return factory(getattr(np, str(getattr(args[0], "dtype", args[0]))))
-
-        options = {"fastmath": fastmath, "forceinline": True, "error_model": "numpy"}
-        overload(function, strict=False, jit_options=options)(choose)
 
 
 def _compiled_with_formulas(compile_with: Callable[[bool], Any]) -> Any:

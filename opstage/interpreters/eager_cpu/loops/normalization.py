@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...codegen.cpu.functions import RUN, add
 from ...host import Array
-from .functions import RUN, add
-from .jit import Function, inlined, loop
+from ...native.inlined import Function, inlined
+from .jit import loop
 
 BLOCK = 64
 """Rows of which sums are added up at a time: in one running sum over all rows, those of many would lose digits."""

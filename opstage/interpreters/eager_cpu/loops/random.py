@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...host import Array
+from ...native.inlined import Function, inlined
 from ...scalar import random
-from .jit import Function, inlined, loop
+from .jit import loop
 
 
 @inlined()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ...codegen.cpu.functions import RUN, add, exp, peak
 from ...host import Array
-from .functions import RUN, add, exp, peak
 from .jit import loop
 
 

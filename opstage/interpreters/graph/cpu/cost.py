@@ -16,11 +16,11 @@ from ....ops.closed import Equation
 from ....ops.closed import Loop as Turns
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
-from ..lowering.clusters import Level, Unit
-from ..lowering.legal import Legal
-from ..lowering.views import View
+from ...codegen.clusters import Level, Unit
+from ...codegen.cpu.source import Address
+from ...codegen.legal import Legal
+from ...codegen.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan
-from .source import Address
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
 """Ops that read no more of their first operand than they give."""

@@ -22,13 +22,13 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
+from ...codegen.cpu.source import Address, ErrorFlag, Loop, Room, Word
+from ...codegen.legal import Legal
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.convolution_steps import Geometry
-from ...eager_cpu.loops.jit import register_formulas
 from ...native import Step, access
 from ...native.compiler import Kernel, compile_kernel
-from ..lowering.legal import Legal
-from .source import Address, ErrorFlag, Loop, Room, Word
+from ...native.inlined import register_formulas
 
 _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ....ops.closed import Loop as Turns
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
+from ...codegen.cpu.source import Address, ErrorFlag, Room
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step
 from .plan import HostStep, LoopStep, NativeStep, Plan
-from .source import Address, ErrorFlag, Room
 
 Addresses = npt.NDArray[np.int64]
 

@@ -6,9 +6,9 @@ from ....ops.catalogue.convolution import CONV_KERNEL_GRAD
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
+from ...codegen.formulas import FORMULAS
 from .. import passes
 from ..graph import Graph
-from ..lowering.formulas import FORMULAS
 
 _WHOLE = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_POOL_GRAD, CONV_KERNEL_GRAD})
 """Composites that eager_cpu has a better kernel for than their parts would make."""

@@ -11,32 +11,21 @@ import numpy.typing as npt
 
 from ....ops.closed import Body, Equation
 from ....ops.closed import Loop as Turns
-from ....ops.types import dtype_name
+from ...codegen.arena import Item, arrange
+from ...codegen.clusters import Level, Unit, gather, read_by
+from ...codegen.cpu.source import Address, ErrorFlag, Overwritable, Room
+from ...codegen.cpu.steps import NativeStep, cluster_steps
+from ...codegen.cpu.texts import Text, compile_texts
+from ...codegen.legal import Legal
+from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...native.pool import workers
 from ...structural import SCAN
-from ..lowering.arena import Item, arrange
-from ..lowering.clusters import Level, Unit, gather, read_by
-from ..lowering.legal import Legal
-from ..lowering.primitives import ASSEMBLE, PRODUCTS
 from .library import library_loops
 from .products import product_loop
-from .source import Address, ErrorFlag, Loop, Overwritable, Room, cluster_loop, total_loop
 from .spare import written_over
 from .target import CPU
-from .texts import Text, compile_texts
 
 Array = npt.NDArray[Any]
-
-_FEW = 1 << 13
-"""Elements; a loop over fewer is not divided among the workers."""
-
-
-class NativeStep(NamedTuple):
-    """A loop in machine code."""
-
-    loop: Loop
-    parallel: bool
-    unit: int
 
 
 class HostStep(NamedTuple):
@@ -199,20 +188,8 @@ class Plan:
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
-        stored = {
-            slot
-            for slot in unit.cluster.levels
-            if slot in self.results or slot in legal.parts or read.get(slot, set()) - {number}
-        }
-        loop = cluster_loop(unit.cluster, unit.equations, stored)
-        parallel = unit.cluster.size >= _FEW and loop.tasks > 1
-        steps: list[NativeStep | HostStep | LoopStep] = [NativeStep(loop, parallel, number)]
-        for room, slot in loop.totals:
-            dtype = dtype_name(legal.types[slot].dtype)
-            count = int(np.prod(legal.views[slot].shape))
-            total = total_loop(room, slot, count, workers() if parallel else 1, dtype)
-            steps.append(NativeStep(total, False, number))
-        return steps
+        kept = [slot for slot in unit.cluster.levels if slot in self.results or read.get(slot, set()) - {number}]
+        return [*cluster_steps(legal, unit, number, kept)]
 
 
 def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
+from ...codegen.cpu.source import Address, Loop, Word
+from ...codegen.legal import Legal
+from ...codegen.matrices import batch_axes, leading_dimension
+from ...codegen.views import View
 from ...native.gemm import gemm_kernel, gemm_words
-from ..lowering.legal import Legal
-from ..lowering.matrices import batch_axes, leading_dimension
-from ..lowering.views import View
-from .source import Address, Loop, Word
 
 _SMALL = 1 << 17
 """A product of fewer multiplications and additions is not divided: starting the workers takes as long."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from ....ops.amounts import show_bytes
 from ....ops.errors import OutOfMemoryError
+from ...codegen.arena import ALIGNMENT
 from ...eager_cpu.memory import give_back_freed_memory
 from ...host import Array, address_of
-from ..lowering.arena import ALIGNMENT
 
 Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""

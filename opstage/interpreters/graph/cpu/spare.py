@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..lowering.clusters import Unit
-from ..lowering.legal import Legal
-from .source import Overwritable
+from ...codegen.clusters import Unit
+from ...codegen.cpu.source import Overwritable
+from ...codegen.legal import Legal
 
 
 def written_over(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...codegen.cpu.target import LOOPS
 from ...structural import SCAN
-from ..lowering.target import Target
 from .library import LIBRARY
 
 # Every op that has neither a formula nor loops of its own is computed by eager_cpu, which reads any strides.
-CPU = Target(frozenset({*LIBRARY, SCAN}), strided=True, batch_axes=2, index_checks=True, both_sums=True, few_rows=1)
+CPU = LOOPS._replace(by_hand=frozenset({*LIBRARY, SCAN}))

@@ -17,12 +17,12 @@ from typing import NamedTuple, final
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ..lowering.axes import fewest_axes
-from ..lowering.clusters import Cluster, Level, staged
-from ..lowering.formulas import FORMULAS, Constants
-from ..lowering.legal import Legal
-from ..lowering.primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
-from ..lowering.views import View
+from ...codegen.axes import fewest_axes
+from ...codegen.clusters import Cluster, Level, staged
+from ...codegen.formulas import FORMULAS, Constants
+from ...codegen.legal import Legal
+from ...codegen.primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
+from ...codegen.views import View
 from .texts import Text
 
 SHORTEST, THREADS = 16, 1 << 17

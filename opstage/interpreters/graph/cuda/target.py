@@ -5,11 +5,11 @@ from __future__ import annotations
 from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
+from ...codegen.formulas import FORMULAS
+from ...codegen.target import Target
 from ...eager_cuda.kernels import KERNELS
 from .. import passes
 from ..graph import Graph
-from ..lowering.formulas import FORMULAS
-from ..lowering.target import Target
 
 CUDA = Target(frozenset(), strided=False, batch_axes=1, index_checks=False, both_sums=False, few_rows=256)
 

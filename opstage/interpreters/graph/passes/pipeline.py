@@ -7,11 +7,12 @@ from time import perf_counter
 from typing import NamedTuple, TypeAlias, final
 
 from ....ops.closed import Body, Equation
+from ...codegen.decomposition import Keep
 from ...structural import SCAN
 from ..graph import Graph
 from .common import common_subexpressions
 from .dead_code import dead_code
-from .expansion import Keep, expand
+from .expansion import expand
 from .folding import fold_constants
 from .identities import simplify
 

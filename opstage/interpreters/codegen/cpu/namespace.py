@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...eager_cpu.loops import functions
-from ...eager_cpu.loops.jit import register_formulas
-from ..lowering.formulas import scalar_formulas
+from ...native.inlined import register_formulas
+from ..formulas import scalar_formulas
+from . import functions
 
 
 @cache

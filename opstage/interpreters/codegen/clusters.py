@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import final
 
-from ....ops.closed import Equation
+from ...ops.closed import Equation
 from . import views
 from .formulas import elementwise
 from .legal import Legal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ....ops.primitive import Primitive
+from ...ops.primitive import Primitive
 
 
 class Target(NamedTuple):

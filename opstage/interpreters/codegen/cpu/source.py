@@ -14,12 +14,12 @@ from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native import access
 from ...native.compiler import Kernel
-from ..lowering.axes import fewest_axes
-from ..lowering.clusters import Cluster, Level, staged
-from ..lowering.formulas import FORMULAS, Constants
-from ..lowering.legal import Legal
-from ..lowering.primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
-from ..lowering.views import View
+from ..axes import fewest_axes
+from ..clusters import Cluster, Level, staged
+from ..formulas import FORMULAS, Constants
+from ..legal import Legal
+from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
+from ..views import View
 from .texts import Text
 
 _BLOCK = 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .jit import Function, inlined
+from ...native.inlined import Function, inlined
 
 _INVERSE_FACTORIALS = tuple(1 / math.factorial(n) for n in range(14))
 

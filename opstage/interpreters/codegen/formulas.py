@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from ....ops.catalogue.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
-from ....ops.catalogue.elementwise import (
+from ...ops.catalogue.activation import GELU, GELU_GRAD, RELU, RELU_GRAD, SIGMOID_GRAD, SILU, SILU_GRAD, TANH_GRAD
+from ...ops.catalogue.elementwise import (
     ABS,
     ADD,
     CLAMP,
@@ -33,11 +33,11 @@ from ....ops.catalogue.elementwise import (
     SUB,
     TANH,
 )
-from ....ops.catalogue.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
-from ....ops.primitive import Primitive, Static
-from ....ops.types import DType, TensorType, dtype_name
-from ...host import number
-from ...scalar import activation
+from ...ops.catalogue.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ...ops.primitive import Primitive, Static
+from ...ops.types import DType, TensorType, dtype_name
+from ..host import number
+from ..scalar import activation
 from .primitives import CONTIGUOUS
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....ops.catalogue.linalg import BMM, MATMUL
-from ....ops.dims import Dim
-from ....ops.kinds import Effect, Kind
-from ....ops.primitive import Primitive, no_flops
-from ....ops.types import TensorType
+from ...ops.catalogue.linalg import BMM, MATMUL
+from ...ops.dims import Dim
+from ...ops.kinds import Effect, Kind
+from ...ops.primitive import Primitive, no_flops
+from ...ops.types import TensorType
 
 
 def _internal(name: str, doc: str, kind: Kind, flops: Callable[..., Dim] | None = None, *effects: Effect) -> Primitive:

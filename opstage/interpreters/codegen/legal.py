@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
-from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
-from ....ops.catalogue.logic import DETACH, FULL, IOTA
-from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
-from ....ops.closed import Body, Equation
-from ....ops.cursor import Region
-from ....ops.primitive import Primitive
-from ....ops.types import TensorType
+from ...ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
+from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ...ops.catalogue.logic import DETACH, FULL, IOTA
+from ...ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
+from ...ops.closed import Body, Equation
+from ...ops.cursor import Region
+from ...ops.primitive import Primitive
+from ...ops.types import TensorType
 from . import views
 from .formulas import elementwise
 from .matrices import batch_axes, leading_dimension

@@ -1,0 +1,1 @@
+"""The text of generated kernels for the CPU, and what it calls."""

@@ -1,0 +1,39 @@
+"""What a cluster becomes on the CPU: loops in machine code, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ....ops.types import dtype_name
+from ...native.pool import workers
+from ..clusters import Unit
+from ..legal import Legal
+from .source import Loop, cluster_loop, total_loop
+
+_FEW = 1 << 13
+"""Elements; a loop over fewer is not divided among the workers."""
+
+
+class NativeStep(NamedTuple):
+    """A loop in machine code, the workers' together if `parallel`; `unit` is the place of what it is a part of."""
+
+    loop: Loop
+    parallel: bool
+    unit: int
+
+
+def cluster_steps(legal: Legal, unit: Unit, number: int, read: Collection[int]) -> list[NativeStep]:
+    """The loops of a unit, whose values in `read` are left in memory. The unit must be a cluster."""
+    cluster = unit.cluster
+    assert cluster is not None
+    stored = {slot for slot in cluster.levels if slot in legal.parts or slot in read}
+    loop = cluster_loop(cluster, unit.equations, stored)
+    parallel = cluster.size >= _FEW and loop.tasks > 1
+    steps = [NativeStep(loop, parallel, number)]
+    for room, slot in loop.totals:
+        count = math.prod(legal.views[slot].shape)
+        total = total_loop(room, slot, count, workers() if parallel else 1, dtype_name(legal.types[slot].dtype))
+        steps.append(NativeStep(total, False, number))
+    return steps

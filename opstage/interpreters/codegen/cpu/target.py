@@ -1,0 +1,7 @@
+"""What generated kernels on the CPU want."""
+
+from __future__ import annotations
+
+from ..target import Target
+
+LOOPS = Target(frozenset(), strided=True, batch_axes=2, index_checks=True, both_sums=True, few_rows=1)

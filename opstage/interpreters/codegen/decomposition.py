@@ -1,0 +1,94 @@
+"""A composite as a body of the ops that it is made of: what loops are generated from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from typing_extensions import override
+
+from ...ops.closed import Body, Trace
+from ...ops.errors import ProgramError
+from ...ops.lists import no_ref
+from ...ops.primitive import Primitive, Static
+from ...ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
+from ..host import as_array
+from ..interpreter import BaseInterpreter
+from ..structural import SCAN
+
+Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
+"""(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
+
+
+def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
+    """Whether an op is written down as it is; loops are, unless each turn of them is to be written out."""
+    if primitive is SCAN:
+        return not loops
+    return primitive.decomposition is None or keep(primitive, operands, static)
+
+
+@final
+class _Operand:
+    """What a decomposition computes with."""
+
+    __slots__ = ("slot", "type")
+
+    def __init__(self, slot: int, type: TensorType):
+        self.slot = slot
+        self.type = type
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@final
+class Expander(BaseInterpreter[_Operand]):
+    """Writes down what a decomposition does."""
+
+    __slots__ = ("trace", "keep", "loops")
+
+    def __init__(self, keep: Keep, loops: bool):
+        super().__init__(FLOAT64, 0)  # decompositions take dtypes and seeds from their operands and statics
+        self.trace = Trace()
+        self.keep = keep
+        self.loops = loops
+
+    def parts(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
+        """A composite as a body of its own, from operands to outputs and residuals."""
+        refs = tuple([_Operand(self.trace.slot(type_), type_) for type_ in operands])
+        results = self.decompose(primitive, refs, static)
+        return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[_Operand, ...], static: Static, /) -> tuple[_Operand, ...]:
+        operands = tuple([ref.type for ref in refs])
+        if not stays(self.keep, primitive, operands, static, self.loops):
+            return self.decompose(primitive, refs, static)
+        types = primitive.infer(operands, static)
+        slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
+        return tuple([_Operand(slot, type_) for slot, type_ in zip(slots, types)])
+
+    @override
+    def adopt(self, ref: Any, /) -> _Operand:
+        if type(ref) is _Operand:
+            return ref
+        raise no_ref(ref)
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Operand:
+        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+        type_ = TensorType(array.shape, array.dtype)
+        return _Operand(self.trace.constant(array, type_), type_)
+
+    @override
+    def put(self, value: Any, /) -> _Operand:
+        return self.const(value)
+
+    @override
+    def get(self, ref: _Operand, /) -> Any:
+        raise ProgramError("a decomposition has no values, so it cannot depend on them")

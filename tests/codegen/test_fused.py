@@ -1,0 +1,82 @@
+"""Composites by generated loops: what a call may be given, and from where. Their values are in test_fast_kernels."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.codegen.cpu.fused import fused
+from opstage.interpreters.eager_cpu import NumpyOps
+from opstage.interpreters.eager_cpu.kernels import fused_composites, kernel_table
+from opstage.ops.catalogue import primitives
+from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE
+from opstage.ops.types import TensorType
+from opstage.options import Options
+
+ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+MOMENTUM = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
+
+
+def operands(size: int, seed: int = 0) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    p, g, m, v = (rng.standard_normal(size).astype(np.float32) for _ in range(4))
+    return p, g, m, v * v, *(np.float32(x).reshape(()) for x in (1e-3, 0.5, 0.25))
+
+
+def types(arrays: tuple[Any, ...]) -> tuple[TensorType, ...]:
+    return tuple(TensorType(x.shape, x.dtype) for x in arrays)
+
+
+def plainly(arrays: tuple[Any, ...], static: Any = ADAMW, primitive: Any = ADAMW_UPDATE) -> tuple[Any, ...]:
+    return NumpyOps(Options(fast_kernels=False)).bind(primitive, arrays, static)
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 8191, 8192, 100_003])  # from 8192 on the workers divide it
+def test_sizes_on_both_sides_of_every_border_have_the_bits_of_the_decomposition(size: int) -> None:
+    arrays = operands(size)
+    kernel = fused(ADAMW_UPDATE, types(arrays), ADAMW)
+    assert kernel is not None
+    for result, expected in zip(kernel(*arrays), plainly(arrays), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_operands_may_be_one_array_and_stay_as_they_are() -> None:
+    p = operands(1000)[0]
+    lr = np.float32(0.1).reshape(())
+    before = p.copy()
+    kernel = fused(MOMENTUM_UPDATE, types((p, p, p, lr)), MOMENTUM)
+    assert kernel is not None
+    results = kernel(p, p, p, lr)
+    np.testing.assert_array_equal(p, before)
+    assert not any(np.shares_memory(x, y) for x in results for y in (p, *[r for r in results if r is not x]))
+    for result, expected in zip(results, plainly((p, p, p, lr), MOMENTUM, MOMENTUM_UPDATE), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_threads_that_share_a_kernel_get_their_own_results() -> None:
+    given = [operands(20_000, seed) for seed in range(16)]
+    kernel = fused(ADAMW_UPDATE, types(given[0]), ADAMW)
+    assert kernel is not None
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda arrays: kernel(*arrays), given * 20))
+    expected = [plainly(arrays) for arrays in given]
+    for i, results in enumerate(found):
+        for result, right in zip(results, expected[i % len(given)], strict=True):
+            np.testing.assert_array_equal(result, right)
+
+
+def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
+    p = TensorType((4, 3), np.dtype("float32"))
+    lr = TensorType((), np.dtype("float32"))
+    static = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "steps": 5, "eps": 1e-7}
+    assert fused(MUON_UPDATE, (p, p, p, lr), static) is None
+    empty = types(operands(0))
+    assert fused(ADAMW_UPDATE, empty, ADAMW) is None
+
+
+def test_what_is_fused_is_a_composite_without_a_kernel_of_its_own() -> None:
+    composites = {p for p in primitives().values() if p.decomposition is not None}
+    assert fused_composites() <= composites - set(kernel_table("float32", True))
