@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.cpu.functions import erf, exp, peak
-from opstage.interpreters.eager_cpu.loops import jit
+from opstage.interpreters.codegen.cpu.functions import add, erf, exp, peak
+from opstage.interpreters.eager_cpu.loops import jit, reduction
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, Loop, loop
 from opstage.interpreters.host import Array
 from opstage.interpreters.native import folder
@@ -34,6 +34,15 @@ def each_exp(x: Array, out: Array) -> None:
 def each_erf(x: Array, out: Array) -> None:
     for i in range(x.size):
         out[i] = erf(x[i])
+
+
+@loop()
+def each_running_sum(x: Array, out: Array) -> None:
+    total = x.dtype.type(0)
+    for j in range(x.shape[1]):
+        total = add(total, x[0, j])
+        out[0, j] = x[0, j]
+    out[0, 0] = total
 
 
 @loop()
@@ -137,6 +146,25 @@ def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
         compiled = numba.njit((real,) * count)(formula)
         returned = compiled.nopython_signatures[0].return_type
         assert set(getattr(returned, "types", [returned])) == {real}, formula.__qualname__
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "of", [reduction.softmax, reduction.log_softmax, each_running_sum], ids=lambda f: f.function.__name__
+)
+def test_bits_do_not_depend_on_where_arrays_stand(of: Loop, dtype: Any) -> None:
+    """One after the other in memory, near, far, in either order: a result is not to show what the allocator did."""
+    for n in (3, 7, 20, 33):
+        x = np.random.default_rng(n).standard_normal((1, n)).astype(dtype)
+        found = set()
+        for gap in range(48):
+            memory = np.zeros(2 * n + gap, dtype)
+            for given, taken in ((0, n + gap), (n + gap, 0)):
+                operand, out = memory[given:][:n].reshape(1, n), memory[taken:][:n].reshape(1, n)
+                operand[...] = x
+                of(operand, out)
+                found.add(out.tobytes())
+        assert len(found) == 1, n
 
 
 def test_the_formula_of_random_bits_runs_as_it_stands() -> None:

@@ -60,10 +60,26 @@ class Loop:
             if isinstance(arg, np.ndarray):
                 read = i < len(args) - self._results
                 types[i] = numba.types.Array(types[i].dtype, arg.ndim, "C", readonly=read)
-        compiled: Function = _compiled_with_formulas(
-            lambda keep: numba.njit([tuple(types)], cache=keep, error_model="numpy")(self.function)
-        )
+
+        def compile_with(keep: bool) -> Function:
+            made = numba.njit(cache=keep, error_model="numpy")(self.function)
+            made._compiler._customize_flags = _apart
+            made.compile(tuple(types))
+            made.disable_compile()
+            return made  # type: ignore[no-any-return]
+
+        compiled: Function = _compiled_with_formulas(compile_with)
         return compiled
+
+
+def _apart(flags: Any) -> Any:
+    """Flags of numba's compiler that say: no array is another one's memory.
+
+    Else LLVM writes two loops: one with vector instructions, for arrays that are apart as far as it can tell, and one
+    without for others. Sums have other bits in them, so a result would depend on where an array stands.
+    """
+    flags.noalias = True
+    return flags
 
 
 def loop(*, results: int = 1) -> Callable[[Function], Loop]:
