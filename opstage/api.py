@@ -238,13 +238,12 @@ def execute_on_trees(
     base: Callable[..., Any],
     trees: tuple[Any, ...],
     options: Options,
-    step: int = 0,
     key: Hashable = None,
 ) -> tuple[tuple[Any, ...], Structure]:
     """Run `base(ops, *trees)` on pytrees of the interpreter's values: the leaves of its result, and their structure."""
     refs, structure = flatten(trees)
     program = BaseProgram(base, structure, key)
-    outputs = execute_watched(interpreter, program, tuple(refs), options, step)
+    outputs = execute_watched(interpreter, program, tuple(refs), options)
     assert program.result is not None
     return outputs, program.result
 

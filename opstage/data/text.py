@@ -36,18 +36,6 @@ def read_text(path: str | os.PathLike[str]) -> Bytes:
         raise UsageError(f"{path}: cannot be read: {error}") from error
 
 
-def decode_text(text: Bytes, origin: str) -> str:
-    """Bytes as the UTF-8 text they stand for. Raises `UsageError` with the line and byte that is no UTF-8."""
-    data = text.tobytes()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(
-            f"{origin}: line {line}: byte {error.start} ({data[error.start]:#04x}) is not UTF-8; save the file as UTF-8"
-        ) from None
-
-
 def windows(text: Bytes, length: int, *, stride: int | None = None, origin: str = "text") -> Dataset:
     """x (N, length) and y (N, length), uint8: y is x one byte on; window n begins at byte n·stride (default: length).
 

@@ -57,13 +57,6 @@ def splitmix64(x: int) -> int:
     return z ^ (z >> 31)
 
 
-def splitmix64_array(x: Words) -> Words:
-    """The finalizer on every element of a uint64 array, as a new array."""
-    z = np.add(x, np.uint64(_GAMMA), out=np.empty_like(x))
-    _mix(z, np.empty_like(z))
-    return z
-
-
 def stream_key(seed: int, step: int, site: int) -> int:
     """The key of the draw at `site` in training step `step`: splitmix64(splitmix64(splitmix64(seed) + step) + site)."""
     return splitmix64(splitmix64(splitmix64(seed) + step) + site)
@@ -88,10 +81,10 @@ def site_of(path: Sequence[tuple[str, int]], draw: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def random_words(key: int, count: int, *, start: int = 0) -> Words:
-    """splitmix64(key + i) for i in start … start + count - 1."""
+def random_words(key: int, count: int) -> Words:
+    """splitmix64(key + i) for i in 0 … count - 1."""
     words = np.empty(count, np.uint64)
-    for offset, chunk in _chunks(key, count, start):
+    for offset, chunk in _chunks(key, count, 0):
         words[offset : offset + len(chunk)] = chunk
     return words
 

@@ -18,7 +18,7 @@ from opstage import Spec, check
 from opstage.cli.flags import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
-from opstage.data.text import decode_text, read_text
+from opstage.data.text import read_text
 from opstage.experiment.directory import RunDirectory
 from opstage.experiment.generate import load_gpt
 from opstage.experiment.metrics import MetricLog, read_metrics
@@ -105,7 +105,7 @@ def idx_(path: Path) -> None:
 
 
 def text(path: Path) -> None:
-    decode_text(read_text(path), str(path))
+    read_text(path).tobytes()
 
 
 # Tensors and checkpoints ---------------------------------------------------------------------------------------------

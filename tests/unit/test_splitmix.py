@@ -49,15 +49,6 @@ def test_python_integers_wrap(x: int) -> None:
 
 
 @settings(derandomize=True, max_examples=100)
-@given(st.lists(WORD, max_size=20))
-def test_arrays_agree_with_integers(words: list[int]) -> None:
-    given_words = np.array(words, np.uint64)
-    assert splitmix.splitmix64_array(given_words).tolist() == [reference(x) for x in words]
-    assert given_words.tolist() == words
-    assert int(splitmix.splitmix64_array(np.array(5, np.uint64))) == reference(5)
-
-
-@settings(derandomize=True, max_examples=100)
 @given(WORD, st.integers(0, 2**40), WORD)
 def test_keys(seed: int, step: int, site: int) -> None:
     key = reference(reference(reference(seed) + step) + site)

@@ -62,12 +62,6 @@ def test_a_file_that_is_missing_empty_or_a_folder_is_refused(tmp_path: Path) -> 
         text.read_text(tmp_path)
 
 
-def test_decoding_says_which_line_is_not_utf8() -> None:
-    assert text.decode_text(as_bytes("naïve ☃".encode()), "a.txt") == "naïve ☃"
-    with pytest.raises(UsageError, match=r"a\.txt: line 3: byte 8 \(0xff\) is not UTF-8"):
-        text.decode_text(as_bytes(b"one\ntwo\n\xff\n"), "a.txt")
-
-
 def test_the_end_of_a_text_is_held_out() -> None:
     training, held_out = text.split_text(as_bytes(b"0123456789"), test=0.2)
     assert (training.tobytes(), held_out.tobytes()) == (b"01234567", b"89")

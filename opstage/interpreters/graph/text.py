@@ -75,11 +75,6 @@ def static_bodies(equation: Equation) -> list[Body]:
     return found
 
 
-def show_equation(body: Body, equation: Equation) -> str:
-    """One equation by itself, as in the graph's text."""
-    return next(_Printer(body, short_files(body), (), ()).equation(equation, ""))
-
-
 def short_files(body: Body) -> dict[str, str]:
     """For every source file the shortest end of its path that no other one has."""
     lines = (line for inner in bodies(body) for line in inner.lines.values())

@@ -28,10 +28,6 @@ def _pointer_to(kind: Any, of: Any) -> Any:
 
 _word = _pointer_to(types.uintp, ir.IntType(64))
 _signed = _pointer_to(types.intp, ir.IntType(64))
-_float32 = _pointer_to(types.float32, ir.FloatType())
-_float64 = _pointer_to(types.float64, ir.DoubleType())
-_int32 = _pointer_to(types.int32, ir.IntType(32))
-_bool = _pointer_to(types.uint8, ir.IntType(8))
 
 
 @njit(inline="always")
@@ -44,39 +40,6 @@ def words(address, count):  # type: ignore[no-untyped-def]
 def int64s(address, count):  # type: ignore[no-untyped-def]
     """`count` signed 64-bit integers from an address."""
     return carray(_signed(address), count)
-
-
-@njit(inline="always")
-def int32s(address, count):  # type: ignore[no-untyped-def]
-    """`count` signed 32-bit integers from an address."""
-    return carray(_int32(address), count)
-
-
-@njit(inline="always")
-def float32s(address, count):  # type: ignore[no-untyped-def]
-    """`count` float32 numbers from an address."""
-    return carray(_float32(address), count)
-
-
-@njit(inline="always")
-def float64s(address, count):  # type: ignore[no-untyped-def]
-    """`count` float64 numbers from an address."""
-    return carray(_float64(address), count)
-
-
-@njit(inline="always")
-def bools(address, count):  # type: ignore[no-untyped-def]
-    """`count` booleans, as bytes 0 and 1, from an address."""
-    return carray(_bool(address), count)
-
-
-ARRAYS = {
-    "float32": float32s,
-    "float64": float64s,
-    "int32": int32s,
-    "int64": int64s,
-    "bool": bools,
-}
 
 
 @intrinsic

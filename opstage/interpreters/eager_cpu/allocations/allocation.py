@@ -83,10 +83,6 @@ class Call(NamedTuple):
         """The greatest of sizes, as the sizes at which decisions are taken say."""
         return max(choices, key=self.number)
 
-    def beyond_results(self, taken: Dim) -> Dim:
-        """What is left of `taken` bytes when all results have found place in it."""
-        return self.most(taken - total(self.outputs), 0)
-
 
 Rule: TypeAlias = Callable[[Call], Allocation]
 
