@@ -121,10 +121,10 @@ class Legal:
         self._maker.update(dict.fromkeys(e.outputs, e))
         self._read.update([self.views[slot].root for slot in e.inputs])
 
-    def contiguous(self, slot: int, of: Equation, *, offset_free: bool = False) -> int:
+    def contiguous(self, slot: int, of: Equation) -> int:
         """A slot of the same value with packed strides."""
         view = self.views[slot]
-        if slot not in self.literals and view.contiguous and (not offset_free or view.offset == 0):
+        if slot not in self.literals and view.contiguous:
             return slot
         copy = self._materialised.get(slot)
         if copy is None:
