@@ -12,6 +12,7 @@ import pytest
 
 import opstage
 from opstage import Options, Session, Spec
+from opstage.interpreters.captures.observation import observed
 from opstage.ops.errors import OpstageError, ProgramError
 
 NUMBERS = [1.0, 2.0]
@@ -209,6 +210,19 @@ def test_it_is_copied_and_pickled_as_a_list() -> None:
         return x[0]
 
     assert opstage.run(program, NUMBERS) == 1
+
+
+def test_a_list_of_arguments_is_no_state_that_a_program_captures() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        def inner() -> Any:
+            return x[0] * x[1]
+
+        return inner() + x[0]
+
+    with observed() as seen:
+        opstage.run(program, NUMBERS)
+    assert seen.functions
+    assert not [name for ran in seen.functions.values() for name, _ in ran.values.values() if name == "x"]
 
 
 def test_a_session_takes_lists_for_arrays_and_never_for_refs() -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from ...ops.bound import BoundOps
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.infix import Infix
+from ...ops.lists import Scalars
 from .reads import reads_of
 from .slots import is_plain
 
@@ -141,7 +142,7 @@ def _held(value: Any) -> Callable[[], Any]:
 
 
 _REFS = (Infix, BoundOps, tuple)
-_TREES = (dict, list)
+_TREES = (dict, list, Scalars)
 """What a program is given, or makes: refs, interpreters, trees of them; a dict of a class of its own may be more."""
 
 _WORLD = {
