@@ -6,7 +6,8 @@ where it is interrupted or killed. The sides take turns, so many rounds of so ma
 counts, for others may be at work besides. Ratios are to the quiet median on one thread: what a program pays at most for
 having asked for threads that it does not get. Next to a busy process on its core a thread has half of that core, so a
 ratio of 2 is what a fair system gives one thread; and where a step is shorter than the time for which the system lets a
-thread run, a few milliseconds, some steps are longer by the time for which it lets the other run.
+thread run, a few milliseconds, some steps are longer by the time for which it lets the other run. That one thread pays
+as well: the last column, over one thread beside the same processes, is what the other threads do to it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> None:
-    print(f"{'median / 95th':12}" + "".join(f"{side:>24}" for side in SIDES) + f"{'busy / quiet':>24}")
+    print(
+        f"{'median / 95th':12}"
+        + "".join(f"{side:>24}" for side in SIDES)
+        + f"{'busy / quiet one':>24}{'busy / busy one':>24}"
+    )
     found: dict[str, dict[str, Any]] = {}
     for name in given.programs:
         runs: dict[str, list[Any]] = {side: [] for side in SIDES}
@@ -84,16 +89,18 @@ def summarise(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, di
     return {side: dict(min(rounds, key=lambda run: run["median_ms"])) for side, rounds in runs.items()}
 
 
-def ratios(figures: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
-    """The median and the 95th percentile beside busy cores, over the quiet median on one thread."""
-    quiet = figures["quiet, one thread"]["median_ms"]
-    return figures["busy"]["median_ms"] / quiet, figures["busy"]["percentile_95_ms"] / quiet
+def ratios(figures: Mapping[str, Mapping[str, float]], to: str = "quiet, one thread") -> tuple[float, float]:
+    """The median and the 95th percentile with busy cores, over the quiet median on one thread or a busy side's own."""
+    ours, other = figures["busy"], figures[to]
+    percentile = other["median_ms" if to == "quiet, one thread" else "percentile_95_ms"]
+    return ours["median_ms"] / other["median_ms"], ours["percentile_95_ms"] / percentile
 
 
 def line(name: str, figures: Mapping[str, Mapping[str, float]]) -> str:
     """A row of the table."""
     cells = [f"{run['median_ms']:.2f} / {run['percentile_95_ms']:.2f} ms" for run in figures.values()]
-    cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios(figures)))
+    for to in ("quiet, one thread", "busy, one thread"):
+        cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios(figures, to)))
     return f"{name:12}" + "".join(f"{cell:>24}" for cell in cells)
 
 

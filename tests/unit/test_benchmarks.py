@@ -238,7 +238,7 @@ def test_what_is_slow_beside_others_is_held_to_the_quiet_time_on_one_thread() ->
     }
     figures = steady.summarise(runs)
     assert figures["quiet, one thread"] == run(2, 3) and steady.ratios(figures) == (1.5, 2.5)
-    assert steady.line("gpt", figures).split()[-3:] == ["1.50", "/", "2.50"]
+    assert steady.line("gpt", figures).split()[-6:] == ["1.50", "/", "2.50", "0.75", "/", "0.56"]
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
