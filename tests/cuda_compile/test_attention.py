@@ -16,6 +16,7 @@ from .test_kernels import MOST_REGISTERS, SM_90
 
 STATIC_SHARED = 48 << 10
 SEEN = ("uint8*", "int32*", *("int32",) * 7, "float32")
+FLAGS = {forward_kernel: 1, queries_kernel: 1, keys_kernel: 2}
 LAUNCHED = [
     (make, pointers, width)
     for make, pointers, widest in (
@@ -34,7 +35,7 @@ def test_tiles_stay_in_registers_and_shared_memory(
     make: Callable[..., Any], pointers: int, width: int, masked: bool
 ) -> None:
     assert SIDES[0] ** 2 == GRID.block
-    signature = "int32", *("float32*",) * pointers, *SEEN
+    signature = "int32", *("float32*",) * pointers, *("int32*",) * FLAGS[make], *SEEN
     found = compile_kernel(make(width, SIDES[0], masked), signature, SM_90).resources
     assert 0 < found.registers <= MOST_REGISTERS, found
     assert (found.spilled, found.stack, found.doubles, found.divisions) == (0, 0, 0, 0), found

@@ -19,8 +19,9 @@ import numpy as np
 
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.primitive import Primitive
-from ....ops.types import TensorType
+from ....ops.types import INT32, TensorType
 from ..buffer import DeviceBuffer
+from ..device.grid import WARP
 from ..device.interface import Device
 from . import attention_by_products as products
 from . import attention_tiles as tiles
@@ -54,7 +55,8 @@ def attention(
         return products.attention(device, types, q, k, v, mask, causal)
     out, peak, total = map(device.empty, types)
     kernel = tiles.forward_kernel(width, _side(device), has_mask)
-    _launch(device, kernel, q.shape, (out, peak, total, q, k, v), mask, causal, q, k, v)
+    flags = _flags(device, causal, q, k, v)
+    _launch(device, kernel, q.shape, (out, peak, total, q, k, v, flags), mask, causal, q, k, v)
     return out, peak, total
 
 
@@ -76,10 +78,26 @@ def attention_grad(
     means = device.empty(TensorType(peak.shape, peak.dtype))
     read = (q, k, v, g, peak, total)
     kernel = tiles.queries_kernel(width, _side(device), has_mask)
-    _launch(device, kernel, q.shape, (dq, means, *read), mask, causal, q, k, v)
+    flags = _flags(device, causal, q, k, v, k)
+    _launch(device, kernel, q.shape, (dq, means, *read, flags), mask, causal, q, k, v)
     kernel = tiles.keys_kernel(width, _side(device), has_mask)
-    _launch(device, kernel, k.shape, (dk, dv, means, *read), mask, causal, q, k, v)
+    of_queries = _flags(device, causal, q, k, q, means)
+    _launch(device, kernel, k.shape, (dk, dv, means, *read, flags, of_queries), mask, causal, q, k, v)
     return dq, dk, dv
+
+
+def _flags(device: Device, causal: bool, q: DeviceBuffer, k: DeviceBuffer, *of: DeviceBuffer) -> DeviceBuffer:
+    """Which chunks of the rows of one or two tensors have a nan or an infinity, where tiles would be left out."""
+    count = of[0].shape[-2]
+    chunks = -(-count // tiles.CHUNK)
+    rows = math.prod(q.shape[:-2]) * chunks
+    if not causal or max(q.shape[-2], k.shape[-2]) <= 4 * _side(device) or not rows:
+        return device.numbers(0)  # is not read
+    flags = device.empty(TensorType((rows,), INT32))
+    sizes = [x.shape[-1] for x in of] + [0] * (2 - len(of))
+    numbers = map(np.int32, (count, chunks, *sizes))
+    device.each_row(tiles.flags_kernel, rows, WARP, flags, of[0], of[-1], *numbers)
+    return flags
 
 
 def _side(device: Device) -> int:

@@ -67,10 +67,12 @@ def weights_kernel(
             if masked == 0 or mask[at + j * step] != 0:
                 own, total = online(own, total, p[first + j] * factor)
         peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
-        nothing = masked != 0 and peak == LOWEST
-        total = joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
+        lowest = peak == LOWEST
+        total = joined_sum(total if lowest else total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
+        nothing = masked != 0 and lowest and total == total  # a score that is nan counts
         if nothing:
             peak, total = ZERO, ONE
+        total *= exp(peak - peak)  # by 1, or by nan where every score is -inf
         if lane == 0:
             peaks[row] = peak
             totals[row] = total
@@ -110,7 +112,7 @@ def cotangents_kernel(
         peak, share = peaks[row], ONE / totals[row]
         mean = ZERO
         for j in steps(lane, keys, lanes):
-            weight = ZERO
+            weight = ZERO * share  # nan if the row is
             if j < allowed and (masked == 0 or mask[at + j * step] != 0):
                 weight = exp(p[first + j] * factor - peak) * share
             p[first + j] = weight

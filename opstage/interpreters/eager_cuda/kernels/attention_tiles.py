@@ -5,6 +5,10 @@ greatest score so far, and their product with the values, rescaled as that grows
 tile are computed again from the two numbers that are kept of each query; one kernel has a tile of queries, one of keys.
 So nothing is added by several blocks, and every sum has one order. Products are float32 throughout, on the CUDA cores.
 
+With `causal` about half of the tiles have no weight but 0. What 0 is multiplied with makes no difference, unless it is
+a nan or an infinity; flags that one pass over the operands sets say where there are some, and a tile is left out only
+where there are none.
+
 A block has side² threads and tiles side·4 rows and columns; each thread has 4·4 of the weights, in registers. What it
 has of a result are 4 rows, and width/side of the columns; `width` is a power of two that has room for both head sizes.
 """
@@ -16,14 +20,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..counting import quotient, remainder, steps
+from ..counting import quotient, remainder, steps, unrolled_steps
 from ..language import ALIGNED, barrier, cuda, device_function, exp, shuffle
 from .attention_by_products import place_in_mask
 from .launches import Kernel
-from .rows import LOWEST, ONE, ZERO
+from .rows import HALF_WARP, LOWEST, ONE, ZERO
 
 CHUNK = 16
 """Components that are multiplied, or keys whose values are added, between two barriers."""
+
+
+def flags_kernel(
+    rows: Any, lanes: Any, flags: Any, x: Any, y: Any, count: Any, chunks: Any, in_x: Any, in_y: Any
+) -> None:
+    """flags[t] = 1 if there is a nan or an infinity in chunk t of x or of y, else 0.
+
+    A chunk is CHUNK rows of a matrix of `count` rows, the last one of the `chunks` of a matrix maybe less; a row has
+    in_x numbers of x and in_y of y, and a chunk has the lanes of a warp.
+    """
+    lane = remainder(cuda.threadIdx.x, lanes)
+    for chunk in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
+        matrix = quotient(chunk, chunks)
+        start = (chunk - matrix * chunks) * CHUNK
+        first, length = matrix * count + start, min(CHUNK, count - start)
+        found = ZERO
+        for i in unrolled_steps(lane, length * in_x, lanes):
+            found += ZERO * x[first * in_x + i]
+        for i in unrolled_steps(lane, length * in_y, lanes):
+            found += ZERO * y[first * in_y + i]
+        distance = HALF_WARP
+        while distance > 0:
+            found += shuffle(found, distance)
+            distance = distance >> 1
+        if lane == 0:
+            flags[chunk] = 0 if found == ZERO else 1
+
+
+@device_function
+def flagged(flags: Any, matrix: Any, start: Any, rows: Any, count: Any) -> Any:
+    """Whether a chunk of a tile of the matrix is flagged: of `rows` rows from `start` on, of `count` that there are."""
+    chunks = quotient(count + CHUNK - 1, CHUNK)
+    found = 0
+    for chunk in range(quotient(start, CHUNK), quotient(min(start + rows, count) - 1, CHUNK) + 1):
+        found |= flags[matrix * chunks + chunk]
+    return found != 0
 
 
 class _Steps(NamedTuple):
@@ -132,6 +172,7 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
         q: Any,
         k: Any,
         v: Any,
+        flags: Any,
         mask: Any,
         axes: Any,
         rank: Any,
@@ -146,6 +187,7 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
         """out = softmax(factor·q·kᵀ)·v over the allowed keys; `count` tiles of queries, `across` of each matrix.
 
         size, columns   of keys and of values
+        flags           of `flags_kernel`, of values
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -167,7 +209,9 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
             for a in range(mine):
                 found[a] = ZERO
             last = min(keys, first + rows) if causal != 0 else keys
-            for start in steps(0, last, rows):
+            for start in steps(0, keys, rows):
+                if start >= last and not flagged(flags, matrix, start, rows, keys):
+                    continue
                 in_k = matrix * keys + start
                 multiply(s, left, right, q, in_q, queries - first, k, in_k, keys - start, size)
                 for a in range(4):
@@ -196,7 +240,7 @@ def forward_kernel(width: int, side: int, masked: bool) -> Kernel:
             for a in range(4):
                 if first + i + a < queries:
                     row = in_q + i + a
-                    if masked and peak[a] == LOWEST:
+                    if masked and peak[a] == LOWEST and total[a] == ZERO:  # a total that is nan stays
                         peak[a], total[a] = ZERO, ONE
                     if j == 0:
                         peaks[row] = peak[a]
@@ -225,6 +269,7 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
         g: Any,
         peaks: Any,
         totals: Any,
+        flags: Any,
         mask: Any,
         axes: Any,
         rank: Any,
@@ -239,7 +284,9 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
         """dq = factor·Σ p·(s - mean)·k with s = g·vᵀ, and mean = Σ p·s of each query; `count` tiles of queries.
 
         The keys are gone through twice, as a mean is known when all were seen. To keep Σ p·s·k and Σ p·k until then
-        would save a product of nine, and take registers for half as many threads.
+        would save a product of nine, and take registers for half as many threads. The flags are of keys and values: a
+        query or cotangent that is no number makes nan of its row already where it meets the keys that it sees. For the
+        same reason nothing is done about the zeros beyond the last key, of which such a row makes nan too.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -261,7 +308,9 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
                 found[a] = ZERO
             last = min(keys, first + rows) if causal != 0 else keys
             for turn in range(2):
-                for start in steps(0, last, rows):
+                for start in steps(0, keys, rows):
+                    if start >= last and not flagged(flags, matrix, start, rows, keys):
+                        continue
                     in_k = matrix * keys + start
                     multiply(s, left, right, q, in_q, queries - first, k, in_k, keys - start, size)
                     for a in range(4):
@@ -272,7 +321,7 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
                             seen = key < keys and (causal == 0 or key <= first + i + a)
                             if masked and seen:
                                 seen = mask[at[a] + key * axes[2 * rank]] != 0
-                            s[4 * a + b] = exp(s[4 * a + b] * factor - peak) * share if seen else ZERO
+                            s[4 * a + b] = (exp(s[4 * a + b] * factor - peak) if seen else ZERO) * share
                     keep(p, s)
                     multiply(s, left, right, g, in_q, queries - first, v, in_k, keys - start, columns)
                     for a in range(4):
@@ -318,6 +367,8 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
         g: Any,
         peaks: Any,
         totals: Any,
+        flags: Any,
+        of_queries: Any,
         mask: Any,
         axes: Any,
         rank: Any,
@@ -331,7 +382,8 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
     ) -> None:
         """dk = factor·Σ p·(s - mean)·q and dv = Σ p·g of each key over the queries, s = g·vᵀ; `count` tiles of keys.
 
-        Here a thread's rows are of keys, and its columns of queries.
+        Here a thread's rows are of keys, and its columns of queries. `of_queries` are the flags of queries and means; a
+        mean is no number where a total or a cotangent is none.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -347,7 +399,10 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
             in_k = matrix * keys + first
             for a in range(mine):
                 of_key[a], of_value[a] = ZERO, ZERO
-            for start in steps(first if causal != 0 else 0, queries, rows):
+            every = causal == 0 or (first > 0 and flagged(flags, matrix, first, rows, keys))
+            for start in steps(0, queries, rows):
+                if start + rows <= first and not every and not flagged(of_queries, matrix, start, rows, queries):
+                    continue
                 in_q = matrix * queries + start
                 multiply(s, left, right, k, in_k, keys - first, q, in_q, queries - start, size)
                 for b in range(4):
@@ -362,14 +417,16 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
                         seen = key < keys and query < queries and (causal == 0 or key <= query)
                         if masked and seen:
                             seen = mask[at[b] + key * axes[2 * rank]] != 0
-                        s[4 * a + b] = exp(s[4 * a + b] * factor - peak) * share if seen else ZERO
+                        hidden = ZERO * share if query < queries else ZERO
+                        s[4 * a + b] = exp(s[4 * a + b] * factor - peak) * share if seen else hidden
                 keep(p, s)
                 accumulate(of_value, p, values, g, in_q, queries - start, columns)
                 multiply(s, left, right, v, in_k, keys - first, g, in_q, queries - start, columns)
                 for b in range(4):
                     mean = means[in_q + min(4 * j + b, queries - 1 - start)]
+                    inside = start + 4 * j + b < queries
                     for a in range(4):
-                        s[4 * a + b] = p[4 * j + b, i + a] * (s[4 * a + b] - mean) * factor
+                        s[4 * a + b] = p[4 * j + b, i + a] * (s[4 * a + b] - mean) * factor if inside else ZERO
                 keep(p, s)  # over the cells that this thread alone has read since the barriers of `multiply`
                 accumulate(of_key, p, values, q, in_q, queries - start, size)
             for a in range(4):
