@@ -33,12 +33,13 @@ test: $(DEVELOP_STAMP)  ## run the tests (those marked slow excepted)
 
 test-slow: $(DEVELOP_STAMP)  ## run the tests marked slow
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow $(ARGS)
+	$(if $(ARGS),,NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m slow tests/cuda)
 
 minimums: $(MINIMUMS_STAMP)  ## run the tests with the oldest version of everything that setup.cfg allows
 	$(MINIMUMS)/bin/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" $(or $(ARGS),$(MINIMUM_TESTS))
 
-cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulator, without a GPU
-	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/cuda $(ARGS)
+cuda-sim: $(DEVELOP_STAMP)  ## run the tests of CUDA kernels in numba's simulator, without a GPU (slow ones excepted)
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -q -m "not slow" tests/cuda $(ARGS)
 
 cuda-compile: $(COMPILE_STAMP)  ## compile every CUDA kernel to machine code of sm_90, without a GPU
 	NUMBA_ENABLE_CUDASIM=0 $(BIN)/python -m pytest -n 2 -q tests/cuda_compile $(ARGS)

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.eager_cuda.kernels import attention, convolution
+from opstage.interpreters.eager_cuda.device import find_device
+from opstage.interpreters.eager_cuda.device.grid import WARP
+from opstage.interpreters.eager_cuda.kernels import attention, attention_tiles, convolution
 from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.interpreters.registry import make_interpreter
+from opstage.ops.types import INT32, TensorType
 from opstage.options import Options
 from tests.numbers.test_special import SPECIAL, SWEPT, differences
 from tests.samples.sample import Sample
@@ -29,6 +32,7 @@ infinity these are nan or infinite. The derivatives are those of other ops."""
 ALL = [replace(s, order=0) if s.op in VALUES_ALONE else s for s in SWEPT if s.id not in UNSUPPORTED]
 ATTENTION = [s for s in ALL if "attention" in s.op]
 CONVOLUTIONS = [s for s in ALL if s.op.startswith("conv")]
+HEADS_ALONE = [s for s in ATTENTION if "multi" not in s.op]
 REST = [s for s in ALL if s not in ATTENTION + CONVOLUTIONS]
 
 
@@ -47,10 +51,10 @@ def test_one_nan_and_one_infinity() -> None:
 @pytest.mark.parametrize("by_product", [False, True], ids=["directly", "by products"])
 def test_padding_of_convolutions(by_product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_product:
-        monkeypatch.setattr(
-            convolution, "by_product", lambda geometry: bool(geometry.windows and geometry.outputs and geometry.inputs)
-        )
-    assert_none([d for s in CONVOLUTIONS[::4] for d in differences(s, cuda(), (np.nan, np.inf), 1)])
+        monkeypatch.setattr(convolution, "by_product", lambda g: bool(g.windows and g.outputs and g.inputs))
+    assert_none(
+        [d for s in CONVOLUTIONS[:: 8 if by_product else 2] for d in differences(s, cuda(), (np.nan, np.inf), 1)]
+    )
 
 
 def heads(queries: int, keys: int, masked: bool, causal: bool) -> Sample:
@@ -83,7 +87,34 @@ def test_tiles_that_nobody_sees_are_left_out_of_numbers_alone(sample: Sample) ->
     assert_none(list(differences(sample, cuda(), (np.inf,), 1)))
 
 
-@pytest.mark.parametrize("sample", [s for s in ATTENTION if "multi" not in s.op][::4], ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", [s for s in HEADS_ALONE if s.case in ("one head", "mask")], ids=lambda s: s.id)
+def test_attention_by_tiles(sample: Sample) -> None:
+    assert_none(list(differences(sample, cuda(), (np.nan, np.inf), 1)))
+
+
+@pytest.mark.parametrize("count", [16, 21])
+def test_chunks_of_numbers_have_no_flag(count: int) -> None:
+    """Of two matrices of many rows: a nan in the last number of x, an infinity in the first of y."""
+    device = find_device()
+    chunks = -(-count // attention_tiles.CHUNK)
+
+    def flags(x: Any, y: Any) -> Any:
+        out = device.empty(TensorType((2 * chunks,), INT32))
+        numbers = map(np.int32, (count, chunks, 3, 2))
+        device.each_row(
+            attention_tiles.flags_kernel, 2 * chunks, WARP, out, device.upload(x), device.upload(y), *numbers
+        )
+        return device.download(out).tolist()
+
+    x, y = np.full((2, count, 3), 1e38, np.float32), np.full((2, count, 2), -1e-40, np.float32)
+    assert flags(x, y) == [0] * 2 * chunks
+    x[-1, -1, -1] = np.nan
+    assert flags(x, y) == [0] * (2 * chunks - 1) + [1]
+    y[0, 0, 0] = np.inf
+    assert flags(x, y) == [1] + [0] * (2 * chunks - 2) + [1]
+
+
+@pytest.mark.parametrize("sample", HEADS_ALONE[::4], ids=lambda s: s.id)
 def test_attention_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     by_products(monkeypatch)
     assert_none(list(differences(sample, cuda(), (np.nan, np.inf), 1)))
@@ -95,7 +126,13 @@ def test_attention_by_products(sample: Sample, monkeypatch: pytest.MonkeyPatch) 
 def test_attention_of_many(sample: Sample, tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiles:
         by_products(monkeypatch)
-    assert_none(list(differences(sample, cuda(), (np.nan, np.inf, -np.inf), 6)))
+    assert_none(list(differences(sample, cuda(), (np.nan, np.inf, -np.inf), 2)))
+
+
+@pytest.mark.slow
+def test_padding_of_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "by_product", lambda g: bool(g.windows and g.outputs and g.inputs))
+    assert_none([d for s in CONVOLUTIONS for d in differences(s, cuda(), (np.nan, np.inf), 2)])
 
 
 @pytest.mark.slow

@@ -10,7 +10,12 @@ import pytest
 from opstage.interpreters.eager_cuda.device.compile import compile_kernel
 from opstage.interpreters.eager_cuda.device.grid import GRID
 from opstage.interpreters.eager_cuda.kernels.attention import SIDES, WIDEST, WIDEST_GRAD
-from opstage.interpreters.eager_cuda.kernels.attention_tiles import forward_kernel, keys_kernel, queries_kernel
+from opstage.interpreters.eager_cuda.kernels.attention_tiles import (
+    flags_kernel,
+    forward_kernel,
+    keys_kernel,
+    queries_kernel,
+)
 
 from .test_kernels import MOST_REGISTERS, SM_90
 
@@ -40,3 +45,11 @@ def test_tiles_stay_in_registers_and_shared_memory(
     assert 0 < found.registers <= MOST_REGISTERS, found
     assert (found.spilled, found.stack, found.doubles, found.divisions) == (0, 0, 0, 0), found
     assert found.shared <= STATIC_SHARED, found
+
+
+def test_flags_are_found_in_float32() -> None:
+    """The samples have too few rows for them."""
+    signature = "int32", "int32", "int32*", "float32*", "float32*", *("int32",) * 4
+    found = compile_kernel(flags_kernel, signature, SM_90).resources
+    assert 0 < found.registers <= MOST_REGISTERS, found
+    assert (found.spilled, found.stack, found.doubles, found.divisions) == (0, 0, 0, 0), found

@@ -285,8 +285,7 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
 
         The keys are gone through twice, as a mean is known when all were seen. To keep Σ p·s·k and Σ p·k until then
         would save a product of nine, and take registers for half as many threads. The flags are of keys and values: a
-        query or cotangent that is no number makes nan of its row already where it meets the keys that it sees. For the
-        same reason nothing is done about the zeros beyond the last key, of which such a row makes nan too.
+        query or cotangent that is no number makes nan of its row already where it meets the keys that it sees.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -330,7 +329,8 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
                             if turn == 0:
                                 mean[a] += weight * s[4 * a + b]
                             else:
-                                s[4 * a + b] = weight * (s[4 * a + b] - mean[a]) * factor
+                                inside = start + 4 * j + b < keys
+                                s[4 * a + b] = weight * (s[4 * a + b] - mean[a]) * factor if inside else ZERO
                     if turn != 0:
                         keep(p, s)
                         accumulate(found, p, values, k, in_k, keys - start, size)
