@@ -64,12 +64,12 @@ def packed(x: Array) -> Array:
     return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
-_DATA = object.__basicsize__
+DATA = object.__basicsize__
 """Where an array object has the address of its elements: NumPy's C interface says that it comes first."""
 
 
 def _read_address(x: Array) -> int:
-    return ctypes.c_void_p.from_address(id(x) + _DATA).value or 0
+    return ctypes.c_void_p.from_address(id(x) + DATA).value or 0
 
 
 def _ask_address(x: Array) -> int:
@@ -81,5 +81,8 @@ def _agree() -> bool:
     return hasattr(ctypes, "pythonapi") and all(_read_address(x) == _ask_address(x) for x in arrays)
 
 
-address_of: Callable[[Array], int] = _read_address if _agree() else _ask_address
+READABLE = _agree()
+"""Whether an array's id is where its object stands in memory, as it is in CPython."""
+
+address_of: Callable[[Array], int] = _read_address if READABLE else _ask_address
 """The address of an array's first element. Asking NumPy takes a microsecond and makes a dict; reading takes a tenth."""

@@ -7,13 +7,16 @@ own to be computed without its parts going to memory one by one. Machine code kn
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
+from struct import Struct
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
-from ...host import Array, address_of, packed
+from ...host import DATA, READABLE, Array, address_of, packed
+from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step, workers
 from ..clusters import gather, read_by
@@ -34,7 +37,11 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     body = Expander(_has_formula, loops=False).parts(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
-    if any(unit.cluster is None for unit in units) or not all(type(slot) is int for slot in legal.outputs):
+    if (
+        not READABLE
+        or any(unit.cluster is None for unit in units)
+        or not all(type(slot) is int for slot in legal.outputs)
+    ):
         return None
     read = read_by(legal, units)
     steps: list[NativeStep] = []
@@ -104,23 +111,19 @@ class Fused:
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
         """The results for `operands`, arrays of the types that this was made for."""
-        read = [packed(x) for x in operands]
-        results = [np.empty(shape, dtype) for shape, dtype in self._results]
-        at = [address_of(x) for x in (*read, *results)]
+        results = tuple([np.empty(shape, dtype) for shape, dtype in self._results])
+        arrays = [*[packed(x) for x in operands], *results]
         if self.scratch:
-            scratch = np.empty(self.scratch + _ALIGNED, np.uint8)
-            at.append(-(-address_of(scratch) // _ALIGNED) * _ALIGNED)
+            arrays.append(np.empty(self.scratch, np.uint8))
         try:
             table = self._idle.pop()
         except IndexError:  # the first call, or other threads are in this one
-            table = _Table(self._words, self._steps)
-        view = table.view
-        for word, array, offset in self._patches:
-            view[word] = at[array] + offset
+            table = _Table(self._words, self._patches, self._steps)
+        table.name(*map(id, arrays))
         table.action()
         if len(self._idle) < _MOST_TABLES:
             self._idle.append(table)
-        return tuple(results)
+        return results
 
 
 def _nbytes(word: Room | Address, legal: Legal) -> int:
@@ -130,17 +133,39 @@ def _nbytes(word: Room | Address, legal: Legal) -> int:
     return int(nbytes)
 
 
+# The words of a call are written by machine code: in Python each would take longer than the loops on a small operand.
+_PLACE = Text(
+    "place",
+    f"data = int64({DATA})",
+    """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 3)
+    for i in range(lo, hi):
+        array = load(w[0], load(w[1], 3 * i + 1))
+        store(w[2], load(w[1], 3 * i), load(array + data, 0) + load(w[1], 3 * i + 2))""",
+    (("load", "load", "int64", access.READ), ("store", "store", "int64", access.written(0))),
+)
+
+
 @final
 class _Table:
-    """The words of one call at a time, and what runs it."""
+    """The words of one call at a time, and what runs it. `name` says which arrays it is to work on, by their ids."""
 
-    __slots__ = ("view", "action", "_schedule")
+    __slots__ = ("name", "action", "_kept")
 
-    def __init__(self, words: Sequence[int], steps: Sequence[tuple[Kernel, int, int, int, bool]]):
-        array = np.array(words, np.int64)
-        arguments = array.view(np.uint64)
-        self.view: Any = memoryview(array)  # type: ignore[arg-type]
-        self._schedule = Schedule(
-            [Step(kernel, tasks, arguments[at : at + n], parallel) for kernel, tasks, at, n, parallel in steps]
+    def __init__(
+        self, words: Sequence[int], patches: Sequence[_Patch], steps: Sequence[tuple[Kernel, int, int, int, bool]]
+    ):
+        arguments = np.array(words, np.int64)
+        patch = np.array(patches, np.int64)
+        arrays = np.zeros(1 + max(p.array for p in patches), np.int64)
+        place = np.array([address_of(x) for x in (arrays, patch, arguments)], np.int64)
+        moved = arguments.view(np.uint64)
+        schedule = Schedule(
+            [
+                Step(_PLACE.compiled(), len(patches), place.view(np.uint64), False),
+                *[Step(kernel, tasks, moved[at : at + n], parallel) for kernel, tasks, at, n, parallel in steps],
+            ]
         )
-        self.action = self._schedule.action
+        self.name = partial(Struct(f"{len(arrays)}q").pack_into, memoryview(arrays), 0)  # type: ignore[arg-type]
+        self.action = schedule.action
+        self._kept = schedule, arrays, patch
