@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.native import Kernel, Schedule, Step, compile_kernel, compiler, objects, processor
+from opstage.interpreters.native import Kernel, Schedule, Step, access, compile_kernel, compiler, objects, processor
 from opstage.interpreters.native.codegen import object_code
 
 pytestmark = pytest.mark.skipif(
@@ -24,13 +24,15 @@ pytestmark = pytest.mark.skipif(
 
 def powers() -> Any:
     """Constants, calls of the mathematics library, and memory to be cleared."""
-    from opstage.interpreters.native.memory import float64s, words
+    from opstage.interpreters.native.memory import words
+
+    load, store = access.load("float64"), access.store("float64", access.written(0))
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
         w = words(arguments, 2)
-        x = float64s(w[0], w[1])
         for i in range(lo, hi):
-            x[i] = np.sin(x[i]) * 0.1 + np.log1p(x[i]) ** 2.5 if x[i] > 0.25 else 7.0
+            x = load(w[0], i)
+            store(w[0], i, np.sin(x) * 0.1 + np.log1p(x) ** 2.5 if x > 0.25 else 7.0)
 
     return kernel
 
