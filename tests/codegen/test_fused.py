@@ -13,8 +13,12 @@ from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import fused_composites, kernel_table
 from opstage.ops.catalogue import primitives
 from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE
+from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.options import Options
+from tests.conformance.harness import assert_close, inputs
+from tests.conformance.test_values import upcast
+from tests.samples import SAMPLES
 
 ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
 MOMENTUM = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
@@ -80,3 +84,37 @@ def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
 def test_what_is_fused_is_a_composite_without_a_kernel_of_its_own() -> None:
     composites = {p for p in primitives().values() if p.decomposition is not None}
     assert fused_composites() <= composites - set(kernel_table("float32", True))
+
+
+COMPOSITES = frozenset(p for p in primitives().values() if p.decomposition is not None)
+
+
+def of_loops(options: Options) -> NumpyOps:
+    """eager_cpu on which every composite is generated that can be."""
+    core = {p: kernel for p, kernel in kernel_table(options.dtype, False).items() if p.core}
+    return NumpyOps(options, core, COMPOSITES)
+
+
+OF_COMPOSITES = [s for s in SAMPLES if primitives().get(s.op) in COMPOSITES and s.reference is not None]
+
+
+SOME = ("reduce_mean", "rms_norm", "mse_loss")
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ops", [SOME, pytest.param((), marks=pytest.mark.slow, id="all")], ids=str)
+def test_what_can_be_generated_gives_what_its_reference_gives(ops: tuple[str, ...], dtype: str) -> None:
+    for sample in [s for s in OF_COMPOSITES if s.op in ops or not ops]:
+        base = of_loops(Options(dtype=dtype))
+        given = inputs(sample, dtype)
+        values, structure = flatten(given)
+
+        def program(ops: Any, *refs: Any, sample: Any = sample, structure: Any = structure) -> tuple[Any, ...]:
+            outputs, shape = flatten(sample.apply(ops, *unflatten(structure, refs)))
+            found.append(shape)
+            return tuple(outputs)
+
+        found: list[Any] = []
+        results = base.execute(program, tuple(base.put(v) for v in values))
+        expected = sample.reference(*upcast(given), **sample.static)
+        assert_close(unflatten(found[0], results), expected, getattr(sample, dtype), f"{sample.id} in {dtype}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from typing import Any, final
 
@@ -61,8 +61,15 @@ class NumpyOps(HostArrays):
 
     __slots__ = ("_kernels", "_fast", "_fused")
 
-    def __init__(self, options: Options, kernels: Mapping[Primitive, Callable[..., Any]] | None = None):
+    def __init__(
+        self,
+        options: Options,
+        kernels: Mapping[Primitive, Callable[..., Any]] | None = None,
+        generated: Collection[Primitive] | None = None,
+    ):
         """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
+
+        For those in `generated`, in place of what the families say, loops are made where they can do all of it.
 
         Raises UsageError for a `matmul_precision` that a CPU has not.
         """
@@ -75,8 +82,9 @@ class NumpyOps(HostArrays):
         keep_freed_memory()
         self._fast = options.fast_kernels
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
-        generates = kernels is None and options.fast_kernels and self.dtype != EXACT
-        self._fused = fused_composites() if generates else frozenset[Primitive]()
+        if generated is None:
+            generated = fused_composites() if kernels is None and options.fast_kernels else ()
+        self._fused = frozenset(generated) if self.dtype != EXACT else frozenset[Primitive]()
 
     # The host's side ------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ from ...host import DATA, READABLE, Array, address_of, packed
 from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step, workers
-from ..clusters import gather, read_by
+from ..clusters import Unit, gather, read_by
 from ..decomposition import Expander
 from ..formulas import elementwise
 from ..legal import Legal
+from ..primitives import INDEX_CHECK
 from .source import Address, ErrorFlag, Room
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
@@ -37,23 +38,29 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     body = Expander(_has_formula, loops=False).parts(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
-    if (
-        not READABLE
-        or any(unit.cluster is None for unit in units)
-        or not all(type(slot) is int for slot in legal.outputs)
-    ):
+    if not READABLE or not all(map(_is_loop, units)):
         return None
-    read = read_by(legal, units)
+    read, results = read_by(legal, units), _results(legal)
     steps: list[NativeStep] = []
     for number, unit in enumerate(units):
         assert unit.cluster is not None
-        kept = [s for s in unit.cluster.levels if s in legal.outputs or read.get(s, set()) - {number}]
+        kept = [slot for slot in unit.cluster.levels if slot in results or read.get(slot, set()) - {number}]
         steps += cluster_steps(legal, unit, number, kept)
     return Fused(legal, steps)
 
 
 def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
     return elementwise(primitive, types, types[0])
+
+
+def _is_loop(unit: Unit) -> bool:
+    """Whether a unit is a loop, and one that cannot find an index out of range, of which a call could not tell."""
+    return unit.cluster is not None and all(e.primitive is not INDEX_CHECK for e in unit.equations)
+
+
+def _results(legal: Legal) -> list[int]:
+    """What has the elements of each result; its shape may be another."""
+    return [legal.views[slot].root for slot in legal.outputs]
 
 
 class _Patch(NamedTuple):
@@ -76,7 +83,7 @@ class Fused:
     def __init__(self, legal: Legal, steps: Sequence[NativeStep]):
         kernels = compile_texts([step.loop.kernel for step in steps if isinstance(step.loop.kernel, Text)])
         operands = {slot: i for i, slot in enumerate(legal.body.inputs)}
-        places = {**operands, **{slot: len(operands) + i for i, slot in enumerate(legal.outputs)}}
+        places = {**operands, **{root: len(operands) + i for i, root in enumerate(_results(legal))}}
         self._results: list[tuple[Any, Any]] = [(legal.types[s].shape, legal.types[s].dtype) for s in legal.outputs]
         self._constants = {slot: packed(value) for slot, value in legal.constants.items()}
         scratch: dict[Hashable, int] = {}
