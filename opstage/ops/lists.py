@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, final
 
+import optree
+
 from .errors import ProgramError
 from .infix import Infix
+
+_EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
+
+met = False
+"""Whether this process has ever made `Scalars`: only then need trees be looked through for them."""
 
 _CURE = "a list of numbers is a tree of scalars; pass np.asarray(…) of it for one tensor"
 
@@ -56,6 +63,12 @@ class Scalars(list[Any]):
         return list, (list(self),)
 
 
+# Whoever looks into it with optree finds a tree, as in any list, and not a leaf.
+optree.register_pytree_node(
+    Scalars, lambda scalars: (list(scalars), None), lambda _, entries: list(entries), namespace=_EVERYWHERE
+)
+
+
 def all_scalars(tree: Any) -> bool:
     """Whether a tree of refs is a list, not empty, of scalars or of such lists."""
     return type(tree) in (list, Scalars) and bool(tree) and all(map(_is_scalar, tree))
@@ -67,7 +80,11 @@ def _is_scalar(entry: Any) -> bool:
 
 def as_scalars(tree: Any) -> Any:
     """`Scalars` of a list that `all_scalars` is true of; anything else is as it was."""
-    return Scalars(map(as_scalars, tree)) if all_scalars(tree) else tree
+    global met
+    if not all_scalars(tree):
+        return tree
+    met = True
+    return Scalars(map(as_scalars, tree))
 
 
 def as_list(tree: Any) -> Any:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import optree
 
 from ..forks import make_lock
+from . import lists
 from .errors import UsageError, nearest
 from .lists import Scalars, all_scalars, as_list, as_scalars
 
@@ -38,11 +40,16 @@ def leaf(cls: Class) -> Class:
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves of `tree` in order, and the structure that `unflatten` puts them back into."""
+    if lists.met:
+        tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
     while True:
         leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
         if not _register_dataclasses(leaves):
             return leaves, structure
-        tree = optree.tree_map(as_list, tree, namespace=_NAMESPACE)
+
+
+def _is_scalars(tree: Any) -> bool:
+    return type(tree) is Scalars
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -123,7 +130,12 @@ _NUMBERS = (int, float, Fraction, np.generic)
 
 def with_scalars(tree: Any) -> Any:
     """A tree of refs with its lists of scalars as `Scalars`, which nobody takes for tensors unseen."""
+    if all(map(_shape, optree.tree_leaves(tree, namespace=_NAMESPACE))):
+        return tree  # none is a scalar: that is quickly seen
     return optree.tree_map(as_scalars, tree, is_leaf=all_scalars, namespace=_NAMESPACE)
+
+
+_shape = attrgetter("shape")
 
 
 def first_difference(expected: Structure, actual: Structure) -> str | None:
@@ -137,14 +149,11 @@ def show_path(path: str) -> str:
 
 
 def _register_dataclasses(leaves: Sequence[Any]) -> bool:
-    """Register the dataclasses among `leaves` as nodes; whether there were any, or lists, so that it must go deeper."""
+    """Register the dataclasses among `leaves` as nodes; whether there were any, so that it must go deeper."""
     found = False
     for item in leaves:
         cls = type(item)
         if cls in _known_leaf_types:
-            continue
-        if cls is Scalars:
-            found = True
             continue
         if dataclasses.is_dataclass(cls) and not hasattr(cls, _LEAF_MARK):
             _register(cls)
