@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, final
 
 from ...ops.closed import Loop
@@ -27,7 +27,8 @@ class Memory(NamedTuple):
     """Bytes that a program needs beside its inputs and constants.
 
     arena       intermediate results and workspaces, each while it lives
-    results     what is given out; the next call takes the same memory if nobody holds it any more
+    results     what is given out and not written over an input; the next call takes the same memory if nobody holds it
+                any more
     """
 
     arena: int
@@ -102,8 +103,8 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(graph: Graph, options: Options | None = None) -> Explanation:
-    """What `Options(backend="compiled")` makes of a graph, none of whose inputs is written over.
+def explain(graph: Graph, options: Options | None = None, spare: Collection[int] = ()) -> Explanation:
+    """What `Options(backend="compiled")` makes of a graph, whose inputs at the positions `spare` may be written over.
 
     Raises UsageError for a graph with symbolic sizes or of fractions, and for a device that has no planner.
     """
@@ -120,7 +121,7 @@ def explain(graph: Graph, options: Options | None = None) -> Explanation:
                 "every size"
             )
     optimised, notes = optimise(graph)
-    return Explanation(Plan(optimised.body), notes)
+    return Explanation(Plan(optimised.body, spare=spare), notes)
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def _plural(n: int, what: str) -> str:
 
 
 def _results(plan: Plan) -> int:
-    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results)
+    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
 
 
 def _nbytes(type_: TensorType) -> int:
