@@ -57,11 +57,14 @@ def uninterrupted() -> Iterator[None]:
         before = [(n, handler) for n in _PUT_OFF if callable(handler := signal.getsignal(n))]
     arrived: dict[int, FrameType | None] = {}
     try:
-        for number, _ in before:
-            signal.signal(number, arrived.__setitem__)
-        yield
+        try:
+            for number, _ in before:
+                signal.signal(number, arrived.__setitem__)
+            yield
+        finally:
+            _restore(before)
     finally:
-        _restore(before)
+        _restore(before)  # again: another exception may have come just as the handlers were put back
         for number, handler in before:
             if number in arrived:
                 handler(number, arrived[number])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -132,6 +132,17 @@ def check_every(subject: Subject, change: Callable[[], None], *, around: int, sp
         change()  # the next one is a whole one
         assert same(subject.everything(), after), f"an exception before bytecode {n} of {count} is felt later"
     assert found == {False, True}
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Whatever is raised and whenever, signals are heard afterwards by whom they were heard before."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before):
+        signal.signal(number, handler)
+    assert after == before
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
