@@ -64,6 +64,13 @@ def packed(x: Array) -> Array:
     return x if flags.c_contiguous and flags.aligned and isinstance(x, np.ndarray) else np.array(x, order="C")
 
 
+def owner_of(x: Array) -> Array:
+    """The array whose memory x looks at: the last of the arrays that it is a view of."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
 DATA = object.__basicsize__
 """Where an array object has the address of its elements: NumPy's C interface says that it comes first."""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from ..interpreters.host import owner_of
 from ..interpreters.shape_check import Finding
 from ..ops.errors import UsageError
 from ..ops.trees import flatten, paths, show_path
@@ -152,9 +153,7 @@ class Given:
         """Note that `param` was made of `value`; a warning where another one was made of the same memory."""
         if not isinstance(value, np.ndarray) or not value.size:
             return None
-        owner = value
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = owner_of(value)
         known, made = self._known.get(id(owner), _NOBODY)
         if known is None or known() is not owner:  # another array lived at this address
             if len(self._known) % _SWEEP == 0:

@@ -27,6 +27,7 @@ from ...ops.bound import BoundOps
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.infix import Infix
 from ...ops.lists import Scalars
+from ..host import owner_of
 from .reads import reads_of
 from .slots import is_plain
 
@@ -102,9 +103,7 @@ class Observation:
     def constant(self, value: Any) -> None:
         """An array became a constant of the program: is it one that outlives the recording?"""
         if isinstance(value, np.ndarray):
-            owner = value
-            while isinstance(owner.base, np.ndarray):
-                owner = owner.base
+            owner = owner_of(value)
             if owner.base is None:
                 self.arrays.append((weakref.ref(value), weakref.ref(owner), user_frame()))
             elif owner.flags.writeable:  # in memory of someone else's

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from ...ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
 from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
@@ -22,15 +21,13 @@ from ...ops.closed import Body, Equation
 from ...ops.cursor import Region
 from ...ops.primitive import Primitive
 from ...ops.types import TensorType
+from ..host import Array
 from . import views
 from .formulas import elementwise
 from .matrices import batch_axes, leading_dimension
 from .primitives import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, PRODUCTS, ROW_MAX, ROW_SUM
 from .target import Target
 from .views import View, whole
-
-Array = npt.NDArray[Any]
-
 
 _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
+from itertools import chain
 from struct import Struct
 from typing import Any, NamedTuple, final
 
@@ -19,6 +20,7 @@ from ...host import DATA, READABLE, Array, address_of, packed
 from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step, workers
+from ..arena import Item, arrange
 from ..clusters import Unit, gather, read_by
 from ..decomposition import Expander
 from ..formulas import elementwise
@@ -27,26 +29,23 @@ from ..primitives import INDEX_CHECK
 from .source import Address, ErrorFlag, Room
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
-from .texts import Text, compile_texts
+from .texts import Text
 
-_ALIGNED = 64
 _MOST_TABLES = 8
 
 
 def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
     """The kernel of a composite for operands of some types; None if its loops cannot do all of it."""
+    if not READABLE:
+        return None
     body = Expander(_has_formula, loops=False).parts(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
-    if not READABLE or not all(map(_is_loop, units)):
+    if not all(map(_is_loop, units)):
         return None
     read, results = read_by(legal, units), _results(legal)
-    steps: list[NativeStep] = []
-    for number, unit in enumerate(units):
-        assert unit.cluster is not None
-        kept = [slot for slot in unit.cluster.levels if slot in results or read.get(slot, set()) - {number}]
-        steps += cluster_steps(legal, unit, number, kept)
-    return Fused(legal, steps)
+    loops = [cluster_steps(legal, unit, number, read, results) for number, unit in enumerate(units)]
+    return Fused(legal, [*chain(*loops)])
 
 
 def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
@@ -81,38 +80,38 @@ class Fused:
     __slots__ = ("scratch", "_results", "_steps", "_words", "_patches", "_constants", "_idle")
 
     def __init__(self, legal: Legal, steps: Sequence[NativeStep]):
-        kernels = compile_texts([step.loop.kernel for step in steps if isinstance(step.loop.kernel, Text)])
         operands = {slot: i for i, slot in enumerate(legal.body.inputs)}
         places = {**operands, **{root: len(operands) + i for i, root in enumerate(_results(legal))}}
         self._results: list[tuple[Any, Any]] = [(legal.types[s].shape, legal.types[s].dtype) for s in legal.outputs]
         self._constants = {slot: packed(value) for slot, value in legal.constants.items()}
-        scratch: dict[Hashable, int] = {}
-        size = 0
         words: list[int] = []
         self._patches: list[_Patch] = []
+        own: dict[Hashable, Item] = {}  # what stands in the scratch, all of it throughout a call
+        inside: list[tuple[int, Hashable, int]] = []
         self._steps: list[tuple[Kernel, int, int, int, bool]] = []
         for step in steps:
-            kernel = kernels[step.loop.kernel] if isinstance(step.loop.kernel, Text) else step.loop.kernel
+            kernel = step.loop.kernel if isinstance(step.loop.kernel, Kernel) else step.loop.kernel.compiled()
             self._steps.append((kernel, step.loop.tasks, len(words), len(step.loop.words), step.parallel))
             for word in step.loop.words:
-                if isinstance(word, int):
-                    words.append(word)
-                    continue
                 assert not isinstance(word, ErrorFlag)
-                if isinstance(word, Address) and word.slot in self._constants:
-                    words.append(address_of(self._constants[word.slot]) + word.offset)
-                    continue
-                if isinstance(word, Address) and word.slot in places:
-                    patch = _Patch(len(words), places[word.slot], word.offset)
-                else:
-                    key: Hashable = (step.unit, word.key) if isinstance(word, Room) else word.slot
-                    if key not in scratch:
-                        scratch[key] = size
-                        size += -(-_nbytes(word, legal) // _ALIGNED) * _ALIGNED
-                    patch = _Patch(len(words), len(places), scratch[key] + getattr(word, "offset", 0))
-                self._patches.append(patch)
-                words.append(0)
-        self.scratch = size
+                at = len(words)
+                words.append(word if isinstance(word, int) else 0)
+                if isinstance(word, Room):
+                    key: Hashable = (step.unit, word.key)
+                    own[key] = Item(key, word.nbytes * workers(), 0, 0)
+                    inside.append((at, key, 0))
+                elif isinstance(word, Address):
+                    slot, offset = word
+                    if slot in self._constants:
+                        words[at] = address_of(self._constants[slot]) + offset
+                    elif slot in places:
+                        self._patches.append(_Patch(at, places[slot], offset))
+                    else:
+                        nbytes: Any = legal.types[slot].nbytes
+                        own[slot] = Item(slot, nbytes, 0, 0)
+                        inside.append((at, slot, offset))
+        offsets, self.scratch = arrange(list(own.values()))
+        self._patches += [_Patch(at, len(places), offsets[key] + offset) for at, key, offset in inside]
         self._words = words
         self._idle: list[_Table] = []
 
@@ -131,13 +130,6 @@ class Fused:
         if len(self._idle) < _MOST_TABLES:
             self._idle.append(table)
         return results
-
-
-def _nbytes(word: Room | Address, legal: Legal) -> int:
-    if isinstance(word, Room):
-        return word.nbytes * workers()
-    nbytes: Any = legal.types[word.slot].nbytes
-    return int(nbytes)
 
 
 # The words of a call are written by machine code: in Python each would take longer than the loops on a small operand.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ....ops.types import dtype_name
@@ -24,11 +24,15 @@ class NativeStep(NamedTuple):
     unit: int
 
 
-def cluster_steps(legal: Legal, unit: Unit, number: int, read: Collection[int]) -> list[NativeStep]:
-    """The loops of a unit, whose values in `read` are left in memory. The unit must be a cluster."""
+def cluster_steps(
+    legal: Legal, unit: Unit, number: int, read: Mapping[int, set[int]], results: Collection[int]
+) -> list[NativeStep]:
+    """The loops of a unit, a cluster; what other units `read` of it, and `results`, are left in memory."""
     cluster = unit.cluster
     assert cluster is not None
-    stored = {slot for slot in cluster.levels if slot in legal.parts or slot in read}
+    stored = {
+        slot for slot in cluster.levels if slot in results or slot in legal.parts or read.get(slot, set()) - {number}
+    }
     loop = cluster_loop(cluster, unit.equations, stored)
     parallel = cluster.size >= _FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]

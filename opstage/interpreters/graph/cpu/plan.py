@@ -7,7 +7,6 @@ from collections.abc import Collection, Hashable
 from typing import Any, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from ....ops.closed import Body, Equation
 from ....ops.closed import Loop as Turns
@@ -18,14 +17,13 @@ from ...codegen.cpu.steps import NativeStep, cluster_steps
 from ...codegen.cpu.texts import Text, compile_texts
 from ...codegen.legal import Legal
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
+from ...host import Array
 from ...native.pool import workers
 from ...structural import SCAN
 from .library import library_loops
 from .products import product_loop
 from .spare import written_over
 from .target import CPU
-
-Array = npt.NDArray[Any]
 
 
 class HostStep(NamedTuple):
@@ -188,8 +186,7 @@ class Plan:
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
-        kept = [slot for slot in unit.cluster.levels if slot in self.results or read.get(slot, set()) - {number}]
-        return [*cluster_steps(legal, unit, number, kept)]
+        return [*cluster_steps(legal, unit, number, read, self.results)]
 
 
 def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
