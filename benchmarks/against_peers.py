@@ -86,7 +86,7 @@ def main(given: argparse.Namespace) -> None:
 def gpu_name() -> str:
     """Of the first GPU. Ends the program where there is none that Opstage can use."""
     from opstage import UsageError
-    from opstage.interpreters.eager_cuda.device.probe import require_gpu
+    from opstage.interpreters.gpu.device.probe import require_gpu
     from opstage.interpreters.gpus import look
 
     try:

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
-from ..interpreters.eager_cuda.device.grid import GRID
-from ..interpreters.eager_cuda.device.tally import Tally
+from ..interpreters.gpu.device.grid import GRID
+from ..interpreters.gpu.device.tally import Tally
 from ..interpreters.graph.cuda.compiled import CompiledCudaOps
 from ..interpreters.shape_check.memory import Kind, Memory
 from ..ops.trees import flatten, unflatten

@@ -14,13 +14,13 @@ from unittest import mock
 import numpy as np
 from typing_extensions import override
 
-from opstage.interpreters.eager_cuda.device import driver as driver_module
-from opstage.interpreters.eager_cuda.device import probe, scheduler
-from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
-from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.interpreters.eager_cuda.device.simulator import SMALL
 from opstage.interpreters.eager_cuda.kernels import attention
-from opstage.interpreters.eager_cuda.language import cuda
+from opstage.interpreters.gpu.device import driver as driver_module
+from opstage.interpreters.gpu.device import probe, scheduler
+from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.driver import Gpu
+from opstage.interpreters.gpu.device.simulator import SMALL
+from opstage.interpreters.gpu.language import cuda
 from tests.unit.test_cuda_driver import Api, Buffer, Part
 from tests.unit.test_cuda_gemm import Library
 

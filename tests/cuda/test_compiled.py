@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage import OutOfMemoryError, ScalarTrainer, Session
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.interpreters.graph.cuda.plan import Plan
 from opstage.interpreters.graph.cuda.target import optimise

@@ -13,7 +13,7 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.ops.errors import OutOfMemoryError
 from opstage.options import Options

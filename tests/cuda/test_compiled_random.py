@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
 from opstage.interpreters.graph.replay import replay
 from opstage.options import Options

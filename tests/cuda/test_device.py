@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cuda import DeviceBuffer
-from opstage.interpreters.eager_cuda.device import find_device
+from opstage.interpreters.gpu.device import find_device
 from opstage.ops.errors import ProgramError, RangeError, ShapeError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options

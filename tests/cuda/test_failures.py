@@ -11,10 +11,10 @@ import pytest
 
 import opstage
 from opstage import DeviceError, Options
-from opstage.interpreters.eager_cuda.device import driver as driver_module
-from opstage.interpreters.eager_cuda.device import probe, scheduler
-from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.interpreters.eager_cuda.device.simulator import SMALL
+from opstage.interpreters.gpu.device import driver as driver_module
+from opstage.interpreters.gpu.device import probe, scheduler
+from opstage.interpreters.gpu.device.driver import Gpu
+from opstage.interpreters.gpu.device.simulator import SMALL
 from tests.unit.test_cuda_driver import Builder, CUDAError, Status
 
 from .running import RunningApi, RunningLibrary, kept

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from opstage import Aux, Options, Spec, optim
-from opstage.interpreters.eager_cuda.device.buckets import rounded
-from opstage.interpreters.eager_cuda.device.gemm import WORKSPACE
-from opstage.interpreters.eager_cuda.device.simulator import SMALL, Simulator
-from opstage.interpreters.eager_cuda.device.tally import Tally
 from opstage.interpreters.eager_cuda.kernels import linalg
+from opstage.interpreters.gpu.device.buckets import rounded
+from opstage.interpreters.gpu.device.gemm import WORKSPACE
+from opstage.interpreters.gpu.device.simulator import SMALL, Simulator
+from opstage.interpreters.gpu.device.tally import Tally
 from opstage.training.memory import model_memory, step_memory
 from opstage.training.optim import Optimizer
 from opstage.training.trainer import ScalarTrainer, scalar_trainer

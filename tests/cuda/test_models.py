@@ -11,7 +11,7 @@ import pytest
 
 from opstage import Options
 from opstage.cli.main import main
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.models import MODELS
 from opstage.ops.trees import flatten, paths
 from opstage.training import optim

@@ -21,10 +21,11 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.eager_cuda.device import scheduler
 from opstage.interpreters.eager_cuda.kernels.loss import PART_OF_ROW
+from opstage.interpreters.gpu.device import scheduler
 
-ROOT = Path(opstage.__file__).parent / "interpreters" / "eager_cuda"
+INTERPRETERS = Path(opstage.__file__).parent / "interpreters"
+FILES = {path.name: path for part in ("eager_cuda", "gpu") for path in sorted((INTERPRETERS / part).rglob("*.py"))}
 DEVICE = Options(device="cuda")
 COMPILED = Options(device="cuda", backend="compiled")
 
@@ -182,7 +183,7 @@ def _survives(name: str, site: Site) -> bool:
 
 def _is_last(site: Site) -> bool:
     """Whether a barrier is the second one of the last `joined_sum` of its kernel."""
-    kernels, helpers = (ROOT / "kernels" / line.file for line in (site.kernel, site.barrier))
+    kernels, helpers = (FILES[line.file] for line in (site.kernel, site.barrier))
     kernel = next(n for n in ast.parse(kernels.read_text()).body if getattr(n, "name", "") == site.name)
     calls = [
         n.lineno for n in ast.walk(kernel) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "joined_sum"
@@ -226,7 +227,7 @@ def _barriers_of_files() -> dict[str, set[int]]:
     """The lines of all barriers that are written down, and of all calls of functions that have some."""
     found: dict[str, set[int]] = {}
     shared = {"barrier", "syncthreads", "joined_sum", "joined_max", "joined_best"}
-    for path in sorted(ROOT.rglob("*.py")):
+    for path in FILES.values():
         if path.name in ("language.py", "scheduler.py"):
             continue
         calls = shared | SHARED_NAMES if path.name == "attention_tiles.py" else shared

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opstage import Aux, OpstageError, Options, OutOfMemoryError, ScalarTrainer, Session
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
 from opstage.training import optim

@@ -10,10 +10,10 @@ import pytest
 import opstage
 from opstage import ScalarModuleDef, init
 from opstage.init import Declaration, Plan, build
-from opstage.interpreters.eager_cuda.device import find_device, probe
-from opstage.interpreters.eager_cuda.device.scheduler import DivergenceError
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
-from opstage.interpreters.eager_cuda.language import cuda
+from opstage.interpreters.gpu.device import find_device, probe
+from opstage.interpreters.gpu.device.scheduler import DivergenceError
+from opstage.interpreters.gpu.device.simulator import Simulator
+from opstage.interpreters.gpu.language import cuda
 from tests.cuda.test_device import buffer
 from tests.cuda.test_filling import CUDA, DECLARED, loss
 from tests.cuda.traffic import watch

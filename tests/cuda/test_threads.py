@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.device import find_device, probe
+from opstage.interpreters.gpu.device import find_device, probe
 from opstage.ops.errors import ProgramError, RangeError, UsageError
 from opstage.options import Options
 from tests.unit.test_cuda_threads import impatient, in_threads  # noqa: F401
@@ -182,7 +182,7 @@ FORKED = """
 import os, sys, threading, traceback
 import numpy as np, opstage
 from opstage import Options
-from opstage.interpreters.eager_cuda.device import find_device
+from opstage.interpreters.gpu.device import find_device
 
 def loss(ops, w, x):
     return ops.sum(ops.mul(ops.matmul(x, w), ops.matmul(x, w)))

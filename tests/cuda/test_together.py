@@ -13,8 +13,8 @@ import pytest
 import opstage
 from opstage import OpstageError, Options, OutOfMemoryError, Param, Session
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
-from opstage.interpreters.eager_cuda.device import backlog
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device import backlog
+from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import ProgramError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.training import optim

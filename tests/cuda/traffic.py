@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.eager_cuda import DeviceBuffer
-from opstage.interpreters.eager_cuda.device.interface import Device
-from opstage.interpreters.eager_cuda.device.simulator import Simulator
+from opstage.interpreters.gpu.device.interface import Device
+from opstage.interpreters.gpu.device.simulator import Simulator
 
 Tensor = tuple[tuple[int, ...], str]
 """Shape and dtype."""

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
-from opstage.interpreters.eager_cuda.device import Device
-from opstage.interpreters.eager_cuda.device.interface import pointer_type
-from opstage.interpreters.eager_cuda.device.product import launch_product
-from opstage.interpreters.eager_cuda.device.signature import Signature, signature_of
+from opstage.interpreters.gpu.buffer import DeviceBuffer, Memory
+from opstage.interpreters.gpu.device import Device
+from opstage.interpreters.gpu.device.interface import pointer_type
+from opstage.interpreters.gpu.device.product import launch_product
+from opstage.interpreters.gpu.device.signature import Signature, signature_of
 from opstage.ops.types import TensorType
 
 

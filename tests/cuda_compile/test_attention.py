@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.eager_cuda.device.compile import compile_kernel
-from opstage.interpreters.eager_cuda.device.grid import GRID
 from opstage.interpreters.eager_cuda.kernels.attention import SIDES, WIDEST, WIDEST_GRAD
 from opstage.interpreters.eager_cuda.kernels.attention_tiles import (
     flags_kernel,
@@ -16,6 +14,8 @@ from opstage.interpreters.eager_cuda.kernels.attention_tiles import (
     keys_kernel,
     queries_kernel,
 )
+from opstage.interpreters.gpu.device.compile import compile_kernel
+from opstage.interpreters.gpu.device.grid import GRID
 
 from .test_kernels import MOST_REGISTERS, SM_90
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.eager_cuda.device import gemm
-from opstage.interpreters.eager_cuda.device.gemm import Gemm, Shape
+from opstage.interpreters.gpu.device import gemm
+from opstage.interpreters.gpu.device.gemm import Gemm, Shape
 from opstage.ops.errors import UsageError
 
 ROWS, COLUMNS, LEADING, COUNT, STEP = 2, 3, 4, 5, 6  # of a layout

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from opstage.interpreters.eager_cuda.device.compile import compile_kernel
-from opstage.interpreters.eager_cuda.device.signature import Signature, show
 from opstage.interpreters.eager_cuda.kernels import KERNELS
+from opstage.interpreters.gpu.device.compile import compile_kernel
+from opstage.interpreters.gpu.device.signature import Signature, show
 
 from .collect import collected
 
@@ -35,7 +35,7 @@ def test_compiles(kernel: Callable[..., None], signature: Signature) -> None:
     assert (resources.spilled, resources.stack) == (0, REDUCED_BY_A_TABLE.get(kernel.__name__, 0)), resources
     if kernel.__name__ not in IN_FLOAT64:
         assert resources.doubles == 0, "float64 on the way: a Python number met a float32"
-    assert resources.divisions == 0, "divided in 64 bits: see eager_cuda/counting.py"
+    assert resources.divisions == 0, "divided in 64 bits: see gpu/counting.py"
 
 
 def test_the_samples_reach_every_op_with_a_kernel_of_its_own() -> None:

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from opstage.interpreters.eager_cuda.buffer import DeviceBuffer, Memory
-from opstage.interpreters.eager_cuda.counting import steps, unrolled_steps
-from opstage.interpreters.eager_cuda.device import Device
-from opstage.interpreters.eager_cuda.device.grid import Grid
-from opstage.interpreters.eager_cuda.device.interface import pointer_type
-from opstage.interpreters.eager_cuda.device.matrices import Layout, layout_of
-from opstage.interpreters.eager_cuda.device.simulator import elements_of, pointers_of
-from opstage.interpreters.eager_cuda.language import cos_pi, cuda
+from opstage.interpreters.gpu.buffer import DeviceBuffer, Memory
+from opstage.interpreters.gpu.counting import steps, unrolled_steps
+from opstage.interpreters.gpu.device import Device
+from opstage.interpreters.gpu.device.grid import Grid
+from opstage.interpreters.gpu.device.interface import pointer_type
+from opstage.interpreters.gpu.device.matrices import Layout, layout_of
+from opstage.interpreters.gpu.device.simulator import elements_of, pointers_of
+from opstage.interpreters.gpu.language import cos_pi, cuda
 from opstage.ops.types import TensorType
 
 _numba: Any = numba

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.eager_cuda.device import driver as driver_module
-from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
-from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.interpreters.eager_cuda.device.script import Call
+from opstage.interpreters.gpu.device import driver as driver_module
+from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.driver import Gpu
+from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
 from tests.unit.test_cuda_gemm import Library

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.eager_cuda.device import gemm
-from opstage.interpreters.eager_cuda.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
-from opstage.interpreters.eager_cuda.device.matrices import Layout
+from opstage.interpreters.gpu.device import gemm
+from opstage.interpreters.gpu.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
+from opstage.interpreters.gpu.device.matrices import Layout
 from opstage.ops.errors import UnsupportedError
 
 # As in the headers of CUDA 13: cublasLt.h, cublas_api.h, library_types.h.

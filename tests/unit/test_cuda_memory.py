@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.eager_cuda.device.buckets import Buckets, rounded
-from opstage.interpreters.eager_cuda.device.staging import Staging
+from opstage.interpreters.gpu.device.buckets import Buckets, rounded
+from opstage.interpreters.gpu.device.staging import Staging
 
 # Buckets ------------------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,12 @@ import pytest
 
 from opstage.interpreters import gpus
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.device import driver as driver_module
-from opstage.interpreters.eager_cuda.device import probe
-from opstage.interpreters.eager_cuda.device.alone import require_own_process
-from opstage.interpreters.eager_cuda.device.compile import Compiled, Resources
-from opstage.interpreters.eager_cuda.device.driver import Gpu
-from opstage.interpreters.eager_cuda.device.script import Call
+from opstage.interpreters.gpu.device import driver as driver_module
+from opstage.interpreters.gpu.device import probe
+from opstage.interpreters.gpu.device.alone import require_own_process
+from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.driver import Gpu
+from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.catalogue import linalg
 from opstage.ops.errors import DeviceError, ProgramError, UsageError
 from opstage.ops.types import FLOAT32, TensorType

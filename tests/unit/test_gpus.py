@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opstage.interpreters.eager_cuda.device.probe import require_gpu
+from opstage.interpreters.gpu.device.probe import require_gpu
 from opstage.interpreters.gpus import NOTHING, Gpu, Machine, look
 from opstage.ops.errors import UsageError
 

@@ -1,9 +1,6 @@
-"""Each op at once, on an NVIDIA GPU: kernels written in Numba-CUDA, launched on buffers of the device.
+"""Each op at once, on an NVIDIA GPU: `kernels/` has what computes each op, a family a file, on buffers of `gpu`."""
 
-`device/` is the GPU behind one interface, real or simulated; `kernels/` what computes each op, a family a file.
-"""
-
-from .buffer import DeviceBuffer
+from ..gpu.buffer import DeviceBuffer
 from .interpreter import CudaOps
 
 __all__ = ["CudaOps", "DeviceBuffer"]

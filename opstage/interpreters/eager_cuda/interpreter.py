@@ -15,12 +15,12 @@ from ...ops.lists import no_ref
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
+from ..gpu.buffer import DeviceBuffer
+from ..gpu.device import Device, find_device
+from ..gpu.device.watch import Watch
 from ..host import as_array
 from ..interpreter import BaseInterpreter
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
-from .buffer import DeviceBuffer
-from .device import Device, find_device
-from .device.watch import Watch
 from .kernels import KERNELS
 from .kernels.filling import FILLS
 

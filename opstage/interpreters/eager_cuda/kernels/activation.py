@@ -17,10 +17,10 @@ from ....ops.catalogue.activation import (
     TANH_GRAD,
 )
 from ....ops.primitive import Primitive
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.interface import Device
+from ...gpu.language import erf, exp
 from ...scalar import activation as formulas
-from ..buffer import DeviceBuffer
-from ..device.interface import Device
-from ..language import erf, exp
 from .launches import Entry, Kernel, Types, binary_kernel, called, elementwise, unary_kernel
 
 _F32 = np.float32

@@ -20,9 +20,9 @@ import numpy as np
 from ....ops.catalogue.attention import SCALED_DOT_PRODUCT_ATTENTION, SCALED_DOT_PRODUCT_ATTENTION_GRAD
 from ....ops.primitive import Primitive
 from ....ops.types import INT32, TensorType
-from ..buffer import DeviceBuffer
-from ..device.grid import WARP
-from ..device.interface import Device
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.grid import WARP
+from ...gpu.device.interface import Device
 from . import attention_by_products as products
 from . import attention_tiles as tiles
 from .launches import Entry, Types, scalar

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from ....ops.types import TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps
-from ..device.interface import Device
-from ..language import cuda, device_function, exp
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function, exp
+from ...gpu.rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 from .launches import Types, scalar
 from .linalg import multiply
-from .rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 from .strided import row_major
 
 

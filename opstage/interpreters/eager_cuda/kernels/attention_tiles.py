@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..language import ALIGNED, barrier, cuda, device_function, exp, shuffle
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.language import ALIGNED, barrier, cuda, device_function, exp, shuffle
+from ...gpu.rows import HALF_WARP, LOWEST, ONE, ZERO
 from .attention_by_products import place_in_mask
 from .launches import Kernel
-from .rows import HALF_WARP, LOWEST, ONE, ZERO
 
 CHUNK = 16
 """Components that are multiplied, or keys whose values are added, between two barriers."""

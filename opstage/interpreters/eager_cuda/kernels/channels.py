@@ -12,12 +12,12 @@ from typing import Any, final
 import numpy as np
 
 from ....ops.types import TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..device.interface import Device
-from ..language import cuda
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda
+from ...gpu.rows import MOST_WARPS, ZERO, joined_sum
 from .reduction import PART_OF_COLUMN, reduce_part, sum_kernel
-from .rows import MOST_WARPS, ZERO, joined_sum
 
 
 def squares_kernel(

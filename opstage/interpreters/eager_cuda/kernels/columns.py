@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....ops.types import FLOAT32, TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps
-from ..device.grid import WARP
-from ..device.interface import Device
-from ..device.matrices import Layout
-from ..language import cuda, device_function
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.grid import WARP
+from ...gpu.device.interface import Device
+from ...gpu.device.matrices import Layout
+from ...gpu.language import cuda, device_function
 from .launches import Kernel
 from .windows import Windows, over_cells, over_windows, padded_indices, window_begins
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..device.interface import Device
-from ..language import cuda, device_function
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function
+from ...gpu.rows import MOST_WARPS, ZERO, joined_sum
 from .columns import Geometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
 from .launches import Entry, Kernel, Types
-from .rows import MOST_WARPS, ZERO, joined_sum
 from .windows import cell_at, over_cells, over_windows, padded_indices, window_begins, windows
 
 NOTHING = np.int32(0)

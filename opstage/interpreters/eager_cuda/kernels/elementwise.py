@@ -31,12 +31,12 @@ from ....ops.catalogue.elementwise import (
     TANH,
 )
 from ....ops.primitive import Primitive
+from ...gpu import language
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda
 from ...scalar import activation as formulas
-from .. import language
-from ..buffer import DeviceBuffer
-from ..counting import steps
-from ..device.interface import Device
-from ..language import cuda
 from .launches import Entry, Types, binary_kernel, called, elementwise, parametric_kernel, scalar, unary_kernel
 
 ZERO, ONE = np.float32(0), np.float32(1)

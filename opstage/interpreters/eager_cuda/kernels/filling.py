@@ -16,11 +16,11 @@ import numpy as np
 
 from ....init.schemes import Constant, Elementary, Normal, Uniform
 from ....ops.types import FLOAT32, TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cos, cuda, device_function, log, sqrt
 from ...scalar import random as formulas
-from ..buffer import DeviceBuffer
-from ..counting import steps
-from ..device.interface import Device
-from ..language import cos, cuda, device_function, log, sqrt
 from .launches import scalar
 from .logic import fill_kernel
 

@@ -10,10 +10,10 @@ import numpy as np
 from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.primitive import Primitive
 from ....ops.types import BOOL, INT32, TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, steps
-from ..device.interface import Device
-from ..language import cuda
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda
 from .launches import Entry, Types
 from .logic import NO, YES, fill_kernel
 from .strided import copy, row_major

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ....ops.types import DType, TensorType
-from ..buffer import DeviceBuffer
-from ..counting import steps
-from ..device.interface import Device
-from ..language import cuda, device_function
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function
 
 Kernel = Callable[..., None]
 Entry = Callable[..., tuple[DeviceBuffer, ...]]

@@ -6,8 +6,8 @@ from typing import Any
 
 from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
 from ....ops.primitive import Primitive
-from ..buffer import DeviceBuffer
-from ..device.interface import Device
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.interface import Device
 from .launches import Entry, Types, scalar
 from .logic import fill_kernel
 from .strided import copy, row_major

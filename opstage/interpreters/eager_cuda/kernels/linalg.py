@@ -10,9 +10,9 @@ import numpy as np
 from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from ..buffer import LARGEST, DeviceBuffer
-from ..device.interface import Device
-from ..device.matrices import Layout
+from ...gpu.buffer import LARGEST, DeviceBuffer
+from ...gpu.device.interface import Device
+from ...gpu.device.matrices import Layout
 from .launches import Entry, Types
 from .logic import fill_kernel
 from .strided import copy

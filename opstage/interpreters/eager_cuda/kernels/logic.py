@@ -22,10 +22,10 @@ from ....ops.catalogue.logic import (
 )
 from ....ops.primitive import Primitive
 from ....ops.types import DType, as_dtype
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps
-from ..device.interface import Device, pointer_type
-from ..language import cuda
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.interface import Device, pointer_type
+from ...gpu.language import cuda
 from .launches import Entry, Kernel, Types, binary_kernel, elementwise, scalar, ternary_kernel, unary_kernel
 
 YES, NO = np.uint8(1), np.uint8(0)

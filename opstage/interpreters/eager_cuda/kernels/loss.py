@@ -10,14 +10,14 @@ import numpy as np
 from ....ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS, class_axis
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, exp, log
+from ...gpu.rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 from ...indices import require_labels
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..device.interface import Device
-from ..language import cuda, exp, log
 from .launches import Entry, Types, scalar
 from .reduction import PART_OF_ROW, along, each_along, reduce_part, sum_kernel
-from .rows import LOWEST, MOST_WARPS, ONE, ZERO, joined_max, joined_sum, online
 
 
 def squared_difference_kernel(rows: Any, lanes: Any, out: Any, x: Any, y: Any, size: Any, part: Any) -> None:

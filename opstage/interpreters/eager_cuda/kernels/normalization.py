@@ -26,14 +26,14 @@ from ....ops.catalogue.normalization import (
 )
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..device.interface import Device
-from ..language import cuda, device_function, sqrt
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function, sqrt
+from ...gpu.rows import MOST_WARPS, ONE, ZERO, joined_sum
 from .channels import Parts, channel_mean, channel_squares, products
 from .launches import Entry, Types, scalar
 from .reduction import along
-from .rows import MOST_WARPS, ONE, ZERO, joined_sum
 
 # What may be absent (gamma, beta, the mean of rms_norm) is a pointer that is not read beside a 0 that says so.
 

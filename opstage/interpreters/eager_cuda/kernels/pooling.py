@@ -10,10 +10,10 @@ import numpy as np
 
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ..buffer import DeviceBuffer
-from ..counting import quotient, steps
-from ..device.interface import Device
-from ..language import cuda, device_function
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function
 from .launches import Entry, Kernel, Types
 from .windows import (
     OUTSIDE,

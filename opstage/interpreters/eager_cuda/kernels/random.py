@@ -10,11 +10,11 @@ from ....ops.catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64 as splitmix64_of_host
 from ....ops.types import TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cos_pi, cuda, device_function, log, sqrt
 from ...scalar import random as formulas
-from ..buffer import DeviceBuffer
-from ..counting import steps
-from ..device.interface import Device
-from ..language import cos_pi, cuda, device_function, log, sqrt
 from .launches import Entry, Kernel, Types
 
 _mix = device_function(formulas.splitmix64(np.uint64))

@@ -27,12 +27,12 @@ from ....ops.catalogue.reduction import (
 )
 from ....ops.primitive import Primitive
 from ....ops.types import DType, TensorType
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps, unrolled_steps
-from ..device.interface import Device, pointer_type
-from ..language import cuda, exp, log
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
+from ...gpu.device.interface import Device, pointer_type
+from ...gpu.language import cuda, exp, log
+from ...gpu.rows import LOWEST, MOST_WARPS, ZERO, joined_best, joined_max, joined_sum, online
 from .launches import Entry, Kernel, Types, scalar
-from .rows import LOWEST, MOST_WARPS, ZERO, joined_best, joined_max, joined_sum, online
 
 PART_OF_ROW, PART_OF_COLUMN = 8192, 256
 """Elements that the threads of a row, and one thread that has a column to itself, go through at most."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps
-from ..device.interface import Device
-from ..language import cuda
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda
 
 
 def row_major(shape: tuple[int, ...]) -> list[int]:

@@ -23,11 +23,11 @@ from ....ops.catalogue.update import (
     SGD_UPDATE,
 )
 from ....ops.primitive import Primitive
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, device_function, sqrt
 from ...scalar import update as formulas
-from ..buffer import DeviceBuffer
-from ..counting import quotient, remainder, steps
-from ..device.interface import Device
-from ..language import cuda, device_function, sqrt
 from .launches import Entry, Kernel, Types, called
 
 ZERO, ONE = np.float32(0), np.float32(1)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..buffer import DeviceBuffer
-from ..counting import quotient
-from ..device.interface import Device
-from ..language import device_function
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient
+from ...gpu.device.interface import Device
+from ...gpu.language import device_function
 
 SIZE, COUNT, KERNEL, STRIDE, PADDING, DILATION = range(6)
 FIELDS = 6

@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from ....ops.primitive import Primitive, Static
 from ....options import Options
-from ...eager_cuda.buffer import DeviceBuffer
-from ...eager_cuda.device import Device
-from ...eager_cuda.device.alone import require_own_process
 from ...eager_cuda.interpreter import CudaOps, OnDevice
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device import Device
+from ...gpu.device.alone import require_own_process
 from ..graph import Graph
 from ..programs import Programs
 from .executor import Executor

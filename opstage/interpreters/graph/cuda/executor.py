@@ -22,11 +22,11 @@ from ....ops.primitive import Primitive, Static
 from ....options import Options
 from ...at_once import Action, at_once
 from ...base_program import Finish
-from ...eager_cuda.buffer import DeviceBuffer, Memory
-from ...eager_cuda.device import Device
-from ...eager_cuda.device.script import Call, Script
 from ...eager_cuda.interpreter import CudaOps, elsewhere
 from ...eager_cuda.kernels.strided import copy, row_major
+from ...gpu.buffer import DeviceBuffer, Memory
+from ...gpu.device import Device
+from ...gpu.device.script import Call, Script
 from ...transparent import Transparent
 from ...wire import to_wire
 from ..bounds import kept_bytes

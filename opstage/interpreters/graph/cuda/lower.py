@@ -12,18 +12,18 @@ from ....ops.errors import LocatedError, UnsupportedError
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
 from ...codegen.clusters import Unit, gather, read_by
+from ...codegen.cuda.source import Form, Generated, Partial, Pointer, cluster_kernel
+from ...codegen.cuda.target import CUDA
 from ...codegen.legal import Legal
 from ...codegen.matrices import Leading, batch_axes, leading_dimension
 from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...codegen.views import View
-from ...eager_cuda.buffer import DeviceBuffer
-from ...eager_cuda.device.matrices import Layout
 from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.matrices import Layout
 from .recorder import Recorder
-from .source import Form, Generated, Partial, Pointer, cluster_kernel
-from .target import CUDA
 
 _FEW = 1 << 10
 """Elements of a tensor of one number that is kept rather than filled anew in every run."""

@@ -10,10 +10,10 @@ import numpy as np
 from ....ops.closed import Body
 from ....options import MatmulPrecision
 from ...codegen.arena import Item, arrange
-from ...eager_cuda.buffer import DeviceBuffer
-from ...eager_cuda.device import Device
-from ...eager_cuda.device.script import Call
 from ...eager_cuda.kernels.logic import fill_kernel
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device import Device
+from ...gpu.device.script import Call
 from .lower import Lowering
 from .recorder import Recorder, Spot, spots
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, final
 import numpy.typing as npt
 from typing_extensions import override
 
-from ...eager_cuda.buffer import DeviceBuffer, Memory
-from ...eager_cuda.device import Device
-from ...eager_cuda.device.script import Call
+from ...gpu.buffer import DeviceBuffer, Memory
+from ...gpu.device import Device
+from ...gpu.device.script import Call
 
 
 class Spot(NamedTuple):

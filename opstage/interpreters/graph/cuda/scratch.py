@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
-from ...eager_cuda.buffer import Memory
-from ...eager_cuda.device import Device
+from ...gpu.buffer import Memory
+from ...gpu.device import Device
 
 
 @final

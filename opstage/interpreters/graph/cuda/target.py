@@ -1,4 +1,4 @@
-"""What kernels on a GPU want, and the passes that a graph goes through before they are written."""
+"""The passes that a graph goes through before its kernels for a GPU are written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from ....ops.catalogue.reduction import REDUCE_MEAN, SUM
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...codegen.formulas import FORMULAS
-from ...codegen.target import Target
 from ...eager_cuda.kernels import KERNELS
 from .. import passes
 from ..graph import Graph
-
-CUDA = Target(frozenset(), strided=False, batch_axes=1, index_checks=False, both_sums=False, few_rows=256)
 
 _EXPANDED = frozenset({SUM, REDUCE_MEAN})
 """Composites whose parts go into a generated kernel, which saves more than their own kernels do."""

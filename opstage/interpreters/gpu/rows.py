@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..device.grid import WARP
-from ..language import barrier, device_function, exp, shuffle
+from .device.grid import WARP
+from .language import barrier, device_function, exp, shuffle
 
 MOST_WARPS = 32
 """Of a block, so the length of the shared memory `parts` in which they join: one number for each."""

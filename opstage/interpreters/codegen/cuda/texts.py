@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codegen.formulas import scalar_formulas
-from ...eager_cuda import language
-from ...eager_cuda.counting import quotient, remainder, steps
-from ...eager_cuda.kernels.rows import MOST_WARPS, joined_max, joined_sum
-from ...eager_cuda.language import cuda, device_function
+from ...gpu import language
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.language import cuda, device_function
+from ...gpu.rows import MOST_WARPS, joined_max, joined_sum
+from ..formulas import scalar_formulas
 
 
 class Text(NamedTuple):

@@ -1,4 +1,4 @@
-"""The kernel of a cluster, in the language of eager_cuda's: its text, and what it is called with.
+"""The kernel of a cluster, in the language of `gpu`: its text, and what it is called with.
 
 There are three forms. Without sums a thread steps through elements. With sums along rows the lanes of a row step
 through it, as often as a sum must be complete before it is used; what an earlier pass has made is made again, which
@@ -17,12 +17,12 @@ from typing import NamedTuple, final
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ...codegen.axes import fewest_axes
-from ...codegen.clusters import Cluster, Level, staged
-from ...codegen.formulas import FORMULAS, Constants
-from ...codegen.legal import Legal
-from ...codegen.primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
-from ...codegen.views import View
+from ..axes import fewest_axes
+from ..clusters import Cluster, Level, staged
+from ..formulas import FORMULAS, Constants
+from ..legal import Legal
+from ..primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
+from ..views import View
 from .texts import Text
 
 SHORTEST, THREADS = 16, 1 << 17
