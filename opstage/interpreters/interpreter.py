@@ -14,19 +14,19 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..init.schemes import Elementary
-from ..ops.bound import BoundOps
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, R, Static
+from ..ops.protocol import Ops
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
 
 Inner = TypeVar("Inner", bound=Any)
 
 
-class Interpreter(BoundOps[R]):
+class Interpreter(Ops[R]):
     """The structural methods that all interpreters share.
 
     depth           how many interpreters stand beneath this one
@@ -34,7 +34,7 @@ class Interpreter(BoundOps[R]):
                     because a fused kernel's residuals cannot take cotangents
     """
 
-    __slots__ = ("cursor", "dtype", "seed", "depth", "differentiates")
+    __slots__ = ("cursor", "dtype", "seed", "depth", "differentiates", "__weakref__")
 
     def __init__(self, cursor: Cursor, dtype: DType, seed: int, depth: int, differentiates: bool):
         self.cursor = cursor
@@ -47,8 +47,8 @@ class Interpreter(BoundOps[R]):
     def adopt(self, ref: Any, /) -> R:
         """`ref` as a ref of this interpreter: itself, or a constant made of one from beneath; else a ProgramError."""
 
-    @override
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
+        """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
         assert primitive.decomposition is not None, primitive
         self.foresee(primitive, refs, static)
         try:

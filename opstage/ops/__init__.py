@@ -1,1 +1,1 @@
-"""The language: the `Ops` protocol, the catalogue of primitives, dims, types and errors."""
+"""The language: `Ops`, the catalogue of primitives, dims, types and errors."""

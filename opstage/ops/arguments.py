@@ -1,6 +1,6 @@
 """Canonical forms of the static arguments that users write: axes, per-axis tuples, shapes.
 
-Methods of `BoundOps` put arguments in these forms once, so that shape rules, derivative rules and kernels see
+Methods of `Ops` put arguments in these forms once, so that shape rules, derivative rules and kernels see
 non-negative axes and full tuples only. An argument that has no such form becomes a `Misfit`, and the op is bound all
 the same: `Primitive.infer` raises it, so that a misfit is found, placed and collected as every other error of an op.
 """
@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, TypeAlias
 
-from .dims import Dim, DimExpr
+from .dims import Dim, DimExpr, DimFloat
 from .misfit import Misfit
 from .numbers import plain, plain_sequence
 from .types import show_shape
+
+Number: TypeAlias = "int | float | Fraction | DimFloat"
+ShapeLike: TypeAlias = "Sequence[Dim]"
+Axes: TypeAlias = "int | Sequence[int] | None"
+IntOrTuple: TypeAlias = "int | tuple[int, ...]"
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> Any:

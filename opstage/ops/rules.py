@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .dims import Verdict, equal, is_one, require_equal
 from .errors import ShapeError
 from .primitive import R
-from .protocol import Ops
 from .types import Shape, TensorType, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from .protocol import Ops
 
 NO_BROADCAST = "named ops never broadcast, use infix (x + y) or ops.broadcast_to"
 

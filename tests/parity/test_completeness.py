@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from opstage.ops import derived
+from opstage.ops import derived, protocol
 from tests.parity.twins import TWINS, WITHOUT_TWIN
-from tests.structure.test_completeness import OP_METHODS
 
-OPS = OP_METHODS | {f"derived.{name}" for name in derived.__all__}
+OPS = protocol.OPS | {f"derived.{name}" for name in derived.__all__}
 COMPARED = {twin.op for twin in TWINS}
 
 

@@ -15,10 +15,10 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from ...ops.bound import BoundOps
 from ...ops.errors import ProgramError, SourceLine
 from ...ops.infix import Infix
 from ...ops.primitive import Primitive
+from ...ops.protocol import Ops
 from .observation import is_program_file
 from .slots import Attribute, Bits, Computed, Elements, Entry, Method, Slot, at_line, is_plain
 
@@ -30,7 +30,7 @@ _LARGEST_WITHIN = 1 << 26
 
 _MOST_VALUES = 100_000
 
-OF_THE_RUN = (Infix, BoundOps, Primitive)
+OF_THE_RUN = (Infix, Ops, Primitive)
 _SEQUENCES = (list, deque, set, frozenset)
 _TOOLS = {"_io", "_thread", "concurrent", "io", "logging", "multiprocessing", "queue", "socket", "threading"}
 """Modules whose objects are tools of the process, not values of a program."""

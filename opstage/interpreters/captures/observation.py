@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ...ops.bound import BoundOps
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.infix import Infix
 from ...ops.lists import Scalars
+from ...ops.protocol import Ops
 from ..host import owner_of
 from .reads import reads_of
 from .slots import is_plain
@@ -140,7 +140,7 @@ def _held(value: Any) -> Callable[[], Any]:
         return lambda: value
 
 
-_REFS = (Infix, BoundOps, tuple)
+_REFS = (Infix, Ops, tuple)
 _TREES = (dict, list, Scalars)
 """What a program is given, or makes: refs, interpreters, trees of them; a dict of a class of its own may be more."""
 

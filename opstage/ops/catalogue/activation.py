@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError, nearest
 from ..kinds import Kind
 from ..primitive import Primitive, R
-from ..protocol import Ops
 from ..rules import ones_like, same_type, zeros_like
 from ..types import TensorType, require_float
 from .elementwise import pointwise
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
 from ..errors import ShapeError
 from ..primitive import Context, Primitive, R
-from ..protocol import Ops
 from ..rules import zeros_like
 from ..types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 # Scaled dot-product attention ----------------------------------------------------------------------------------------
 

@@ -12,16 +12,18 @@ Sizes are named from the side of conv: kernel (outC, inC/groups, *k), x (N, inC,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, floor_div, is_one, is_zero, prod, require_at_most, require_divides, require_equal
 from ..errors import ShapeError
 from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
-from ..protocol import Ops
 from ..rules import add_all, require_rank
 from ..types import Shape, TensorType, require_float, require_same_dtype, show_shape
 from .windows import extent, require_shape, window_counts
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 Ints = tuple[int, ...]
 

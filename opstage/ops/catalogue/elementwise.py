@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..kinds import Kind
 from ..primitive import Context, Primitive, R
-from ..protocol import Ops
 from ..rules import same_type, zeros_like
 from ..types import TensorType, require_float, require_number
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 
 def pointwise(

@@ -8,15 +8,17 @@ the order of the index tensor, so a result has the same bits every time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
 from ..kinds import Effect
 from ..primitive import Context, Linearity, Primitive, R, no_flops
-from ..protocol import Ops
 from ..rules import require_rank
 from ..types import Shape, TensorType, require_integer, require_number, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 MODES = ("raise", "zero")
 

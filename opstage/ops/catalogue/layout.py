@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, DimExpr, exact_div, is_one, is_zero, prod, require_at_most, require_equal
 from ..errors import ShapeError
 from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R, no_flops
-from ..protocol import Ops
 from ..rules import require_rank, same_type
 from ..types import Shape, TensorType, require_same_dtype, require_value, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 # Shape --------------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, Verdict, equal, prod, require_equal
 from ..errors import ShapeError
 from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
-from ..protocol import Ops
 from ..rules import add_all, require_rank
 from ..types import TensorType, require_float, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 
 def _product_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..kinds import Kind
 from ..primitive import Context, Primitive, R, no_flops
-from ..protocol import Ops
 from ..rules import same_shape, same_type, zeros_like
 from ..types import BOOL, Shape, TensorType, as_dtype, is_float, require_bool, require_number, require_value
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 # Comparisons --------------------------------------------------------------------------------------------------------
 

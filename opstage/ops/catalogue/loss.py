@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, prod, ratio, require_at_most, require_equal
 from ..errors import ShapeError, nearest
 from ..kinds import Effect
 from ..primitive import Context, Primitive, R
-from ..protocol import Ops
 from ..rules import add_all, ones_like, same_type, zeros_like
 from ..types import Shape, TensorType, require_float, require_integer, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 REDUCTIONS = ("mean", "sum", "none")
 

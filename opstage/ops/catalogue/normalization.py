@@ -6,12 +6,11 @@ one pass and whose own derivatives come from its decomposition. Variances are tw
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, exact_div, prod, ratio, require_at_most
 from ..errors import ShapeError
 from ..primitive import Context, Primitive, R
-from ..protocol import Ops
 from ..rules import same_type
 from ..types import Shape, TensorType, require_float, show_shape
 from .standardize import (
@@ -31,6 +30,9 @@ from .standardize import (
     standardized,
     unpack,
 )
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 # Layer normalisation -------------------------------------------------------------------------------------------------
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..arguments import Number
 from ..dims import Dim, DimFloat, prod, require_at_most
 from ..errors import ShapeError
 from ..kinds import Effect
 from ..primitive import Context, Linearity, Primitive, R
-from ..protocol import Number, Ops
 from ..rules import zeros_like
 from ..types import INT64, Shape, TensorType, require_float, require_integer, show_shape
 from .windows import require_shape, window_counts
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 Ints = tuple[int, ...]
 

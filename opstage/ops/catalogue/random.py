@@ -7,14 +7,16 @@ key = splitmix64(key + iteration) for each in turn.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DtypeError, ShapeError
 from ..kinds import Effect
 from ..primitive import Primitive, R
-from ..protocol import Ops
 from ..rules import require_rank
 from ..types import Shape, TensorType, as_dtype, dtype_name, require_float, require_integer
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 _WORDS = 2**64
 

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, prod, ratio, require_at_most
 from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
-from ..protocol import Ops
 from ..rules import same_type
 from ..types import INT64, Shape, TensorType, require_float, require_number, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 
 def flops_per_element(count: int) -> Callable[..., Dim]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, require_at_most, require_equal
 from ..errors import ShapeError
 from ..primitive import Context, R
-from ..protocol import Ops
 from ..types import Shape, TensorType, require_float, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 # What the shape rules share ------------------------------------------------------------------------------------------
 

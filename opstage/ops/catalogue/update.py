@@ -9,14 +9,16 @@ torch.optim; scalars are combined with each other before they meet a tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, UndecidedDimError, ratio, require_at_most
 from ..errors import ShapeError
 from ..primitive import Primitive, R
-from ..protocol import Ops
 from ..rules import same_type
 from ..types import TensorType, require_float, require_same_dtype, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients a, b, c of Muon's iteration x <- a·x + (b·s + c·s²)·x with s = x·xᵀ."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from ..catalogue.activation import (
     GELU,
     GELU_GRAD,
@@ -14,41 +12,41 @@ from ..catalogue.activation import (
     SILU_GRAD,
     TANH_GRAD,
 )
-from ..protocol import R
+from ..primitive import R
 from .calls import Calls
 
 
 class ActivationOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def relu_grad(self, y: R, g: R, /) -> R:
+        """g where y > 0, else 0."""
         return self._call2(RELU_GRAD, y, g)
 
-    @final
     def tanh_grad(self, y: R, g: R, /) -> R:
+        """g · (1 - y²), for y = tanh(x)."""
         return self._call2(TANH_GRAD, y, g)
 
-    @final
     def sigmoid_grad(self, y: R, g: R, /) -> R:
+        """g · y · (1 - y), for y = sigmoid(x)."""
         return self._call2(SIGMOID_GRAD, y, g)
 
-    @final
     def silu_grad(self, x: R, g: R, /) -> R:
+        """g · silu'(x)."""
         return self._call2(SILU_GRAD, x, g)
 
-    @final
     def relu(self, x: R, /) -> R:
+        """max(x, 0); its derivative at 0 is 0."""
         return self._call1(RELU, x)
 
-    @final
     def silu(self, x: R, /) -> R:
+        """x · sigmoid(x)."""
         return self._call1(SILU, x)
 
-    @final
     def gelu(self, x: R, /, *, approximate: str = "tanh") -> R:
+        """Gaussian error linear unit, "tanh" or exact ("none")."""
         return self._call(GELU, (x,), {"approximate": approximate})
 
-    @final
     def gelu_grad(self, x: R, g: R, /, *, approximate: str) -> R:
+        """g · gelu'(x)."""
         return self._call(GELU_GRAD, (x, g), {"approximate": approximate})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
-from ..arguments import as_shape, per_axis
+from ..arguments import IntOrTuple, Number, as_shape, per_axis
 from ..catalogue.pooling import (
     AVG_POOL,
     AVG_POOL_GRAD,
@@ -16,7 +16,7 @@ from ..catalogue.pooling import (
 from ..dims import Dim
 from ..misfit import Misfit
 from ..numbers import plain_sequence
-from ..protocol import IntOrTuple, Number, R
+from ..primitive import R
 from ..types import show_shape
 from .calls import Calls
 
@@ -49,13 +49,12 @@ def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
 class PoolingOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def max_pool(
         self, x: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple | None = None, padding: IntOrTuple = 0
     ) -> R:
+        """Maximum over windows; the first maximum takes the gradient."""
         return self._call(MAX_POOL, (x,), _window("max_pool", kernel, stride, padding))
 
-    @final
     def max_pool_scatter(
         self,
         g: R,
@@ -67,16 +66,16 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple,
         padding: IntOrTuple,
     ) -> R:
+        """Window values put back at the positions of their maxima."""
         static = _window("max_pool_scatter", kernel, stride, padding)
         return self._call(MAX_POOL_SCATTER, (g, index), {"shape": as_shape("max_pool_scatter", shape), **static})
 
-    @final
     def max_pool_gather(
         self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
     ) -> R:
+        """The entries of x at the positions of the window maxima."""
         return self._call(MAX_POOL_GATHER, (x, index), _window("max_pool_gather", kernel, stride, padding))
 
-    @final
     def avg_pool(
         self,
         x: R,
@@ -87,10 +86,10 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple = 0,
         count_include_pad: bool = True,
     ) -> R:
+        """Mean over windows."""
         static = _window("avg_pool", kernel, stride, padding)
         return self._call(AVG_POOL, (x,), static | {"count_include_pad": count_include_pad})
 
-    @final
     def avg_pool_grad(
         self,
         g: R,
@@ -102,6 +101,7 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple,
         count_include_pad: bool,
     ) -> R:
+        """The adjoint of avg_pool."""
         static = _window("avg_pool_grad", kernel, stride, padding)
         return self._call(
             AVG_POOL_GRAD,
@@ -109,7 +109,6 @@ class PoolingOps(Calls[R]):
             {"shape": as_shape("avg_pool_grad", shape), **static, "count_include_pad": count_include_pad},
         )
 
-    @final
     def smooth_max_pool(
         self,
         x: R,
@@ -120,29 +119,30 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple | None = None,
         padding: IntOrTuple = 0,
     ) -> R:
+        """(1/beta) · log Σ e^(beta·x) over windows."""
         static = _window("smooth_max_pool", kernel, stride, padding)
         return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": beta})
 
-    @final
     def max_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
+        """max_pool for images, without padding."""
         return self.max_pool(x, kernel=_images("max_pool2d", x, kernel), stride=stride)
 
-    @final
     def max_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
+        """max_pool for images."""
         return self.max_pool(x, kernel=_images("max_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
-    @final
     def avg_pool2d(self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None) -> R:
+        """avg_pool for images, without padding."""
         return self.avg_pool(x, kernel=_images("avg_pool2d", x, kernel), stride=stride)
 
-    @final
     def avg_pool2d_pad(
         self, x: R, /, *, kernel: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple
     ) -> R:
+        """avg_pool for images."""
         return self.avg_pool(x, kernel=_images("avg_pool2d_pad", x, kernel), stride=stride, padding=padding)
 
-    @final
     def smooth_max_pool2d(self, x: R, /, *, kernel: IntOrTuple, beta: Number, stride: IntOrTuple | None = None) -> R:
+        """smooth_max_pool for images."""
         return self.smooth_max_pool(x, kernel=_images("smooth_max_pool2d", x, kernel), beta=beta, stride=stride)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
-from ..arguments import as_dim, as_int, as_shape, normalize_axes, normalize_axis
+from ..arguments import Axes, Number, ShapeLike, as_dim, as_int, as_shape, normalize_axes, normalize_axis
 from ..catalogue.layout import (
     BROADCAST_TO,
     CONCAT,
@@ -26,7 +26,7 @@ from ..catalogue.layout import (
 from ..dims import Dim, is_one, require_equal
 from ..errors import ShapeError
 from ..misfit import Misfit
-from ..protocol import Axes, Number, R, ShapeLike
+from ..primitive import R
 from ..types import Shape, show_shape
 from .calls import Calls
 
@@ -55,60 +55,60 @@ def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> Misfit | None
 class LayoutOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def broadcast_to(self, x: R, /, *, shape: ShapeLike) -> R:
+        """x repeated to `shape` by NumPy's rules."""
         return self._call(BROADCAST_TO, (x,), {"shape": as_shape("broadcast_to", shape)})
 
-    @final
     def reshape(self, x: R, /, *, shape: ShapeLike) -> R:
+        """The same elements in row-major order in another shape; one -1 is inferred."""
         return self._call(RESHAPE, (x,), {"shape": as_shape("reshape", shape, inferred=True)})
 
-    @final
     def flatten(self, x: R, /, *, start: int = 0, end: int = -1) -> R:
+        """Axes start..end merged into one."""
         rank = max(len(x.shape), 1)
         start, end = normalize_axis("flatten", start, rank), normalize_axis("flatten", end, rank)
         return self._call(FLATTEN, (x,), {"start": start, "end": end})
 
-    @final
     def permute(self, x: R, /, *, axes: Sequence[int]) -> R:
+        """Axes reordered: result axis i is axis axes[i] of x."""
         return self._call(PERMUTE, (x,), {"axes": tuple(normalize_axis("permute", a, len(x.shape)) for a in axes)})
 
-    @final
     def transpose2d(self, x: R, /) -> R:
+        """(a, b) -> (b, a)."""
         return self._call1(TRANSPOSE2D, x)
 
-    @final
     def transpose3d_first_to_last(self, x: R, /) -> R:
+        """(a, b, c) -> (b, c, a)."""
         return self._call1(TRANSPOSE3D_FIRST_TO_LAST, x)
 
-    @final
     def transpose3d_last_to_first(self, x: R, /) -> R:
+        """(a, b, c) -> (c, a, b)."""
         return self._call1(TRANSPOSE3D_LAST_TO_FIRST, x)
 
-    @final
     def transpose3d_last_two(self, x: R, /) -> R:
+        """(a, b, c) -> (a, c, b)."""
         return self._call1(TRANSPOSE3D_LAST_TWO, x)
 
-    @final
     def swap_adjacent_at_depth(self, x: R, /, *, depth: int) -> R:
+        """Axes depth and depth + 1 exchanged."""
         return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": as_int("swap_adjacent_at_depth", "depth", depth)})
 
-    @final
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
+        """Tensors joined along an existing axis."""
         refs = tuple(xs)
         rank = len(refs[0].shape) if refs else 0
         return self._call(
             CONCAT, refs, {"axis": normalize_axis("concat", axis, rank) if refs else _no_tensors("concat")}
         )
 
-    @final
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
+        """Tensors joined along a new axis."""
         refs = tuple(xs)
         rank = len(refs[0].shape) + 1 if refs else 0
         return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, rank) if refs else _no_tensors("stack")})
 
-    @final
     def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
+        """`length` entries from `start` in steps along an axis; all must exist."""
         static = {
             "axis": normalize_axis("slice", axis, len(x.shape)),
             "start": as_dim("slice", "start", start),
@@ -117,8 +117,8 @@ class LayoutOps(Calls[R]):
         }
         return self._call(SLICE, (x,), static)
 
-    @final
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
+        """Consecutive slices of the given sizes along an axis."""
         misfit = axis = normalize_axis("split", axis, len(x.shape))
         lengths = tuple(as_dim("split", "a size", size) for size in sizes)
         if not isinstance(axis, Misfit):
@@ -133,7 +133,6 @@ class LayoutOps(Calls[R]):
             start = start + length
         return tuple(parts)
 
-    @final
     def pad(
         self,
         x: R,
@@ -143,6 +142,7 @@ class LayoutOps(Calls[R]):
         value: Number = 0.0,
         interior: Sequence[int] | None = None,
     ) -> R:
+        """Constant cells before, after and between the entries of each axis."""
         try:
             pairs = tuple((before, after) for before, after in padding)
         except (TypeError, ValueError):
@@ -157,14 +157,14 @@ class LayoutOps(Calls[R]):
         }
         return self._call(PAD, (x,), static)
 
-    @final
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:
+        """Axes of size 1 dropped; an axis of another size is an error."""
         if axis is None:
             axes = tuple(i for i, d in enumerate(x.shape) if is_one(d))
         else:
             axes = normalize_axes("squeeze", axis, len(x.shape))
         return self._call(SQUEEZE, (x,), {"axes": axes})
 
-    @final
     def unsqueeze(self, x: R, /, *, axis: int) -> R:
+        """A new axis of size 1."""
         return self._call(UNSQUEEZE, (x,), {"axis": normalize_axis("unsqueeze", axis, len(x.shape) + 1)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..catalogue.indexing import (
     SCATTER_ADD_VEC,
 )
 from ..dims import Dim, DimExpr
-from ..protocol import R
+from ..primitive import R
 from .calls import Calls
 
 _STATIC = (int, DimExpr, np.integer)
@@ -26,30 +26,30 @@ _STATIC = (int, DimExpr, np.integer)
 class IndexingOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        """x[index] of a vector."""
         return self._call(GATHER_SCALAR, (x,), {"index": _static_index(index), "mode": mode})
 
-    @final
     def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
+        """x[index], a row."""
         return self._call(GATHER_ROW, (x,), {"index": _static_index(index), "mode": mode})
 
-    @final
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        """x[idx] of a vector, for integers of any shape."""
         return self._call(GATHER_VEC, (x, idx), {"mode": mode})
 
-    @final
     def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
+        """Rows x[idx], for integers of any shape."""
         return self._call(GATHER_ROWS, (x, idx), {"mode": mode})
 
-    @final
     def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        """x with v added at entries `index`."""
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
 
-    @final
     def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
+        """x with v added at rows `index`."""
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_ROW, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_ROWS, (x, v, index), {"mode": mode})

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, final
 
-from ..arguments import as_shape
+from ..arguments import ShapeLike, as_shape
 from ..catalogue.random import BERNOULLI_MASK, RAND_NORMAL, RAND_UNIFORM
-from ..protocol import R, ShapeLike
+from ..primitive import R
 from ..types import DType, as_dtype, dtype_name
 from .calls import Calls
 
 
 class RandomOps(Calls[R]):
     __slots__ = ()
-
-    seed: int
-    """The seed of draws that name none (`Options.seed`)."""
-
-    @abstractmethod
-    def iterations(self) -> tuple[R, ...]:
-        """Where each scan around this place stands along its xs, outermost first: integer scalars that a draw reads."""
 
     @final
     def _draw(self, op: str, shape: ShapeLike, seed: int | None, site: int | None) -> dict[str, Any]:
@@ -30,7 +22,6 @@ class RandomOps(Calls[R]):
             "site": self.cursor.next_site() if site is None else site,
         }
 
-    @final
     def rand_uniform(
         self,
         *,
@@ -39,11 +30,11 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         dtype: str | DType | None = None,
     ) -> R:
+        """Uniform in [0, 1), the same bits everywhere."""
         static = self._draw("rand_uniform", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
         return self._call(RAND_UNIFORM, (self.step(), *self.iterations()), static)
 
-    @final
     def rand_normal(
         self,
         *,
@@ -52,13 +43,14 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         dtype: str | DType | None = None,
     ) -> R:
+        """Standard normal by Box-Muller."""
         static = self._draw("rand_normal", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
         return self._call(RAND_NORMAL, (self.step(), *self.iterations()), static)
 
-    @final
     def bernoulli_mask(
         self, keep_prob: R, /, *, shape: ShapeLike, seed: int | None = None, site: int | None = None
     ) -> R:
+        """1 where keep_prob > u, else 0, u uniform."""
         static = self._draw("bernoulli_mask", shape, seed, site)
         return self._call(BERNOULLI_MASK, (keep_prob, self.step(), *self.iterations()), static)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
-
+from ..arguments import Number
 from ..catalogue.elementwise import (
     ABS,
     ADD,
@@ -28,97 +27,97 @@ from ..catalogue.elementwise import (
     SUB,
     TANH,
 )
-from ..protocol import Number, R
+from ..primitive import R
 from .calls import Calls
 
 
 class ElementwiseOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def add(self, x: R, y: R, /) -> R:
+        """x + y."""
         return self._call2(ADD, x, y)
 
-    @final
     def sub(self, x: R, y: R, /) -> R:
+        """x - y."""
         return self._call2(SUB, x, y)
 
-    @final
     def mul(self, x: R, y: R, /) -> R:
+        """x · y."""
         return self._call2(MUL, x, y)
 
-    @final
     def div(self, x: R, y: R, /) -> R:
+        """x / y."""
         return self._call2(DIV, x, y)
 
-    @final
     def maximum(self, x: R, y: R, /) -> R:
+        """The larger of x and y; a tie splits the gradient 0.5/0.5."""
         return self._call2(MAXIMUM, x, y)
 
-    @final
     def minimum(self, x: R, y: R, /) -> R:
+        """The smaller of x and y; a tie splits the gradient 0.5/0.5."""
         return self._call2(MINIMUM, x, y)
 
-    @final
     def neg(self, x: R, /) -> R:
+        """-x."""
         return self._call1(NEG, x)
 
-    @final
     def abs(self, x: R, /) -> R:
+        """|x|; its derivative at 0 is 0."""
         return self._call1(ABS, x)
 
-    @final
     def sqrt(self, x: R, /) -> R:
+        """Square root; nan below 0."""
         return self._call1(SQRT, x)
 
-    @final
     def exp(self, x: R, /) -> R:
+        """e^x."""
         return self._call1(EXP, x)
 
-    @final
     def log(self, x: R, /) -> R:
+        """Natural logarithm; -inf at 0."""
         return self._call1(LOG, x)
 
-    @final
     def inv(self, x: R, /) -> R:
+        """1/x."""
         return self._call1(INV, x)
 
-    @final
     def sin(self, x: R, /) -> R:
+        """Sine, of radians."""
         return self._call1(SIN, x)
 
-    @final
     def cos(self, x: R, /) -> R:
+        """Cosine, of radians."""
         return self._call1(COS, x)
 
-    @final
     def tanh(self, x: R, /) -> R:
+        """Hyperbolic tangent."""
         return self._call1(TANH, x)
 
-    @final
     def sigmoid(self, x: R, /) -> R:
+        """1/(1 + e^-x), never overflowing."""
         return self._call1(SIGMOID, x)
 
-    @final
     def softplus(self, x: R, /) -> R:
+        """log(1 + e^x), never overflowing."""
         return self._call1(SOFTPLUS, x)
 
-    @final
     def erf(self, x: R, /) -> R:
+        """Error function, 2/√π ∫₀ˣ e^(-t²) dt."""
         return self._call1(ERF, x)
 
-    @final
     def scale(self, x: R, /, *, c: Number) -> R:
+        """c · x for a static number c."""
         return self._call(SCALE, (x,), {"c": c})
 
-    @final
     def pow(self, x: R, /, *, exponent: Number) -> R:
+        """x^exponent for a static exponent."""
         return self._call(POW, (x,), {"exponent": exponent})
 
-    @final
     def clamp(self, x: R, /, *, lo: Number, hi: Number) -> R:
+        """x limited to [lo, hi]; gradient 1 inside and at the bounds."""
         return self._call(CLAMP, (x,), {"lo": lo, "hi": hi})
 
-    @final
     def safe_log(self, x: R, /, *, eps: Number) -> R:
+        """log(max(x, eps))."""
         return self._call(SAFE_LOG, (x,), {"eps": eps})

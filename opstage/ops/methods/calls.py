@@ -1,16 +1,15 @@
-"""How a method of `BoundOps` becomes a call of the seam."""
+"""How a method of `Ops` becomes a call of the seam."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import final
 
 from ..numbers import plain
-from ..primitive import NO_STATIC, Primitive, Static
-from ..protocol import Ops, R
+from ..primitive import NO_STATIC, Primitive, R, Static
+from .structure import Structure
 
 
-class Calls(Ops[R]):
+class Calls(Structure[R]):
     """The step from a user-level op to `bind`: count the op on the cursor, unless a rule is running, and bind it.
 
     `bind1`, `bind2`, `bind3` are the seam for ops of fixed arity with one output, no residual and no statics; they
@@ -27,10 +26,6 @@ class Calls(Ops[R]):
 
     def bind3(self, primitive: Primitive, x: R, y: R, z: R, /) -> R:
         return self.bind(primitive, (x, y, z), NO_STATIC)[0]
-
-    @abstractmethod
-    def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
-        """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
 
     @final
     def _call1(self, primitive: Primitive, x: R) -> R:

@@ -15,8 +15,7 @@ from ..catalogue.update import (
     RMSPROP_UPDATE,
     SGD_UPDATE,
 )
-from ..primitive import Primitive, Static
-from ..protocol import R
+from ..primitive import Primitive, R, Static
 from .calls import Calls
 
 
@@ -31,11 +30,10 @@ class UpdateOps(Calls[R]):
                 static = {name: float(v) if type(v) is Fraction else v for name, v in static.items()}
         return self._call_many(primitive, refs, static)
 
-    @final
     def sgd_update(self, p: R, g: R, lr: R, /, *, weight_decay: float = 0.0) -> R:
+        """p - lr·g."""
         return self._update(SGD_UPDATE, (p, g, lr), {"weight_decay": weight_decay})[0]
 
-    @final
     def momentum_update(
         self,
         p: R,
@@ -48,24 +46,24 @@ class UpdateOps(Calls[R]):
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ) -> tuple[R, R]:
+        """SGD with (Nesterov) momentum: new p, velocity."""
         static = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         new, velocity = self._update(MOMENTUM_UPDATE, (p, g, velocity, lr), static)
         return new, velocity
 
-    @final
     def adagrad_update(self, p: R, g: R, total: R, lr: R, /, *, eps: float, weight_decay: float = 0.0) -> tuple[R, R]:
+        """Adagrad: new p, sum of squares."""
         new, total = self._update(ADAGRAD_UPDATE, (p, g, total, lr), {"eps": eps, "weight_decay": weight_decay})
         return new, total
 
-    @final
     def rmsprop_update(
         self, p: R, g: R, square: R, lr: R, /, *, alpha: float, eps: float, weight_decay: float = 0.0
     ) -> tuple[R, R]:
+        """RMSprop: new p, mean square."""
         static = {"alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         new, square = self._update(RMSPROP_UPDATE, (p, g, square, lr), static)
         return new, square
 
-    @final
     def adam_update(
         self,
         p: R,
@@ -82,11 +80,11 @@ class UpdateOps(Calls[R]):
         eps: float,
         weight_decay: float = 0.0,
     ) -> tuple[R, R, R]:
+        """Adam: new p, m, v; c1 = 1 - beta1^t, c2 = 1 - beta2^t."""
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
         new, m, v = self._update(ADAM_UPDATE, (p, g, m, v, lr, c1, c2), static)
         return new, m, v
 
-    @final
     def adamw_update(
         self,
         p: R,
@@ -103,19 +101,19 @@ class UpdateOps(Calls[R]):
         eps: float,
         weight_decay: float,
     ) -> tuple[R, R, R]:
+        """AdamW (decoupled decay): new p, m, v."""
         static = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
         new, m, v = self._update(ADAMW_UPDATE, (p, g, m, v, lr, c1, c2), static)
         return new, m, v
 
-    @final
     def adadelta_update(
         self, p: R, g: R, square: R, delta: R, lr: R, /, *, rho: float, eps: float, weight_decay: float = 0.0
     ) -> tuple[R, R, R]:
+        """Adadelta: new p, mean square, mean squared step."""
         static = {"rho": rho, "eps": eps, "weight_decay": weight_decay}
         new, square, delta = self._update(ADADELTA_UPDATE, (p, g, square, delta, lr), static)
         return new, square, delta
 
-    @final
     def muon_update(
         self,
         p: R,
@@ -130,6 +128,7 @@ class UpdateOps(Calls[R]):
         steps: int,
         eps: float,
     ) -> tuple[R, R]:
+        """Muon: new p, momentum buffer; Newton-Schulz orthogonalised step."""
         static = {
             "momentum": momentum,
             "nesterov": nesterov,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
-from ..arguments import as_shape, per_axis
+from ..arguments import IntOrTuple, as_shape, per_axis
 from ..catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ..dims import Dim, DimExpr
 from ..misfit import Misfit
-from ..protocol import IntOrTuple, R
+from ..primitive import R
 from ..types import show_shape
 from .calls import Calls
 
@@ -51,7 +51,6 @@ def _images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
 class ConvolutionOps(Calls[R]):
     __slots__ = ()
 
-    @final
     def conv(
         self,
         kernel: R,
@@ -64,11 +63,11 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
+        """Cross-correlation, kernel (outC, inC/groups, *k), x ([N,] inC, *S)."""
         static = _window("conv", kernel, stride, padding, dilation)
         static |= {"groups": groups, "has_bias": bias is not None}
         return self._call(CONV, (kernel, x) if bias is None else (kernel, bias, x), static)
 
-    @final
     def conv_transpose(
         self,
         kernel: R,
@@ -82,12 +81,12 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
+        """The adjoint of conv, kernel (inC, outC/groups, *k)."""
         static = _window("conv_transpose", kernel, stride, padding, dilation)
         static |= {"output_padding": _output_padding(output_padding, len(kernel.shape) - 2)}
         static |= {"groups": groups, "has_bias": bias is not None}
         return self._call(CONV_TRANSPOSE, (kernel, x) if bias is None else (kernel, bias, x), static)
 
-    @final
     def conv_kernel_grad(
         self,
         x: R,
@@ -100,6 +99,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
+        """The cotangent of conv's kernel."""
         sizes = as_shape("conv_kernel_grad", kernel)
         static = {
             "kernel": sizes,
@@ -109,7 +109,6 @@ class ConvolutionOps(Calls[R]):
         }
         return self._call(CONV_KERNEL_GRAD, (x, g), static | {"groups": groups})
 
-    @final
     def conv2d(
         self,
         kernel: R,
@@ -122,10 +121,10 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
+        """conv for images."""
         stride = _images("conv2d", kernel, x, stride)
         return self.conv(kernel, bias, x, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
-    @final
     def conv_transpose2d(
         self,
         kernel: R,
@@ -139,6 +138,7 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
+        """conv_transpose for images."""
         stride = _images("conv_transpose2d", kernel, x, stride)
         return self.conv_transpose(
             kernel,
