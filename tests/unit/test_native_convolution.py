@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from opstage.interpreters.eager_cpu.kernels import convolution
-from opstage.interpreters.eager_cpu.loops import convolution_steps
+from opstage.interpreters.eager_cpu.loops import convolution_steps, direct_steps
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 
 Array = npt.NDArray[Any]
@@ -71,6 +71,17 @@ CASES = [
     Case(4, 2, 4, (31,), (3,), stride=(2,), padding=(1,), dilation=(1,), groups=2),
     Case(2, 2, 3, (5, 6, 7), (3, 2, 3), stride=(1, 1, 1), padding=(1, 1, 1), dilation=(1, 1, 1)),
     Case(2, 2, 4, (6, 5, 9), (2, 3, 2), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2),
+    Case(2, 5, 5, (19, 23), (3, 3), stride=(2, 2), padding=(1, 1), groups=5),
+    Case(3, 6, 6, (14, 9), (5, 5), padding=(2, 2), groups=6),
+    Case(7, 4, 4, (5, 5), (5, 5), stride=(3, 2), padding=(2, 2), dilation=(1, 2), groups=4),
+    Case(2, 3, 6, (12, 12), (3, 3), stride=(1, 2), padding=(0, 1), groups=3),
+    Case(2, 4, 3, (20, 24), (9, 9), padding=(4, 4)),
+    Case(2, 3, 9, (36, 36), (8, 8), stride=(4, 4)),
+    Case(3, 5, 12, (20, 20), (4, 4), stride=(2, 2)),
+    Case(13, 6, 17, (7, 7), (3, 3), padding=(1, 1)),
+    Case(2, 4, 8, (12, 12), (3, 3), padding=(12, 12), dilation=(12, 12)),
+    Case(2, 4, 8, (11, 13), (3, 3), padding=(30, 18), dilation=(30, 18)),
+    Case(1, 4, 8, (1, 16), (1, 4), stride=(1, 2), padding=(0, 3), dilation=(1, 2)),
     Case(2, 16, 8, (40, 48), (3, 3), padding=(1, 1)),
 ]
 
@@ -138,8 +149,15 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans_anew() -> None:
-    for plan in ("_is_direct", "conv_plan", "conv_kernel_grad_plan", "col2im_plan"):
-        getattr(convolution_steps, plan).cache_clear()
+    for module in (convolution_steps, direct_steps):
+        for function in vars(module).values():
+            if hasattr(function, "cache_clear") and function.__module__ == module.__name__:
+                function.cache_clear()
+
+
+def without_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (convolution_steps, direct_steps):
+        monkeypatch.setattr(module, "has_registers", lambda: False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -151,6 +169,7 @@ def test_is_the_definition(
     if budget is not None:
         for room in ("_COLUMN_BYTES", "_GRAD_BYTES"):
             monkeypatch.setattr(convolution_steps, room, budget)
+        monkeypatch.setattr(direct_steps, "_BLOCK_BYTES", budget)
     plans_anew()
     try:
         require_definition(case, dtype)
@@ -179,7 +198,7 @@ def require_definition(case: Case, dtype: str) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products_of_matrices_give_the_same(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a processor runs that has not the registers for tiles."""
-    monkeypatch.setattr(convolution_steps, "has_registers", lambda: False)
+    without_registers(monkeypatch)
     plans_anew()
     try:
         require_definition(case, "float32")
@@ -194,7 +213,7 @@ def test_zeros_of_padding_are_multiplied_in_conv_and_not_in_its_adjoint(
 ) -> None:
     """An infinite weight makes nan of them; the adjoint may be computed as a conv, which has padding of its own."""
     if not registers:
-        monkeypatch.setattr(convolution_steps, "has_registers", lambda: False)
+        without_registers(monkeypatch)
     plans_anew()
     kernel, _, other, x, g = operands(case, "float32")
     back = {"output_padding": case.unreached, "has_bias": True, **case.window}

@@ -1,7 +1,7 @@
 """Tiles of sums kept in registers: products of neighbouring numbers, read where they are, by numbers from a panel.
 
-A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vectors from addresses of their own, and
-`rows` numbers from a panel in which they stand one after another, and adds all their products.
+A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vectors from places of their own, and `rows`
+numbers from a panel in which they stand one after another, and adds all their products.
 """
 
 # mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def, untyped-decorator"
@@ -23,61 +23,144 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 @cache
 def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
-    """The functions for tiles of one size; `at`, `to` and `masks` are tuples of `vectors` words, addresses in bytes.
+    """The functions for tiles of one size; addresses, and what `places` gives, are in bytes.
 
+    places(at)                              a tuple of `vectors` words, from memory
     start(panel)                            every vector of row i is the panel's number i
-    step(tile, at, panel)                   adds the products
-    finish(tile, to, apart, masks, count)   writes the first `count` rows, `apart` bytes from each other
+    step(tile, cells, places, panel)        adds the products of the vectors at cells + places
+    finish(tile, to, places, apart, masks, count)            writes the first `count` rows, `apart` bytes from each
+                                            other: of each vector the lanes of its mask, one after another
+    finish_apart(tile, to, places, apart, masks, count, step)    the lanes of its mask, each `step` bytes from the next
+    lay(to, source, apart, count, present)  writes numbers 0 … count (at most as many as a vector has lanes) of each of
+                                            `rows` rows, those of one place together; rows from `present` on are zeros.
+                                            Gives 0 at all lanes, or nan where one is no number
     """
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size
     scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
     vector = ir.VectorType(scalar, lanes)
+    flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
-    tile = types.UniTuple(Vector(dtype, lanes), rows * vectors)
-    places = types.UniTuple(types.intp, vectors)
+    kind = Vector(dtype, lanes)
+    tile = types.UniTuple(kind, rows * vectors)
+    words = types.UniTuple(types.intp, vectors)
+    void = ir.VoidType()
 
     def number(builder: Any, panel: Any, row: int) -> Any:
         at = builder.inttoptr(builder.add(panel, _I64(row * size)), scalar.as_pointer())
         return splatted(builder, builder.load(at), vector)
 
-    def tiled(builder: Any, parts: list[Any]) -> Any:
-        value = ir.Constant(ir.ArrayType(vector, rows * vectors), ir.Undefined)
+    def array(builder: Any, element: Any, parts: list[Any]) -> Any:
+        value = ir.Constant(ir.ArrayType(element, len(parts)), ir.Undefined)
         for i, part in enumerate(parts):
             value = builder.insert_value(value, part, i)
         return value
 
-    def build_start(builder: Any, panel: Any) -> Any:
-        return tiled(builder, [first for row in range(rows) for first in [number(builder, panel, row)] * vectors])
+    def fma(builder: Any, *values: Any) -> Any:
+        return builder.call(declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}"), values)
 
-    def build_step(builder: Any, sums: Any, at: Any, panel: Any) -> Any:
-        fma = declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}")
-        cells = [
-            builder.load(builder.inttoptr(builder.extract_value(at, i), vector.as_pointer()), align=size)
-            for i in range(vectors)
-        ]
+    def shuffled(builder: Any, left: Any, right: Any, order: list[int]) -> Any:
+        return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, lanes), order))
+
+    def below(builder: Any, count: Any) -> Any:
+        """The mask of the first `count` lanes, from 0 to all of them."""
+        some = builder.icmp_signed(">", count, _I64(0))
+        most = builder.icmp_signed(">=", count, _I64(lanes))
+        mask = builder.sub(builder.shl(_I64(1), builder.select(most, _I64(0), count)), _I64(1))
+        return builder.select(most, _I64((1 << lanes) - 1), builder.select(some, mask, _I64(0)))
+
+    def masked_store(builder: Any, value: Any, at: Any, mask: Any) -> None:
+        function = ir.FunctionType(void, [vector, vector.as_pointer(), _I32, flags])
+        store = declared(builder, function, f"llvm.masked.store.{name}.p0")
+        builder.call(
+            store, [value, builder.inttoptr(at, vector.as_pointer()), _I32(size), masked(builder, mask, lanes)]
+        )
+
+    def build_places(builder: Any, at: Any) -> Any:
+        first = builder.inttoptr(at, _I64.as_pointer())
+        return array(builder, _I64, [builder.load(builder.gep(first, [_I64(i)])) for i in range(vectors)])
+
+    def build_start(builder: Any, panel: Any) -> Any:
+        numbers = [number(builder, panel, row) for row in range(rows)]
+        return array(builder, vector, [first for first in numbers for _ in range(vectors)])
+
+    def build_step(builder: Any, sums: Any, at: Any, places: Any, panel: Any) -> Any:
+        addresses = [builder.add(at, builder.extract_value(places, i)) for i in range(vectors)]
+        cells = [builder.load(builder.inttoptr(a, vector.as_pointer()), align=size) for a in addresses]
         parts = []
         for row in range(rows):
             factor = number(builder, panel, row)
             for i, cell in enumerate(cells):
-                parts.append(builder.call(fma, [factor, cell, builder.extract_value(sums, row * vectors + i)]))
-        return tiled(builder, parts)
+                parts.append(fma(builder, factor, cell, builder.extract_value(sums, row * vectors + i)))
+        return array(builder, vector, parts)
 
-    def build_finish(builder: Any, sums: Any, to: Any, apart: Any, masks: Any, count: Any) -> None:
-        flags = ir.VectorType(ir.IntType(1), lanes)
-        store = declared(
-            builder,
-            ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), _I32, flags]),
-            f"llvm.masked.store.{name}.p0",
-        )
+    def each(builder: Any, values: tuple[Any, ...], write: Callable[[Any, Any, Any], None]) -> None:
+        """`write(value, address, mask)` for every vector of a tile."""
+        sums, to, places, apart, masks, count = values
         for row in range(rows):
             there = builder.icmp_signed("<", _I64(row), count)
+            line = builder.add(to, builder.mul(apart, _I64(row)))
             for i in range(vectors):
                 mask = builder.select(there, builder.extract_value(masks, i), _I64(0))
-                at = builder.add(builder.extract_value(to, i), builder.mul(apart, _I64(row)))
-                value = builder.extract_value(sums, row * vectors + i)
-                pointer = builder.inttoptr(at, vector.as_pointer())
-                builder.call(store, [value, pointer, _I32(size), masked(builder, mask, lanes)])
+                write(
+                    builder.extract_value(sums, row * vectors + i),
+                    builder.add(line, builder.extract_value(places, i)),
+                    mask,
+                )
+
+    def build_finish(builder: Any, *values: Any) -> None:
+        function = ir.FunctionType(vector, [vector, vector, flags])
+        compress = declared(builder, function, f"llvm.x86.avx512.mask.compress.{name}")
+        popcount = declared(builder, ir.FunctionType(_I64, [_I64]), "llvm.ctpop.i64")
+
+        def write(value: Any, at: Any, mask: Any) -> None:
+            together = builder.call(compress, [value, ir.Constant(vector, None), masked(builder, mask, lanes)])
+            masked_store(builder, together, at, below(builder, builder.call(popcount, [mask])))
+
+        each(builder, values, write)
+
+    def build_finish_apart(builder: Any, *values: Any) -> None:
+        pointers = ir.VectorType(scalar.as_pointer(), lanes)
+        whole = ir.VectorType(_I64, lanes)
+        function = ir.FunctionType(void, [vector, pointers, _I32, flags])
+        scatter = declared(builder, function, f"llvm.masked.scatter.{name}.v{lanes}p0")
+        counted = ir.Constant(whole, list(range(lanes)))
+        steps = builder.mul(splatted(builder, values[-1], whole), counted)
+
+        def write(value: Any, at: Any, mask: Any) -> None:
+            to = builder.inttoptr(builder.add(splatted(builder, at, whole), steps), pointers)
+            builder.call(scatter, [value, to, _I32(size), masked(builder, mask, lanes)])
+
+        each(builder, values[:-1], write)
+
+    def zipped(builder: Any, parts: list[list[Any]]) -> list[Any]:
+        """The numbers of several rows of vectors, those of one place together."""
+        if len(parts) == 1:
+            return parts[0]
+        out = []
+        for left, right in zip(zipped(builder, parts[::2]), zipped(builder, parts[1::2])):
+            for half in range(2):
+                first = half * lanes // 2
+                order = [first + i // 2 + i % 2 * lanes for i in range(lanes)]
+                out.append(shuffled(builder, left, right, order))
+        return out
+
+    def build_lay(builder: Any, to: Any, source: Any, apart: Any, count: Any, present: Any) -> Any:
+        function = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
+        load = declared(builder, function, f"llvm.masked.load.{name}.p0")
+        zeros, mask = ir.Constant(vector, None), below(builder, count)
+        loaded = []
+        for row in range(rows):
+            there = builder.select(builder.icmp_signed("<", _I64(row), present), mask, _I64(0))
+            at = builder.inttoptr(builder.add(source, builder.mul(apart, _I64(row))), vector.as_pointer())
+            loaded.append(builder.call(load, [at, _I32(size), masked(builder, there, lanes), zeros]))
+        for i, part in enumerate(zipped(builder, [[row] for row in loaded])):
+            left = builder.sub(builder.mul(count, _I64(rows)), _I64(i * lanes))
+            masked_store(builder, part, builder.add(to, _I64(i * BYTES)), below(builder, left))
+        nothing = zeros
+        for row in loaded:
+            nothing = fma(builder, row, zeros, nothing)
+        return nothing
 
     def wrapped(build: Callable[..., Any]) -> Callable[..., Any]:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -86,21 +169,36 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
 
         return generate
 
-    generate_start, generate_step, generate_finish = wrapped(build_start), wrapped(build_step), wrapped(build_finish)
+    generate_places, generate_start, generate_step = wrapped(build_places), wrapped(build_start), wrapped(build_step)
+    generate_finish, generate_lay = wrapped(build_finish), wrapped(build_lay)
+    generate_apart = wrapped(build_finish_apart)
+    address = types.intp
+
+    @intrinsic
+    def places(typing, at):
+        return words(address), generate_places
 
     @intrinsic
     def start(typing, panel):
-        return tile(types.intp), generate_start
+        return tile(address), generate_start
 
     @intrinsic
-    def step(typing, sums, at, panel):
-        return tile(tile, places, types.intp), generate_step
+    def step(typing, sums, at, places, panel):
+        return tile(tile, address, words, address), generate_step
 
     @intrinsic
-    def finish(typing, sums, to, apart, masks, count):
-        return types.void(tile, places, types.intp, places, types.intp), generate_finish
+    def finish(typing, sums, to, places, apart, masks, count):
+        return types.void(tile, address, words, address, words, types.intp), generate_finish
 
-    return SimpleNamespace(start=start, step=step, finish=finish)
+    @intrinsic
+    def finish_apart(typing, sums, to, places, apart, masks, count, step):
+        return types.void(tile, address, words, address, words, types.intp, types.intp), generate_apart
+
+    @intrinsic
+    def lay(typing, to, source, apart, count, present):
+        return kind(*(address,) * 5), generate_lay
+
+    return SimpleNamespace(places=places, start=start, step=step, finish=finish, finish_apart=finish_apart, lay=lay)
 
 
 @cache

@@ -11,6 +11,7 @@ from ....ops.primitive import Primitive
 from ...native import workers
 from ..kernels.convolution import _room, _worth
 from ..loops import convolution_steps as native
+from ..loops.geometry import Geometry, Plan
 from .allocation import Allocation, Call, Operand, Rule, fresh, packing_bytes
 from .strides import Sizes, elements
 
@@ -28,10 +29,10 @@ class _Sizes:
         self.groups: int = call.number(call.static["groups"])
 
     @property
-    def geometry(self) -> native.Geometry | None:
+    def geometry(self) -> Geometry | None:
         """For machine code; None where NumPy is used instead."""
         return _worth(
-            native.Geometry(
+            Geometry(
                 self.x.type.dtype.name, self.images, self.channels_in, self.channels, self.groups, self.cells,
                 self.kernel, self.counts, self.stride, self.padding, self.dilation,
             )
@@ -130,7 +131,7 @@ def _conv_kernel_grad(call: Call) -> Allocation:
     return fresh(call, s.padded + s.channels * block.windows * item + columns + max(following, out.sampled_nbytes))
 
 
-def _in_machine_code(call: Call, plan: native.Plan) -> Allocation:
+def _in_machine_code(call: Call, plan: Plan) -> Allocation:
     own = workers() * plan.workspace + plan.partial
     return fresh(call, packing_bytes(*call.operands))._replace(kept=own)
 

@@ -7,71 +7,21 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...native import Kernel, Step, find_blas, workers
 from .convolution import WORDS, convolution_kernel
-from .direct_convolution import ROWS, direct_kernel, has_registers
+from .direct_convolution import has_registers
 from .direct_kernel_grad import ROWS as GRAD_ROWS
 from .direct_kernel_grad import SCRATCH, direct_grad_kernel
-
-Sizes = tuple[int, ...]
-Words = npt.NDArray[np.uint64]
+from .direct_steps import direct_notes, direct_panels, direct_plan, direct_steps, is_direct
+from .geometry import Geometry, Plan, Sizes, Words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
 _GRAD_BYTES = 800 << 10  # of what the direct kernel's gradient reads again and again; more images, fewer last sums
 _FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
-_ALIGNED = 64
 _RANK = 3
-
-
-class Geometry(NamedTuple):
-    """A conv: x (images, channels_in, *cells), kernel (channels_out, channels_in/groups, *kernel), result
-    (images, channels_out, *counts). The sizes along axes have one length, 1, 2 or 3.
-    """
-
-    dtype: str
-    images: int
-    channels_in: int
-    channels_out: int
-    groups: int
-    cells: Sizes
-    kernel: Sizes
-    counts: Sizes
-    stride: Sizes
-    padding: Sizes
-    dilation: Sizes
-
-    @property
-    def itemsize(self) -> int:
-        return 4 if self.dtype == "float32" else 8
-
-    @property
-    def depth(self) -> int:
-        """How many products make an element of the result."""
-        return self.channels_in // self.groups * math.prod(self.kernel)
-
-    @property
-    def multiplications(self) -> int:
-        return self.images * self.channels_out * math.prod(self.counts) * self.depth
-
-
-class Plan(NamedTuple):
-    """How one of the convolutions is divided.
-
-    workspace     bytes that each worker needs
-    partial       bytes that all need together, for partial sums or the turned kernel
-    tasks         of the main step
-    words         of all steps; the first seven, addresses, are still 0
-    """
-
-    workspace: int
-    partial: int
-    tasks: int
-    words: Words
 
 
 def supported(geometry: Geometry) -> bool:
@@ -81,11 +31,11 @@ def supported(geometry: Geometry) -> bool:
 
 @lru_cache(1024)
 def conv_plan(geometry: Geometry) -> Plan:
-    return _direct_plan(geometry) if _is_direct(geometry) else _gemm_plan(geometry)
+    return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
 
 
 @lru_cache(1024)
-def _is_direct(geometry: Geometry) -> bool:
+def _is_grad_direct(geometry: Geometry) -> bool:
     """Whether there is a kernel without a matrix of windows, and most lanes of its vectors have a window."""
     g = geometry
     lanes = 64 // g.itemsize
@@ -95,28 +45,11 @@ def _is_direct(geometry: Geometry) -> bool:
         and g.stride[-1] == 1
         and math.prod(g.kernel) > 1
         and g.counts[-1] >= 0.8 * lanes * -(-g.counts[-1] // lanes)
-        and g.channels_out // g.groups >= ROWS
+        and g.channels_out // g.groups >= GRAD_ROWS
     )
 
 
-def _direct_plan(geometry: Geometry) -> Plan:
-    g = geometry
-    lanes = 64 // g.itemsize
-    all_lines = math.prod(g.counts[:-1])
-    step, cells, apart = (g.stride[-2], g.kernel[-2], g.dilation[-2]) if len(g.cells) > 1 else (1, 1, 1)
-    # A vector behind the last windows of a line reads on, into the next line or what stands behind the last.
-    pitch = g.cells[-1] + 2 * g.padding[-1]
-    row_bytes = g.channels_in // g.groups * pitch * g.itemsize
-    reached = (cells - 1) * apart + 1
-    lines = max(1, min(all_lines, (_COLUMN_BYTES // row_bytes - reached) // step + 1))
-    if g.images < workers():
-        lines = min(lines, -(-all_lines // workers()))
-    workspace = _up(((lines - 1) * step + reached) * row_bytes + lanes * g.itemsize)
-    panels = g.groups * -(-g.channels_out // g.groups // ROWS) * (g.depth + 1) * ROWS * g.itemsize
-    words = _words(geometry, workspace, pitch, 1, 1, 1, False, lines)
-    return Plan(workspace, panels, g.images * -(-all_lines // lines), words)
-
-
+@lru_cache(1024)
 def _gemm_plan(geometry: Geometry) -> Plan:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
@@ -127,7 +60,7 @@ def _gemm_plan(geometry: Geometry) -> Plan:
 
 @lru_cache(1024)
 def conv_kernel_grad_plan(geometry: Geometry) -> Plan:
-    return _direct_grad_plan(geometry) if _is_direct(geometry) else _gemm_grad_plan(geometry)
+    return _direct_grad_plan(geometry) if _is_grad_direct(geometry) else _gemm_grad_plan(geometry)
 
 
 def _direct_grad_plan(geometry: Geometry) -> Plan:
@@ -136,7 +69,7 @@ def _direct_grad_plan(geometry: Geometry) -> Plan:
     step, cells, apart = (g.stride[-2], g.kernel[-2], g.dilation[-2]) if len(g.cells) > 1 else (1, 1, 1)
     reached, pitch = (cells - 1) * apart + 1, g.cells[-1] + 2 * g.padding[-1]
     row_bytes = g.channels_in // g.groups * pitch * g.itemsize
-    laid_bytes = _up(g.counts[-1] * g.itemsize) * GRAD_ROWS * -(-g.channels_out // g.groups // GRAD_ROWS)
+    laid_bytes = rounded_up(g.counts[-1] * g.itemsize) * GRAD_ROWS * -(-g.channels_out // g.groups // GRAD_ROWS)
     line_bytes = step * row_bytes + laid_bytes
     lines = max(1, min(all_lines, (_GRAD_BYTES - reached * row_bytes) // line_bytes))
     if g.images < workers():
@@ -147,7 +80,7 @@ def _direct_grad_plan(geometry: Geometry) -> Plan:
     most = max(1, _GRAD_BYTES // (line_bytes * lines + reached * row_bytes))
     per_part = max(1, -(-blocks // parts))
     together = -(-per_part // -(-per_part // most))
-    workspace = _up(SCRATCH + together * (((lines - 1) * step + reached) * row_bytes + lines * laid_bytes))
+    workspace = rounded_up(SCRATCH + together * (((lines - 1) * step + reached) * row_bytes + lines * laid_bytes))
     words = _words(g, workspace, pitch, together, 1, parts, False, lines)
     return Plan(workspace, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
 
@@ -172,7 +105,7 @@ def col2im_plan(geometry: Geometry) -> Plan:
     channels = max(1, min(channels_in, _COLUMN_BYTES // max(1, line_bytes * lines)))
     if geometry.images * geometry.groups < workers():
         channels = min(channels, max(1, -(-channels_in // workers())))
-    workspace = _up(line_bytes * lines * channels)
+    workspace = rounded_up(line_bytes * lines * channels)
     tasks = geometry.images * geometry.groups * -(-channels_in // channels)
     return Plan(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
 
@@ -203,13 +136,9 @@ def _is_pointwise(geometry: Geometry) -> bool:
 def _workspace(geometry: Geometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
     """Bytes that a worker needs, and where among them the tile stands, behind the windows."""
     length = images * lines * geometry.counts[-1] * geometry.itemsize
-    columns = 0 if pointwise else _up(geometry.depth * length)
-    tile = _up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
+    columns = 0 if pointwise else rounded_up(geometry.depth * length)
+    tile = rounded_up(geometry.channels_out // geometry.groups * length) if images > 1 else 0
     return columns + tile, columns
-
-
-def _up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _words(
@@ -254,23 +183,14 @@ def conv_steps(
 
     `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`, and `partial` has .partial in all.
     """
-    plan = conv_plan(geometry)
-    if _is_direct(geometry):
-        return _direct_steps(geometry, x, kernel, bias, out, workspace, partial, turned=False)
-    return (Step(_kernel("conv", geometry), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
+    if is_direct(geometry):
+        return direct_steps(geometry, x, kernel, bias, out, workspace, partial)
+    return _gemm_steps(geometry, x, kernel, bias, out, workspace)
 
 
-def _direct_steps(
-    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int, turned: bool
-) -> tuple[Step, ...]:
-    plan = conv_plan(geometry)
-    words = _placed(plan, x, kernel, out, bias, workspace, partial)
-    words[34] = turned
-    blocks = geometry.groups * -(-geometry.channels_out // geometry.groups // ROWS)
-    return (
-        Step(direct_kernel("lay_out", geometry.dtype), blocks, words),
-        Step(direct_kernel("direct", geometry.dtype), plan.tasks, words),
-    )
+def _gemm_steps(g: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int) -> tuple[Step, ...]:
+    plan = _gemm_plan(g)
+    return (Step(_kernel("conv", g), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
 
 
 def conv_kernel_grad_steps(
@@ -279,7 +199,7 @@ def conv_kernel_grad_steps(
     """conv_kernel_grad(x, cotangent) at `out`."""
     plan = conv_kernel_grad_plan(geometry)
     words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-    if _is_direct(geometry):
+    if _is_grad_direct(geometry):
         kernel = direct_grad_kernel(geometry.dtype)
     else:
         kernel = _kernel("conv_kernel_grad", geometry)
@@ -290,23 +210,25 @@ def conv_kernel_grad_steps(
 
 
 def conv_transpose_plan(geometry: Geometry) -> Plan:
-    """Of conv's adjoint in x. Without strides it is a conv with the kernel turned round, which is faster.
+    """Of conv's adjoint in x. It is computed as a conv with the kernel turned round where that is faster.
 
     That conv has a padding of zeros, which the adjoint has not. Where a weight is no number, of which zeros make nan,
     the adjoint is computed once more; notes say where, and stand behind the kernel that was turned.
     """
+    adjoint = col2im_plan(geometry)
+    if is_direct(geometry, True):
+        plan = direct_plan(geometry, True)
+        return plan._replace(workspace=max(plan.workspace, adjoint.workspace))
     turned = _turned(geometry)
     if turned is None:
-        return col2im_plan(geometry)
-    plan, adjoint = conv_plan(turned), col2im_plan(geometry)
+        return adjoint
     notes, offset = _notes(turned)
-    return plan._replace(workspace=max(plan.workspace, adjoint.workspace), partial=offset + notes * geometry.itemsize)
+    workspace = max(_gemm_plan(turned).workspace, adjoint.workspace)
+    return adjoint._replace(workspace=workspace, partial=offset + notes * geometry.itemsize)
 
 
 def _notes(turned: Geometry) -> tuple[int, int]:
     """How many notes there are of a kernel that is turned round, and the bytes of that, behind which they stand."""
-    if _is_direct(turned):
-        return turned.groups * -(-turned.channels_out // turned.groups // ROWS), conv_plan(turned).partial
     return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
 
 
@@ -314,20 +236,20 @@ def conv_transpose_steps(
     geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
 ) -> tuple[Step, ...]:
     """conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint in x it is."""
+    plan = col2im_plan(geometry)
+    again = _placed(plan, out, kernel, x, bias, workspace, partial)
+    mend = Step(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
+    if is_direct(geometry, True):
+        again[34], again[8] = direct_notes(geometry, True), direct_panels(geometry, True)
+        return *direct_steps(geometry, x, kernel, bias, out, workspace, partial, back=True), mend
     turned = _turned(geometry)
     if turned is None:
-        plan = col2im_plan(geometry)
-        return (Step(_kernel("col2im", geometry), plan.tasks, _placed(plan, out, kernel, x, bias, workspace, 0)),)
-    plan, own = col2im_plan(geometry), conv_transpose_plan(geometry).workspace
-    again = _placed(plan, out, kernel, x, bias, workspace, partial)
-    again[7], again[34], again[8] = own, *_notes(turned)
-    mend = Step(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
-    if _is_direct(turned):
-        return *_direct_steps(turned, x, kernel, bias, out, workspace, partial, turned=True), mend
+        return (mend._replace(parallel=True),)
+    again[34], again[8] = _notes(turned)
     words = _placed(plan, 0, kernel, 0, 0, 0, partial)
     return (
         Step(_kernel("turn", geometry), geometry.channels_in, words),
-        *conv_steps(turned, x, partial, bias, out, workspace, 0),
+        *_gemm_steps(turned, x, partial, bias, out, workspace),
         mend,
     )
 

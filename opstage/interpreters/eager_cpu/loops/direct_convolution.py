@@ -1,13 +1,11 @@
-"""Convolution without a matrix of windows, where neighbouring windows lie one cell apart.
+"""Convolution without a matrix of windows: a vector of neighbouring windows reads its cells as they stand in a copy.
 
-A vector of neighbouring windows reads its cells as they stand in the image, so the sums of a tile, some windows by some
-output channels, stay in registers over all cells of the kernel. A worker copies the lines that it needs within their
-padding; the kernel is laid out once, so that the numbers of a step stand one after another.
+The sums of a tile, some windows by some output channels, stay in registers over all cells of the kernel. A worker
+copies the lines that it needs within their padding. Cells that lie `stride` apart stand together in the copy, each
+remainder in a plane of its own, so that neighbouring windows read neighbouring cells whatever the stride; and where
+lines are short, vectors run on over their ends. The kernel is laid out once, so that the numbers of a step stand one
+after another. The adjoint is one such convolution for each remainder of its result's cells by the stride.
 Georganas et al., Anatomy of high-performance deep learning convolutions on SIMD architectures, 2018.
-
-The words are those of `convolution`; word 6 is the laid out kernel, word 8 how many cells a copied line has, and word
-34 of `lay_out` whether the kernel is to be turned round. Then a note for each of its blocks follows the laid out
-kernel: 1 if some weight is no number, else 0.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -22,12 +20,22 @@ import numpy as np
 
 from ...native.compiler import Kernel, compile_kernel
 from ...native.processor import has_avx512
-from .convolution import WORDS
+from .pooling import cells_loader
 
-ROWS = 4
-"""Output channels of a tile."""
-VECTORS = 4
-"""Vectors of neighbouring windows of a tile."""
+VECTORS = {1: (8, 2, 1), 4: (6, 2, 1), 8: (3, 2, 1)}
+"""Output channels of a tile, and how many vectors of neighbouring windows it has: the most, and fewer for the rest."""
+WORDS = 39
+"""The words of every kernel here and in `direct_kernel_grad`. The *source* is what is copied, conv's x or its adjoint's
+operand, the *target* the result; channels are those of a group.
+
+0 source, 1 panels, 2 target, 3 workspace, 4 bytes of it that a worker has, 5 images, 6 groups, 7 channels of the
+source, 8 of the target, 9 … 10 the source's cells, 11 … 12 the kernel's, 13 … 14 the target's, 15 … 16 the stride of
+the target, 17 … 18 of the source, 19 … 20 padding before the source, 21 … 22 dilation;
+of the copy 23 cells of a line, 24 lines of a plane, 25 … 26 planes of a channel along each axis, 27 bytes of an image,
+28 of a channel; 29 whether vectors run on over the ends of lines, 30 vectors of a block at most, 31 bias or 0,
+32 whether it is the adjoint, 33 … 34 then, what its cells are counted from, 35 kernel, 36 lines that a block reads
+beyond its own, 37 lines a block, 38 images a block
+"""
 
 
 def has_registers() -> bool:
@@ -36,11 +44,13 @@ def has_registers() -> bool:
 
 
 @cache
-def direct_kernel(name: str, dtype: str) -> Kernel:
-    """`direct` or `lay_out`, for float32 or float64."""
+def direct_kernel(name: str, dtype: str, rows: int) -> Kernel:
+    """`direct` or `lay_out`, for float32 or float64 and tiles of so many output channels."""
     factory = {"direct": _direct, "lay_out": _lay_out}[name]
     return compile_kernel(
-        f"{name}_{dtype}", inspect.getsource(factory) + f"{dtype} {ROWS} {VECTORS}", lambda: factory(dtype)
+        f"{name}_{dtype}_{rows}",
+        inspect.getsource(factory) + f"{dtype} {rows} {VECTORS[rows]}",
+        lambda: factory(dtype, rows),
     )
 
 
@@ -48,125 +58,237 @@ def _native(name: str) -> Any:
     return import_module(f"opstage.interpreters.native.{name}")
 
 
-def lines_copier(dtype: str) -> Any:
-    """`copy(to, plane, first, rows, height, width, before, pitch)`: lines of a plane within their padding.
-
-    A copied line has `pitch` cells, `before` of them zeros; lines that the plane has not are zeros.
-    """
-    v = _native("vectors").vectors(dtype)
-    lanes, size, between, move, clear_row = v.lanes, v.size, v.between, v.move, v.clear_row
+def planes_copier(dtype: str) -> Any:
+    """`copy(to, plane, w, first, lines)`: what windows of `lines` lines from `first` on read, within its padding."""
+    r, v = _native("registers").registers(dtype), _native("vectors").vectors(dtype)
+    lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
+    store, zeros, zero = r.store, r.splat, getattr(np, dtype)(0)
 
     @import_module("numba").njit
-    def copy(to, plane, first, rows, height, width, before, pitch):
-        for y in range(first, first + rows):
-            if y >= 0 and y < height:
-                source = plane + (y * width - before) * size
-                for j in range(0, pitch, lanes):
-                    cells = between(before - j, before + width - j)
-                    move(to + j * size, source + j * size, cells, between(0, pitch - j))
-            else:
-                clear_row(to, pitch)
-            to += pitch * size
+    def copy(to, plane, w, first, lines):
+        height, width, step_y, step_x, pitch = w[9], w[10], w[17], w[18], w[23]
+        for py in range(w[25]):
+            for px in range(w[26]):
+                shift_y, shift_x = py * w[21] % step_y - w[19], px * w[22] % step_x - w[20]
+                lo, hi = -(shift_x // step_x), (width - 1 - shift_x) // step_x + 1
+                at = to + (py * w[26] + px) * w[24] * pitch * size
+                for y in range(first * step_y + shift_y, (first + lines + w[36]) * step_y + shift_y, step_y):
+                    source = plane + (y * width + shift_x) * size
+                    if y >= 0 and y < height:
+                        for j in range(0, pitch, lanes):
+                            store(
+                                at + j * size,
+                                load_cells(source + j * step_x * size, step_x, between(lo - j, hi - j)),
+                            )
+                    else:
+                        for j in range(0, pitch, lanes):
+                            store(at + j * size, zeros(zero))
+                    at += pitch * size
 
     return copy
 
 
-def _lay_out(dtype: str) -> Any:
-    """For each block of output channels its biases, and then for each cell of the kernel a number for each of them."""
-    v, words, word_count, block = _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, ROWS
-    size, load, store = v.size, v.load, v.store
+def windows_placer(dtype: str) -> Any:
+    """`place(at, w, images, lines, ry, rx)`: vectors of windows of a block, told at `at`; gives how many there are.
+
+    Where each reads, in bytes from the first window's first cell, where it writes, from the block's first element, and
+    the mask of its lanes: three runs of w[30] words.
+    """
+    v, int64s = _native("vectors").vectors(dtype), _native("memory").int64s
+    lanes, size, between = v.lanes, v.size, v.between
+
+    @import_module("numba").njit
+    def place(at, w, images, lines, ry, rx):
+        most, pitch, step_y, step_x = w[30], w[23], w[15], w[16]
+        table = int64s(at, 3 * most)
+        width = (w[14] - rx + step_x - 1) // step_x
+        count = 0
+        for image in range(images):
+            source, into = image * w[27], image * w[6] * w[8] * w[13] * w[14]
+            if w[29]:
+                for p in range(0, (lines - 1) * pitch + width, lanes):
+                    line, j = p // pitch, p % pitch
+                    mask, start, below = 0, -j, lines - line
+                    while start < lanes and below > 0:
+                        mask |= between(start, start + width)
+                        start += pitch
+                        below -= 1
+                    table[count] = source + p * size
+                    table[most + count] = (into + line * width + min(j, width)) * size
+                    table[2 * most + count] = mask
+                    count += 1
+            else:
+                for line in range(lines):
+                    for j in range(0, width, lanes):
+                        table[count] = source + (line * pitch + j) * size
+                        table[most + count] = (into + (line * step_y + ry) * w[14] + j * step_x + rx) * size
+                        table[2 * most + count] = between(0, width - j)
+                        count += 1
+        return count
+
+    return place
+
+
+def cells_placer(dtype: str) -> Any:
+    """`place(at, w, ry, rx)`: the cells of the kernel that windows have; gives how many.
+
+    Where each reads, in bytes from a window's place in the copy of a channel, and which it is: pairs of words.
+    """
+    size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
+
+    @import_module("numba").njit
+    def along(k, r, step, before, apart, planes, back):
+        """The plane of the copy and the cell there, along one axis; -1 where no window has it."""
+        if back:
+            reached = r + before - k * apart
+            return 0, (reached // step if reached % step == 0 else -1)
+        return k % planes, k * apart // step
+
+    @import_module("numba").njit
+    def place(at, w, ry, rx):
+        table = int64s(at, 2 * w[11] * w[12])
+        count = 0
+        step_y, step_x = (w[15], w[16]) if w[32] else (w[17], w[18])
+        for ky in range(w[11]):
+            plane_y, y = along(ky, ry, step_y, w[33], w[21], w[25], w[32])
+            for kx in range(w[12]):
+                plane_x, x = along(kx, rx, step_x, w[34], w[22], w[26], w[32])
+                if y >= 0 and x >= 0:
+                    table[2 * count] = (((plane_y * w[26] + plane_x) * w[24] + y) * w[23] + x) * size
+                    table[2 * count + 1] = ky * w[12] + kx
+                    count += 1
+        return count
+
+    return place
+
+
+def _lay_out(dtype: str, rows: int) -> Any:
+    """For each block of output channels its biases, and then for each cell of the kernel a number for each of them.
+
+    Behind all of them stands a note for each block: 1 if some weight is no number, else 0.
+    """
+    r, v, words, word_count, block = (
+        _native("registers").registers(dtype), _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, rows
+    )  # fmt: skip
+    lay = _native("tiles").tiles(dtype, rows, 1).lay
+    lanes, size, load, store, splat, add, total = v.lanes, v.size, v.load, v.store, r.splat, r.add, r.total
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
-        weight, bias, turned = w[2], w[4], w[34]
-        channels_in, channels_out, cells = w[14], w[15], w[19] * w[20] * w[21]
+        weight, bias, back = w[35], w[31], w[32]
+        channels_in, channels_out, cells = w[7], w[8], w[11] * w[12]
         blocks = (channels_out + block - 1) // block
         block_bytes = (channels_in * cells + 1) * block * size
         for task in range(lo, hi):
             group, first = task // blocks, task % blocks * block
-            to = w[6] + task * block_bytes
-            note = zero
+            to = w[1] + task * block_bytes
             for o in range(first, first + block):
                 store(to, load(bias + (group * channels_out + o) * size) if bias != 0 and o < channels_out else zero)
                 to += size
-            for c in range(channels_in):
-                for j in range(cells):
-                    for o in range(first, first + block):
-                        if o >= channels_out:
-                            store(to, zero)
-                        elif turned:
-                            row = (group * channels_in + c) * channels_out + o
-                            value = load(weight + (row * cells + cells - 1 - j) * size)
-                            store(to, value)
-                            if value - value != zero:
-                                note = one
-                        else:
-                            row = (group * channels_out + o) * channels_in + c
-                            store(to, load(weight + (row * cells + j) * size))
-                        to += size
-            if turned:
-                store(w[6] + w[13] * blocks * block_bytes + task * size, note)
+            present = min(block, channels_out - first)
+            nothing = splat(zero)
+            # A run: numbers that stand together both in the kernel and in the panel.
+            runs, run = (channels_in, cells) if back else (1, channels_in * cells)
+            apart = run * size
+            for c in range(runs):
+                row = (group * channels_in + c) * channels_out if back else group * channels_out
+                source = weight + (row + first) * apart
+                for k in range(0, run, lanes):
+                    at = to + k * block * size
+                    nothing = add(nothing, lay(at, source + k * size, apart, min(lanes, run - k), present))
+                to += run * block * size
+            store(w[1] + w[6] * blocks * block_bytes + task * size, one if total(nothing) != zero else zero)
 
     return kernel
 
 
-def _direct(dtype: str) -> Any:
-    v, words, word_count, block, abreast = (
-        _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, ROWS, VECTORS
-    )  # fmt: skip
-    t = _native("tiles").tiles(dtype, ROWS, VECTORS)
-    start, step, finish = t.start, t.step, t.finish
-    lanes, size, between, copy_lines = v.lanes, v.size, v.between, lines_copier(dtype)
+def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
+    """`compute(panel, lines, w, places, cells, count, into, apart, present)`: a tile, from its biases to its result."""
+    t = _native("tiles").tiles(dtype, rows, vectors)
+    at_places, start, step, finish, finish_apart = t.places, t.start, t.step, t.finish, t.finish_apart
+    size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
+    step_bytes = rows * size
 
     @import_module("numba").njit
-    def at_place(place, places, in_line, line_cells, counted):
-        """Where a vector reads and writes, and which of its windows there are; the last place again behind it."""
-        place = min(place, places - 1)
-        line, j = place // in_line, place % in_line * lanes
-        return (line * line_cells + j) * size, (line * counted + j) * size, between(0, counted - j)
+    def compute(panel, lines, w, places, cells, count, into, apart, present):
+        reads = at_places(places)
+        table = int64s(cells, 2 * count)
+        tile = start(panel)
+        panel += step_bytes
+        for _ in range(w[7]):
+            for i in range(count):
+                tile = step(tile, lines + table[2 * i], reads, panel + table[2 * i + 1] * step_bytes)
+            panel += w[11] * w[12] * step_bytes
+            lines += w[28]
+        writes, masks = at_places(places + 8 * w[30]), at_places(places + 16 * w[30])
+        if w[16] == 1:
+            finish(tile, into, writes, apart, masks, present)
+        else:
+            finish_apart(tile, into, writes, apart, masks, present, w[16] * size)
+
+    return compute
+
+
+def _direct(dtype: str, rows: int) -> Any:
+    words, word_count, block = _native("memory").int64s, WORDS, rows
+    many, some, _ = VECTORS[rows]
+    many_at_once, some_at_once, one_at_once = (_tile_of(dtype, rows, count) for count in VECTORS[rows])
+    size, copy_planes = _native("vectors").vectors(dtype).size, planes_copier(dtype)
+    place_windows, place_cells = windows_placer(dtype), cells_placer(dtype)
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
-        x, panels, lines_at = w[1], w[6], w[5] + worker * w[7]
-        groups, channels_in, channels_out = w[13], w[14], w[15]
-        height, width, rows_counted, counted = w[17], w[18], w[23], w[24]
-        step_y, before_x, pitch = w[26], w[30], w[8]
+        source, panels, target, own = w[0], w[1], w[2], w[3] + worker * w[4]
+        groups, channels_in, channels_out, plane = w[6], w[7], w[8], w[13] * w[14]
+        step_y, step_x, cells = w[15], w[16], w[11] * w[12]
+        all_lines = (w[13] + step_y - 1) // step_y
+        line_blocks = (all_lines + w[37] - 1) // w[37]
         blocks = (channels_out + block - 1) // block
-        line_blocks = (rows_counted + w[35] - 1) // w[35]
-        abreast_in_line = (counted + lanes - 1) // lanes
-        panel_bytes = (channels_in * w[20] * w[21] + 1) * block * size
+        panel_bytes = (channels_in * cells + 1) * block * size
+        # What is told of each remainder: how many vectors, how many cells, the vectors' places and the cells'.
+        remainders, remainder_bytes = step_y * step_x, 8 * (2 + 3 * w[30] + 2 * cells)
+        for r in range(remainders):
+            at = own + r * remainder_bytes
+            words(at, 2)[1] = place_cells(at + 16 + 24 * w[30], w, r // step_x, r % step_x)
+        lines_at = own + (remainders * remainder_bytes + 63) // 64 * 64
         for task in range(lo, hi):
-            n, l0 = task // line_blocks, task % line_blocks * w[35]
-            l1 = min(l0 + w[35], rows_counted)
-            rows = (l1 - l0 - 1) * step_y + (w[20] - 1) * w[32] + 1
+            n0, l0 = task // line_blocks * w[38], task % line_blocks * w[37]
+            n1, l1 = min(n0 + w[38], w[5]), min(l0 + w[37], all_lines)
+            for r in range(remainders):
+                at = own + r * remainder_bytes
+                last = min(l1, (w[13] - r // step_x + step_y - 1) // step_y)
+                words(at, 1)[0] = place_windows(at + 16, w, n1 - n0, last - l0, r // step_x, r % step_x)
             for group in range(groups):
-                to = lines_at
-                for c in range(channels_in):
-                    plane = x + ((n * groups + group) * channels_in + c) * height * width * size
-                    copy_lines(to, plane, l0 * step_y - w[29], rows, height, width, before_x, pitch)
-                    to += rows * pitch * size
-                image = w[3] + ((n * groups + group) * channels_out * rows_counted + l0) * counted * size
-                places = (l1 - l0) * abreast_in_line
-                for place in range(0, places, abreast):
-                    a0, t0, m0 = at_place(place, places, abreast_in_line, step_y * pitch, counted)
-                    a1, t1, m1 = at_place(place + 1, places, abreast_in_line, step_y * pitch, counted)
-                    a2, t2, m2 = at_place(place + 2, places, abreast_in_line, step_y * pitch, counted)
-                    a3, t3, m3 = at_place(place + 3, places, abreast_in_line, step_y * pitch, counted)
+                for n in range(n0, n1):
+                    for c in range(channels_in):
+                        plane_at = source + ((n * groups + group) * channels_in + c) * w[9] * w[10] * size
+                        copy_planes(lines_at + (n - n0) * w[27] + c * w[28], plane_at, w, l0, l1 - l0)
+                image = target + ((n0 * groups + group) * channels_out * plane + l0 * step_y * w[14]) * size
+                for r in range(remainders):
+                    at = own + r * remainder_bytes
+                    told = words(at, 2)
+                    count, of_cells, cells_at = told[0], told[1], at + 16 + 24 * w[30]
                     for o in range(blocks):
                         panel = panels + (group * blocks + o) * panel_bytes
-                        tile = start(panel)
-                        for c in range(channels_in):
-                            for ky in range(w[20]):
-                                cell = lines_at + (c * rows + ky * w[32]) * pitch * size
-                                for _ in range(w[21]):
-                                    panel += block * size
-                                    tile = step(tile, (cell + a0, cell + a1, cell + a2, cell + a3), panel)
-                                    cell += w[33] * size
-                        into = image + o * block * rows_counted * counted * size
-                        finish(
-                            tile, (into + t0, into + t1, into + t2, into + t3), rows_counted * counted * size,
-                            (m0, m1, m2, m3), channels_out - o * block,
-                        )  # fmt: skip
+                        into, present = image + o * block * plane * size, channels_out - o * block
+                        i, places = 0, at + 16
+                        while i < count:
+                            if count - i >= many:
+                                many_at_once(
+                                    panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present
+                                )
+                                i += many
+                                places += 8 * many
+                            elif count - i >= some:
+                                some_at_once(
+                                    panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present
+                                )
+                                i += some
+                                places += 8 * some
+                            else:
+                                one_at_once(panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present)
+                                i += 1
+                                places += 8
 
     return kernel

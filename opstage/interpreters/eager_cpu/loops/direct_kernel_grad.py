@@ -15,7 +15,6 @@ from typing import Any
 
 from ...native.compiler import Kernel, compile_kernel
 from .convolution import WORDS
-from .direct_convolution import lines_copier
 
 ROWS = 4
 """Output channels of a tile."""
@@ -23,6 +22,29 @@ COLUMNS = 6
 """Cells of the kernel of a tile."""
 SCRATCH = 256
 """Bytes at the start of a workspace, for the sums of a tile."""
+
+
+def lines_copier(dtype: str) -> Any:
+    """`copy(to, plane, first, rows, height, width, before, pitch)`: lines of a plane within their padding.
+
+    A copied line has `pitch` cells, `before` of them zeros; lines that the plane has not are zeros.
+    """
+    v = import_module("opstage.interpreters.native.vectors").vectors(dtype)
+    lanes, size, between, move, clear_row = v.lanes, v.size, v.between, v.move, v.clear_row
+
+    @import_module("numba").njit
+    def copy(to, plane, first, rows, height, width, before, pitch):
+        for y in range(first, first + rows):
+            if y >= 0 and y < height:
+                source = plane + (y * width - before) * size
+                for j in range(0, pitch, lanes):
+                    cells = between(before - j, before + width - j)
+                    move(to + j * size, source + j * size, cells, between(0, pitch - j))
+            else:
+                clear_row(to, pitch)
+            to += pitch * size
+
+    return copy
 
 
 @cache

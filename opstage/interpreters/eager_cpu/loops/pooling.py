@@ -84,7 +84,7 @@ def _modules(dtype: str) -> tuple[Any, Any, Any]:
     )
 
 
-def _load_cells(r: Any) -> Any:
+def cells_loader(r: Any) -> Any:
     """`load(address, stride, mask)`: the cells of neighbouring windows."""
     load, load_some, load_all_pairs, load_pairs = r.load, r.load_some, r.load_all_pairs, r.load_pairs
     load_apart, size, every = r.load_apart, r.size, (1 << r.lanes) - 1
@@ -104,7 +104,7 @@ def _max_pool(dtype: str) -> Any:
     """A later cell wins only if it is greater, but nan wins over every number, the last one first."""
     r, v, words = _modules(dtype)
     word_count = WORDS
-    lanes, size, between, load_cells = r.lanes, r.size, v.between, _load_cells(r)
+    lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     splat, rises, choose, store_some = r.splat, r.rises, r.choose, r.store_some
     positions, choose_positions, store_positions = r.positions, r.choose_positions, r.store_some_positions
     lowest = getattr(np, dtype)(-math.inf)
@@ -215,7 +215,7 @@ def _inside() -> Any:
 def _avg_pool(dtype: str) -> Any:
     r, v, words = _modules(dtype)
     word_count, inside = WORDS, _inside()
-    lanes, size, between, load_cells = r.lanes, r.size, v.between, _load_cells(r)
+    lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     splat, add, divide, store_some, load, store = r.splat, r.add, r.divide, r.store_some, v.load, v.store
     number = getattr(np, dtype)
     zero = number(0)

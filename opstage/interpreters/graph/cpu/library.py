@@ -25,7 +25,7 @@ from ....ops.types import dtype_name
 from ...codegen.cpu.source import Address, ErrorFlag, Loop, Room, Word
 from ...codegen.legal import Legal
 from ...eager_cpu.loops import convolution_steps, pooling
-from ...eager_cpu.loops.convolution_steps import Geometry
+from ...eager_cpu.loops.geometry import Geometry, Plan
 from ...native import Step, access
 from ...native.compiler import Kernel, compile_kernel
 from ...native.inlined import register_formulas
@@ -72,7 +72,7 @@ def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return shape if len(shape) == rank + 2 else (1, *shape)
 
 
-def _rooms(plan: convolution_steps.Plan, workers: int, mark: _Marks) -> tuple[int, int]:
+def _rooms(plan: Plan, workers: int, mark: _Marks) -> tuple[int, int]:
     return mark(Room("workspace", max(64, plan.workspace))), mark(Room("partial", -(-max(64, plan.partial) // workers)))
 
 
