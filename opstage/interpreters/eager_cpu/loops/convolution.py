@@ -22,7 +22,7 @@ from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
 
 WORDS = 36
-"""The words of every kernel here: addresses, and then what `convolution_steps.Geometry` says of sizes.
+"""The words of every kernel here: addresses, and then what `geometry.Geometry` says of sizes.
 
 0 cblas_?gemm, 1 x, 2 kernel, 3 result, 4 bias or 0, 5 workspace, 6 partial sums;
 7 bytes of workspace a worker has, 8 where in it the tile stands, 9 images a block, 10 lines or channels a block,

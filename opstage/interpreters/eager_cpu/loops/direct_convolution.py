@@ -24,7 +24,7 @@ from .pooling import cells_loader
 
 VECTORS = {1: (8, 2, 1), 4: (6, 2, 1), 8: (3, 2, 1)}
 """Output channels of a tile, and how many vectors of neighbouring windows it has: the most, and fewer for the rest."""
-WORDS = 39
+WORDS = 43
 """The words of every kernel here and in `direct_kernel_grad`. The *source* is what is copied, conv's x or its adjoint's
 operand, the *target* the result; channels are those of a group.
 
@@ -34,7 +34,8 @@ the target, 17 … 18 of the source, 19 … 20 padding before the source, 21 …
 of the copy 23 cells of a line, 24 lines of a plane, 25 … 26 planes of a channel along each axis, 27 bytes of an image,
 28 of a channel; 29 whether vectors run on over the ends of lines, 30 vectors of a block at most, 31 bias or 0,
 32 whether it is the adjoint, 33 … 34 then, what its cells are counted from, 35 kernel, 36 lines that a block reads
-beyond its own, 37 lines a block, 38 images a block
+beyond its own, 37 lines a block, 38 images a block, 39 … 40 the cells of the kernel whole, 41 … 42 the first of those
+that are more than padding to some window, of which words 11 … 12 tell how many there are
 """
 
 
@@ -173,31 +174,58 @@ def _lay_out(dtype: str, rows: int) -> Any:
     lay = _native("tiles").tiles(dtype, rows, 1).lay
     lanes, size, load, store, splat, add, total = v.lanes, v.size, v.load, v.store, r.splat, r.add, r.total
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
+    load_some, fma, between = r.load_some, r.fma, v.between
+
+    @import_module("numba").njit
+    def add_padding(to, row, w):
+        """Adds weights of cells that are padding to every window, times 0: nan if one of them is no number."""
+        depth, whole = w[7] * w[39] * w[40], w[39] * w[40]
+        zeros = splat(zero)
+        all_of_them = zeros
+        for i in range(0, depth, lanes):
+            all_of_them = fma(load_some(row + i * size, between(0, depth - i)), zeros, all_of_them)
+        if total(all_of_them) == zero:
+            return
+        for i in range(depth):
+            y, x = i % whole // w[40] - w[41], i % w[40] - w[42]
+            if y < 0 or y >= w[11] or x < 0 or x >= w[12]:
+                store(to, load(to) + zero * load(row + i * size))
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
         weight, bias, back = w[35], w[31], w[32]
-        channels_in, channels_out, cells = w[7], w[8], w[11] * w[12]
+        channels_in, channels_out, cells, whole = w[7], w[8], w[11] * w[12], w[39] * w[40]
         blocks = (channels_out + block - 1) // block
         block_bytes = (channels_in * cells + 1) * block * size
+        # A run: numbers that stand together both in the kernel and in the panel.
+        if cells < whole:
+            planes, lines, run = channels_in, w[11], w[12]
+        elif back:
+            planes, lines, run = channels_in, 1, cells
+        else:
+            planes, lines, run = 1, 1, channels_in * cells
+        apart = (whole if back else channels_in * whole) * size
         for task in range(lo, hi):
             group, first = task // blocks, task % blocks * block
-            to = w[1] + task * block_bytes
+            panel = w[1] + task * block_bytes
+            to = panel
             for o in range(first, first + block):
                 store(to, load(bias + (group * channels_out + o) * size) if bias != 0 and o < channels_out else zero)
                 to += size
             present = min(block, channels_out - first)
+            row = group * channels_in * channels_out + first if back else (group * channels_out + first) * channels_in
             nothing = splat(zero)
-            # A run: numbers that stand together both in the kernel and in the panel.
-            runs, run = (channels_in, cells) if back else (1, channels_in * cells)
-            apart = run * size
-            for c in range(runs):
-                row = (group * channels_in + c) * channels_out if back else group * channels_out
-                source = weight + (row + first) * apart
-                for k in range(0, run, lanes):
-                    at = to + k * block * size
-                    nothing = add(nothing, lay(at, source + k * size, apart, min(lanes, run - k), present))
-                to += run * block * size
+            for c in range(planes):
+                for y in range(lines):
+                    cell = ((w[41] + y) * w[40] + w[42]) if cells < whole else 0
+                    source = weight + ((row + c * (channels_out if back else 1)) * whole + cell) * size
+                    for k in range(0, run, lanes):
+                        at = to + k * block * size
+                        nothing = add(nothing, lay(at, source + k * size, apart, min(lanes, run - k), present))
+                    to += run * block * size
+            if cells < whole and not back:
+                for o in range(present):
+                    add_padding(panel + o * size, weight + (row + o * channels_in) * whole * size, w)
             store(w[1] + w[6] * blocks * block_bytes + task * size, one if total(nothing) != zero else zero)
 
     return kernel

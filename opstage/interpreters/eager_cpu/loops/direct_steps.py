@@ -49,6 +49,20 @@ def _side(g: Geometry, back: bool) -> _Side:
     return _Side(counts, cells, stride, (1, 1), before, (1, 1), beyond, counted_from)
 
 
+@lru_cache(1024)
+def _reached(g: Geometry) -> tuple[Geometry, Sizes]:
+    """A conv with the cells of the kernel alone that are more than padding to some window, and the first of them."""
+    kernel, padding, first = list(g.kernel), list(g.padding), [0] * len(g.kernel)
+    for axis in range(max(0, len(kernel) - 2), len(kernel)):
+        n, k, count = g.cells[axis], kernel[axis], g.counts[axis]
+        s, p, d = g.stride[axis], g.padding[axis], g.dilation[axis]
+        starts = [j for j in range(k) if any(0 <= o * s - p + j * d < n for o in range(count))]
+        if starts:
+            lo = min(starts[0], p // d)
+            kernel[axis], padding[axis], first[axis] = starts[-1] + 1 - lo, p - lo * d, lo
+    return g._replace(kernel=tuple(kernel), padding=tuple(padding)), _two(tuple(first), 0)
+
+
 def _channels(g: Geometry, back: bool) -> Sizes:
     """Of a group: those of the source, and of the target."""
     channels = g.channels_in // g.groups, g.channels_out // g.groups
@@ -83,6 +97,7 @@ def _vectors(side: _Side, lines: int, pitch: int, lanes: int) -> tuple[bool, int
 
 @lru_cache(1024)
 def _block(g: Geometry, back: bool) -> _Block:
+    """Of a geometry that is `_reached`."""
     side, lanes = _side(g, back), 64 // g.itemsize
     all_lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
@@ -109,7 +124,7 @@ def is_direct(g: Geometry, back: bool = False) -> bool:
         return False
     if channels == 1:  # a product of a vector and a matrix
         return True
-    side, lanes = _side(g, back), 64 // g.itemsize
+    side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
     vectors = _vectors(side, lines, pitch, lanes)[1]
@@ -123,9 +138,10 @@ def is_direct(g: Geometry, back: bool = False) -> bool:
 
 @lru_cache(1024)
 def direct_plan(g: Geometry, back: bool = False) -> Plan:
-    side, block, rows = _side(g, back), _block(g, back), _rows(g, back)
+    (reached, first), whole = _reached(g), _two(g.kernel, 1)
+    side, block, rows = _side(reached, back), _block(reached, back), _rows(g, back)
     channels_in, channels_out = _channels(g, back)
-    kernel, lanes_bytes = _two(g.kernel, 1), 64
+    kernel, lanes_bytes = _two(reached.kernel, 1), 64
     cells, copied = math.prod(kernel), block.lines + side.beyond[0]
     channel = math.prod(side.planes) * copied * block.pitch * g.itemsize
     told = 8 * math.prod(side.target_step) * (2 + 3 * block.vectors + 2 * cells)
@@ -138,7 +154,7 @@ def direct_plan(g: Geometry, back: bool = False) -> Plan:
             *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *kernel, *side.target,
             *side.target_step, *side.source_step, *side.before, *_two(g.dilation, 1), block.pitch, copied,
             *side.planes, channels_in * channel, channel, block.flat, block.vectors, 0, back, *side.counted_from,
-            0, side.beyond[0], block.lines, block.images,
+            0, side.beyond[0], block.lines, block.images, *whole, *first,
         ],
         np.uint64,
     )  # fmt: skip
@@ -152,7 +168,7 @@ def direct_panels(g: Geometry, back: bool) -> int:
     """Bytes of the kernel that is laid out; behind them stand the notes, one for each of `direct_notes`."""
     rows = _rows(g, back)
     channels_in, _ = _channels(g, back)
-    return direct_notes(g, back) * (channels_in * math.prod(g.kernel) + 1) * rows * g.itemsize
+    return direct_notes(g, back) * (channels_in * math.prod(_reached(g)[0].kernel) + 1) * rows * g.itemsize
 
 
 def direct_notes(g: Geometry, back: bool) -> int:
