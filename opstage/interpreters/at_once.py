@@ -21,6 +21,5 @@ def at_once(actions: Sequence[Action]) -> None:
     deque(map(call, actions), 0)
 
 
-def setting(holder: object, name: str, value: Any) -> Action:
-    """The assignment `holder.name = value` to an attribute that is there already, also where `holder` is frozen."""
-    return partial(object.__setattr__, holder, name, value)
+setting: Callable[[object, str, Any], Action] = partial(partial, object.__setattr__)
+"""The assignment `holder.name = value` to an attribute that is there already, also where `holder` is frozen."""

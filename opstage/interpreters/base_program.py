@@ -44,6 +44,7 @@ class Identity:
 class BaseProgram:
     """`base(ops, *trees)` on pytrees of refs, as a program on their leaves, `(ops, *refs) -> refs`.
 
+    structure   of the trees; None for a base that takes refs as they are and returns some, with a structure of its own
     key         two programs of one key, on trees of one structure, do the same; None if nobody knows
     result      the structure of what it returned; set when it has run, or by an interpreter that knows it
     spare       the leaves, by their numbers, over which results may be written: those with True where they are, those
@@ -57,7 +58,7 @@ class BaseProgram:
     def __init__(
         self,
         base: Callable[..., Any],
-        structure: Structure,
+        structure: Structure | None,
         key: Hashable = None,
         spare: Mapping[int, bool] = MappingProxyType({}),
     ):
@@ -74,5 +75,8 @@ class BaseProgram:
         return self.finish is not at_once
 
     def __call__(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
-        values, self.result = flatten(self.base(ops, *unflatten(self.structure, refs)))
+        if self.structure is None:
+            values, self.result = self.base(ops, *refs)
+        else:
+            values, self.result = flatten(self.base(ops, *unflatten(self.structure, refs)))
         return tuple(values)

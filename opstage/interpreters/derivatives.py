@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import compress, islice
 from typing import Any
 
 from ..ops.cursor import Quietly
@@ -29,16 +30,25 @@ def run_on_tape(
 
     Arguments are pytrees of refs of `ops`, or of interpreters beneath it; those `wanted` become leaves.
     """
+    refs, structure = flatten(trees)
+    counts = [child.num_leaves for child in structure.children()]
+    flags = [want for want, count in zip(wanted, counts) for _ in range(count)]
+
+    def on_refs(tape: Any, *nodes: Any) -> Any:
+        return f(tape, *unflatten(structure, nodes))
+
+    tape, nodes, outputs, result = run_row_on_tape(ops, on_refs, refs, flags)
+    each = iter(nodes)
+    return tape, [list(islice(each, count)) for count in counts], outputs, result
+
+
+def run_row_on_tape(
+    ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
+) -> tuple[Tape[Any], list[Node[Any]], list[Node[Any]], Structure]:
+    """`run_on_tape` of f on refs in a row: the tape, the node of each, the output nodes and their structure."""
     tape = Tape(ops)
-    nodes: list[list[Node[Any]]] = []
-    arguments = []
-    for tree, want in zip(trees, wanted):
-        leaves, structure = flatten(tree)
-        as_node = tape.leaf if want else tape.wrap
-        refs = [as_node(ops.adopt(leaf)) for leaf in leaves]
-        nodes.append(refs)
-        arguments.append(unflatten(structure, refs))
-    outputs, structure = flatten(f(tape, *arguments))
+    nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
+    outputs, structure = flatten(f(tape, *nodes))
     adopted = [tape.adopt(output) for output in outputs]
     tape.close(_LEAKED)
     return tape, nodes, adopted, structure
@@ -109,14 +119,32 @@ def value_and_grad(
         )
     if loss.dtype.kind not in "fO":
         raise ProgramError(f"a program to take the gradient of must return a float, not {dtype_name(loss.dtype)}")
-    with Quietly(ops.cursor):
-        one = ops.full(shape=(), value=1.0, dtype=loss.dtype)
     flat = [node for i in wrt for node in nodes[i]]
     value = unflatten(structure, [node.value for node in outputs])
     del outputs
-    pulled = iter(tape.pull([loss], [one], flat, keep=keep))
+    pulled = iter(_pull(tape, loss, flat, keep=keep))
     grads = tuple(unflatten(flatten(trees[i])[1], [next(pulled) for _ in nodes[i]]) for i in wrt)
     return value, grads
+
+
+def row_gradients(
+    ops: Interpreter[Any], f: Callable[..., Any], refs: Sequence[Any], wanted: Sequence[bool]
+) -> tuple[list[Any], Structure, list[Any]]:
+    """`value_and_grad` of f on refs in a row: the leaves of its value, their structure, the gradients of the `wanted`.
+
+    The first leaf is what is differentiated, a float scalar: f sees to that.
+    """
+    tape, nodes, outputs, structure = run_row_on_tape(ops, f, refs, wanted)
+    values, loss = [node.value for node in outputs], outputs[0]
+    del outputs
+    return values, structure, _pull(tape, loss, list(compress(nodes, wanted)), keep=False)
+
+
+def _pull(tape: Tape[Any], loss: Node[Any], wrt: Sequence[Node[Any]], *, keep: bool) -> list[Any]:
+    """The gradients of a scalar; see `Tape.pull`."""
+    with Quietly(tape.inner.cursor):
+        one = tape.inner.full(shape=(), value=1.0, dtype=loss.dtype)
+    return tape.pull([loss], [one], wrt, keep=keep)
 
 
 def _adopted(ops: Interpreter[Any], tree: Any) -> Any:

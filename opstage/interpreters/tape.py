@@ -110,6 +110,7 @@ class Node(Holding, Generic[R]):
         self.slot = slot
 
 
+_RECORD, _VALUE, _SLOT = attrgetter("record"), attrgetter("value"), attrgetter("slot")
 _NEEDS_1 = (True,)
 _NEEDS_BOTH, _NEEDS_LEFT, _NEEDS_RIGHT = (True, True), (True, False), (False, True)
 _SLOTS_1, _SLOTS_2 = (0,), (0, 0)
@@ -228,8 +229,8 @@ class Tape(Wrapper[Node[R], R]):
         if self.closed:
             raise ProgramError(self.closed)
         refs = tuple([r if type(r) is Node and r.ops is self else self.adopt(r) for r in refs])
-        parents = tuple([r.record for r in refs])
-        values = tuple([r.value for r in refs])
+        parents = tuple(map(_RECORD, refs))
+        values = tuple(map(_VALUE, refs))
         needs = tuple([p is not None for p in parents])
         if not primitive.differentiable or True not in needs:
             return tuple([Node(v, self) for v in self.inner.bind(primitive, values, static)])
@@ -244,7 +245,7 @@ class Tape(Wrapper[Node[R], R]):
         record.primitive = primitive
         record.static = static
         record.sources = parents
-        record.slots = tuple([r.slot for r in refs])
+        record.slots = tuple(map(_SLOT, refs))
         record.needs = needs
         record.constants = tuple([t for v, p in zip(values, parents) if p is None for t in (v.shape, v.dtype)])
         shape = outs[0].shape

@@ -130,7 +130,7 @@ class Places:
 
     def spread(self, values: Sequence[T]) -> list[T]:
         """For every place the value of its parameter."""
-        return [values[owner] for owner in self.owners]
+        return [values[owner] for owner in self.owners] if len(self) < len(self.owners) else list(values)
 
     def tree(self, values: Sequence[Any]) -> Any:
         """The tree with the value of a parameter, one object, at each of its places."""

@@ -44,7 +44,7 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
         tree = optree.tree_map(as_list, tree, is_leaf=_is_scalars, namespace=_NAMESPACE)
     while True:
         leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
-        if not _register_dataclasses(leaves):
+        if _known_leaf_types.issuperset(map(type, leaves)) or not _register_dataclasses(leaves):
             return leaves, structure
 
 
@@ -60,7 +60,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     leaves = list(leaves)
     if len(leaves) != structure.num_leaves:
         raise UsageError(f"the structure has {structure.num_leaves} leaves but {len(leaves)} were given")
-    return optree.tree_unflatten(structure, leaves)
+    return structure.unflatten(leaves)
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
+from operator import attrgetter
 from types import FrameType
 from typing import Any, TypeAlias, final
 
@@ -34,6 +36,11 @@ class Commit:
         """Let `holder.name` become `value`; the attribute is there already."""
         self._before.append((holder, name, getattr(holder, name)))
         self._actions.append(setting(holder, name, value))
+
+    def set_each(self, holders: Sequence[object], name: str, values: Iterable[Any]) -> None:
+        """`set` for several holders of an attribute of one name."""
+        self._before += zip(holders, repeat(name), map(attrgetter(name), holders))
+        self._actions += map(setting, holders, repeat(name), values)
 
     def run(self, finish: Callable[[Sequence[Action]], None] = at_once) -> None:
         """Make the changes; `finish` does what belongs to the same moment before it calls the actions."""

@@ -11,11 +11,10 @@ from ..interpreters.gpu.device.grid import GRID
 from ..interpreters.gpu.device.tally import Tally
 from ..interpreters.graph.cuda.compiled import CompiledCudaOps
 from ..interpreters.shape_check.memory import Kind, Memory
-from ..ops.trees import flatten, unflatten
+from ..ops.trees import flatten
 from ..ops.types import TensorType
 from ..options import Options
-from .layout import StepLayout
-from .step import UPDATE
+from .step import UPDATE, StepLayout
 
 STEPS = 5
 """After so many, compiled steps find all their memory where the one before had it."""
@@ -57,16 +56,15 @@ def _advance(
 ) -> None:
     """A step as a trainer makes it, with what is `held` from step to step; that holds what the step gave afterwards."""
     refs = [held[i] if i in held else tally.taken(type_, kinds[i]) for i, type_ in enumerate(types)]
-    trained = [i for i, wanted in enumerate(layout.step.trained) if wanted] if layout.step is not None else []
-    slots = [i for i, kind in enumerate(kinds) if kind is Kind.OPTIMIZER]
-    state = [i for i, kind in enumerate(kinds) if kind is Kind.STATE]
-    program = BaseProgram(layout.program, flatten(refs)[1], "step", dict.fromkeys((*trained, *slots), True))
+    program = BaseProgram(layout.program, None, "step", layout.donated())
     outputs = ops.execute(program, tuple(refs))
     assert program.result is not None
-    loss, metrics, *moved = unflatten(program.result, outputs)
+    stepped = layout.unpack(outputs, program.result)
     program.finish(())
-    for ref in (loss, *metrics.values()):
+    for ref in (stepped.loss, *stepped.metrics.values()):
         ops.get(ref)
-    for i, ref in zip((*state, *trained, *slots), flatten(moved)[0]):
+    state, slots = ([i for i, kind in enumerate(kinds) if kind is part] for part in (Kind.STATE, Kind.OPTIMIZER))
+    moved = layout.pack(flatten(stepped.state)[0], stepped.parameters, (), stepped.slots)
+    for i, ref in zip((*state, *layout.moved, *slots), moved):
         held[i] = ref
         tally.rename(ref.memory, kinds[i])

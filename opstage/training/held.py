@@ -21,6 +21,7 @@ from . import optim
 from .commit import Commit
 from .optim import Optimizer
 from .optimizer_state import Layout, OptimizerState, require_optimizer, require_state
+from .param import mirrors, trained_among
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, require_fit
 from .sharing import require_apart
@@ -62,7 +63,7 @@ class Held:
     @property
     def trained(self) -> tuple[bool, ...]:
         """Of each parameter, whether it is trained now."""
-        return tuple(param.requires_grad for param in self.params)
+        return trained_among(self.params)
 
     @property
     def tree(self) -> Any:
@@ -76,7 +77,7 @@ class Held:
 
     def values(self) -> list[Any]:
         """The parameters as values of the interpreter."""
-        return [param.mirror(self.interpreter) for param in self.params]
+        return mirrors(self.params, self.interpreter)
 
     def host(self, ref: Any) -> Any:
         """A value of the interpreter as an array of the caller's own."""
@@ -110,15 +111,17 @@ class Held:
 
     # Optimizers -----------------------------------------------------------------------------------------------------
 
-    def layout(self, optimizer: Optimizer) -> Layout:
-        """Of the state in which `optimizer` moves the parameters that are trained now."""
+    def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> Layout:
+        """Of the state in which `optimizer` moves the parameters that are trained; None: those that are so now."""
         require_optimizer(optimizer)
-        key = (optimizer.program_key, *[param.requires_grad for param in self.params])
+        if trained is None:
+            trained = self.trained
+        key = (optimizer.program_key, trained)
         layout = self._layouts.get(key)
         if layout is None:
-            trained = [(name, param) for name, param in zip(self.names, self.params) if param.requires_grad]
-            types: list[tuple[Any, DType]] = [(param.shape, param.dtype) for _, param in trained]
-            layout = Layout.of(optimizer, [name for name, _ in trained], types)
+            moved = [(name, param) for name, param, wanted in zip(self.names, self.params, trained) if wanted]
+            types: list[tuple[Any, DType]] = [(param.shape, param.dtype) for _, param in moved]
+            layout = Layout.of(optimizer, [name for name, _ in moved], types)
             if len(self._layouts) == _LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout

@@ -16,18 +16,17 @@ from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
 from ..ops.spec import sized
-from ..ops.trees import flatten
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..options import Options
-from .layout import StepLayout
 from .optim import Optimizer
 from .sizes import MOST, around, dim_names, largest, sample_sizes
 from .step import UPDATE, Clip
-from .validate import training_layout
+from .validate import PlannedStep, training_step
 
 _TOO_MUCH = 1 << 62
 
-_KINDS = {"params": Kind.PARAMETERS, "state": Kind.STATE, "slots": Kind.OPTIMIZER}
+_KINDS = (Kind.PARAMETERS, Kind.STATE, Kind.BATCH, Kind.OPTIMIZER, Kind.BATCH)
+"""Of the inputs of a step, part by part; its scalars come with the batch."""
 
 
 @final
@@ -42,7 +41,7 @@ class StepMemory:
     tensors there, and no GPU is needed; what the driver takes for itself is not in it.
     """
 
-    def __init__(self, layout: StepLayout, options: Options):
+    def __init__(self, step: PlannedStep, options: Options):
         """Raises UsageError for a dtype or a device whose memory is not predicted."""
         if as_dtype(options.dtype) == EXACT:
             raise UsageError("the numbers of dtype exact are objects of Python, whose memory is not predicted")
@@ -52,9 +51,10 @@ class StepMemory:
             )
         if options.use_gpu and as_dtype(options.dtype) not in DEVICE_DTYPES:
             raise UsageError(no_wire_form(as_dtype(options.dtype)))
-        self.layout = layout
+        self.step = step
         self.options = options
-        self.names = dim_names(layout.specs)
+        self.names = dim_names(step.specs)
+        self._kinds = [kind for kind, count in zip(_KINDS, step.layout.counts) for _ in range(count)]
 
     @property
     def has_formula(self) -> bool:
@@ -86,7 +86,7 @@ class StepMemory:
         if not self.has_formula:
             how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
             raise UsageError(f"the memory of the {how} at numbers, so there is no formula")
-        sample = sample_sizes(self.layout.specs, sizes)
+        sample = sample_sizes(self.step.specs, sizes)
         return self._history(sizes, sample).formula(sample)
 
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
@@ -101,7 +101,7 @@ class StepMemory:
         self._require_all({name: 1, **sizes})
         predicted = cache(lambda size: self._needed({**sizes, name: size}))
         guess = self._guess(name, limit, sizes, predicted)
-        found = largest(self.layout.specs, sizes, name, lambda size: predicted(size) <= limit, guess)
+        found = largest(self.step.specs, sizes, name, lambda size: predicted(size) <= limit, guess)
         if not found:
             at = "".join(f", {other}={size}" for other, size in sizes.items())
             least = self.at(**{**sizes, name: 1}).needed
@@ -111,7 +111,7 @@ class StepMemory:
     # How it is found ------------------------------------------------------------------------------------------------
 
     def _require_all(self, sizes: Mapping[str, int]) -> None:
-        sized(self.layout.specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
+        sized(self.step.specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
         missing = [name for name in self.names if name not in sizes]
         if missing:
             raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
@@ -128,7 +128,7 @@ class StepMemory:
         if self.has_formula:
             formula = self.formula(**sizes)
             return around(1, MOST, lambda size: formula({name: size}) <= limit)
-        first = sample_sizes(self.layout.specs, sizes)[name]
+        first = sample_sizes(self.step.specs, sizes)[name]
         while first > 1 and predicted(first) == _TOO_MUCH:
             first //= 2
         second = max(1, first // 2)
@@ -137,21 +137,21 @@ class StepMemory:
 
     def _types(self, sizes: Mapping[str, int], scope: DimScope) -> list[TensorType]:
         """The types of what a step is given."""
-        specs = sized(self.layout.specs, sizes, "the step")
+        specs = sized(self.step.specs, sizes, "the step")
         types = [spec.bind(scope, as_dtype(self.options.dtype)) for spec in specs]
         for spec in specs:
             spec.declare(scope)
         return types
 
     def _program(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
-        return tuple(flatten(self.layout.program(ops, *refs))[0])
+        return tuple(self.step.layout.program(ops, *refs)[0])
 
     def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> History:
         """What a step on the eager interpreter takes and gives back; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
         ops = MemoryOps(self.options, scope, sample, {UPDATE: Kind.RESULTS})
-        refs = tuple([ops.new(type_, _kind(name)) for type_, name in zip(types, self.layout.names)])
+        refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()
         del results  # which were there until now
@@ -161,21 +161,16 @@ class StepMemory:
         """What a device is asked for that only counts."""
         from .device_memory import device_memory  # with the kernels
 
-        kinds = [_kind(name) for name in self.layout.names]
-        return device_memory(self.layout, self.options, self._types(sizes, DimScope()), kinds)
+        return device_memory(self.step.layout, self.options, self._types(sizes, DimScope()), self._kinds)
 
     def _compiled(self, sizes: Mapping[str, int]) -> Memory:
-        """What the plan of the compiled step says, beside what comes in.
-
-        A training loop lets a step write over the parameters and slots that it moves on.
-        """
+        """What the plan of the compiled step says, beside what comes in."""
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
-        moved = [i for i, name in enumerate(self.layout.names) if _kind(name) in (Kind.PARAMETERS, Kind.OPTIMIZER)]
-        plan = Plan(optimise(graph)[0].body, spare=moved)
-        given = dict.fromkeys((kind.name.lower() for kind in (*_KINDS.values(), Kind.BATCH)), 0)
-        for type_, name in zip(types, self.layout.names):
-            given[_kind(name).name.lower()] += _nbytes(type_)
+        plan = Plan(optimise(graph)[0].body, spare=self.step.layout.donated())
+        given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
+        for type_, kind in zip(types, self._kinds):
+            given[kind.name.lower()] += _nbytes(type_)
         results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
         workspace = plan.table_bytes + sum(constant.nbytes for constant in plan.constants)
         return Memory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
@@ -184,11 +179,6 @@ class StepMemory:
 def _nbytes(type_: TensorType) -> int:
     nbytes: Any = type_.nbytes
     return int(nbytes)
-
-
-def _kind(name: str) -> Kind:
-    """Of an input of a step; whatever is no parameter, slot or state comes with the batch."""
-    return _KINDS.get(name.split(".")[0], Kind.BATCH)
 
 
 def step_memory(
@@ -203,10 +193,10 @@ def step_memory(
 ) -> StepMemory:
     """The memory of a training step of `loss(ops, params, *batch)`, from Specs: arguments are those of `check_step`."""
     options = options if options is not None else Options()
-    layout = training_layout(
+    step = training_step(
         loss, params, *batch, optimizer=optimizer, state=state, options=options, requires_grad=requires_grad, clip=clip
     )
-    return StepMemory(layout, options)
+    return StepMemory(step, options)
 
 
 def model_memory(

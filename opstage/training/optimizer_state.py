@@ -77,8 +77,10 @@ class OptimizerState:
     t        steps taken
     layout   of which optimizer and parameters it is; a step refuses a state of others
 
-    It is made by `init_optim` and by steps. It can be copied and pickled, and a copy has moments of its own. They stand
-    on the interpreter of the trainer that made it; another trainer of the same parameters may go on from it.
+    It is made by `init_optim` and by steps. `advance` moves it on, in the memory of its moments, so that it says where
+    that step ended; `step_with` and `train_step` leave it and give a new one. It can be copied and pickled, and a copy
+    has moments of its own. They stand on the interpreter of the trainer that made it; another trainer of the same
+    parameters may go on from it.
     """
 
     __slots__ = ("t", "layout", "_held")

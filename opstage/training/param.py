@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, final
 
 import numpy as np
@@ -60,7 +62,7 @@ class Param:
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
     value replaces the old one, so whoever still holds the old one holds it unchanged; only a mirror that nobody else
-    has seen is written over (`lends`).
+    has seen is written over (`alone`).
     """
 
     __slots__ = (
@@ -215,30 +217,11 @@ class Param:
         now.first = None
         return value
 
-    def lends(self, interpreter: BaseInterpreter[Any]) -> bool:
-        """Whether the mirror on `interpreter` may be written over, as a step does that commits what it wrote."""
-        now = self._now
-        return now.mirror is not None and now.mirror[0] is interpreter and not now.seen
-
     def commit(self, value: Any, interpreter: BaseInterpreter[Any]) -> None:
         """Replace the value by one of `interpreter`, of the same type; the host's copy is then stale."""
-        self.accept(value)
-        self._now = _Value(self._now.version + 1, mirror=(interpreter, value), seen=True)
-
-    def prepare_accepted(
-        self, commit: Commit, value: Any, interpreter: BaseInterpreter[Any], *, alone: bool = False
-    ) -> None:
-        """Let `commit` replace the value by one that `accept` has let through. `alone`: nobody else holds it."""
-        commit.set(self, "_now", _Value(self._now.version + 1, mirror=(interpreter, value), seen=not alone))
-
-    def accept(self, value: Any) -> None:
-        """Raise a ShapeError unless `value`, an interpreter's, has the shape and dtype of this parameter."""
-        if tuple(value.shape) != self.shape or value.dtype != self.dtype:
-            raise ShapeError(
-                f"{self} is {show_shape(self.shape)} {dtype_name(self.dtype)} but its new value is "
-                f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
-                op="commit",
-            )
+        commit = Commit()
+        prepare_moved(commit, [self], [value], interpreter)
+        commit.run()
 
     def release_mirror(self) -> None:
         """Give the interpreter's copy up; the host's copy is brought up to date first."""
@@ -258,6 +241,56 @@ class Param:
                 interpreter, value = now.mirror
                 now.host = np.asarray(interpreter.get(value))
         return now.host
+
+
+def trained_among(params: Iterable[Param]) -> tuple[bool, ...]:
+    """Of each parameter whether it takes a gradient."""
+    return tuple(map(_REQUIRES_GRAD, params))
+
+
+def mirrors(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[Any]:
+    """The values of parameters on `interpreter`; see `Param.mirror`."""
+    found = [(param, param._now.mirror) for param in params]
+    return [at[1] if at is not None and at[0] is interpreter else param.mirror(interpreter) for param, at in found]
+
+
+def alone(params: Iterable[Param], interpreter: BaseInterpreter[Any]) -> list[bool]:
+    """Of each parameter whether nobody else holds its mirror on `interpreter`, so that a step may write over it.
+
+    That step must then commit what it wrote.
+    """
+    values = [param._now for param in params]
+    return [now.mirror is not None and now.mirror[0] is interpreter and not now.seen for now in values]
+
+
+def prepare_moved(
+    commit: Commit,
+    params: Sequence[Param],
+    values: Sequence[Any],
+    interpreter: BaseInterpreter[Any],
+    *,
+    seen: bool = True,
+) -> None:
+    """Let `commit` replace the values of parameters by those of `interpreter`; `seen`: others may hold them.
+
+    Raises ShapeError for one that has not the shape and dtype of its parameter; on shapes alone that is all it does.
+    """
+    for param, value in zip(params, values, strict=True):
+        if tuple(value.shape) != param.shape or value.dtype != param.dtype:
+            raise ShapeError(
+                f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "
+                f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",
+                op="commit",
+            )
+    if interpreter.executes:
+        moved = [
+            _Value(param._now.version + 1, None, (interpreter, value), seen=seen)
+            for param, value in zip(params, values)
+        ]
+        commit.set_each(params, "_now", moved)
+
+
+_REQUIRES_GRAD = attrgetter("_requires_grad")
 
 
 def _copied(value: Array, name: str | None, requires_grad: bool) -> Param:

@@ -22,7 +22,7 @@ from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
 from .commit import Commit
 from .hyperparameters import require_nonnegative
-from .param import Array, Param
+from .param import Array, Param, prepare_moved
 from .sharing import require_apart
 from .turns import Turn, Turns
 
@@ -198,12 +198,8 @@ def _sgd_step(params: Any, lr: float, grads: Any, options: Options | None, *, fu
         return tuple(update(SGD_UPDATE, (p, g, lr_ref), static)[0] for p, g in zip(inputs[::2], inputs[1::2]))
 
     updated = interpreter.execute(program, (rate, *refs))
-    if not interpreter.executes:
-        return
     commit = Commit()
-    for (param, _), value in zip(pairs, updated):
-        param.accept(value)
-        param.prepare_accepted(commit, value, interpreter)
+    prepare_moved(commit, [param for param, _ in pairs], updated, interpreter)
     commit.run()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, final
 
 from ..api import check, with_train
@@ -17,11 +16,10 @@ from ..ops.program import Aux
 from ..ops.spec import Spec
 from ..ops.types import FLOAT32, TensorType, is_float
 from ..options import Options
-from .layout import StepLayout
 from .optim import Optimizer
 from .parameter_specs import parameter_specs
 from .sharing import shared_findings
-from .validate import report_on, training_layout
+from .validate import PlannedStep, report_on
 
 FORWARD = "the forward pass"
 STEP = "one training step"
@@ -40,7 +38,7 @@ class Checked:
     what            `FORWARD` or `STEP`
     params, state   trees of Specs, and of what is one thing at several places, see `parameter_specs`; None without any
     batch           the Spec of every tensor of the batch by path
-    layout          of a step, what it takes; its memory is predicted from that
+    step            of a step, what it takes; its memory is predicted from that
     """
 
     report: Report
@@ -48,7 +46,7 @@ class Checked:
     params: Any
     state: Any
     batch: Mapping[str, Spec]
-    layout: StepLayout | None = None
+    step: PlannedStep | None = None
 
 
 def check_program(
@@ -91,8 +89,9 @@ def check_program(
         else:
             forward = replace(forward, warnings=(*shared_findings(bound.params), *forward.warnings))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)
-    layout = partial(training_layout, bound.program, bound.params, *bound.batch, optimizer=optimizer, state=bound.state)
-    report, made = report_on(lambda chosen: layout(options=chosen), options)
+    report, made = report_on(
+        bound.program, bound.params, *bound.batch, options=options, optimizer=optimizer, state=bound.state
+    )
     report = with_captured(report, bound.program)
     return Checked(_complete(report, program, name), STEP, bound.params, bound.state, batch, made)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, final
 
 from ..api import argument_paths
@@ -18,7 +17,7 @@ from .by_name import by_position
 from .held import Held
 from .optim import Optimizer
 from .step import Clip
-from .validate import report_on, training_layout
+from .validate import report_on
 
 
 @final
@@ -50,17 +49,16 @@ class Promises:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
         held = self._held
         state = unflatten(held.structure, [_type_spec(leaf) for leaf in held.state])
-        layout = partial(
-            training_layout,
+        return report_on(
             self._loss,
             held.tree,
             *specs,
+            options=self._options,
             optimizer=optimizer,
             state=state if held.has_state else None,
             requires_grad=list(held.trained),
             clip=self._clip,
-        )
-        return report_on(lambda options: layout(options=options), self._options)[0]
+        )[0]
 
     def _validate(self, specs: tuple[Any, ...]) -> None:
         report = self.report(*specs)

@@ -1,4 +1,4 @@
-"""Base programs run on what a trainer holds and on a batch."""
+"""Programs run on what a trainer holds and on a batch, by layouts that are made once."""
 
 from __future__ import annotations
 
@@ -6,69 +6,109 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
-from ..api import argument_paths, put_all
+from ..api import argument_paths, put_all, with_train
 from ..interpreters.anomaly import execute_watched
-from ..interpreters.base_program import BaseProgram
+from ..interpreters.base_program import BaseProgram, Identity
 from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
 from ..options import Options
 from .by_name import by_position
 from .held import Held
+from .optim import Optimizer
 from .promises import Promises
+from .step import Clip, Row, StepLayout
+
+_LAYOUTS = 32
+"""How many are remembered: they follow from what is trained, from optimizers and from how batches are built."""
 
 
 @final
 class Running:
-    """Runs base programs that take (…, state, batch), on the interpreter of what is held."""
+    """Runs the programs of a loss that take (parameters, state, batch, …), on the interpreter of what is held."""
 
-    def __init__(self, loss: Callable[..., Any], held: Held, promises: Promises, options: Options):
+    def __init__(
+        self, loss: Callable[..., Any], held: Held, promises: Promises, options: Options, clip: Clip | None = None
+    ):
         self._loss = loss
+        self._loss_when = {train: with_train(loss, train) for train in (False, True)}
         self._held = held
         self._promises = promises
         self._options = options
+        self._clip = clip
+        self._layouts: dict[Hashable, StepLayout] = {}
 
-    def run(
-        self,
-        base: Callable[..., Any],
-        batch: tuple[Any, ...],
-        *,
-        other: Callable[..., Any] | None = None,
-        key: tuple[Hashable, ...],
-    ) -> Any:
-        """What a base program gives on (parameters, state, batch), on the host; for the rest see `execute`."""
-        held = self._held
-        ran, outputs = self.execute(base, batch, lambda refs: (held.values(), *refs), other=other, key=key)
-        return unflatten(result_of(ran), [held.host(ref) for ref in outputs])
+    def batch(
+        self, batch: tuple[Any, ...], other: Callable[..., Any] | None = None
+    ) -> tuple[tuple[Any, ...], Structure]:
+        """A batch as values of the interpreter, and how it is built.
 
-    def execute(
-        self,
-        base: Callable[..., Any],
-        batch: tuple[Any, ...],
-        arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-        *,
-        other: Callable[..., Any] | None = None,
-        key: tuple[Hashable, ...],
-        spare: Mapping[int, bool] = MappingProxyType({}),
-    ) -> tuple[BaseProgram, tuple[Any, ...]]:
-        """Run a base program on (…, state, batch): the program, and values of the interpreter, once it is finished.
-
-        `arguments` completes (state, batch); `key` tells a trainer's programs apart; `spare` are leaves that may be
-        written over, see `BaseProgram`.
-
-        `other` is the user's program that takes the batch, where that is not the loss; then the trainer's contract,
-        which is about the loss, is not asked.
+        `other` is the user's program that takes it, where that is not the loss; then the trainer's contract, which is
+        about the loss, is not asked.
         """
         held, program = self._held, self._loss if other is None else other
         called = "the loss" if other is None else "the program"
         batch = lists_as_arrays(by_position(batch, program, held.batch_starts, called))
-        arrays, batch_structure = flatten(batch)
+        arrays, structure = flatten(batch)
         before = (None,) * (held.batch_starts - 1)
         refs = put_all(held.interpreter, arrays, lambda: argument_paths(program, (*before, *batch)))
         if other is None:
             self._promises.check(batch, arrays, refs)
-        state = unflatten(held.structure, held.state)
-        leaves, structure = flatten(arguments((state, unflatten(batch_structure, refs))))
-        ran = BaseProgram(base, structure, (*key, held.trained), spare)
-        return ran, execute_watched(held.interpreter, ran, tuple(leaves), self._options, held.steps_taken)
+        return refs, structure
+
+    def layout(
+        self,
+        batch: Structure,
+        *,
+        train: bool = True,
+        trained: tuple[bool, ...] | None = None,
+        optimizer: Optimizer | None = None,
+        slots: tuple[int, ...] = (),
+        scalars: tuple[str, ...] = (),
+    ) -> StepLayout:
+        """That of the loss on batches that are built so; with an optimizer, of a step with these slots and scalars.
+
+        `trained` says of each parameter whether it is; None: as the parameters themselves do now.
+        """
+        if trained is None:
+            trained = self._held.trained
+        program = None if optimizer is None else optimizer.program_key
+        key = (train, program, slots, scalars, trained, batch)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._made(self._loss_when[train], trained, batch, key, optimizer, self._clip, slots, scalars)
+            if len(self._layouts) == _LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return layout
+
+    def layout_of(self, program: Callable[..., Any], batch: Structure) -> StepLayout:
+        """That of another program of the parameters, in evaluation form."""
+        trained = self._held.trained
+        return self._made(with_train(program, False), trained, batch, (Identity(program), trained, batch))
+
+    def _made(
+        self, loss: Callable[..., Any], trained: tuple[bool, ...], batch: Structure, key: Hashable, *step: Any
+    ) -> StepLayout:
+        held = self._held
+        return StepLayout(loss, held.places, trained, held.structure if held.has_state else None, batch, key, *step)
+
+    def run(self, program: Callable[..., Row], layout: StepLayout, refs: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """What a program of a layout gives on (parameters, state, batch), on the host: its result, and what follows."""
+        held = self._held
+        ran, outputs = self.execute(program, layout, layout.pack(held.values(), held.state, refs))
+        arrays, result = [held.host(ref) for ref in outputs], result_of(ran)
+        return unflatten(result, arrays[: result.num_leaves]), arrays[result.num_leaves :]
+
+    def execute(
+        self,
+        program: Callable[..., Row],
+        layout: StepLayout,
+        row: tuple[Any, ...],
+        spare: Mapping[int, bool] = MappingProxyType({}),
+    ) -> tuple[BaseProgram, tuple[Any, ...]]:
+        """Run a program of a layout: what ran, and values of the interpreter once it is finished; see `BaseProgram`."""
+        held = self._held
+        ran = BaseProgram(program, None, (program.__name__, layout.key), spare)
+        return ran, execute_watched(held.interpreter, ran, row, self._options, held.steps_taken)
 
 
 def result_of(ran: BaseProgram) -> Structure:

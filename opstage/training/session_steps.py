@@ -14,7 +14,7 @@ from ..ops.types import DType
 from .commit import Commit
 from .gradients import Gradients
 from .optim import Optimizer
-from .param import Param
+from .param import Param, prepare_moved
 
 
 class _State:
@@ -81,7 +81,6 @@ class SessionSteps:
         commit = Commit()
         for each, value, *slots in fetched:
             states[each.param] = each.state  # one that is new says what none says: no step yet
-            each.param.accept(value)
-            each.param.prepare_accepted(commit, value, store)
+            prepare_moved(commit, [each.param], [value], store)
             commit.set(each.state, "now", (each.t, tuple(slots)))
         commit.run()

@@ -1,21 +1,24 @@
-"""One training step as one program: forward, backward, clipping and the optimizer's update.
+"""`StepLayout`: a training step, and its parts, as programs of tensors in a row; which of them go in and come out.
 
-The program is pure: it takes parameters, optimizer state and batch, and returns new ones. Whoever runs it commits the
-result, or does not.
+The programs are pure: they take parameters, optimizer state and batch, and return new ones. Whoever runs a step commits
+its result, or does not. The checker, the recorder and the prediction of memory run the very programs of a trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple, TypeAlias, final
 
-from ..interpreters.derivatives import run_on_tape, value_and_grad
+from ..interpreters.derivatives import row_gradients, run_row_on_tape
 from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
 from ..ops.program import Aux
-from ..ops.trees import first_difference, flatten, unflatten
+from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
 from .optim import Optimizer
 
@@ -24,40 +27,193 @@ UPDATE = "update"
 
 Clip = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
+Row: TypeAlias = "tuple[list[Any], Structure]"
+"""What a program of tensors in a row returns: the leaves of its result, and the structure of (the first of) them."""
 
-@dataclass(frozen=True)
-class LossProgram:
-    """A user's loss with the places of its parameters, which of them are trained, and whether it carries state.
 
-    Parameters come one by one, whatever the places at which they stand: the loss gets one ref at all of them, so its
-    gradient is the sum over them.
+class Stepped(NamedTuple):
+    """What a step gave: trees of the loss, the metrics and the program's new state, and what it moved, in rows."""
+
+    loss: Any
+    metrics: dict[str, Any]
+    state: Any
+    parameters: Sequence[Any]
+    slots: tuple[tuple[Any, ...], ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StepLayout:
+    """What a step takes and gives, in order, and the programs that do.
+
+    It takes the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
+    parameter by parameter, and its scalars. It gives loss, metrics and new state, the new trained parameters, and their
+    new slots. Without an optimizer there are no slots, scalars and new parameters.
+
+    loss        the user's program, `(ops, params, [state,] *batch)`
+    places      where the parameters stand in its tree: it gets one ref at all places of one, so that its gradient is
+                the sum over them
+    trained     for each parameter, whether it is trained
+    state       the structure of the program's own state; None for a program without one
+    batch       the structure of the tuple of its batch arguments
+    key         what tells it from other layouts of one trainer; None if nobody knows
+    slots       how many slots the optimizer keeps of each trained parameter
+    scalars     the names of what it computes for each step
     """
 
     loss: Callable[..., Any]
     places: Places
     trained: tuple[bool, ...]
-    has_state: bool
+    state: Structure | None
+    batch: Structure
+    key: Hashable = None
+    optimizer: Optimizer | None = None
+    clip: Clip | None = None
+    slots: tuple[int, ...] = ()
+    scalars: tuple[str, ...] = ()
 
-    def split(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Parameters as (trained, frozen)."""
-        trained = [leaf for leaf, wanted in zip(leaves, self.trained) if wanted]
-        return trained, [leaf for leaf, wanted in zip(leaves, self.trained) if not wanted]
+    # What stands where ----------------------------------------------------------------------------------------------
 
-    def join(self, trained: Sequence[Any], frozen: Sequence[Any]) -> Any:
-        """The parameter tree from its two parts."""
-        t, f = iter(trained), iter(frozen)
-        return self.places.tree([next(t) if wanted else next(f) for wanted in self.trained])
+    @cached_property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """How many of the inputs are parameters, leaves of the state, leaves of the batch, slots and scalars."""
+        state = 0 if self.state is None else self.state.num_leaves
+        return len(self.places), state, self.batch.num_leaves, sum(self.slots), len(self.scalars)
 
-    def __call__(self, ops: Any, trained: list[Any], frozen: list[Any], state: Any, *batch: Any) -> tuple[Any, Aux]:
-        """Loss and Aux, whatever form the user's program returns."""
-        params = self.join(trained, frozen)
-        result = self.loss(ops, params, state, *batch) if self.has_state else self.loss(ops, params, *batch)
+    @cached_property
+    def moved(self) -> tuple[int, ...]:
+        """The numbers of the trained parameters."""
+        return tuple([i for i, wanted in enumerate(self.trained) if wanted])
+
+    @cached_property
+    def _bounds(self) -> tuple[slice, ...]:
+        """Of each trained parameter, which of the inputs are its slots."""
+        first = sum(self.counts[:3])
+        return tuple([slice(*ends) for ends in pairwise(accumulate(self.slots, initial=first))])
+
+    @cached_property
+    def _wanted(self) -> tuple[bool, ...]:
+        """For each of the parameters, state and batch, whether its gradient is wanted."""
+        return (*self.trained, *[False] * sum(self.counts[1:3]))
+
+    def donated(self, alone: Sequence[bool] | None = None, *, slots: bool = True) -> dict[int, bool]:
+        """The inputs over which results may be written, by their numbers: what a loop gives away from step to step.
+
+        Those are the trained parameters, with False where others may hold one (`alone` says of each whether nobody
+        does; None: nobody holds any), and with `slots` the optimizer's state. See `BaseProgram`.
+        """
+        given = dict.fromkeys(self.moved, True) if alone is None else dict(zip(self.moved, alone))
+        if slots:
+            first = sum(self.counts[:3])
+            given |= dict.fromkeys(range(first, first + self.counts[3]), True)
+        return given
+
+    def pack(
+        self, parameters: Iterable[Any], state: Iterable[Any], batch: Iterable[Any], slots: Any = (), scalars: Any = ()
+    ) -> tuple[Any, ...]:
+        """What the programs take, in a row; `slots` are those of each trained parameter."""
+        return (*parameters, *state, *batch, *chain.from_iterable(slots), *scalars)
+
+    def unpack(self, outputs: Sequence[Any], structure: Structure) -> Stepped:
+        """What a step gave."""
+        end = structure.num_leaves
+        split = end + len(self.moved)
+        each = pairwise(accumulate(self.slots, initial=split))
+        slots = tuple([tuple(outputs[start:stop]) for start, stop in each])
+        loss, metrics, state = unflatten(structure, outputs[:end])
+        return Stepped(loss, metrics, state, outputs[end:split], slots)
+
+    def tree(self, ops: Any, *row: Any) -> Any:
+        """What the step gives, or without an optimizer the loss and metrics, as a pytree."""
+        outputs, structure = self.program(ops, *row)
+        return unflatten(structure, outputs) if self.optimizer is None else tuple(self.unpack(outputs, structure))
+
+    def input_names(self, batch: Sequence[str]) -> list[str]:
+        """`params.<path>`, `state.<path>`, the names of the batch's leaves, `slots.<path>.<i>`, the scalars."""
+        trained = [self.places.names[i] for i in self.moved]
+        return [
+            *[named("params", path) for path in self.places.names],
+            *[named("state", path) for path in ([] if self.state is None else structure_paths(self.state))],
+            *(batch if batch else [f"batch[{i}]" for i in range(self.counts[2])]),
+            *[f"slots.{path}.{i}" for path, count in zip(trained, self.slots) for i in range(count)],
+            *self.scalars,
+        ]
+
+    def output_names(self, structure: Structure) -> list[str]:
+        """`loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…`, of results of this structure."""
+        parts = [path.partition(".") for path in structure_paths(structure)]
+        trained = [self.places.names[i] for i in self.moved] if self.optimizer is not None else []
+        return [
+            *[named(("loss", "metrics", "state")[int(part)], rest) for part, _, rest in parts],
+            *[named("params", path) for path in trained],
+            *[f"slots.{path}.{i}" for path, count in zip(trained, self.slots) for i in range(count)],
+        ]
+
+    # The programs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> Callable[..., Row]:
+        """The step; without an optimizer the forward pass."""
+        return self.forward if self.optimizer is None else self.step
+
+    def arguments(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """The trees that the user's program takes."""
+        first, state, batch, _, _ = self.counts
+        params, last = self.places.tree(row[:first]), first + state
+        trees = unflatten(self.batch, row[last : last + batch])
+        return (params, *trees) if self.state is None else (params, unflatten(self.state, row[first:last]), *trees)
+
+    def value(self, ops: Any, *row: Any) -> Row:
+        """Whatever the user's program gives on (parameters, state, batch), nothing differentiated."""
+        return _undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
+
+    def forward(self, ops: Any, *row: Any) -> Row:
+        """(parameters, state, batch) -> (loss, metrics), nothing differentiated."""
+        return _undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
+
+    def gradient(self, ops: Any, *row: Any) -> Row:
+        """(parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
+        values, structure, gradients = row_gradients(
+            ops, lambda tape, *refs: self._run(tape, *refs)[:2], row, self._wanted
+        )
+        return [*values, *gradients], structure
+
+    def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+        """(parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new slots."""
+        values, structure, gradients = row_gradients(ops, self._run, row[: len(self._wanted)], self._wanted)
+        values += ops.region(UPDATE, self._update, row, gradients)
+        return values, structure
+
+    def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any]) -> list[Any]:
+        optimizer = self.optimizer
+        assert optimizer is not None
+        if self.clip is not None:
+            gradients = self.clip(ops, gradients)
+        scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
+        new: list[Any] = []
+        slots: list[Any] = []
+        for i, gradient, bounds in zip(self.moved, gradients, self._bounds):
+            held = row[bounds]
+            value, after = optimizer.update(ops, row[i], gradient, held, scalars)
+            after = tuple(after)
+            if len(after) != len(held):
+                raise ProgramError(
+                    f"{optimizer.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
+                    f"{len(held)}; its update must return as many as its slots"
+                )
+            new.append(value)
+            slots += after
+        return new + slots
+
+    def _run(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
+        """Loss, metrics and new state, whatever form the user's program returns."""
+        result = self.loss(ops, *self.arguments(row))
         loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
         if not isinstance(aux, Aux):
             raise ProgramError(
                 f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
             )
-        leaves, _ = flatten(loss)
+        leaves = [loss] if type(loss) is Node else flatten(loss)[0]
         if len(leaves) != 1:
             raise ProgramError(f"a training program's loss is one scalar; got {len(leaves)} tensors")
         value = ops.adopt(leaves[0])
@@ -71,59 +227,19 @@ class LossProgram:
             raise error
         if value.dtype.kind not in "fO":
             raise ProgramError(f"a training program's loss must be a float scalar, not {dtype_name(value.dtype)}")
-        if self.has_state:
-            before, after = flatten(state)[1], flatten(aux.state)[1]
-            difference = first_difference(before, after)
-            if difference is not None:
-                raise ProgramError(f"the new state is not built like the old one: {difference}")
-        return value, aux
+        if self.state is None:
+            return value, dict(aux.metrics), None
+        difference = first_difference(self.state, flatten(aux.state)[1])
+        if difference is not None:
+            raise ProgramError(f"the new state is not built like the old one: {difference}")
+        return value, dict(aux.metrics), aux.state
 
 
-def forward_program(program: LossProgram) -> Callable[..., Any]:
-    """(ops, params, state, batch) -> (loss, metrics), nothing differentiated."""
-
-    def forward(ops: BaseInterpreter[Any], leaves: list[Any], state: Any, batch: tuple[Any, ...]) -> Any:
-        trained, frozen = program.split(leaves)
-        trees = (trained, frozen, state, *batch)
-        _, _, outputs, structure = run_on_tape(ops, program, trees, (False,) * len(trees))
-        loss, aux = unflatten(structure, [node.value for node in outputs])
-        return loss, dict(aux.metrics)
-
-    return forward
+def _undifferentiated(ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
+    _, _, outputs, structure = run_row_on_tape(ops, f, row, (False,) * len(row))
+    return [node.value for node in outputs], structure
 
 
-def gradient_program(program: LossProgram) -> Callable[..., Any]:
-    """(ops, params, state, batch) -> (loss, Aux, gradients of the trained parameters)."""
-
-    def gradient(ops: BaseInterpreter[Any], leaves: list[Any], state: Any, batch: tuple[Any, ...]) -> Any:
-        trained, frozen = program.split(leaves)
-        (loss, aux), (grads,) = value_and_grad(ops, program, trained, frozen, state, *batch, has_aux=True)
-        return loss, aux, grads
-
-    return gradient
-
-
-def step_program(program: LossProgram, optimizer: Optimizer, clip: Clip | None) -> Callable[..., Any]:
-    """(ops, params, slots, scalars, state, batch) -> (loss, Aux, new trained parameters, new slots)."""
-    gradient = gradient_program(program)
-
-    def update(ops: Any, trained: list[Any], grads: Sequence[Any], slots: list[Any], scalars: dict[str, Any]) -> Any:
-        if clip is not None:
-            grads = clip(ops, grads)
-        updated = [optimizer.update(ops, p, g, s, scalars) for p, g, s in zip(trained, grads, slots)]
-        return [p for p, _ in updated], [s for _, s in updated]
-
-    def step(
-        ops: BaseInterpreter[Any],
-        leaves: list[Any],
-        slots: list[Any],
-        scalars: dict[str, Any],
-        state: Any,
-        batch: tuple[Any, ...],
-    ) -> Any:
-        loss, aux, grads = gradient(ops, leaves, state, batch)
-        trained, _ = program.split(leaves)
-        new, new_slots = ops.region(UPDATE, update, trained, grads, slots, scalars)
-        return loss, aux, new, new_slots
-
-    return step
+def named(part: str, path: str) -> str:
+    """The name of a leaf of one of the trees of a step."""
+    return f"{part}.{path}" if path else part

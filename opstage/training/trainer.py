@@ -12,13 +12,11 @@ from typing import Any, final
 
 import numpy as np
 
-from ..api import BatchArguments, batch_arguments, with_train
-from ..interpreters.base_program import Identity
-from ..interpreters.derivatives import run_on_tape
+from ..api import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.shape_check import Report
 from ..ops.errors import DeviceError, LocatedError, UsageError
-from ..ops.trees import flatten, unflatten
+from ..ops.trees import flatten
 from ..options import Options
 from . import optim
 from .commit import Commit, uninterrupted
@@ -26,11 +24,12 @@ from .held import Held
 from .hyperparameters import require_real
 from .optim import Optimizer
 from .optimizer_state import OptimizerState, require_state
+from .param import alone, prepare_moved
 from .parameters import get_values, set_values, together
 from .promises import Promises
 from .running import Running, result_of
 from .saved import OptimizerValues, TrainerValues
-from .step import Clip, LossProgram, forward_program, gradient_program, step_program
+from .step import Clip, Stepped
 from .turns import in_turn
 
 
@@ -67,10 +66,8 @@ class ScalarTrainer:
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
-        self._loss_when = {train: with_train(loss, train) for train in (False, True)}
-        self._clip = clip
         self._promises = Promises(loss, specs, options, self._held, clip)
-        self._running = Running(loss, self._held, self._promises, options)
+        self._running = Running(loss, self._held, self._promises, options, clip)
 
     # Reading and writing parameters ---------------------------------------------------------------------------------
 
@@ -82,7 +79,7 @@ class ScalarTrainer:
     @property
     def executes(self) -> bool:
         """Whether the interpreter computes numbers; on shapes alone a step is a dry run."""
-        return self._interpreter.executes
+        return self._held.interpreter.executes
 
     @property
     def batch_starts(self) -> int:
@@ -141,25 +138,17 @@ class ScalarTrainer:
     @in_turn
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
-        program = forward_program(self._program(train))
-        loss, metrics = self._running.run(program, batch, key=("forward", train))
-        self.last_metrics = metrics
+        refs, structure = self._running.batch(batch)
+        layout = self._running.layout(structure, train=train)
+        (loss, self.last_metrics), _ = self._running.run(layout.forward, layout, refs)
         return loss
 
     @in_turn
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
         """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`, any batch."""
-        key = ("evaluate", Identity(program))
-        user, program = program, with_train(program, False)
-        places, has_state = self._held.places, self._held.has_state
-
-        def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
-            params = places.tree(leaves)
-            trees = (params, state, *arrays) if has_state else (params, *arrays)
-            _, _, outputs, shape = run_on_tape(ops, program, trees, (False,) * len(trees))
-            return unflatten(shape, [node.value for node in outputs])
-
-        return self._running.run(base, batch, other=user, key=key)
+        refs, structure = self._running.batch(batch, program)
+        layout = self._running.layout_of(program, structure)
+        return self._running.run(layout.value, layout, refs)[0]
 
     @in_turn
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
@@ -167,16 +156,11 @@ class ScalarTrainer:
 
         A parameter at several places has one gradient, their sum: one read-only array, which stands at all of them.
         """
-        program = gradient_program(self._program(True))
-
-        def base(ops: Any, leaves: Any, state: Any, arrays: Any) -> Any:
-            loss, aux, grads = program(ops, leaves, state, arrays)
-            return loss, dict(aux.metrics), grads
-
-        loss, self.last_metrics, grads = self._running.run(base, batch, key=("loss_and_backward",))
-        pulled = iter(grads)
-        whole = [next(pulled) if param.requires_grad else None for param in self._held.params]
-        return loss, self._held.places.arrays(whole)
+        refs, structure = self._running.batch(batch)
+        layout = self._running.layout(structure)
+        (loss, self.last_metrics), gradients = self._running.run(layout.gradient, layout, refs)
+        pulled = iter(gradients)
+        return loss, layout.places.arrays([next(pulled) if wanted else None for wanted in layout.trained])
 
     def backward(self, *batch: Any) -> Any:
         """Gradients of one batch, shaped like params; None where frozen."""
@@ -229,51 +213,42 @@ class ScalarTrainer:
         named: str | None = None,
     ) -> StepResult:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
-        held = self._held
-        layout = held.layout(optimizer)
-        require_state(state, layout)
-        trained = [param for param in held.params if param.requires_grad]
-        moments = state.values(self._interpreter)
-        scalars = {name: np.asarray(require_real(name, v)) for name, v in optimizer.scalars(state.t + 1).items()}
-        program = step_program(self._program(True), optimizer, self._clip)
-        put = self._interpreter.put
-
-        batch_refs: list[Any] = []
-
-        def arguments(refs: tuple[Any, ...]) -> tuple[Any, ...]:
-            batch_refs.extend(flatten(refs[1:])[0])
-            return (values, list(moments), {name: put(value) for name, value in scalars.items()}, *refs)
-
+        held, interpreter = self._held, self._held.interpreter
+        trained = held.trained
+        whose = held.layout(optimizer, trained)
+        require_state(state, whose)
+        moments, t = state.values(interpreter), state.t + 1
+        scalars = {name: require_real(name, value) for name, value in optimizer.scalars(t).items()}
         values = held.values()
-        spare = {i: p.lends(self._interpreter) for i, p in enumerate(held.params) if p.requires_grad}
-        if moved:
-            spare |= dict.fromkeys(range(len(values), len(values) + sum(map(len, moments))), True)
-        ran, outputs = self._running.execute(
-            program, batch, arguments, key=("step", optimizer.program_key), spare=spare
+        refs, structure = self._running.batch(batch)
+        layout = self._running.layout(
+            structure, trained=trained, optimizer=optimizer, slots=tuple(map(len, moments)), scalars=tuple(scalars)
         )
-        loss, aux, new, slots = unflatten(result_of(ran), outputs)
-        for param, value in zip(trained, new):
-            param.accept(value)
-        t, slots, leaves = state.t + 1, tuple(map(tuple, slots)), _apart(flatten(aux.state)[0], batch_refs)
-        following = state if moved else OptimizerState.on(self._interpreter, t, slots, layout)
+        numbers = [interpreter.put(np.asarray(value)) for value in scalars.values()]
+        row = layout.pack(values, held.state, refs, moments, numbers)
+        params = [held.params[i] for i in layout.moved]
+        spare = layout.donated(alone(params, interpreter), slots=moved)
+        ran, outputs = self._running.execute(layout.step, layout, row, spare)
+        stepped = layout.unpack(outputs, result_of(ran))
+        following = state if moved else OptimizerState.on(interpreter, t, stepped.slots, whose)
         commit = Commit()
+        prepare_moved(commit, params, stepped.parameters, interpreter, seen=False)
         if moved:
-            state.prepare(commit, self._interpreter, t, slots)
-        if self._interpreter.executes:
-            for param, value in zip(trained, new):
-                param.prepare_accepted(commit, value, self._interpreter, alone=True)
-            commit.set(held, "state", leaves if held.has_state else [])
+            state.prepare(commit, interpreter, t, stepped.slots)
+        if interpreter.executes:
+            if held.has_state:
+                commit.set(held, "state", _apart(flatten(stepped.state)[0], refs))
             commit.set(held, "steps_taken", held.steps_taken + 1)
         if named is not None:
             commit.set(held, "moments", {**held.moments, named: following})
         if not ran.finishes:
-            result = self._read(loss, aux, following)  # what this raises has changed nothing
+            result = self._read(stepped, following)  # what this raises has changed nothing
             commit.run()
         else:
             with uninterrupted():  # a device may be given its work call by call
                 commit.run(ran.finish)
                 try:
-                    result = self._read(loss, aux, following)
+                    result = self._read(stepped, following)
                 except DeviceError:  # it has written over what the step began with
                     raise
                 except LocatedError:  # it has not, seeing that an index was out of range
@@ -282,9 +257,9 @@ class ScalarTrainer:
         self.last_metrics = result.metrics
         return result
 
-    def _read(self, loss: Any, aux: Any, following: OptimizerState) -> StepResult:
-        loss = self._held.host(loss)
-        return StepResult(loss, {name: self._held.host(value) for name, value in aux.metrics.items()}, following)
+    def _read(self, stepped: Stepped, following: OptimizerState) -> StepResult:
+        host = self._held.host
+        return StepResult(host(stepped.loss), {name: host(value) for name, value in stepped.metrics.items()}, following)
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
@@ -342,10 +317,6 @@ class ScalarTrainer:
                     f"to go on so, use step_with and a state of your own from init_optim: {error}"
                 ) from None
         return self._train_step(optimizer, state, batch, moved=True, named=name).loss
-
-    def _program(self, train: bool) -> LossProgram:
-        held = self._held
-        return LossProgram(self._loss_when[train], held.places, held.trained, held.has_state)
 
 
 def scalar_trainer(

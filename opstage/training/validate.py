@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..api import argument_paths, with_train
-from ..interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from ..interpreters.shape_check import Finding, Report, Step, check_base_program, unusable, with_captured
 from ..ops.errors import OpstageError
 from ..ops.places import Places
-from ..ops.spec import as_specs, shapes_as_specs
+from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
-from ..ops.types import as_dtype, is_float
+from ..ops.types import as_dtype, dtype_name, is_float
 from ..options import Options
 from . import optim
 from .by_name import by_position
-from .layout import StepLayout, step_layout
 from .optim import Optimizer
 from .parameters import requires_grad_flags
 from .sharing import shared_findings
-from .step import Clip, LossProgram
+from .step import Clip, StepLayout, named
 
 
 def check_step(
@@ -40,38 +38,47 @@ def check_step(
     of Specs, arrays, declared parameters and tuples of sizes. The optimizer is SGD if none is given, whose update has
     the shapes of every other. Raises nothing: what is wrong is in the report.
     """
-    step = partial(training_layout, optimizer=optimizer, state=state, requires_grad=requires_grad, clip=clip)
-    report = report_on(lambda chosen: step(loss, params, *batch, options=chosen), options)[0]
-    return with_captured(report, loss, clip)
+    step: dict[str, Any] = {"optimizer": optimizer, "state": state, "requires_grad": requires_grad, "clip": clip}
+    return with_captured(report_on(loss, params, *batch, options=options, **step)[0], loss, clip)
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step, or without an optimizer the forward pass, before any tensor of it is made.
+
+    specs     the type of each input, and their names, in the order of the layout
+    warnings  what is odd about the parameters, before anything runs
+    """
+
+    layout: StepLayout
+    specs: tuple[Spec, ...]
+    names: tuple[str, ...]
+    warnings: tuple[Finding, ...] = ()
 
 
 def report_on(
-    layout: Callable[[Options], StepLayout], options: Options | None = None
-) -> tuple[Report, StepLayout | None]:
-    """The report on the step that `layout(options)` lays out, and that; None where it cannot be."""
+    loss: Callable[..., Any], params: Any, *batch: Any, options: Options | None = None, **step: Any
+) -> tuple[Report, PlannedStep | None]:
+    """The report on the step that `training_step` gives for the same arguments, and that; None where it cannot be."""
     options = options if options is not None else Options()
     try:
-        made = layout(options)
+        made = training_step(loss, params, *batch, options=options, **step)
     except OpstageError as error:
         return unusable("Spec", error, options), None
-    return check_layout(made, options), made
-
-
-def check_layout(layout: StepLayout, options: Options) -> Report:
-    """The report on a step, whose parameters, state and batch come first among its inputs."""
+    layout = made.layout
     report = check_base_program(
-        layout.program,
-        layout.specs,
-        layout.names,
+        layout.tree,
+        made.specs,
+        made.names,
         options,
-        parameters=layout.parameters,
-        tied=layout.tied,
-        step=layout.step,
+        parameters=layout.counts[0],
+        tied=tuple([tuple([named("params", path) for path in paths]) for paths in layout.places.tied.values()]),
+        step=Step(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
     )
-    return replace(report, warnings=(*layout.warnings, *report.warnings))
+    return replace(report, warnings=(*made.warnings, *report.warnings)), made
 
 
-def training_layout(
+def training_step(
     loss: Callable[..., Any],
     params: Any,
     *batch: Any,
@@ -80,20 +87,32 @@ def training_layout(
     options: Options | None = None,
     requires_grad: Any = None,
     clip: Clip | None = None,
-) -> StepLayout:
-    """The step that `check_step` checks. Raises UsageError for what cannot be read as specs."""
+    train: bool = True,
+) -> PlannedStep:
+    """The step that `check_step` checks; with `train=False` the forward pass alone, in evaluation form.
+
+    Raises UsageError for what cannot be read as specs.
+    """
     options = options if options is not None else Options()
     dtype = as_dtype(options.dtype)
     params = shapes_as_specs(params)
     places = Places.of(params)
-    leaves = places.first(flatten(as_specs(params))[0])
+    parameters = places.first(flatten(as_specs(params))[0])
+    state_specs, state_structure = flatten(as_specs(state)) if state is not None else ([], None)
     skip = 2 if state is None else 3
-    specs = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
+    trees = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
+    batch_specs, batch_structure = flatten(trees)
     flags = requires_grad_flags(params, requires_grad, options)
-    trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, leaves)]
-    names = argument_paths(loss, (*(None,) * (skip - 1), *specs)) if specs else []
-    program = LossProgram(with_train(loss, True), places, tuple(trained), state is not None)
-    chosen = optimizer if optimizer is not None else optim.sgd(lr=1.0)
-    held = None if state is None else as_specs(state)
-    layout = step_layout(program, leaves, held, specs, names, dtype, chosen, clip)
-    return replace(layout, warnings=shared_findings(params))
+    trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
+    layout = StepLayout(with_train(loss, train), places, tuple(trained), state_structure, batch_structure)
+    slots: list[list[Spec]] = []
+    if train:
+        optimizer = optimizer if optimizer is not None else optim.sgd(lr=1.0)
+        names = [places.names[i] for i in layout.moved]
+        declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.moved], names)
+        slots = [[Spec(slot.shape, dtype_name(slot.dtype)) for slot in each] for each in declared]
+        scalars = tuple(optimizer.scalars(1))
+        layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=scalars)
+    specs = layout.pack(parameters, state_specs, batch_specs, slots, [Spec(())] * len(layout.scalars))
+    names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []
+    return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from opstage import Options, ScalarModuleDef, Session, optim
-from opstage.ops.errors import UsageError
+from opstage.ops.errors import ProgramError, UsageError
 from opstage.training.checkpoint import load, restore, save, take_snapshot
 from opstage.training.optim import Optimizer
 from opstage.training.optimizer_state import OptimizerState
@@ -119,6 +119,19 @@ class Averaged(Optimizer):
 def test_hyperparameters_that_shape_the_state() -> None:
     t = trainer()
     refused(t, Averaged(0.1, 2), t.init_optim(Averaged(0.1, 1)), "has 1 slots for u that are not the 2")
+
+
+@pytest.mark.parametrize("given", [0, 1, 3])
+def test_an_update_gives_as_many_slots_as_are_declared(given: int) -> None:
+    class Another(Averaged):
+        def update(self, ops: Any, p: Any, g: Any, slots: Any, scalars: Any, /) -> Any:
+            return p, [slots[0]] * given
+
+    t = trainer()
+    before, state = t.get_params(), t.init_optim(Another(0.1, 2))
+    with pytest.raises(ProgramError, match=f"another gives {given} new slots for u, for which it declares 2"):
+        t.step_with(Another(0.1, 2), state, X)
+    assert all(map(np.array_equal, t.get_params().values(), before.values()))
 
 
 OTHER_PARAMETERS: dict[str, tuple[Callable[[], ScalarTrainer], str]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.interpreters.anomaly import AnomalyError
+from opstage.ops import trees
 from opstage.ops.errors import OpstageError, ProgramError, ShapeError, UsageError, ValidationError
 from opstage.ops.program import Aux
 from opstage.training import optim
@@ -341,3 +344,24 @@ def test_clipping_is_part_of_the_step() -> None:
     factor = min(1.0, 0.5 / (norm + 1e-6))
     for k, g in grads.items():
         np.testing.assert_allclose(t.get_params()[k], values()[k] - 0.1 * factor * g, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("backend", "apart", "together"), [("eager", 2, 3), ("compiled", 1, 1)])
+def test_a_step_takes_apart_what_users_hand_it_alone(backend: Any, apart: int, together: int) -> None:
+    """Batch and results are flattened, parameters and batch built for the loss; nothing else is a tree."""
+    optimizer, t = optim.adam(0.1), trainer(options=Options(backend=backend))
+    state = t.init_optim(optimizer)
+    for _ in range(2):
+        t.advance(optimizer, state, *batch())
+    calls: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code in names:
+            calls[names[frame.f_code]] += 1
+
+    names = {trees.flatten.__code__: "apart", trees.unflatten.__code__: "together"}
+    given = batch()
+    sys.setprofile(count)
+    t.advance(optimizer, state, *given)
+    sys.setprofile(None)
+    assert (calls["apart"], calls["together"]) == (apart, together)

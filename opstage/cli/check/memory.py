@@ -34,16 +34,16 @@ def memory_section(
     """
     from ...training.memory import StepMemory  # with the planner of the compiled interpreter
 
-    if checked.layout is None:
+    if checked.step is None:
         raise UsageError(
             "memory is predicted for a whole training step, and the forward pass was checked; "
             "leave --forward and --eval out, and say --step to hear what else a step lacks"
         )
-    given = {name: size for name, size in sizes.items() if name in dim_names(checked.layout.specs)}
+    given = {name: size for name, size in sizes.items() if name in dim_names(checked.step.specs)}
     limit = None if most is None else parse_bytes(most)
     lines, data, findings = ["memory of tensors in a step:"], [], []
     for backend in BACKENDS:
-        step = StepMemory(checked.layout, options.replace(backend=backend))
+        step = StepMemory(checked.step, options.replace(backend=backend))
         open_ = [name for name in step.names if name not in given]
         where = f"{backend} on {options.device}"
         entry: dict[str, Any] = {"interpreter": where, "sizes": dict(given)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from ...api import argument_paths, check
@@ -22,7 +21,7 @@ from ...ops.trees import flatten
 from ...training.batch_header import check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.recipes import recipe
-from ...training.validate import report_on, training_layout
+from ...training.validate import report_on
 from .memory import checked_with
 from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
@@ -52,15 +51,16 @@ def check_shipped(settings: Settings, asked: Asked) -> Outcome:
         raise UsageError("a training step is taken in training form; leave --step or --eval out")
     optimizer = optimizer_called(asked.optimizer)
     held = [as_specs(tree) for tree in (chosen.init, chosen.state) if tree is not None]
-    layout = None
+    planned = None
     if step:
-        laid_out = partial(training_layout, chosen.loss, chosen.init, *chosen.batch)
-        report, layout = report_on(lambda o: laid_out(options=o, state=chosen.state, optimizer=optimizer), options)
+        report, planned = report_on(
+            chosen.loss, chosen.init, *chosen.batch, options=options, state=chosen.state, optimizer=optimizer
+        )
     else:
         report = check(chosen.loss, *held, *chosen.batch, options=options, train=asked.train)
     names = argument_paths(chosen.loss, (*(None for _ in held), *chosen.batch))
     batch = dict(zip(names, flatten(chosen.batch)[0]))
-    checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch, layout)
+    checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch, planned)
     found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
     report, sections = completed(checked, settings.options, asked, found)
     return Outcome.of(report, settings.run.model, checked.what, sections)

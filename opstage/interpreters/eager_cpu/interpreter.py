@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +28,7 @@ _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive,
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
 
 _NEW: Any = object()
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # a comprehension is a call of Python's
 _FUSED: dict[Any, Fused | None] = {}  # generated kernels by the same keys, None where there can be none
 _FUSED_LIMIT = 1 << 11
 
@@ -131,7 +133,7 @@ class NumpyOps(HostArrays):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
-        key = (primitive, *[r.shape for r in refs], *[r.dtype for r in refs], *static.values())
+        key = (primitive, *map(_SHAPE, refs), *map(_DTYPE, refs), *static.values())
         if key not in _INFERRED:
             self._infer(key, primitive, refs, static)
         kernel = self._kernels.get(primitive)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from struct import Struct
 from typing import Any, NamedTuple, final
 
@@ -117,8 +117,8 @@ class Fused:
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
         """The results for `operands`, arrays of the types that this was made for."""
-        results = tuple([np.empty(shape, dtype) for shape, dtype in self._results])
-        arrays = [*[packed(x) for x in operands], *results]
+        results = tuple(starmap(np.empty, self._results))
+        arrays = [*map(packed, operands), *results]
         if self.scratch:
             arrays.append(np.empty(self.scratch, np.uint8))
         try:
