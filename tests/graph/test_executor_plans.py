@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.clusters import Level, Unit, gather
+from opstage.interpreters.codegen.clusters import Level, Unit
 from opstage.interpreters.codegen.cpu.source import ErrorFlag, Room
 from opstage.interpreters.codegen.cpu.texts import Text
+from opstage.interpreters.codegen.gathering import gather
 from opstage.interpreters.codegen.legal import Legal
 from opstage.interpreters.codegen.primitives import (
     ASSEMBLE,
@@ -67,9 +68,20 @@ def require_right(graph: Graph, inputs: list[Any]) -> None:
 
 
 def require_order(legal: Legal, units: list[Unit]) -> None:
-    """Every equation stands in one unit, which reads from itself and earlier ones alone: so there is no circle."""
+    """Every equation stands in one unit, which reads from itself and earlier ones alone: so there is no circle.
+
+    A value that a later unit makes again comes from an equation like one of the graph, under a name of its own; where
+    all readers do so, nobody makes the first one.
+    """
     every = [e for unit in units for e in unit.equations]
-    assert sorted(map(id, every)) == sorted(map(id, legal.equations))
+    originals = {e.outputs: e for e in legal.equations}
+    forms = {(e.primitive, tuple(e.static.items())) for e in legal.equations}
+    for e in every:
+        original = originals.get(e.outputs)
+        assert (e.primitive, tuple(e.static.items())) in forms
+        assert original is None or (original.primitive, original.static) == (e.primitive, e.static)
+    outputs = {legal.views[slot].root for slot in legal.outputs if slot not in legal.literals}
+    assert outputs <= {*legal.body.inputs, *legal.constants, *[slot for e in every for slot in e.outputs]}
     made = {*legal.body.inputs, *legal.constants}
     for e in every:
         for slot in e.inputs:

@@ -59,9 +59,22 @@ class Expander(BaseInterpreter[_Operand]):
         self.loops = loops
 
     def parts(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
-        """A composite as a body of its own, from operands to outputs and residuals."""
+        """A composite as a body of its own, from operands to outputs and residuals, decomposed even if it may stay."""
+        return self._body(self.decompose, primitive, operands, static)
+
+    def body(self, primitive: Primitive, operands: tuple[TensorType, ...], static: Static) -> Body:
+        """An op as a body of its own: of its parts, or of that op alone if it stays as it is."""
+        return self._body(self.bind, primitive, operands, static)
+
+    def _body(
+        self,
+        write: Callable[[Primitive, tuple[_Operand, ...], Static], tuple[_Operand, ...]],
+        primitive: Primitive,
+        operands: tuple[TensorType, ...],
+        static: Static,
+    ) -> Body:
         refs = tuple([_Operand(self.trace.slot(type_), type_) for type_ in operands])
-        results = self.decompose(primitive, refs, static)
+        results = write(primitive, refs, static)
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     @override

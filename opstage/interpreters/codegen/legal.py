@@ -101,6 +101,14 @@ class Legal:
         self.views[len(self.types) - 1] = view
         return len(self.types) - 1
 
+    def another(self, slot: int) -> int:
+        """A slot of the same type, with memory of its own."""
+        return self._fresh(self._shape(slot), self.types[slot])
+
+    def seen_as(self, slot: int, root: int) -> int:
+        """A slot that is of `root` what `slot` is of its own."""
+        return self._seen(self.views[slot]._replace(root=root), self.types[slot])
+
     def _constant(self, slot: int, value: Array) -> None:
         self._own(slot)
         self.constants[slot] = value

@@ -141,10 +141,14 @@ def _counted(ops: Ops[R], ignored: R, like: R) -> R:
 
 
 def _is_label(ops: Ops[R], logits: R, labels: R) -> R:
-    """The mask, shaped like logits, of each position's own class."""
+    """The mask, shaped like logits, of each position's own class.
+
+    In 32 bits, of which a vector holds twice as many; a label that needs more is out of range.
+    """
     axis = class_axis(len(logits.shape))
-    spread = ops.broadcast_to(ops.unsqueeze(labels, axis=axis), shape=logits.shape)
-    return ops.equal(spread, ops.iota(shape=logits.shape, axis=axis, dtype=labels.dtype))
+    narrow = ops.cast(labels, dtype="int32")
+    spread = ops.broadcast_to(ops.unsqueeze(narrow, axis=axis), shape=logits.shape)
+    return ops.equal(spread, ops.iota(shape=logits.shape, axis=axis, dtype="int32"))
 
 
 def _cross_entropy_decomposition(

@@ -21,9 +21,10 @@ from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step, workers
 from ..arena import Item, arrange
-from ..clusters import Unit, gather, read_by
+from ..clusters import Unit, read_by
 from ..decomposition import Expander
 from ..formulas import elementwise
+from ..gathering import gather
 from ..legal import Legal
 from ..primitives import INDEX_CHECK
 from .source import Address, ErrorFlag, Room
@@ -38,7 +39,7 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     """The kernel of a composite for operands of some types; None if its loops cannot do all of it."""
     if not READABLE:
         return None
-    body = Expander(_has_formula, loops=False).parts(primitive, types, static)
+    body = Expander(_has_formula, loops=False).body(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
     if not all(map(_is_loop, units)):

@@ -11,9 +11,10 @@ from ....ops.closed import Body, Equation
 from ....ops.errors import LocatedError, UnsupportedError
 from ....ops.types import TensorType
 from ....options import MatmulPrecision
-from ...codegen.clusters import Unit, gather, read_by
+from ...codegen.clusters import Unit, read_by
 from ...codegen.cuda.source import Form, Generated, Partial, Pointer, cluster_kernel
 from ...codegen.cuda.target import CUDA
+from ...codegen.gathering import gather
 from ...codegen.legal import Legal
 from ...codegen.matrices import Leading, batch_axes, leading_dimension
 from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS

@@ -1,0 +1,154 @@
+"""One walk over a body's equations, which puts into one loop what can be done in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ops.closed import Equation
+from .clusters import Cluster, Unit
+from .formulas import elementwise
+from .legal import Legal
+from .primitives import INDEX_CHECK, REDUCTIONS
+from .recompute import recomputed
+
+
+def gather(legal: Legal) -> list[Unit]:
+    """The units of a graph, in an order in which they can be done."""
+    return _early(legal, recomputed(legal, _Gathering(legal).units()))
+
+
+_SMALL = 64
+"""Elements; results of so few take no memory worth mentioning."""
+
+
+def _early(legal: Legal, units: list[Unit]) -> list[Unit]:
+    """Units that nobody reads, such as the update of a parameter, and small ones, right after the last that they read.
+
+    A gradient is then still in the cache, and its memory free for the next one, where a step would otherwise keep the
+    gradients of all parameters until its end.
+    """
+    maker = {slot: i for i, unit in enumerate(units) for e in unit.equations for slot in e.outputs}
+    reads: list[set[int]] = []  # the units that each reads
+    for i, unit in enumerate(units):
+        roots = {legal.views[slot].root for e in unit.equations for slot in e.inputs if slot not in legal.literals}
+        reads.append({maker[root] for root in roots if root in maker} - {i})
+    read = set().union(*reads)
+    places: list[tuple[int, int, int]] = []
+    for i, unit in enumerate(units):
+        small = unit.cluster is not None and unit.cluster.size <= _SMALL
+        moves = small or i not in read
+        places.append((max([places[j][0] for j in reads[i]], default=-1), 1, i) if moves else (i, 0, i))
+    return [units[i] for _, _, i in sorted(places)]
+
+
+class _Gathering:
+    """One walk over the equations. Each joins the latest unit of its operands, or starts one.
+
+    Units are numbered as they start, and a unit reads from those of lower numbers alone: so their numbers are an order
+    to do them in, and no search for circles is needed. When an equation brings two clusters together, the earlier one
+    becomes a part of the later one, unless a unit between them reads it.
+    """
+
+    def __init__(self, legal: Legal):
+        self.legal = legal
+        self.maker: dict[int, Unit] = {}
+        self.reader: dict[int, Unit] = {}  # the latest of each root
+        self.found: list[Unit | None] = []
+
+    def units(self) -> list[Unit]:
+        for e in self._numbers_first():
+            clusters, makers = self._clusters(e), self._makers(e)
+            unit = (clusters and (self._joined(e, makers) or self._beside(e, makers))) or self._new(e, clusters, makers)
+            self.reader.update(dict.fromkeys([self.legal.views[slot].root for slot in e.inputs], unit))
+            for maker in makers:
+                if maker is not unit:
+                    maker.readers.add(unit.number)
+            self.maker.update(dict.fromkeys(e.outputs, unit))
+        return [unit for unit in self.found if unit is not None]
+
+    def _numbers_first(self) -> list[Equation]:
+        """The equations, those that compute single numbers of nothing but numbers before all others.
+
+        Where an optimizer makes a rate of a learning rate and a correction, its loop over a parameter would otherwise
+        end there: what comes after reads a unit that began later.
+        """
+        views_, literals = self.legal.views, self.legal.literals
+        numbers, others = list[Equation](), list[Equation]()
+        later: set[int] = set()  # what the others make
+        for e in self.legal.equations:
+            slots = [slot for slot in e.inputs if slot not in literals]
+            single = all(views_[slot].size == 1 for slot in (*slots, *e.outputs))
+            if single and self._clusters(e) and later.isdisjoint([views_[slot].root for slot in slots]):
+                numbers.append(e)
+            else:
+                others.append(e)
+                later.update(e.outputs)
+        return numbers + others
+
+    def _new(self, e: Equation, clusters: bool, makers: Sequence[Unit]) -> Unit:
+        cluster = None
+        if clusters:
+            of = e.inputs[0] if e.primitive in REDUCTIONS else e.outputs[0]
+            cluster = Cluster(self.legal, self.legal.views[of].size)
+            if not cluster.admit(e):
+                raise AssertionError(f"{e.primitive} fits no loop of its own")
+        unit = Unit(e, len(self.found), cluster)
+        self.found.append(unit)
+        for maker in makers:
+            if self.found[maker.number] is maker:  # it is no part of another one
+                self._merge(maker, unit)
+        return unit
+
+    def _clusters(self, e: Equation) -> bool:
+        if e.primitive in REDUCTIONS or e.primitive is INDEX_CHECK:
+            return True
+        types = [self.legal.types[slot] for slot in (*e.inputs, *e.outputs)]
+        return (
+            len(e.outputs) == 1
+            and elementwise(e.primitive, tuple(types[:-1]), types[-1])
+            and all(self.legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+        )
+
+    def _makers(self, e: Equation) -> list[Unit]:
+        roots = (self.legal.views[slot].root for slot in e.inputs if slot not in self.legal.literals)
+        made = {unit.number: unit for root in roots if (unit := self.maker.get(root)) is not None}
+        return [made[number] for number in sorted(made, reverse=True)]
+
+    def _joined(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
+        """The latest of the units whose results it reads, with the others merged into it, if that can take it in."""
+        if not makers or makers[0].cluster is None:
+            return None
+        latest = makers[0]
+        for earlier in makers[1:]:
+            self._merge(earlier, latest)
+        assert latest.cluster is not None
+        if not latest.cluster.admit(e):
+            return None
+        latest.equations.append(e)
+        return latest
+
+    def _beside(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
+        """For a reduction, the loop that goes through its operand anyway, if that begins when all operands are made."""
+        unit = self.reader.get(self.legal.views[e.inputs[0]].root) if e.primitive in REDUCTIONS else None
+        if unit is None or unit.cluster is None or self.found[unit.number] is not unit:
+            return None
+        if any(maker.number >= unit.number for maker in makers) or not unit.cluster.admit(e):
+            return None
+        unit.equations.append(e)
+        return unit
+
+    def _merge(self, earlier: Unit, later: Unit) -> None:
+        """Do `earlier` as a part of `later`, if one loop can do both and no unit between them waits for it."""
+        if earlier.cluster is None or later.cluster is None or earlier.cluster.size != later.cluster.size:
+            return
+        if any(number < later.number for number in earlier.readers):
+            return
+        cluster = Cluster(self.legal, later.cluster.size)
+        equations = earlier.equations + later.equations
+        if not all(cluster.admit(e) for e in equations):
+            return
+        later.equations, later.cluster = equations, cluster
+        later.readers |= earlier.readers - {later.number}
+        self.found[earlier.number] = None
+        for e in earlier.equations:
+            self.maker.update(dict.fromkeys(e.outputs, later))

@@ -1,0 +1,178 @@
+"""Values that a later loop computes again, where that moves fewer bytes than to write them down and read them back.
+
+A loop that ends with a sum leaves nothing but numbers to the next one, if the next one makes `(x - mean) · rstd` anew
+from x: as the two loops of a normalisation do. Made of the same ops, it is the same number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from ...ops.catalogue.activation import RELU, RELU_GRAD
+from ...ops.catalogue.elementwise import ABS, ADD, MAXIMUM, MINIMUM, MUL, NEG, SCALE, SUB
+from ...ops.catalogue.logic import CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ...ops.closed import Equation
+from .clusters import Cluster, Level, Unit
+from .legal import Legal
+
+_CHEAP = frozenset({
+    ABS, ADD, CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, MAXIMUM, MINIMUM, MUL, NEG, RELU, RELU_GRAD,
+    SCALE, SELECT, SUB,
+})  # fmt: skip
+"""Ops that take a cycle or two, beside which a value's way to memory and back takes long."""
+
+_LONGEST = 6
+"""Equations that one value is made again with, at most."""
+
+_SMALLEST = 1 << 12
+"""Bytes of values that are worth the trouble; smaller ones stay in the cache."""
+
+
+def recomputed(legal: Legal, units: list[Unit]) -> list[Unit]:
+    """The units, in which later ones make again what earlier ones would have to leave in memory."""
+    rewriting = _Rewriting(legal, units)
+    for place in range(len(units)):
+        rewriting.spare(place)
+    return [unit for unit in units if unit.equations]
+
+
+@final
+class _Rewriting:
+    def __init__(self, legal: Legal, units: list[Unit]):
+        self.legal = legal
+        self.units = units
+        self.results = {legal.views[slot].root for slot in legal.outputs}
+        self.readers: dict[int, set[int]] = {}  # the places of the units that read a root
+        for place in range(len(units)):
+            self._read(place)
+
+    def _roots(self, equations: Iterable[Equation]) -> set[int]:
+        return {self.legal.views[s].root for e in equations for s in e.inputs if s not in self.legal.literals}
+
+    def _read(self, place: int) -> None:
+        for root in self._roots(self.units[place].equations):
+            self.readers.setdefault(root, set()).add(place)
+            part = self.legal.parts.get(root)
+            if part is not None:
+                self.readers.setdefault(part.whole, set()).add(place)
+
+    def _bytes(self, slot: int) -> int:
+        size = math.prod(self.legal.views[slot].shape)
+        return size * int(self.legal.types[slot].dtype.itemsize)
+
+    def spare(self, place: int) -> None:
+        """Have the readers of what a unit makes element by element make it themselves, where that pays for all."""
+        unit = self.units[place]
+        cluster = unit.cluster
+        if cluster is None:
+            return
+        made = {slot: e for e in unit.equations for slot in e.outputs}
+        again: dict[int, list[Equation]] = {}
+        for slot, level in cluster.levels.items():
+            left = self.readers.get(slot, set()) - {place}
+            fixed = slot in self.results or slot in self.legal.parts or self._bytes(slot) < _SMALLEST
+            if level is Level.ELEMENT and left and not fixed and all(self._alike(cluster, at) for at in left):
+                chain = self._chain(slot, made, cluster.levels)
+                if chain is not None:
+                    again[slot] = chain
+        if not again or not self._pays(place, again):
+            return
+        changed: dict[int, tuple[list[Equation], Cluster]] = {}
+        for reader in sorted(set().union(*[self.readers[slot] for slot in again]) - {place}):
+            rewritten = self._rewritten(reader, again, cluster.size)
+            if rewritten is None:
+                return
+            changed[reader] = rewritten
+        for reader, (equations, of) in changed.items():
+            self._replace(reader, equations, of)
+        self._prune(place)
+
+    def _alike(self, cluster: Cluster, place: int) -> bool:
+        other = self.units[place].cluster
+        return other is not None and other.size == cluster.size
+
+    def _chain(self, slot: int, made: Mapping[int, Equation], levels: Mapping[int, Level]) -> list[Equation] | None:
+        """The equations that make a value of what is in memory anyway, or so small that it might be."""
+        chain: dict[int, Equation] = {}
+        waiting = [slot]
+        while waiting:
+            e = made[waiting.pop()]
+            if e.primitive not in _CHEAP or len(chain) >= _LONGEST:
+                return None
+            chain[e.outputs[0]] = e
+            for root in self._roots([e]):
+                if levels.get(root) is Level.ELEMENT and root not in chain:
+                    waiting.append(root)
+        order = {slot: i for i, slot in enumerate(made)}
+        return [chain[slot] for slot in sorted(chain, key=order.__getitem__)]
+
+    def _pays(self, place: int, again: Mapping[int, list[Equation]]) -> bool:
+        """Whether fewer bytes are moved, and no more of them kept meanwhile."""
+        written = sum(map(self._bytes, again))
+        spared = 2 * written  # to write a line of memory is to read it first
+        kept: set[int] = set()
+        for reader in set().union(*[self.readers[slot] for slot in again]) - {place}:
+            values = [slot for slot in again if reader in self.readers[slot]]
+            sources = self._roots([e for slot in values for e in again[slot]])
+            own = {e.outputs[0] for slot in values for e in again[slot]}
+            more = {root for root in sources - own if reader not in self.readers.get(root, ())}
+            spared += sum(map(self._bytes, values)) - sum(map(self._bytes, more))
+            kept |= {r for r in more if r not in self.legal.body.inputs and max(self.readers[r], default=0) < reader}
+        return spared > 0 and sum(map(self._bytes, kept)) <= written
+
+    def _rewritten(
+        self, reader: int, again: Mapping[int, list[Equation]], size: int
+    ) -> tuple[list[Equation], Cluster] | None:
+        """The equations of a reader behind those that it is to make itself, and their cluster; None if it cannot."""
+        legal, unit = self.legal, self.units[reader]
+        renamed: dict[int, int] = {}
+        equations: list[Equation] = []
+        for slot in [slot for slot in again if reader in self.readers[slot]]:
+            for e in again[slot]:
+                (out,) = e.outputs
+                if out not in renamed:
+                    equations.append(self._with(e, renamed))
+                    renamed[out] = legal.another(out)
+                    equations[-1] = equations[-1]._replace(outputs=(renamed[out],), opened=False)
+        equations += [self._with(e, renamed) for e in unit.equations]
+        cluster = Cluster(legal, size)
+        return (equations, cluster) if all(cluster.admit(e) for e in equations) else None
+
+    def _with(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
+        """An equation that reads the values under their new names."""
+        legal = self.legal
+        inputs = []
+        for slot in e.inputs:
+            name = None if slot in legal.literals else renamed.get(legal.views[slot].root)
+            inputs.append(slot if name is None else legal.seen_as(slot, name))
+        return e if tuple(inputs) == e.inputs else e._replace(inputs=tuple(inputs))
+
+    def _replace(self, place: int, equations: list[Equation], cluster: Cluster | None) -> None:
+        for places in map(self.readers.get, self._roots(self.units[place].equations)):
+            if places is not None:
+                places.discard(place)
+        self.units[place].equations, self.units[place].cluster = equations, cluster
+        self._read(place)
+
+    def _prune(self, place: int) -> None:
+        """Drop what a unit makes for nobody any more."""
+        left: list[Equation] = []
+        wanted: set[int] = set()
+        for e in reversed(self.units[place].equations):
+            (out,) = e.outputs
+            if (
+                out in wanted
+                or out in self.results
+                or out in self.legal.parts
+                or self.readers.get(out, set()) - {place}
+            ):
+                left.append(e)
+                wanted |= self._roots([e])
+        left.reverse()
+        if len(left) < len(self.units[place].equations):
+            size = self.units[place].cluster.size  # type: ignore[union-attr]
+            cluster = Cluster(self.legal, size)
+            assert all(cluster.admit(e) for e in left)
+            self._replace(place, left, cluster)

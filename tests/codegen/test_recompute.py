@@ -1,0 +1,56 @@
+"""Values that a later loop makes again, from what lives anyway, where that moves fewer bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opstage.interpreters.codegen import gathering
+from opstage.interpreters.codegen.cpu.fused import fused
+from opstage.ops.catalogue.normalization import BATCH_NORM, BATCH_NORM_GRAD, GROUP_NORM
+from opstage.ops.catalogue.reduction import SOFTMAX
+from opstage.ops.primitive import Primitive
+from opstage.ops.types import TensorType
+
+SHAPE = (4, 6, 16, 16)
+CHANNELS = {"channel_axis": 1}
+CASES: list[tuple[Primitive, int, dict[str, Any]]] = [
+    (BATCH_NORM, 2, {"has_gamma": True, "has_beta": True, "eps": 1e-5, **CHANNELS}),
+    (BATCH_NORM_GRAD, 6, {"has_gamma": True, **CHANNELS}),
+    (GROUP_NORM, 2, {"has_gamma": True, "has_beta": True, "eps": 1e-5, "groups": 3}),
+]
+
+
+def operands(primitive: Primitive, vectors: int) -> list[Any]:
+    rng = np.random.default_rng(7)
+    made = [rng.standard_normal(SHAPE), *rng.standard_normal((vectors, SHAPE[1]))]
+    if primitive is BATCH_NORM_GRAD:
+        made[4] = rng.standard_normal(SHAPE)  # g, after x, gamma, mean and rstd
+    return made
+
+
+def types(arrays: list[Any]) -> tuple[TensorType, ...]:
+    return tuple([TensorType(x.shape, x.dtype) for x in arrays])
+
+
+@pytest.mark.parametrize(("primitive", "vectors", "static"), CASES, ids=lambda v: getattr(v, "name", None))
+def test_it_gives_the_same_values_and_takes_no_memory(
+    primitive: Primitive, vectors: int, static: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = operands(primitive, vectors)
+    kernel = fused(primitive, types(arrays), static)
+    monkeypatch.setattr(gathering, "recomputed", lambda legal, units: units)
+    written = fused(primitive, types(arrays), static)
+    assert kernel is not None and written is not None
+    for ours, theirs in zip(kernel(*arrays), written(*arrays)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)  # other loops may add in another order
+    assert kernel.scratch < arrays[0].nbytes <= written.scratch or primitive is GROUP_NORM
+
+
+def test_what_takes_long_is_written_down() -> None:
+    """The exponentials of a softmax are computed once, also where its sums are over axes that two loops go along."""
+    x = np.random.default_rng(7).standard_normal((8, 40, 50))
+    kernel = fused(SOFTMAX, types([x]), {"axis": 1})
+    assert kernel is not None and kernel.scratch >= x.nbytes
