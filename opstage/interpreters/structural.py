@@ -345,14 +345,11 @@ class _ScanPrimitive(Primitive):
         return Cost(loop.length * turn.flops, loop.length * turn.bytes + written)
 
 
+# Operands: carry, xs, then what the body captured. Outputs: the last carry, the stacked y's and, with `history`, the
+# stacked incoming carries. The vjp computes each turn of the body anew from its incoming carry, in a scan the other
+# way: it costs the body once more, and keeps xs, what was captured and one carry per iteration, no op's residuals.
 SCAN = _ScanPrimitive(
     "scan",
-    "`scan(f, carry, xs, reverse=False, length=None)`: for each entry x of xs along its leading axis, "
-    "(carry, y) = f(carry, x); the last carry, and the y's stacked. Operands: carry, xs, then what the body captured. "
-    "Outputs: the last carry, the stacked y's and, with `history`, the stacked incoming carries. The vjp computes each "
-    "turn of the body anew from its incoming carry, in a scan the other way: it costs the body once more, and keeps "
-    "xs, what was captured and one carry per iteration instead of the residuals of every op. PyTorch: a Python loop; "
-    "JAX: jax.lax.scan.",
     operands=("*operands",),
     outputs=("*results",),
     shape=_scan_shape,

@@ -385,4 +385,5 @@ def _consumed(*_: Any, **__: Any) -> Any:
     raise ProgramError("this part of the tape was consumed by an earlier backward pass; run the program again")
 
 
-_CONSUMED = Primitive("consumed", "A record whose residuals are gone.", operands=(), shape=_consumed, vjp=_consumed)
+# A record whose residuals are gone.
+_CONSUMED = Primitive("consumed", operands=(), shape=_consumed, vjp=_consumed)

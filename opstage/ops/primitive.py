@@ -126,7 +126,6 @@ class Primitive:
 
     __slots__ = (
         "name",
-        "doc",
         "operands",
         "outputs",
         "residuals",
@@ -151,7 +150,6 @@ class Primitive:
     def __init__(
         self,
         name: str,
-        doc: str,
         *,
         operands: tuple[str, ...],
         shape: Callable[..., tuple[TensorType, ...]],
@@ -169,7 +167,6 @@ class Primitive:
         view: bool = False,
     ):
         self.name = name
-        self.doc = doc
         self.operands = operands
         self.outputs = outputs
         self.residuals = residuals

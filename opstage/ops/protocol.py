@@ -1,7 +1,7 @@
 """`Ops`: the language in which models, losses, derivative rules and optimizers are written.
 
-Refs are positional, static parameters keyword-only. Formulas, shapes and derivatives stand with each op's block in
-`opstage/ops/catalogue/`, the methods by family in `opstage/ops/methods/`; this file says which families there are.
+Refs are positional, static parameters keyword-only. What each op is says its method in `opstage/ops/methods/`, by
+family; its rules of shapes and derivatives stand in `opstage/ops/catalogue/`. This file says which families there are.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def same(x: TensorType, *others: TensorType, **static: Any) -> tuple[TensorType,
 
 def another(name: str = "another", operands: tuple[str, ...] = ("x",), **fields: Any) -> Primitive:
     """An op of another package."""
-    return Primitive(name, "An op of another package.", operands=operands, shape=same, differentiable=False, **fields)
+    return Primitive(name, operands=operands, shape=same, differentiable=False, **fields)
 
 
 def graph_of(program: Callable[..., Any]) -> Graph:
@@ -229,9 +229,7 @@ def test_a_kind_says_nothing_of_several_results() -> None:
     def two(x: TensorType) -> tuple[TensorType, ...]:
         return (x, x)
 
-    op = Primitive(
-        "two", "x, twice.", operands=("x",), outputs=("a", "b"), shape=two, differentiable=False, kind=Kind.LAYOUT
-    )
+    op = Primitive("two", operands=("x",), outputs=("a", "b"), shape=two, differentiable=False, kind=Kind.LAYOUT)
 
     def program(ops: Any, x: Any) -> Any:
         a, b = ops.bind(op, (ops.full(shape=(64,), value=1.0),), {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,7 @@ def test_kernels_are_of_catalogued_primitives() -> None:
 
 @pytest.mark.parametrize("primitive", PRIMITIVES.values(), ids=repr)
 def test_block_is_whole(primitive: Primitive) -> None:
-    """A differentiable core primitive has both rules; every primitive says what it is; what it saves has a name."""
-    assert re.search(r"\w", primitive.doc)
+    """A differentiable core primitive has both rules; what it saves has a name."""
     if primitive.core and primitive.differentiable:
         assert primitive.vjp is not None and primitive.jvp is not None
     known = {operand.strip("*?") for operand in primitive.operands} | {*primitive.outputs, *primitive.residuals}

@@ -51,7 +51,7 @@ def _moved(ops: Any, primals: Any, outputs: Any, tangents: Any, /) -> Any:
 
 
 def _op(name: str, **what: Any) -> Primitive:
-    return Primitive(name, "", operands=("x",), shape=_same, **what)
+    return Primitive(name, operands=("x",), shape=_same, **what)
 
 
 STRAIGHT = _op("straight_through_sign", decomposition=_sign, vjp=_through, jvp=_moved)
@@ -331,7 +331,6 @@ def test_a_rule_that_equals_the_derivative_may_be_expanded() -> None:
     def square(**what: Any) -> Any:
         op = Primitive(
             "square",
-            "",
             operands=("x",),
             residuals=("slope",),
             shape=shape,

@@ -181,7 +181,7 @@ def probed(session: Session, readings: list[int], x: Any) -> Any:
         readings.append(live_bytes())
         return cotangents
 
-    identity = Primitive("probe", "", operands=("x",), shape=lambda x: (x,), vjp=vjp, decomposition=lambda ops, x: (x,))
+    identity = Primitive("probe", operands=("x",), shape=lambda x: (x,), vjp=vjp, decomposition=lambda ops, x: (x,))
     return session.bind(identity, (x,), {})[0]
 
 

@@ -12,12 +12,12 @@ from ...ops.primitive import Primitive, no_flops
 from ...ops.types import TensorType
 
 
-def _internal(name: str, doc: str, kind: Kind, flops: Callable[..., Dim] | None = None, *effects: Effect) -> Primitive:
+def _internal(name: str, kind: Kind, flops: Callable[..., Dim] | None = None, *effects: Effect) -> Primitive:
     def shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
         raise AssertionError(f"{name} is made by the planner, which knows its type")
 
     return Primitive(
-        name, doc, operands=("*xs",), shape=shape, differentiable=False, kind=kind, flops=flops, effects=effects
+        name, operands=("*xs",), shape=shape, differentiable=False, kind=kind, flops=flops, effects=effects
     )
 
 
@@ -25,22 +25,18 @@ def _one_per_term(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...
     return inputs[0].size
 
 
-CONTIGUOUS = _internal("contiguous", "A copy in row-major order.", Kind.LAYOUT)
-ROW_SUM = _internal(
-    "row_sum", "Sums over the last `extent` elements, the trailing axes.", Kind.REDUCTION, _one_per_term
-)
-ROW_MAX = _internal(
-    "row_max", "Maxima over the last `extent` elements, the trailing axes; nan if there is one.", Kind.REDUCTION,
-    _one_per_term,
-)  # fmt: skip
-COLUMN_SUM = _internal(
-    "column_sum", "Sums over the leading axes; `extent` elements remain.", Kind.REDUCTION, _one_per_term
-)
-ASSEMBLE = _internal("assemble", "Memory whose parts other equations have written.", Kind.LAYOUT)
-INDEX_CHECK = _internal(
-    "index_check", "x where 0 <= index < `size`; elsewhere an index is out of range.", Kind.POINTWISE, no_flops,
-    Effect.RAISES,
-)  # fmt: skip
+CONTIGUOUS = _internal("contiguous", Kind.LAYOUT)
+"""A copy in row-major order."""
+ROW_SUM = _internal("row_sum", Kind.REDUCTION, _one_per_term)
+"""Sums over the last `extent` elements, the trailing axes."""
+ROW_MAX = _internal("row_max", Kind.REDUCTION, _one_per_term)
+"""Maxima over the last `extent` elements, the trailing axes; nan if there is one."""
+COLUMN_SUM = _internal("column_sum", Kind.REDUCTION, _one_per_term)
+"""Sums over the leading axes; `extent` elements remain."""
+ASSEMBLE = _internal("assemble", Kind.LAYOUT)
+"""Memory whose parts other equations have written."""
+INDEX_CHECK = _internal("index_check", Kind.POINTWISE, no_flops, Effect.RAISES)
+"""x where 0 <= index < `size`; elsewhere an index is out of range."""
 
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 PRODUCTS = frozenset({MATMUL, BMM})

@@ -25,11 +25,9 @@ def _grad_shape(x: TensorType, g: TensorType, **static: Any) -> tuple[TensorType
     return (same_type(x, g, "x", "g"),)
 
 
-def _fused(name: str, doc: str, first: str, decomposition: Any) -> Primitive:
+def _fused(name: str, first: str, decomposition: Any) -> Primitive:
     """g · f' as one op: a kernel may do it in one pass; its own derivatives come from its decomposition."""
-    return Primitive(
-        name, doc, operands=(first, "g"), shape=_grad_shape, decomposition=decomposition, kind=Kind.POINTWISE
-    )
+    return Primitive(name, operands=(first, "g"), shape=_grad_shape, decomposition=decomposition, kind=Kind.POINTWISE)
 
 
 def _relu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
@@ -39,7 +37,6 @@ def _relu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
 
 RELU = pointwise(
     "relu",
-    "`relu(x)` = max(x, 0), with derivative 0 at 0. PyTorch: torch.relu.",
     reads="out",
     derivative=lambda ops, y, g: ops.relu_grad(y, g),
     decomposition=_relu_decomposition,
@@ -51,23 +48,21 @@ def _relu_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> tuple[R, ...]:
     return (ops.select(ops.less_equal(y, zero), zeros_like(ops, g), g),)
 
 
-RELU_GRAD = _fused("relu_grad", "`relu_grad(y, g)` = g where y > 0, else 0.", "y", _relu_grad_decomposition)
+RELU_GRAD = _fused("relu_grad", "y", _relu_grad_decomposition)
 
 
 def _tanh_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> tuple[R, ...]:
     return (ops.mul(g, ops.sub(ones_like(ops, y), ops.mul(y, y))),)
 
 
-TANH_GRAD = _fused("tanh_grad", "`tanh_grad(y, g)` = g · (1 - y²), for y = tanh(x).", "y", _tanh_grad_decomposition)
+TANH_GRAD = _fused("tanh_grad", "y", _tanh_grad_decomposition)
 
 
 def _sigmoid_grad_decomposition(ops: Ops[R], y: R, g: R, /) -> tuple[R, ...]:
     return (ops.mul(g, ops.mul(y, ops.sub(ones_like(ops, y), y))),)
 
 
-SIGMOID_GRAD = _fused(
-    "sigmoid_grad", "`sigmoid_grad(y, g)` = g · y · (1 - y), for y = sigmoid(x).", "y", _sigmoid_grad_decomposition
-)
+SIGMOID_GRAD = _fused("sigmoid_grad", "y", _sigmoid_grad_decomposition)
 
 
 def _silu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
@@ -76,7 +71,6 @@ def _silu_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
 
 SILU = pointwise(
     "silu",
-    "`silu(x)` = x · sigmoid(x) (Elfwing et al. 2018). PyTorch: torch.nn.functional.silu.",
     reads="x",
     derivative=lambda ops, x, g: ops.silu_grad(x, g),
     decomposition=_silu_decomposition,
@@ -89,9 +83,7 @@ def _silu_grad_decomposition(ops: Ops[R], x: R, g: R, /) -> tuple[R, ...]:
     return (ops.mul(g, slope),)
 
 
-SILU_GRAD = _fused(
-    "silu_grad", "`silu_grad(x, g)` = g · s · (1 + x·(1 - s)), s = sigmoid(x).", "x", _silu_grad_decomposition
-)
+SILU_GRAD = _fused("silu_grad", "x", _silu_grad_decomposition)
 
 
 def _require_gelu_form(approximate: str) -> None:
@@ -116,9 +108,6 @@ def _gelu_inner(ops: Ops[R], x: R) -> R:
 
 GELU = pointwise(
     "gelu",
-    'Gaussian error linear unit (Hendrycks & Gimpel 2016). `approximate="tanh"`: '
-    '½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))); `approximate="none"`: ½x·(1 + erf(x/√2)). '
-    "PyTorch: torch.nn.functional.gelu.",
     reads="x",
     derivative=lambda ops, x, g, approximate: ops.gelu_grad(x, g, approximate=approximate),
     decomposition=_gelu_decomposition,
@@ -140,4 +129,4 @@ def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) ->
     return (ops.mul(g, slope),)
 
 
-GELU_GRAD = _fused("gelu_grad", "`gelu_grad(x, g, approximate=)` = g · gelu'(x).", "x", _gelu_grad_decomposition)
+GELU_GRAD = _fused("gelu_grad", "x", _gelu_grad_decomposition)

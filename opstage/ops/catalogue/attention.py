@@ -143,15 +143,11 @@ def _attention_flops(
     return _products(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
 
+# Of the weights nothing is kept but two numbers of each query, from which they are had again: peak, its greatest score,
+# and total, Σ exp(score - peak), which are 0 and 1 where nothing is allowed. Rabe & Staats and Dao et al. keep
+# peak + log total, which would round off what large scores differ in.
 SCALED_DOT_PRODUCT_ATTENTION = Primitive(
     "scaled_dot_product_attention",
-    "`scaled_dot_product_attention(q, k, v, mask?, causal=False)` = softmax(q·kᵀ/√d)·v for q (..., n, d), "
-    "k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and says True where a query may "
-    "attend; with `causal` query i attends to keys j <= i. A query that may attend to nothing gives zeros and takes no "
-    "gradient. Of the weights, n·m numbers, nothing is kept but two numbers of each query, from which they are had "
-    "again: peak, its greatest score, and total, Σ exp(score - peak), which are 0 and 1 where nothing is allowed (Rabe "
-    "& Staats 2021, Dao et al. 2022; peak + log total, as there, would round off what large scores differ in). "
-    "PyTorch: torch.nn.functional.scaled_dot_product_attention(is_causal=causal).",
     operands=("q", "k", "v", "mask?"),
     shape=_attention_shape,
     residuals=("peak", "total"),
@@ -204,9 +200,6 @@ def _attention_grad_flops(
 
 SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
     "scaled_dot_product_attention_grad",
-    "`scaled_dot_product_attention_grad(q, k, v, mask?, peak, total, g, causal=False)`, the cotangents of q, k and v "
-    "from the two numbers (..., n, 1) that are kept of each query. With the weights p = exp(q·kᵀ/√d - peak)/total, 0 "
-    "where a query may not attend, and s = p·(g·vᵀ - Σ p·(g·vᵀ)): s·k/√d, sᵀ·q/√d, pᵀ·g.",
     operands=("q", "k", "v", "mask?", "peak", "total", "g"),
     outputs=("dq", "dk", "dv"),
     shape=_attention_grad_shape,
@@ -317,10 +310,6 @@ def _multi_head_flops(
 
 MULTI_HEAD_ATTENTION = Primitive(
     "multi_head_attention",
-    "`multi_head_attention(wq, wk, wv, wo, x, mask?, num_heads=, causal=False)`, self-attention of x (n, d) or "
-    "(B, n, d): with H heads, head i attends with columns i·h … (i+1)·h of x·wq, x·wk and x·wv, each w (d, H·h), scale "
-    "1/√h; the heads side by side times wo (H·h, d). mask (n, n) or (B, n, n), as in scaled_dot_product_attention. "
-    "PyTorch: torch.nn.MultiheadAttention, bias=False, its weights transposed.",
     operands=("wq", "wk", "wv", "wo", "x", "mask?"),
     shape=_multi_head_shape,
     decomposition=_multi_head_decomposition,

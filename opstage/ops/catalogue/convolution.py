@@ -186,11 +186,6 @@ def _conv_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...],
 
 CONV = Primitive(
     "conv",
-    "`conv(kernel, bias, x, stride=1, padding=0, dilation=1, groups=1)`, cross-correlation with zero padding: "
-    "y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding]. Kernel "
-    "(outC, inC/groups, *k), bias (outC) or None, x (N, inC, *S) or (inC, *S) -> (N, outC, *O) or (outC, *O), "
-    "O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of spatial axes. A kernel larger than "
-    "its padded input is a ShapeError. PyTorch: torch.nn.functional.conv1d, conv2d, conv3d.",
     operands=("kernel", "bias?", "x"),
     kind=Kind.CONTRACTION,
     shape=_conv_shape,
@@ -280,11 +275,6 @@ def _conv_transpose_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorT
 
 CONV_TRANSPOSE = Primitive(
     "conv_transpose",
-    "`conv_transpose(kernel, bias, x, stride=1, padding=0, output_padding=0, dilation=1, groups=1)`, the adjoint of "
-    "conv in x: y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i]. Kernel "
-    "(inC, outC/groups, *k), bias (outC) or None, x (N, inC, *S) or (inC, *S) -> (N, outC, *O) or (outC, *O), "
-    "O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An output_padding must be smaller than "
-    "the stride or the dilation. PyTorch: torch.nn.functional.conv_transpose1d, conv_transpose2d, conv_transpose3d.",
     operands=("kernel", "bias?", "x"),
     kind=Kind.CONTRACTION,
     shape=_conv_transpose_shape,
@@ -335,10 +325,6 @@ def _conv_kernel_grad_flops(inputs: tuple[TensorType, ...], outputs: tuple[Tenso
 
 CONV_KERNEL_GRAD = Primitive(
     "conv_kernel_grad",
-    "`conv_kernel_grad(x, g, kernel=, stride=1, padding=0, dilation=1, groups=1)`, the cotangent of conv's kernel from "
-    "x (N, inC, *S) or (inC, *S) and the cotangent g of conv's result: "
-    "out[o, c, j] = Σ_n Σ_i g[n, o, i] · x[n, c, i·stride + j·dilation - padding] -> (outC, inC/groups, *kernel); "
-    "`kernel` holds the spatial sizes. PyTorch: torch.nn.grad.conv1d_weight, conv2d_weight, conv3d_weight.",
     operands=("x", "g"),
     kind=Kind.CONTRACTION,
     shape=_conv_kernel_grad_shape,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def pointwise(
     name: str,
-    doc: str,
     *,
     derivative: Callable[..., Any],
     reads: str,
@@ -51,7 +50,6 @@ def pointwise(
     saves = (reads,) if reads else ()
     return Primitive(
         name,
-        doc,
         operands=("x",),
         shape=shape,
         vjp=vjp,
@@ -84,7 +82,6 @@ def _add_jvp(
 
 ADD = Primitive(
     "add",
-    "`add(x, y)` = x + y, both of one shape and dtype. PyTorch: torch.add.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=binary_shape,
@@ -109,7 +106,6 @@ def _sub_jvp(
 
 SUB = Primitive(
     "sub",
-    "`sub(x, y)` = x - y, both of one shape and dtype. PyTorch: torch.sub.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=binary_shape,
@@ -134,7 +130,6 @@ def _mul_jvp(
 
 MUL = Primitive(
     "mul",
-    "`mul(x, y)` = x · y, both of one shape and dtype. PyTorch: torch.mul.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=binary_shape,
@@ -167,7 +162,6 @@ def _div_jvp(
 
 DIV = Primitive(
     "div",
-    "`div(x, y)` = x / y, both of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=_div_shape,
@@ -177,7 +171,7 @@ DIV = Primitive(
 )
 
 
-def _extremum(name: str, doc: str, x_loses: Callable[..., Any]) -> Primitive:
+def _extremum(name: str, x_loses: Callable[..., Any]) -> Primitive:
     def share(ops: Ops[R], x: R, y: R, g: R) -> R:
         """The part of g that belongs to the operand x; where either is nan nobody loses, and both get all of it."""
         kept = ops.select(x_loses(ops, x, y), zeros_like(ops, g), g)
@@ -196,31 +190,24 @@ def _extremum(name: str, doc: str, x_loses: Callable[..., Any]) -> Primitive:
         return _add_jvp(ops, primals, outputs, (dx, dy))
 
     return Primitive(
-        name, doc, operands=("x", "y"), shape=binary_shape, vjp=vjp, jvp=jvp, saves=("x", "y"), kind=Kind.POINTWISE
+        name, operands=("x", "y"), shape=binary_shape, vjp=vjp, jvp=jvp, saves=("x", "y"), kind=Kind.POINTWISE
     )
 
 
 MAXIMUM = _extremum(
     "maximum",
-    "`maximum(x, y)`, the larger of each pair, nan if either is; a tie gives half of the gradient to each. "
-    "PyTorch: torch.maximum.",
     lambda ops, x, y: ops.less(x, y),
 )
 MINIMUM = _extremum(
     "minimum",
-    "`minimum(x, y)`, the smaller of each pair, nan if either is; a tie gives half of the gradient to each. "
-    "PyTorch: torch.minimum.",
     lambda ops, x, y: ops.less(y, x),
 )
 
 # One operand --------------------------------------------------------------------------------------------------------
 
-NEG = pointwise(
-    "neg", "`neg(x)` = -x. PyTorch: torch.neg.", reads="", integers=True, derivative=lambda ops, _, g: ops.neg(g)
-)
+NEG = pointwise("neg", reads="", integers=True, derivative=lambda ops, _, g: ops.neg(g))
 SCALE = pointwise(
     "scale",
-    "`scale(x, c=)` = c · x for a static number c, rounded once to x's dtype. PyTorch: x * c.",
     reads="",
     derivative=lambda ops, _, g, c: ops.scale(g, c=c),
 )
@@ -233,60 +220,49 @@ def _abs_derivative(ops: Ops[R], x: R, g: R) -> R:
 
 ABS = pointwise(
     "abs",
-    "`abs(x)` = |x|, with derivative 0 at 0. PyTorch: torch.abs.",
     reads="x",
     integers=True,
     derivative=_abs_derivative,
 )
 SQRT = pointwise(
     "sqrt",
-    "`sqrt(x)` = √x; nan below 0, derivative +inf at 0. PyTorch: torch.sqrt.",
     reads="out",
     derivative=lambda ops, y, g: ops.div(ops.scale(g, c=0.5), y),
 )
-EXP = pointwise("exp", "`exp(x)` = eˣ. PyTorch: torch.exp.", reads="out", derivative=lambda ops, y, g: ops.mul(g, y))
+EXP = pointwise("exp", reads="out", derivative=lambda ops, y, g: ops.mul(g, y))
 LOG = pointwise(
     "log",
-    "`log(x)`, natural; -inf at 0, nan below. PyTorch: torch.log.",
     reads="x",
     derivative=lambda ops, x, g: ops.div(g, x),
 )
 INV = pointwise(
     "inv",
-    "`inv(x)` = 1/x. PyTorch: torch.reciprocal.",
     reads="out",
     derivative=lambda ops, y, g: ops.neg(ops.mul(ops.mul(g, y), y)),
 )
-SIN = pointwise(
-    "sin", "`sin(x)`, x in radians. PyTorch: torch.sin.", reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.cos(x))
-)
+SIN = pointwise("sin", reads="x", derivative=lambda ops, x, g: ops.mul(g, ops.cos(x)))
 COS = pointwise(
     "cos",
-    "`cos(x)`, x in radians. PyTorch: torch.cos.",
     reads="x",
     derivative=lambda ops, x, g: ops.neg(ops.mul(g, ops.sin(x))),
 )
 TANH = pointwise(
     "tanh",
-    "`tanh(x)`. Derivative 1 - tanh². PyTorch: torch.tanh.",
     reads="out",
     derivative=lambda ops, y, g: ops.tanh_grad(y, g),
 )
 SIGMOID = pointwise(
     "sigmoid",
-    "`sigmoid(x)` = 1/(1 + e⁻ˣ), never overflowing. Derivative y·(1 - y). PyTorch: torch.sigmoid.",
     reads="out",
     derivative=lambda ops, y, g: ops.sigmoid_grad(y, g),
 )
 SOFTPLUS = pointwise(
     "softplus",
-    "`softplus(x)` = log(1 + eˣ), never overflowing. Derivative sigmoid(x). PyTorch: torch.nn.functional.softplus.",
     reads="x",
     derivative=lambda ops, x, g: ops.mul(g, ops.sigmoid(x)),
 )
 ERF = pointwise(
     "erf",
-    "`erf(x)` = 2/√π ∫₀ˣ e^(-t²) dt. PyTorch: torch.erf.",
     reads="x",
     derivative=lambda ops, x, g: ops.mul(g, ops.scale(ops.exp(ops.neg(ops.mul(x, x))), c=2 / math.sqrt(math.pi))),
 )
@@ -301,8 +277,6 @@ def _pow_derivative(ops: Ops[R], x: R, g: R, *, exponent: Any) -> R:
 
 POW = pointwise(
     "pow",
-    "`pow(x, exponent=)` = x^exponent for a static exponent; IEEE results, for ±½ those of √x and 1/√x. Derivative "
-    "exponent · x^(exponent - 1), which is 0 for exponent 0. PyTorch: torch.pow.",
     reads="x",
     derivative=_pow_derivative,
 )
@@ -323,7 +297,6 @@ def _clamp_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
 
 CLAMP = pointwise(
     "clamp",
-    "`clamp(x, lo=, hi=)` = min(max(x, lo), hi); gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp.",
     reads="x",
     derivative=_clamp_derivative,
     decomposition=_clamp_decomposition,
@@ -342,8 +315,6 @@ def _safe_log_derivative(ops: Ops[R], x: R, g: R, *, eps: Any) -> R:
 
 SAFE_LOG = pointwise(
     "safe_log",
-    "`safe_log(x, eps=)` = log(max(x, eps)); gradient 1/x where x >= eps, else 0. "
-    "PyTorch: torch.log(torch.clamp(x, min=eps)).",
     reads="x",
     derivative=_safe_log_derivative,
     decomposition=_safe_log_decomposition,

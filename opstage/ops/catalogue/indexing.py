@@ -62,8 +62,6 @@ def _gather_rows_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /,
 
 GATHER_ROWS = Primitive(
     "gather_rows",
-    "`gather_rows(x, idx, mode=)` = x[idx], x (n, *rest), idx integers of any shape: a result (*idx, *rest). "
-    "Gradients of rows read twice add up. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].",
     operands=("x", "idx"),
     effects={Effect.RAISES},
     shape=_gather_rows_shape,
@@ -101,9 +99,6 @@ def _one_flop_per_update(inputs: tuple[TensorType, ...], outputs: tuple[TensorTy
 
 SCATTER_ADD_ROWS = Primitive(
     "scatter_add_rows",
-    "`scatter_add_row(x, v, idx, mode=)`: x with v[j] added to row idx[j], for every j in row-major order; "
-    "x (n, *rest), idx integers of any shape, v (*idx, *rest). The adjoint of gather_rows. "
-    "PyTorch: torch.index_add(x, 0, idx, v).",
     operands=("x", "v", "idx"),
     effects={Effect.RAISES},
     shape=_scatter_add_rows_shape,
@@ -125,7 +120,6 @@ def _gather_vec_decomposition(ops: Ops[R], x: R, idx: R, /, *, mode: str) -> tup
 
 GATHER_VEC = Primitive(
     "gather_vec",
-    "`gather_vec(x, idx, mode=)` = x[idx] of a vector x (n), idx integers of any shape. PyTorch: x[idx], torch.take.",
     operands=("x", "idx"),
     effects={Effect.RAISES},
     shape=_gather_vec_shape,
@@ -149,8 +143,6 @@ def _scatter_add_vec_decomposition(ops: Ops[R], x: R, v: R, idx: R, /, *, mode: 
 
 SCATTER_ADD_VEC = Primitive(
     "scatter_add_vec",
-    "`scatter_add_vec(x, v, idx, mode=)`: the vector x (n) with v[j] added to entry idx[j]; v and idx of one shape. "
-    "PyTorch: torch.index_add(x, 0, idx, v).",
     operands=("x", "v", "idx"),
     effects={Effect.RAISES},
     shape=_scatter_add_vec_shape,
@@ -204,8 +196,6 @@ def _gather_row_decomposition(ops: Ops[R], x: R, /, *, index: Any, mode: str) ->
 
 GATHER_ROW = Primitive(
     "gather_row",
-    "`gather_row(x, index=, mode=)` = x[index] for a static index; x (n, *rest), a result of shape rest. "
-    "PyTorch: x[index], torch.select.",
     operands=("x",),
     shape=_gather_row_shape,
     decomposition=_gather_row_decomposition,
@@ -220,7 +210,6 @@ def _gather_scalar_shape(x: TensorType, *, index: Dim, mode: str) -> tuple[Tenso
 
 GATHER_SCALAR = Primitive(
     "gather_scalar",
-    "`gather_scalar(x, index=, mode=)` = x[index] of a vector x (n), for a static index. PyTorch: x[index].",
     operands=("x",),
     shape=_gather_scalar_shape,
     decomposition=_gather_row_decomposition,
@@ -246,8 +235,6 @@ def _scatter_add_row_decomposition(ops: Ops[R], x: R, v: R, /, *, index: Any, mo
 
 SCATTER_ADD_ROW = Primitive(
     "scatter_add_row",
-    "`scatter_add_row(x, v, index, mode=)`: x with v added to row `index`, for a static index; x (n, *rest), v rest. "
-    "PyTorch: x.clone() with x[index] += v.",
     operands=("x", "v"),
     shape=_scatter_add_row_shape,
     decomposition=_scatter_add_row_decomposition,
@@ -262,8 +249,6 @@ def _scatter_add_scalar_shape(x: TensorType, v: TensorType, *, index: Dim, mode:
 
 SCATTER_ADD_SCALAR = Primitive(
     "scatter_add_scalar",
-    "`scatter_add_vec(x, v, index, mode=)`: the vector x (n) with the scalar v added to entry `index`, for a static "
-    "index. PyTorch: x.clone() with x[index] += v.",
     operands=("x", "v"),
     shape=_scatter_add_scalar_shape,
     decomposition=_scatter_add_row_decomposition,

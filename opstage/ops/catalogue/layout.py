@@ -51,8 +51,6 @@ def _broadcast_to_vjp(
 
 BROADCAST_TO = Primitive(
     "broadcast_to",
-    "`broadcast_to(x, shape=)` by NumPy's rules: axes are aligned from the last, those of size 1 repeated, new ones "
-    "added in front; gradients add up over the copies. PyTorch: torch.broadcast_to.",
     operands=("x",),
     shape=_broadcast_to_shape,
     vjp=_broadcast_to_vjp,
@@ -96,8 +94,6 @@ def _reshape_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, 
 
 RESHAPE = Primitive(
     "reshape",
-    "`reshape(x, shape=)`, the same elements in row-major order in another shape of as many; one size may be -1, which "
-    "is inferred. PyTorch: torch.reshape.",
     operands=("x",),
     shape=_reshape_shape,
     vjp=_reshape_vjp,
@@ -121,8 +117,6 @@ def _flatten_decomposition(ops: Ops[R], x: R, /, *, start: int, end: int) -> tup
 
 FLATTEN = Primitive(
     "flatten",
-    "`flatten(x, start=0, end=-1)`, axes start … end merged into one; a scalar becomes a vector of 1. "
-    "PyTorch: torch.flatten.",
     operands=("x",),
     shape=_flatten_shape,
     decomposition=_flatten_decomposition,
@@ -149,8 +143,6 @@ def _squeeze_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...]) -> tu
 
 SQUEEZE = Primitive(
     "squeeze",
-    "`squeeze(x, axis=None)`, the axes dropped, which must have size 1; None drops all that have. "
-    "PyTorch: torch.squeeze, which leaves an axis of another size in place.",
     operands=("x",),
     shape=_squeeze_shape,
     decomposition=_squeeze_decomposition,
@@ -169,7 +161,6 @@ def _unsqueeze_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, ...
 
 UNSQUEEZE = Primitive(
     "unsqueeze",
-    "`unsqueeze(x, axis=)`, with a new axis of size 1, which is axis `axis` of the result. PyTorch: torch.unsqueeze.",
     operands=("x",),
     shape=_unsqueeze_shape,
     decomposition=_unsqueeze_decomposition,
@@ -197,7 +188,6 @@ def _permute_vjp(
 
 PERMUTE = Primitive(
     "permute",
-    "`permute(x, axes=)`, axis i of the result being axis axes[i] of x. PyTorch: torch.permute.",
     operands=("x",),
     shape=_permute_shape,
     vjp=_permute_vjp,
@@ -207,7 +197,7 @@ PERMUTE = Primitive(
 )
 
 
-def _transpose(name: str, doc: str, axes: tuple[int, ...]) -> Primitive:
+def _transpose(name: str, axes: tuple[int, ...]) -> Primitive:
     """A permutation of its own name, for one rank."""
 
     def shape(x: TensorType) -> tuple[TensorType, ...]:
@@ -217,23 +207,20 @@ def _transpose(name: str, doc: str, axes: tuple[int, ...]) -> Primitive:
     def decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
         return (ops.permute(x, axes=axes),)
 
-    return Primitive(name, doc, operands=("x",), shape=shape, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
+    return Primitive(name, operands=("x",), shape=shape, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
 
 
-TRANSPOSE2D = _transpose("transpose2d", "`transpose2d(x)`, (a, b) -> (b, a). PyTorch: torch.t.", (1, 0))
+TRANSPOSE2D = _transpose("transpose2d", (1, 0))
 TRANSPOSE3D_FIRST_TO_LAST = _transpose(
     "transpose3d_first_to_last",
-    "`transpose3d_first_to_last(x)`, (a, b, c) -> (b, c, a). PyTorch: x.permute(1, 2, 0).",
     (1, 2, 0),
 )
 TRANSPOSE3D_LAST_TO_FIRST = _transpose(
     "transpose3d_last_to_first",
-    "`transpose3d_last_to_first(x)`, (a, b, c) -> (c, a, b). PyTorch: x.permute(2, 0, 1).",
     (2, 0, 1),
 )
 TRANSPOSE3D_LAST_TWO = _transpose(
     "transpose3d_last_two",
-    "`transpose3d_last_two(x)`, (a, b, c) -> (a, c, b). PyTorch: x.transpose(1, 2).",
     (0, 2, 1),
 )
 
@@ -257,7 +244,6 @@ def _swap_adjacent_decomposition(ops: Ops[R], x: R, /, *, depth: int) -> tuple[R
 
 SWAP_ADJACENT_AT_DEPTH = Primitive(
     "swap_adjacent_at_depth",
-    "`swap_adjacent_at_depth(x, depth=)`, axes depth and depth + 1 exchanged. PyTorch: x.transpose(depth, depth + 1).",
     operands=("x",),
     shape=_swap_adjacent_shape,
     decomposition=_swap_adjacent_decomposition,
@@ -304,8 +290,6 @@ def _concat_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, a
 
 CONCAT = Primitive(
     "concat",
-    "`concat(xs, axis=0)`, tensors of one dtype joined along an axis that exists; all other axes agree. "
-    "PyTorch: torch.cat.",
     operands=("*xs",),
     shape=_concat_shape,
     vjp=_concat_vjp,
@@ -327,8 +311,6 @@ def _stack_decomposition(ops: Ops[R], /, *xs: R, axis: int) -> tuple[R, ...]:
 
 STACK = Primitive(
     "stack",
-    "`stack(xs, axis=0)`, tensors of one shape and dtype joined along a new axis, which is axis `axis` of the result. "
-    "PyTorch: torch.stack.",
     operands=("*xs",),
     shape=_stack_shape,
     decomposition=_stack_decomposition,
@@ -380,8 +362,6 @@ def _slice_vjp(
 
 SLICE = Primitive(
     "slice",
-    "`slice(x, axis=, start=, length=, step=1)`, the entries start, start + step, … along an axis, `length` of them, "
-    "all of which must exist: 0 <= start and start + (length - 1)·step < n. PyTorch: x[start:end:step], torch.narrow.",
     operands=("x",),
     shape=_slice_shape,
     vjp=_slice_vjp,
@@ -450,9 +430,6 @@ def _pad_jvp(
 
 PAD = Primitive(
     "pad",
-    "`pad(x, padding=, value=0.0, interior=None)`: for each axis a pair (before, after) of how many cells of `value` "
-    "to add at its ends, and how many between every two entries, so n become before + n + (n - 1)·interior + after. "
-    "PyTorch: torch.nn.functional.pad; with interior: jax.lax.pad.",
     operands=("x",),
     shape=_pad_shape,
     vjp=_pad_vjp,

@@ -55,8 +55,6 @@ def _matmul_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> t
 
 MATMUL = Primitive(
     "matmul",
-    "`matmul(x, y)` = x · y, of matrices: out[i, j] = Σ_k x[i, k] · y[k, j], (m, k) · (k, n) -> (m, n). "
-    "PyTorch: torch.mm.",
     operands=("x", "y"),
     kind=Kind.CONTRACTION,
     shape=_matmul_shape,
@@ -101,8 +99,6 @@ def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tupl
 
 BMM = Primitive(
     "bmm",
-    "`bmm(x, y)`, the matrix products of two stacks, (..., m, k) · (..., k, n) -> (..., m, n), whose leading axes are "
-    "the same. PyTorch: torch.bmm, for any number of leading axes.",
     operands=("x", "y"),
     kind=Kind.CONTRACTION,
     shape=_bmm_shape,
@@ -219,8 +215,6 @@ def _linear_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...
 
 LINEAR = Primitive(
     "linear",
-    "`linear(weight, bias, x)` = x · weightᵀ + bias, weight (out, in), bias (out) or None, x (..., in) -> (..., out). "
-    "PyTorch: torch.nn.functional.linear(x, weight, bias).",
     operands=("weight", "bias?", "x"),
     kind=Kind.CONTRACTION,
     shape=_linear_shape,

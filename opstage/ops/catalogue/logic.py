@@ -26,7 +26,6 @@ def _equal_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
 
 LESS = Primitive(
     "less",
-    "`less(x, y)`, the mask x < y. No gradient. PyTorch: torch.lt.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=_ordered_shape,
@@ -34,7 +33,6 @@ LESS = Primitive(
 )
 LESS_EQUAL = Primitive(
     "less_equal",
-    "`less_equal(x, y)`, the mask x <= y. No gradient. PyTorch: torch.le.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=_ordered_shape,
@@ -42,7 +40,6 @@ LESS_EQUAL = Primitive(
 )
 EQUAL = Primitive(
     "equal",
-    "`equal(x, y)`, the mask x = y, of numbers or of masks. No gradient. PyTorch: torch.eq.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=_equal_shape,
@@ -62,7 +59,6 @@ def _logical_not_shape(x: TensorType) -> tuple[TensorType, ...]:
 
 LOGICAL_AND = Primitive(
     "logical_and",
-    "`logical_and(x, y)` of two masks. No gradient. PyTorch: torch.logical_and.",
     operands=("x", "y"),
     kind=Kind.POINTWISE,
     shape=_logical_shape,
@@ -70,7 +66,6 @@ LOGICAL_AND = Primitive(
 )
 LOGICAL_NOT = Primitive(
     "logical_not",
-    "`logical_not(x)` of a mask. No gradient. PyTorch: torch.logical_not.",
     operands=("x",),
     kind=Kind.POINTWISE,
     shape=_logical_not_shape,
@@ -113,8 +108,6 @@ def _select_jvp(
 
 SELECT = Primitive(
     "select",
-    "`select(mask, x, y)` = x where mask, else y; all of one shape. The side not selected gets no gradient, whatever "
-    "its value. PyTorch: torch.where.",
     operands=("mask", "x", "y"),
     kind=Kind.POINTWISE,
     shape=_select_shape,
@@ -140,8 +133,6 @@ def _cast_jvp(
 
 CAST = Primitive(
     "cast",
-    "`cast(x, dtype=)`. Float to integer truncates towards 0, number to bool is x != 0, bool to number is 0 or 1. "
-    "Between floats the gradient is cast back; an integer result has none. PyTorch: Tensor.to.",
     operands=("x",),
     kind=Kind.POINTWISE,
     shape=_cast_shape,
@@ -157,7 +148,6 @@ def _detach_shape(x: TensorType) -> tuple[TensorType, ...]:
 
 DETACH = Primitive(
     "detach",
-    "`detach(x)` = x, through which no gradient or tangent flows. PyTorch: Tensor.detach.",
     operands=("x",),
     shape=_detach_shape,
     differentiable=False,
@@ -175,7 +165,6 @@ def _full_shape(*, shape: Shape, value: Any, dtype: str) -> tuple[TensorType, ..
 
 FULL = Primitive(
     "full",
-    "`full(shape=, value=, dtype=)`, one static number everywhere. PyTorch: torch.full.",
     operands=(),
     shape=_full_shape,
     differentiable=False,
@@ -191,7 +180,6 @@ def _iota_shape(*, shape: Shape, axis: int, dtype: str) -> tuple[TensorType, ...
 
 IOTA = Primitive(
     "iota",
-    "`iota(shape=, axis=, dtype=)`, each element its own index along `axis`. PyTorch: torch.arange, broadcast.",
     operands=(),
     shape=_iota_shape,
     differentiable=False,

@@ -56,8 +56,6 @@ def _mse_loss_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, .
 
 MSE_LOSS = Primitive(
     "mse_loss",
-    "`mse_loss(x, y)` = mean of (x - y)² over all elements, x and y of one shape. "
-    "PyTorch: torch.nn.functional.mse_loss.",
     operands=("x", "y"),
     shape=_mse_loss_shape,
     vjp=_mse_loss_vjp,
@@ -208,15 +206,10 @@ def _four_per_logit(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, .
     return 4 * inputs[0].size
 
 
+# Kept for the derivative are a position's greatest logit, peak, and total = Σ exp(logit - peak): their one number
+# peak + log total would round off what large logits differ in.
 CROSS_ENTROPY = Primitive(
     "cross_entropy",
-    '`cross_entropy(logits, labels, reduction="mean", ignore_index=-100, label_smoothing=0.0)`; logits (C), (N, C) or '
-    "(N, C, *D), labels the same without C, integers in [0, C) or ignore_index. With p = softmax(logits) over the "
-    "classes and ε the smoothing, a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is "
-    'ignored; "mean" divides their sum by the number of positions not ignored (0/0 = nan when all are). Kept for the '
-    "derivative are a position's greatest logit, peak, and total = Σ exp(logit - peak): their one number "
-    "peak + log total would round off what large logits differ in. "
-    "PyTorch: torch.nn.functional.cross_entropy. Smoothing: Szegedy et al. 2016.",
     operands=("logits", "labels"),
     effects={Effect.RAISES},
     residuals=("peak", "total"),
@@ -294,10 +287,6 @@ def _cross_entropy_grad_decomposition(
 
 CROSS_ENTROPY_GRAD = Primitive(
     "cross_entropy_grad",
-    "`cross_entropy_grad(logits, labels, peak, total, g, …)`, the cotangent of cross_entropy's logits from g, that of "
-    "the loss: w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the "
-    'number of positions not ignored with "mean") and 0 where it is ignored; peak and total are the greatest logit and '
-    "Σ exp(logits - peak) over the classes, of size 1 there.",
     operands=("logits", "labels", "peak", "total", "g"),
     effects={Effect.RAISES},
     shape=_cross_entropy_grad_shape,

@@ -74,8 +74,6 @@ def _layer_norm_vjp(
 
 LAYER_NORM = Primitive(
     "layer_norm",
-    "`layer_norm(x, gamma?, beta?, eps=1e-5)` = (x - mean)/√(variance + eps) · gamma + beta over the last axis of "
-    "x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016). PyTorch: torch.nn.functional.layer_norm.",
     operands=("x", "gamma?", "beta?"),
     shape=_layer_norm_shape,
     residuals=("mean", "rstd"),
@@ -110,8 +108,6 @@ def _layer_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 LAYER_NORM_GRAD = Primitive(
     "layer_norm_grad",
-    "`layer_norm_grad(x, gamma?, mean, rstd, g)`, the cotangents of layer_norm's x, gamma and beta; mean and rstd "
-    "(..., 1). With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.",
     operands=("x", "gamma?", "mean", "rstd", "g"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_layer_norm_grad_shape,
@@ -147,8 +143,6 @@ def _rms_norm_vjp(
 
 RMS_NORM = Primitive(
     "rms_norm",
-    "`rms_norm(x, gamma?, eps=1e-5)` = x/√(mean(x²) + eps) · gamma over the last axis of x (..., d); gamma (d,) "
-    "(Zhang & Sennrich 2019). PyTorch: torch.nn.functional.rms_norm.",
     operands=("x", "gamma?"),
     shape=_rms_norm_shape,
     residuals=("rstd",),
@@ -180,8 +174,6 @@ def _rms_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bool
 
 RMS_NORM_GRAD = Primitive(
     "rms_norm_grad",
-    "`rms_norm_grad(x, gamma?, rstd, g)`, the cotangents of rms_norm's x and gamma; rstd (..., 1). With y = x·rstd and "
-    "h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.",
     operands=("x", "gamma?", "rstd", "g"),
     outputs=("dx", "dgamma"),
     shape=_rms_norm_grad_shape,
@@ -255,8 +247,6 @@ def _group_norm_vjp(
 
 GROUP_NORM = Primitive(
     "group_norm",
-    "`group_norm(x, gamma?, beta?, groups=, eps=1e-5)`: x (N, C, *S), each of `groups` runs of C/groups channels "
-    "normalised over its channels and S; gamma and beta (C,) (Wu & He 2018). PyTorch: torch.nn.functional.group_norm.",
     operands=("x", "gamma?", "beta?"),
     shape=_group_norm_shape,
     residuals=("mean", "rstd"),
@@ -292,8 +282,6 @@ def _group_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 GROUP_NORM_GRAD = Primitive(
     "group_norm_grad",
-    "`group_norm_grad(x, gamma?, mean, rstd, g, groups=)`, the cotangents of group_norm's x, gamma and beta; mean and "
-    "rstd (N, groups). The formulas are those of layer_norm_grad, with means over a group.",
     operands=("x", "gamma?", "mean", "rstd", "g"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_group_norm_grad_shape,
@@ -367,10 +355,6 @@ def _batch_norm_vjp(
 
 BATCH_NORM = Primitive(
     "batch_norm",
-    "`batch_norm(x, gamma?, beta?, channel_axis=1, eps=1e-5)`, the training form: y, and the batch mean and unbiased "
-    "variance (C,) for running statistics. y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics "
-    "over all axes but the channel; gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel. "
-    "PyTorch: torch.nn.functional.batch_norm(training=True).",
     operands=("x", "gamma?", "beta?"),
     outputs=("y", "mean", "variance"),
     shape=_batch_norm_shape,
@@ -412,9 +396,6 @@ def _batch_norm_grad_decomposition(ops: Ops[R], x: R, /, *rest: R, has_gamma: bo
 
 BATCH_NORM_GRAD = Primitive(
     "batch_norm_grad",
-    "`batch_norm_grad(x, gamma?, mean, rstd, g, g_mean, g_variance, channel_axis=)`, the cotangents of batch_norm's x, "
-    "gamma and beta from those of y, mean and variance. dx is that of layer_norm_grad, with means over a channel's n "
-    "values, + g_mean/n + 2·g_variance·(x - mean)/(n - 1).",
     operands=("x", "gamma?", "mean", "rstd", "g", "g_mean", "g_variance"),
     outputs=("dx", "dgamma", "dbeta"),
     shape=_batch_norm_grad_shape,
@@ -448,9 +429,6 @@ def _batch_norm_eval_decomposition(
 
 BATCH_NORM_EVAL = Primitive(
     "batch_norm_eval",
-    "`batch_norm_eval(x, gamma?, beta?, mean, variance, channel_axis=1, eps=1e-5)` = (x - mean)/√(variance + eps) · "
-    "gamma + beta with given statistics (C,), along the channel axis. PyTorch: "
-    "torch.nn.functional.batch_norm(training=False).",
     operands=("x", "gamma?", "beta?", "mean", "variance"),
     shape=_batch_norm_eval_shape,
     decomposition=_batch_norm_eval_decomposition,

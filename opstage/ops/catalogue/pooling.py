@@ -110,13 +110,9 @@ def _max_pool_jvp(
     return (ops.max_pool_gather(tangents[0], outputs[1], **window),)
 
 
+# The residual `index` is a maximum's flat position in the plane of its channel.
 MAX_POOL = Primitive(
     "max_pool",
-    "`max_pool(x, kernel=, stride=None, padding=0)`, the maximum over each window, x (N, C, *S) or (C, *S) -> "
-    "(N, C, *O) or (C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; stride is by default the kernel, padding "
-    "at most half of it. Padding never wins, the first maximum in row-major order takes the whole gradient, nan wins "
-    "over every number. The residual `index` is the maximum's flat position in the plane S of its channel. "
-    "PyTorch: torch.nn.functional.max_pool1d, max_pool2d, max_pool3d.",
     operands=("x",),
     residuals=("index",),
     shape=_max_pool_shape,
@@ -151,10 +147,6 @@ def _max_pool_scatter_vjp(
 
 MAX_POOL_SCATTER = Primitive(
     "max_pool_scatter",
-    "`max_pool_scatter(g, index, shape=, kernel=, stride=, padding=)`, zeros (N, C, *shape) or (C, *shape) to which "
-    "each window's element of g is added at flat position `index` of the channel's plane: the cotangent of max_pool's "
-    "x. `index` comes from max_pool with the same windows, so it lies in its own window. "
-    "PyTorch: torch.nn.functional.max_unpool2d, which does not add.",
     operands=("g", "index"),
     effects={Effect.RAISES},
     shape=_max_pool_scatter_shape,
@@ -183,9 +175,6 @@ def _max_pool_gather_vjp(
 
 MAX_POOL_GATHER = Primitive(
     "max_pool_gather",
-    "`max_pool_gather(x, index, kernel=, stride=, padding=)`, for each window the cell of x at flat position `index` "
-    "of its channel's plane: the tangent of max_pool. `index` comes from max_pool with the same windows. "
-    "PyTorch: torch.gather on the flattened plane.",
     operands=("x", "index"),
     effects={Effect.RAISES},
     shape=_max_pool_gather_shape,
@@ -216,10 +205,6 @@ def _avg_pool_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **
 
 AVG_POOL = Primitive(
     "avg_pool",
-    "`avg_pool(x, kernel=, stride=None, padding=0, count_include_pad=True)`, the mean over each window, x (N, C, *S) "
-    "or (C, *S) -> (N, C, *O) or (C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; stride is by default the "
-    "kernel, padding at most half of it. Padded cells add 0 and are counted, unless count_include_pad is False. "
-    "PyTorch: torch.nn.functional.avg_pool1d, avg_pool2d, avg_pool3d.",
     operands=("x",),
     shape=_avg_pool_shape,
     vjp=_avg_pool_vjp,
@@ -249,9 +234,6 @@ def _avg_pool_grad_vjp(
 
 AVG_POOL_GRAD = Primitive(
     "avg_pool_grad",
-    "`avg_pool_grad(g, shape=, kernel=, stride=, padding=, count_include_pad=)`, each window's element of g shared out "
-    "evenly over the window's cells, (N, C, *O) -> (N, C, *shape): the cotangent of avg_pool's x. Shares of padded "
-    "cells are lost. PyTorch: the backward of torch.nn.functional.avg_pool2d.",
     operands=("g",),
     shape=_avg_pool_grad_shape,
     vjp=_avg_pool_grad_vjp,
@@ -327,10 +309,6 @@ def _with_padding(ops: Ops[R], z: R, padding: Ints) -> R:
 
 SMOOTH_MAX_POOL = Primitive(
     "smooth_max_pool",
-    "`smooth_max_pool(x, kernel=, beta=, stride=None, padding=0)` = (1/beta) · log Σ e^(beta·x) over each window, x "
-    "(N, C, *S) or (C, *S) -> (N, C, *O) or (C, *O) as in max_pool; padded cells are left out. It exceeds the maximum "
-    "by at most log(cells)/beta; a negative beta gives a smooth minimum. Shifted by the window's maximum (minimum for "
-    "a negative beta), so it never overflows. PyTorch: torch.logsumexp over unfolded windows.",
     operands=("x",),
     shape=_smooth_max_pool_shape,
     decomposition=_smooth_max_pool_decomposition,

@@ -41,9 +41,6 @@ def _rand_shape(*counters: TensorType, shape: Shape, seed: Any, site: Any, dtype
 
 RAND_UNIFORM = Primitive(
     "rand_uniform",
-    "`rand_uniform(shape=, seed=, site=, dtype=)`, uniform in [0, 1): element i, in row-major order, is "
-    "(splitmix64(key + i) >> 40) · 2^-24 with key = splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in "
-    "every dtype. No gradient. PyTorch: torch.rand (other bits). Source: Steele, Lea & Flood 2014.",
     operands=("step", "*iterations"),
     effects={Effect.DRAWS},
     shape=_rand_shape,
@@ -64,9 +61,6 @@ def _rand_normal_decomposition(
 
 RAND_NORMAL = Primitive(
     "rand_normal",
-    "`rand_normal(shape=, seed=, site=, dtype=)`, standard normal: √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 "
-    "elements 2i and 2i + 1 of the uniform draw at `site`. No gradient. PyTorch: torch.randn (other bits). "
-    "Source: Box & Muller 1958.",
     operands=("step", "*iterations"),
     effects={Effect.DRAWS},
     shape=_rand_shape,
@@ -93,8 +87,6 @@ def _bernoulli_mask_decomposition(
 
 BERNOULLI_MASK = Primitive(
     "bernoulli_mask",
-    "`bernoulli_mask(keep_prob, shape=, seed=, site=)`: 1 where keep_prob > u, else 0, with u the uniform draw at "
-    "`site`; keep_prob a scalar, the result of its dtype. No gradient. PyTorch: torch.bernoulli.",
     operands=("keep_prob", "step", "*iterations"),
     effects={Effect.DRAWS},
     shape=_bernoulli_mask_shape,

@@ -72,8 +72,6 @@ def _reduce_sum_vjp(
 
 REDUCE_SUM = Primitive(
     "reduce_sum",
-    "`reduce_sum(x, axis=None, keepdims=False)` = Σ x over the axes, all of them for None; 0 over an empty axis. "
-    "Integers are added in int64. PyTorch: torch.sum.",
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_reduce_sum_shape,
@@ -93,7 +91,6 @@ def _sum_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
 
 SUM = Primitive(
     "sum",
-    "`sum(x)` = Σ x over all elements, a scalar. PyTorch: torch.sum.",
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_sum_shape,
@@ -123,8 +120,6 @@ def _reduce_mean_vjp(
 
 REDUCE_MEAN = Primitive(
     "reduce_mean",
-    "`reduce_mean(x, axis=None, keepdims=False)` = Σ x / n over the axes, of n elements together; n >= 1. "
-    "PyTorch: torch.mean.",
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_reduce_mean_shape,
@@ -177,9 +172,6 @@ def _reduce_max_jvp(
 
 REDUCE_MAX = Primitive(
     "reduce_max",
-    "`reduce_max(x, axis=None, keepdims=False)`, the largest element over the axes, of which there must be one; nan if "
-    "any is. k maxima that tie take 1/k of the gradient each; what nan came from has a gradient of nan. "
-    "PyTorch: torch.amax.",
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_reduce_max_shape,
@@ -198,8 +190,6 @@ def _argmax_shape(x: TensorType, *, axis: int, keepdims: bool) -> tuple[TensorTy
 
 ARGMAX = Primitive(
     "argmax",
-    "`argmax(x, axis=-1, keepdims=False)`, the int64 index of the first maximum along an axis. No gradient. "
-    "PyTorch: torch.argmax.",
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_argmax_shape,
@@ -251,8 +241,6 @@ def _softmax_jvp(
 
 SOFTMAX = Primitive(
     "softmax",
-    "`softmax(x, axis=-1)` = eˣ / Σ eˣ along an axis of at least one element, max-shifted so that it never overflows. "
-    "PyTorch: torch.softmax.",
     operands=("x",),
     shape=_softmax_shape,
     vjp=_softmax_vjp,
@@ -270,7 +258,6 @@ def _softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) -> tup
 
 SOFTMAX_GRAD = Primitive(
     "softmax_grad",
-    "`softmax_grad(y, g, axis=)` = y · (g - Σ y·g), for y = softmax(x).",
     operands=("y", "g"),
     shape=_softmax_grad_shape,
     decomposition=_softmax_grad_decomposition,
@@ -298,8 +285,6 @@ def _log_softmax_jvp(
 
 LOG_SOFTMAX = Primitive(
     "log_softmax",
-    "`log_softmax(x, axis=-1)` = x - log Σ eˣ along an axis of at least one element, max-shifted so that it never "
-    "overflows. PyTorch: torch.log_softmax.",
     operands=("x",),
     shape=_softmax_shape,
     vjp=_log_softmax_vjp,
@@ -317,7 +302,6 @@ def _log_softmax_grad_decomposition(ops: Ops[R], y: R, g: R, /, *, axis: int) ->
 
 LOG_SOFTMAX_GRAD = Primitive(
     "log_softmax_grad",
-    "`log_softmax_grad(y, g, axis=)` = g - e^y · Σ g, for y = log_softmax(x).",
     operands=("y", "g"),
     shape=_softmax_grad_shape,
     decomposition=_log_softmax_grad_decomposition,

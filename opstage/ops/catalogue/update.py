@@ -26,7 +26,6 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 def _update(
     name: str,
-    doc: str,
     *,
     state: tuple[str, ...] = (),
     scalars: tuple[str, ...] = ("lr",),
@@ -55,7 +54,6 @@ def _update(
 
     return Primitive(
         f"{name}_update",
-        doc,
         operands=("p", "g", *state, *scalars),
         outputs=("p", *state),
         shape=shape,
@@ -104,7 +102,6 @@ def _sgd(ops: Ops[R], p: R, g: R, lr: R, /, *, weight_decay: float) -> tuple[R, 
 
 SGD_UPDATE = _update(
     "sgd",
-    "`sgd_update(p, g, lr, weight_decay=0)` = p - lr·(g + weight_decay·p). PyTorch: torch.optim.SGD.",
     decomposition=_sgd,
     flops=4,
 )
@@ -121,9 +118,6 @@ def _momentum(
 
 MOMENTUM_UPDATE = _update(
     "momentum",
-    "`momentum_update(p, g, velocity, lr, momentum=, nesterov=False, weight_decay=0)`: g += weight_decay·p; "
-    "velocity = momentum·velocity + g; p -= lr·velocity, or with `nesterov` p -= lr·(g + momentum·velocity). "
-    "PyTorch: torch.optim.SGD(momentum=, nesterov=).",
     state=("velocity",),
     decomposition=_momentum,
     flops=8,
@@ -141,8 +135,6 @@ def _adagrad(ops: Ops[R], p: R, g: R, total: R, lr: R, /, *, eps: float, weight_
 
 ADAGRAD_UPDATE = _update(
     "adagrad",
-    "`adagrad_update(p, g, total, lr, eps=, weight_decay=0)`: g += weight_decay·p; total += g²; "
-    "p -= lr·g/(√total + eps) (Duchi et al. 2011). PyTorch: torch.optim.Adagrad.",
     state=("total",),
     decomposition=_adagrad,
     flops=9,
@@ -160,9 +152,6 @@ def _rmsprop(
 
 RMSPROP_UPDATE = _update(
     "rmsprop",
-    "`rmsprop_update(p, g, square, lr, alpha=, eps=, weight_decay=0)`: g += weight_decay·p; "
-    "square = alpha·square + (1 - alpha)·g²; p -= lr·g/(√square + eps) (Tieleman & Hinton 2012). "
-    "PyTorch: torch.optim.RMSprop.",
     state=("square",),
     decomposition=_rmsprop,
     flops=11,
@@ -182,9 +171,6 @@ def _adadelta(
 
 ADADELTA_UPDATE = _update(
     "adadelta",
-    "`adadelta_update(p, g, square, delta, lr, rho=, eps=, weight_decay=0)`: g += weight_decay·p; "
-    "square = rho·square + (1 - rho)·g²; step = √(delta + eps)/√(square + eps)·g; "
-    "delta = rho·delta + (1 - rho)·step²; p -= lr·step (Zeiler 2012). PyTorch: torch.optim.Adadelta.",
     state=("square", "delta"),
     decomposition=_adadelta,
     flops=18,
@@ -224,9 +210,6 @@ def _adam(
 
 ADAM_UPDATE = _update(
     "adam",
-    "`adam_update(p, g, m, v, lr, c1, c2, beta1=, beta2=, eps=, weight_decay=0)`: g += weight_decay·p; "
-    "m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; p -= lr·(m/c1)/(√(v/c2) + eps), with the bias "
-    "corrections c1 = 1 - beta1ᵗ and c2 = 1 - beta2ᵗ (Kingma & Ba 2015). PyTorch: torch.optim.Adam.",
     state=("m", "v"),
     scalars=("lr", "c1", "c2"),
     decomposition=_adam,
@@ -255,8 +238,6 @@ def _adamw(
 
 ADAMW_UPDATE = _update(
     "adamw",
-    "`adamw_update(p, g, m, v, lr, c1, c2, beta1=, beta2=, eps=, weight_decay=)`: p *= 1 - lr·weight_decay, then "
-    "adam_update without decay (Loshchilov & Hutter 2019). PyTorch: torch.optim.AdamW.",
     state=("m", "v"),
     scalars=("lr", "c1", "c2"),
     decomposition=_adamw,
@@ -333,11 +314,6 @@ def _muon_flops(p: TensorType, *, steps: int, **static: Any) -> Dim:
 
 MUON_UPDATE = _update(
     "muon",
-    "`muon_update(p, g, momentum_buffer, lr, momentum=, nesterov=, weight_decay=, steps=, eps=)` for a matrix p "
-    "(r, c): b = momentum·b + (1 - momentum)·g; u = momentum·b + (1 - momentum)·g with `nesterov`, else b; u "
-    "orthogonalised by `steps` Newton-Schulz iterations from u/max(‖u‖, eps); p = (1 - lr·weight_decay)·p - "
-    "lr·√max(1, r/c)·u (Jordan et al. 2024). PyTorch: torch.optim.Muon, which iterates in bfloat16 where this stays in "
-    "p's dtype.",
     state=("momentum_buffer",),
     decomposition=_muon,
     flops=0,

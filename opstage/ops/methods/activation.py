@@ -32,19 +32,22 @@ class ActivationOps(Calls[R]):
         return self._call2(SIGMOID_GRAD, y, g)
 
     def silu_grad(self, x: R, g: R, /) -> R:
-        """g · silu'(x)."""
+        """g · s · (1 + x·(1 - s)), s = sigmoid(x)."""
         return self._call2(SILU_GRAD, x, g)
 
     def relu(self, x: R, /) -> R:
-        """max(x, 0); its derivative at 0 is 0."""
+        """max(x, 0); its derivative at 0 is 0. PyTorch: torch.relu."""
         return self._call1(RELU, x)
 
     def silu(self, x: R, /) -> R:
-        """x · sigmoid(x)."""
+        """x · sigmoid(x) (Elfwing et al. 2018). PyTorch: torch.nn.functional.silu."""
         return self._call1(SILU, x)
 
     def gelu(self, x: R, /, *, approximate: str = "tanh") -> R:
-        """Gaussian error linear unit, "tanh" or exact ("none")."""
+        """Gaussian error linear unit, "tanh" or exact ("none"). PyTorch: torch.nn.functional.gelu.
+
+        "tanh": ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))); "none": ½x·(1 + erf(x/√2)) (Hendrycks & Gimpel 2016).
+        """
         return self._call(GELU, (x,), {"approximate": approximate})
 
     def gelu_grad(self, x: R, g: R, /, *, approximate: str) -> R:

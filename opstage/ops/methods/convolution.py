@@ -63,7 +63,12 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """Cross-correlation, kernel (outC, inC/groups, *k), x ([N,] inC, *S)."""
+        """Cross-correlation, kernel (outC, inC/groups, *k), x ([N,] inC, *S). PyTorch: torch.nn.functional.conv1d … 3d.
+
+        y[n, o, i] = bias[o] + Σ_c Σ_j kernel[o, c, j] · x[n, c, i·stride + j·dilation - padding], padded with zeros;
+        bias (outC), y ([N,] outC, *O), O = floor((S + 2·padding - dilation·(k - 1) - 1) / stride) + 1; any number of
+        spatial axes. A kernel larger than its padded input is a ShapeError.
+        """
         static = _window("conv", kernel, stride, padding, dilation)
         static |= {"groups": groups, "has_bias": bias is not None}
         return self._call(CONV, (kernel, x) if bias is None else (kernel, bias, x), static)
@@ -81,7 +86,12 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """The adjoint of conv, kernel (inC, outC/groups, *k)."""
+        """The adjoint of conv in x, kernel (inC, outC/groups, *k). PyTorch: torch.nn.functional.conv_transpose1d … 3d.
+
+        y[n, o, i·stride + j·dilation - padding] += kernel[c, o, j] · x[n, c, i], from the bias (outC) up; x ([N,] inC,
+        *S), y ([N,] outC, *O), O = (S - 1)·stride - 2·padding + dilation·(k - 1) + output_padding + 1. An
+        output_padding must be smaller than the stride or the dilation.
+        """
         static = _window("conv_transpose", kernel, stride, padding, dilation)
         static |= {"output_padding": _output_padding(output_padding, len(kernel.shape) - 2)}
         static |= {"groups": groups, "has_bias": bias is not None}
@@ -99,7 +109,11 @@ class ConvolutionOps(Calls[R]):
         dilation: IntOrTuple = 1,
         groups: int = 1,
     ) -> R:
-        """The cotangent of conv's kernel."""
+        """The cotangent of conv's kernel, whose spatial sizes are `kernel`. PyTorch: torch.nn.grad.conv1d_weight … 3d.
+
+        From x ([N,] inC, *S) and the cotangent g of conv's result: out[o, c, j] = Σ_n Σ_i g[n, o, i] · x[n, c, i·stride
+        + j·dilation - padding], (outC, inC/groups, *kernel).
+        """
         sizes = as_shape("conv_kernel_grad", kernel)
         static = {
             "kernel": sizes,

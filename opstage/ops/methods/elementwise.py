@@ -35,89 +35,92 @@ class ElementwiseOps(Calls[R]):
     __slots__ = ()
 
     def add(self, x: R, y: R, /) -> R:
-        """x + y."""
+        """x + y, of one shape and dtype. PyTorch: torch.add."""
         return self._call2(ADD, x, y)
 
     def sub(self, x: R, y: R, /) -> R:
-        """x - y."""
+        """x - y, of one shape and dtype. PyTorch: torch.sub."""
         return self._call2(SUB, x, y)
 
     def mul(self, x: R, y: R, /) -> R:
-        """x · y."""
+        """x · y, of one shape and dtype. PyTorch: torch.mul."""
         return self._call2(MUL, x, y)
 
     def div(self, x: R, y: R, /) -> R:
-        """x / y."""
+        """x / y, of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div."""
         return self._call2(DIV, x, y)
 
     def maximum(self, x: R, y: R, /) -> R:
-        """The larger of x and y; a tie splits the gradient 0.5/0.5."""
+        """The larger of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.maximum."""
         return self._call2(MAXIMUM, x, y)
 
     def minimum(self, x: R, y: R, /) -> R:
-        """The smaller of x and y; a tie splits the gradient 0.5/0.5."""
+        """The smaller of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.minimum."""
         return self._call2(MINIMUM, x, y)
 
     def neg(self, x: R, /) -> R:
-        """-x."""
+        """-x. PyTorch: torch.neg."""
         return self._call1(NEG, x)
 
     def abs(self, x: R, /) -> R:
-        """|x|; its derivative at 0 is 0."""
+        """|x|; its derivative at 0 is 0. PyTorch: torch.abs."""
         return self._call1(ABS, x)
 
     def sqrt(self, x: R, /) -> R:
-        """Square root; nan below 0."""
+        """√x; nan below 0, derivative +inf at 0. PyTorch: torch.sqrt."""
         return self._call1(SQRT, x)
 
     def exp(self, x: R, /) -> R:
-        """e^x."""
+        """e^x. PyTorch: torch.exp."""
         return self._call1(EXP, x)
 
     def log(self, x: R, /) -> R:
-        """Natural logarithm; -inf at 0."""
+        """Natural logarithm; -inf at 0, nan below. PyTorch: torch.log."""
         return self._call1(LOG, x)
 
     def inv(self, x: R, /) -> R:
-        """1/x."""
+        """1/x. PyTorch: torch.reciprocal."""
         return self._call1(INV, x)
 
     def sin(self, x: R, /) -> R:
-        """Sine, of radians."""
+        """Sine, of radians. PyTorch: torch.sin."""
         return self._call1(SIN, x)
 
     def cos(self, x: R, /) -> R:
-        """Cosine, of radians."""
+        """Cosine, of radians. PyTorch: torch.cos."""
         return self._call1(COS, x)
 
     def tanh(self, x: R, /) -> R:
-        """Hyperbolic tangent."""
+        """Hyperbolic tangent. PyTorch: torch.tanh."""
         return self._call1(TANH, x)
 
     def sigmoid(self, x: R, /) -> R:
-        """1/(1 + e^-x), never overflowing."""
+        """1/(1 + e^-x), never overflowing. PyTorch: torch.sigmoid."""
         return self._call1(SIGMOID, x)
 
     def softplus(self, x: R, /) -> R:
-        """log(1 + e^x), never overflowing."""
+        """log(1 + e^x), never overflowing. PyTorch: torch.nn.functional.softplus."""
         return self._call1(SOFTPLUS, x)
 
     def erf(self, x: R, /) -> R:
-        """Error function, 2/√π ∫₀ˣ e^(-t²) dt."""
+        """Error function, 2/√π ∫₀ˣ e^(-t²) dt. PyTorch: torch.erf."""
         return self._call1(ERF, x)
 
     def scale(self, x: R, /, *, c: Number) -> R:
-        """c · x for a static number c."""
+        """c · x for a static number c, rounded once to x's dtype. PyTorch: x * c."""
         return self._call(SCALE, (x,), {"c": c})
 
     def pow(self, x: R, /, *, exponent: Number) -> R:
-        """x^exponent for a static exponent."""
+        """x^exponent for a static exponent. PyTorch: torch.pow.
+
+        IEEE results, for ±½ those of √x and 1/√x. Its derivative, exponent · x^(exponent - 1), is 0 for exponent 0.
+        """
         return self._call(POW, (x,), {"exponent": exponent})
 
     def clamp(self, x: R, /, *, lo: Number, hi: Number) -> R:
-        """x limited to [lo, hi]; gradient 1 inside and at the bounds."""
+        """x limited to [lo, hi]; gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp."""
         return self._call(CLAMP, (x,), {"lo": lo, "hi": hi})
 
     def safe_log(self, x: R, /, *, eps: Number) -> R:
-        """log(max(x, eps))."""
+        """log(max(x, eps)); gradient 1/x where x >= eps, else 0. PyTorch: torch.log(torch.clamp(x, min=eps))."""
         return self._call(SAFE_LOG, (x,), {"eps": eps})

@@ -27,29 +27,39 @@ class IndexingOps(Calls[R]):
     __slots__ = ()
 
     def gather_scalar(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index] of a vector."""
+        """x[index] of a vector (n), for a static index. PyTorch: x[index]."""
         return self._call(GATHER_SCALAR, (x,), {"index": _static_index(index), "mode": mode})
 
     def gather_row(self, x: R, /, *, index: Dim, mode: str = "raise") -> R:
-        """x[index], a row."""
+        """x[index], a row, for a static index; x (n, *rest). PyTorch: x[index], torch.select."""
         return self._call(GATHER_ROW, (x,), {"index": _static_index(index), "mode": mode})
 
     def gather_vec(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """x[idx] of a vector, for integers of any shape."""
+        """x[idx] of a vector (n), for integers of any shape. PyTorch: x[idx], torch.take."""
         return self._call(GATHER_VEC, (x, idx), {"mode": mode})
 
     def gather_rows(self, x: R, idx: R, /, *, mode: str = "raise") -> R:
-        """Rows x[idx], for integers of any shape."""
+        """Rows x[idx], for integers of any shape. PyTorch: torch.nn.functional.embedding(idx, x), x[idx].
+
+        x (n, *rest) gives (*idx, *rest). Gradients of rows read twice add up.
+        """
         return self._call(GATHER_ROWS, (x, idx), {"mode": mode})
 
     def scatter_add_vec(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
-        """x with v added at entries `index`."""
+        """The vector x (n) with v added at entries `index`. PyTorch: torch.index_add(x, 0, index, v).
+
+        A static index: a scalar v. Integers of any shape: v of that shape, added in row-major order.
+        """
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_SCALAR, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_VEC, (x, v, index), {"mode": mode})
 
     def scatter_add_row(self, x: R, v: R, index: R | Dim, /, *, mode: str = "raise") -> R:
-        """x with v added at rows `index`."""
+        """x (n, *rest) with v added at rows `index`. PyTorch: torch.index_add(x, 0, index, v).
+
+        A static index: v (*rest). Integers of any shape: v (*index, *rest), added in row-major order; the adjoint of
+        gather_rows.
+        """
         if isinstance(index, _STATIC):
             return self._call(SCATTER_ADD_ROW, (x, v), {"index": _static_index(index), "mode": mode})
         return self._call(SCATTER_ADD_ROWS, (x, v, index), {"mode": mode})

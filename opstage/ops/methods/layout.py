@@ -56,45 +56,49 @@ class LayoutOps(Calls[R]):
     __slots__ = ()
 
     def broadcast_to(self, x: R, /, *, shape: ShapeLike) -> R:
-        """x repeated to `shape` by NumPy's rules."""
+        """x repeated to `shape` by NumPy's rules. PyTorch: torch.broadcast_to.
+
+        Axes are aligned from the last, those of size 1 repeated, new ones added in front; gradients add up over the
+        copies.
+        """
         return self._call(BROADCAST_TO, (x,), {"shape": as_shape("broadcast_to", shape)})
 
     def reshape(self, x: R, /, *, shape: ShapeLike) -> R:
-        """The same elements in row-major order in another shape; one -1 is inferred."""
+        """The same elements in row-major order in another shape; one -1 is inferred. PyTorch: torch.reshape."""
         return self._call(RESHAPE, (x,), {"shape": as_shape("reshape", shape, inferred=True)})
 
     def flatten(self, x: R, /, *, start: int = 0, end: int = -1) -> R:
-        """Axes start..end merged into one."""
+        """Axes start..end merged into one; a scalar becomes a vector of 1. PyTorch: torch.flatten."""
         rank = max(len(x.shape), 1)
         start, end = normalize_axis("flatten", start, rank), normalize_axis("flatten", end, rank)
         return self._call(FLATTEN, (x,), {"start": start, "end": end})
 
     def permute(self, x: R, /, *, axes: Sequence[int]) -> R:
-        """Axes reordered: result axis i is axis axes[i] of x."""
+        """Axes reordered: result axis i is axis axes[i] of x. PyTorch: torch.permute."""
         return self._call(PERMUTE, (x,), {"axes": tuple(normalize_axis("permute", a, len(x.shape)) for a in axes)})
 
     def transpose2d(self, x: R, /) -> R:
-        """(a, b) -> (b, a)."""
+        """(a, b) -> (b, a). PyTorch: torch.t."""
         return self._call1(TRANSPOSE2D, x)
 
     def transpose3d_first_to_last(self, x: R, /) -> R:
-        """(a, b, c) -> (b, c, a)."""
+        """(a, b, c) -> (b, c, a). PyTorch: x.permute(1, 2, 0)."""
         return self._call1(TRANSPOSE3D_FIRST_TO_LAST, x)
 
     def transpose3d_last_to_first(self, x: R, /) -> R:
-        """(a, b, c) -> (c, a, b)."""
+        """(a, b, c) -> (c, a, b). PyTorch: x.permute(2, 0, 1)."""
         return self._call1(TRANSPOSE3D_LAST_TO_FIRST, x)
 
     def transpose3d_last_two(self, x: R, /) -> R:
-        """(a, b, c) -> (a, c, b)."""
+        """(a, b, c) -> (a, c, b). PyTorch: x.transpose(1, 2)."""
         return self._call1(TRANSPOSE3D_LAST_TWO, x)
 
     def swap_adjacent_at_depth(self, x: R, /, *, depth: int) -> R:
-        """Axes depth and depth + 1 exchanged."""
+        """Axes depth and depth + 1 exchanged. PyTorch: x.transpose(depth, depth + 1)."""
         return self._call(SWAP_ADJACENT_AT_DEPTH, (x,), {"depth": as_int("swap_adjacent_at_depth", "depth", depth)})
 
     def concat(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        """Tensors joined along an existing axis."""
+        """Tensors of one dtype joined along an existing axis; all other axes agree. PyTorch: torch.cat."""
         refs = tuple(xs)
         rank = len(refs[0].shape) if refs else 0
         return self._call(
@@ -102,13 +106,16 @@ class LayoutOps(Calls[R]):
         )
 
     def stack(self, xs: Sequence[R], /, *, axis: int = 0) -> R:
-        """Tensors joined along a new axis."""
+        """Tensors of one shape and dtype joined along a new axis, `axis` of the result. PyTorch: torch.stack."""
         refs = tuple(xs)
         rank = len(refs[0].shape) + 1 if refs else 0
         return self._call(STACK, refs, {"axis": normalize_axis("stack", axis, rank) if refs else _no_tensors("stack")})
 
     def slice(self, x: R, /, *, axis: int, start: Dim, length: Dim, step: int = 1) -> R:
-        """`length` entries from `start` in steps along an axis; all must exist."""
+        """`length` entries from `start` in steps along an axis; all must exist. PyTorch: torch.narrow.
+
+        The entries start, start + step, …, x[start:end:step]: 0 <= start and start + (length - 1)·step < n.
+        """
         static = {
             "axis": normalize_axis("slice", axis, len(x.shape)),
             "start": as_dim("slice", "start", start),
@@ -118,7 +125,7 @@ class LayoutOps(Calls[R]):
         return self._call(SLICE, (x,), static)
 
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
-        """Consecutive slices of the given sizes along an axis."""
+        """Consecutive slices of the given sizes along an axis, which add up to it. PyTorch: torch.split."""
         misfit = axis = normalize_axis("split", axis, len(x.shape))
         lengths = tuple(as_dim("split", "a size", size) for size in sizes)
         if not isinstance(axis, Misfit):
@@ -142,7 +149,11 @@ class LayoutOps(Calls[R]):
         value: Number = 0.0,
         interior: Sequence[int] | None = None,
     ) -> R:
-        """Constant cells before, after and between the entries of each axis."""
+        """Constant cells before, after and between the entries of each axis. PyTorch: torch.nn.functional.pad.
+
+        For each axis a pair (before, after) of how many cells of `value` to add at its ends, and in `interior` how many
+        between every two entries: n become before + n + (n - 1)·interior + after. As jax.lax.pad.
+        """
         try:
             pairs = tuple((before, after) for before, after in padding)
         except (TypeError, ValueError):
@@ -158,7 +169,7 @@ class LayoutOps(Calls[R]):
         return self._call(PAD, (x,), static)
 
     def squeeze(self, x: R, /, *, axis: Axes = None) -> R:
-        """Axes of size 1 dropped; an axis of another size is an error."""
+        """Axes of size 1 dropped, all of them for None; an axis of another size is an error. PyTorch: torch.squeeze."""
         if axis is None:
             axes = tuple(i for i, d in enumerate(x.shape) if is_one(d))
         else:
@@ -166,5 +177,5 @@ class LayoutOps(Calls[R]):
         return self._call(SQUEEZE, (x,), {"axes": axes})
 
     def unsqueeze(self, x: R, /, *, axis: int) -> R:
-        """A new axis of size 1."""
+        """A new axis of size 1, `axis` of the result. PyTorch: torch.unsqueeze."""
         return self._call(UNSQUEEZE, (x,), {"axis": normalize_axis("unsqueeze", axis, len(x.shape) + 1)})

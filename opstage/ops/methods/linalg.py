@@ -11,15 +11,15 @@ class LinalgOps(Calls[R]):
     __slots__ = ()
 
     def matmul(self, x: R, y: R, /) -> R:
-        """Matrix product (m, k)·(k, n)."""
+        """Matrix product (m, k)·(k, n) -> (m, n). PyTorch: torch.mm."""
         return self._call2(MATMUL, x, y)
 
     def bmm(self, x: R, y: R, /) -> R:
-        """Batched matrix product (..., m, k)·(..., k, n)."""
+        """Batched matrix product (..., m, k)·(..., k, n), of any number of leading axes, alike. PyTorch: torch.bmm."""
         return self._call2(BMM, x, y)
 
     def linear(self, weight: R, bias: R | None, x: R, /) -> R:
-        """x · weightᵀ + bias, weight (out, in), x (..., in)."""
+        """x · weightᵀ + bias, weight (out, in), bias (out), x (..., in). PyTorch: torch.nn.functional.linear."""
         if bias is None:
             return self._call(LINEAR, (weight, x), {"has_bias": False})
         return self._call(LINEAR, (weight, bias, x), {"has_bias": True})

@@ -11,7 +11,7 @@ class LossOps(Calls[R]):
     __slots__ = ()
 
     def mse_loss(self, x: R, y: R, /) -> R:
-        """Mean squared difference over all elements."""
+        """Mean squared difference over all elements, x and y of one shape. PyTorch: torch.nn.functional.mse_loss."""
         return self._call2(MSE_LOSS, x, y)
 
     def cross_entropy(
@@ -24,7 +24,13 @@ class LossOps(Calls[R]):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> R:
-        """-log softmax(logits)[label], classes on axis 1 (last for rank 1 and 2)."""
+        """-log softmax(logits)[label], classes on axis 1 (last up to rank 2).
+
+        PyTorch: torch.nn.functional.cross_entropy. logits (C), (N, C) or (N, C, *D), labels the same without C,
+        integers in [0, C) or ignore_index. With p = softmax(logits) over the classes and ε the smoothing (Szegedy et
+        al. 2016), a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is ignored; "mean" divides
+        their sum by the number of positions not ignored (0/0 = nan when all are).
+        """
         static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return self._call(CROSS_ENTROPY, (logits, labels), static)
 
@@ -41,6 +47,10 @@ class LossOps(Calls[R]):
         ignore_index: int,
         label_smoothing: float,
     ) -> R:
-        """The cotangent of cross_entropy's logits, from each position's greatest logit and sum of exponentials."""
+        """The cotangent of cross_entropy's logits, from each position's greatest logit and sum of exponentials.
+
+        w·(exp(logits - peak)/total - (1 - ε)·onehot(labels) - ε/C), where w is g at a position (over the number of
+        positions not ignored with "mean") and 0 where it is ignored; peak and total have size 1 along the classes.
+        """
         static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return self._call(CROSS_ENTROPY_GRAD, (logits, labels, peak, total, g), static)

@@ -28,23 +28,37 @@ class NormalizationOps(Calls[R]):
     __slots__ = ()
 
     def layer_norm(self, x: R, gamma: R | None, beta: R | None, /, *, eps: float = 1e-5) -> R:
-        """(x - mean)/√(var + eps) · gamma + beta over the last axis."""
+        """(x - mean)/√(var + eps) · gamma + beta over the last axis. PyTorch: torch.nn.functional.layer_norm.
+
+        x (..., d), biased variance; gamma and beta (d,) (Ba et al. 2016).
+        """
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "eps": eps}
         return self._call(LAYER_NORM, _present(x, gamma, beta), static)
 
     def rms_norm(self, x: R, gamma: R | None, /, *, eps: float = 1e-5) -> R:
-        """x/√(mean(x²) + eps) · gamma over the last axis."""
+        """x/√(mean(x²) + eps) · gamma over the last axis. PyTorch: torch.nn.functional.rms_norm.
+
+        x (..., d); gamma (d,) (Zhang & Sennrich 2019).
+        """
         return self._call(RMS_NORM, _present(x, gamma), {"has_gamma": gamma is not None, "eps": eps})
 
     def group_norm(self, x: R, gamma: R | None, beta: R | None, /, *, groups: int, eps: float = 1e-5) -> R:
-        """Normalisation over channel groups of (N, C, *S)."""
+        """Normalisation over channel groups of (N, C, *S). PyTorch: torch.nn.functional.group_norm.
+
+        Each of `groups` runs of C/groups channels is normalised over its channels and S; gamma and beta (C,) (Wu & He
+        2018).
+        """
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "groups": groups, "eps": eps}
         return self._call(GROUP_NORM, _present(x, gamma, beta), static)
 
     def batch_norm(
         self, x: R, gamma: R | None, beta: R | None, /, *, channel_axis: int = 1, eps: float = 1e-5
     ) -> tuple[R, R, R]:
-        """Training form: y, batch mean, unbiased batch variance."""
+        """Training form: y, batch mean, unbiased batch variance. PyTorch: torch.nn.functional.batch_norm.
+
+        y = (x - mean)/√(biased variance + eps) · gamma + beta, with statistics (C,) over all axes but the channel;
+        gamma and beta (C,) (Ioffe & Szegedy 2015). At least 2 values per channel.
+        """
         axis = normalize_axis("batch_norm", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "channel_axis": axis, "eps": eps}
         y, mean, variance = self._call_many(BATCH_NORM, _present(x, gamma, beta), static)
@@ -62,25 +76,37 @@ class NormalizationOps(Calls[R]):
         channel_axis: int = 1,
         eps: float = 1e-5,
     ) -> R:
-        """Evaluation form, with running statistics."""
+        """Evaluation form, with running statistics. PyTorch: torch.nn.functional.batch_norm.
+
+        (x - mean)/√(variance + eps) · gamma + beta with given statistics (C,), along the channel axis.
+        """
         axis = normalize_axis("batch_norm_eval", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "has_beta": beta is not None, "channel_axis": axis, "eps": eps}
         return self._call(BATCH_NORM_EVAL, _present(x, gamma, beta, mean, variance), static)
 
     def layer_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /) -> tuple[R, R, R]:
-        """Cotangents of layer_norm's x, gamma, beta."""
+        """Cotangents of layer_norm's x, gamma, beta; mean and rstd (..., 1).
+
+        With y = (x - mean)·rstd and h = g·gamma: rstd·(h - mean(h) - y·mean(h·y)), Σ g·y, Σ g.
+        """
         dx, dgamma, dbeta = self._call_many(
             LAYER_NORM_GRAD, _present(x, gamma, mean, rstd, g), {"has_gamma": gamma is not None}
         )
         return dx, dgamma, dbeta
 
     def rms_norm_grad(self, x: R, gamma: R | None, rstd: R, g: R, /) -> tuple[R, R]:
-        """Cotangents of rms_norm's x, gamma."""
+        """Cotangents of rms_norm's x, gamma; rstd (..., 1).
+
+        With y = x·rstd and h = g·gamma: rstd·(h - y·mean(h·y)), Σ g·y.
+        """
         dx, dgamma = self._call_many(RMS_NORM_GRAD, _present(x, gamma, rstd, g), {"has_gamma": gamma is not None})
         return dx, dgamma
 
     def group_norm_grad(self, x: R, gamma: R | None, mean: R, rstd: R, g: R, /, *, groups: int) -> tuple[R, R, R]:
-        """Cotangents of group_norm's x, gamma, beta."""
+        """Cotangents of group_norm's x, gamma, beta; mean and rstd (N, groups).
+
+        The formulas are those of layer_norm_grad, with means over a group.
+        """
         static = {"has_gamma": gamma is not None, "groups": groups}
         dx, dgamma, dbeta = self._call_many(GROUP_NORM_GRAD, _present(x, gamma, mean, rstd, g), static)
         return dx, dgamma, dbeta
@@ -98,7 +124,11 @@ class NormalizationOps(Calls[R]):
         *,
         channel_axis: int = 1,
     ) -> tuple[R, R, R]:
-        """Cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance."""
+        """Cotangents of batch_norm's x, gamma, beta, from those of y, mean and variance.
+
+        dx is that of layer_norm_grad, with means over a channel's n values, + g_mean/n + 2·g_variance·(x - mean)/(n -
+        1).
+        """
         axis = normalize_axis("batch_norm_grad", channel_axis, len(x.shape))
         static = {"has_gamma": gamma is not None, "channel_axis": axis}
         refs = _present(x, gamma, mean, rstd, g, g_mean, g_variance)

@@ -52,7 +52,11 @@ class PoolingOps(Calls[R]):
     def max_pool(
         self, x: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple | None = None, padding: IntOrTuple = 0
     ) -> R:
-        """Maximum over windows; the first maximum takes the gradient."""
+        """Maximum over windows; the first maximum takes the gradient. PyTorch: torch.nn.functional.max_pool1d … 3d.
+
+        x ([N,] C, *S) gives ([N,] C, *O), O = floor((S + 2·padding - kernel) / stride) + 1; the stride is by default
+        the kernel, padding at most half of it. Padding never wins, nan wins over every number.
+        """
         return self._call(MAX_POOL, (x,), _window("max_pool", kernel, stride, padding))
 
     def max_pool_scatter(
@@ -66,14 +70,21 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple,
         padding: IntOrTuple,
     ) -> R:
-        """Window values put back at the positions of their maxima."""
+        """Window values put back at the positions of their maxima: the cotangent of max_pool's x.
+
+        Zeros ([N,] C, *shape) to which each window's element of g is added at flat position `index` of the channel's
+        plane. The index comes from max_pool with the same windows, so it lies in its own window.
+        """
         static = _window("max_pool_scatter", kernel, stride, padding)
         return self._call(MAX_POOL_SCATTER, (g, index), {"shape": as_shape("max_pool_scatter", shape), **static})
 
     def max_pool_gather(
         self, x: R, index: R, /, *, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple
     ) -> R:
-        """The entries of x at the positions of the window maxima."""
+        """The entries of x at the positions of the window maxima: the tangent of max_pool.
+
+        The index comes from max_pool with the same windows: a flat position in the plane of the window's channel.
+        """
         return self._call(MAX_POOL_GATHER, (x, index), _window("max_pool_gather", kernel, stride, padding))
 
     def avg_pool(
@@ -86,7 +97,10 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple = 0,
         count_include_pad: bool = True,
     ) -> R:
-        """Mean over windows."""
+        """Mean over windows, their shapes as in max_pool. PyTorch: torch.nn.functional.avg_pool1d … 3d.
+
+        Padded cells add 0 and are counted, unless count_include_pad is False.
+        """
         static = _window("avg_pool", kernel, stride, padding)
         return self._call(AVG_POOL, (x,), static | {"count_include_pad": count_include_pad})
 
@@ -101,7 +115,10 @@ class PoolingOps(Calls[R]):
         padding: IntOrTuple,
         count_include_pad: bool,
     ) -> R:
-        """The adjoint of avg_pool."""
+        """The adjoint of avg_pool.
+
+        Each window's element of g is shared out evenly over its cells; shares of padded cells are lost.
+        """
         static = _window("avg_pool_grad", kernel, stride, padding)
         return self._call(
             AVG_POOL_GRAD,
@@ -119,7 +136,11 @@ class PoolingOps(Calls[R]):
         stride: IntOrTuple | None = None,
         padding: IntOrTuple = 0,
     ) -> R:
-        """(1/beta) · log Σ e^(beta·x) over windows."""
+        """(1/beta) · log Σ e^(beta·x) over windows, shapes as in max_pool. PyTorch: torch.logsumexp, unfolded.
+
+        Padded cells are left out. It exceeds the maximum by at most log(cells)/beta; a negative beta gives a smooth
+        minimum. Shifted by the window's maximum (minimum for a negative beta), so it never overflows.
+        """
         static = _window("smooth_max_pool", kernel, stride, padding)
         return self._call(SMOOTH_MAX_POOL, (x,), static | {"beta": beta})
 

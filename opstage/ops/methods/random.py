@@ -30,7 +30,11 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         dtype: str | DType | None = None,
     ) -> R:
-        """Uniform in [0, 1), the same bits everywhere."""
+        """Uniform in [0, 1), the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
+
+        Element i, in row-major order, is (splitmix64(key + i) >> 40) · 2^-24 with key =
+        splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in every dtype. Source: Steele, Lea & Flood 2014.
+        """
         static = self._draw("rand_uniform", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
         return self._call(RAND_UNIFORM, (self.step(), *self.iterations()), static)
@@ -43,7 +47,11 @@ class RandomOps(Calls[R]):
         site: int | None = None,
         dtype: str | DType | None = None,
     ) -> R:
-        """Standard normal by Box-Muller."""
+        """Standard normal by Box-Muller; no gradient. PyTorch: torch.randn (other bits).
+
+        √(-2 log(1 - u1))·cos(2π·u2), with u1 and u2 elements 2i and 2i + 1 of the uniform draw at `site`. Source: Box &
+        Muller 1958.
+        """
         static = self._draw("rand_normal", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
         return self._call(RAND_NORMAL, (self.step(), *self.iterations()), static)
@@ -51,6 +59,9 @@ class RandomOps(Calls[R]):
     def bernoulli_mask(
         self, keep_prob: R, /, *, shape: ShapeLike, seed: int | None = None, site: int | None = None
     ) -> R:
-        """1 where keep_prob > u, else 0, u uniform."""
+        """1 where keep_prob > u, else 0, u uniform; no gradient. PyTorch: torch.bernoulli.
+
+        keep_prob is a scalar, the result of its dtype; u the uniform draw at `site`.
+        """
         static = self._draw("bernoulli_mask", shape, seed, site)
         return self._call(BERNOULLI_MASK, (keep_prob, self.step(), *self.iterations()), static)

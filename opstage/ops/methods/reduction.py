@@ -22,34 +22,37 @@ class ReductionOps(Calls[R]):
     __slots__ = ()
 
     def sum(self, x: R, /) -> R:
-        """Sum of all elements, a scalar."""
+        """Sum of all elements, a scalar. PyTorch: torch.sum."""
         return self._call1(SUM, x)
 
     def reduce_sum(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Sum over axes; 0 over an empty one."""
+        """Sum over axes, all of them for None; 0 over an empty one. Integers are added in int64. PyTorch: torch.sum."""
         axes = normalize_axes("reduce_sum", axis, len(x.shape))
         return self._call(REDUCE_SUM, (x,), {"axes": axes, "keepdims": keepdims})
 
     def reduce_mean(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Mean over axes."""
+        """Mean over axes, of at least one element. PyTorch: torch.mean."""
         axes = normalize_axes("reduce_mean", axis, len(x.shape))
         return self._call(REDUCE_MEAN, (x,), {"axes": axes, "keepdims": keepdims})
 
     def reduce_max(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
-        """Maximum over axes; ties share the gradient evenly."""
+        """Maximum over axes; ties share the gradient evenly. PyTorch: torch.amax.
+
+        Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+        """
         axes = normalize_axes("reduce_max", axis, len(x.shape))
         return self._call(REDUCE_MAX, (x,), {"axes": axes, "keepdims": keepdims})
 
     def argmax(self, x: R, /, *, axis: int = -1, keepdims: bool = False) -> R:
-        """Index of the first maximum along an axis."""
+        """Index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax."""
         return self._call(ARGMAX, (x,), {"axis": normalize_axis("argmax", axis, len(x.shape)), "keepdims": keepdims})
 
     def softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """e^x / Σ e^x along an axis, max-shifted."""
+        """e^x / Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.softmax."""
         return self._call(SOFTMAX, (x,), {"axis": normalize_axis("softmax", axis, len(x.shape))})
 
     def log_softmax(self, x: R, /, *, axis: int = -1) -> R:
-        """x - log Σ e^x along an axis, max-shifted."""
+        """x - log Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.log_softmax."""
         return self._call(LOG_SOFTMAX, (x,), {"axis": normalize_axis("log_softmax", axis, len(x.shape))})
 
     def softmax_grad(self, y: R, g: R, /, *, axis: int) -> R:
