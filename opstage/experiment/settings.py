@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from ..config import Layer, merge, read_toml, toml_literal
 from ..models import MODELS
@@ -22,9 +22,12 @@ from ..training.recipes import recipe as shipped_recipe
 from .directory import CONFIG, ORIGINS
 from .origins import first_origins
 
-OptimizerName: TypeAlias = Literal[
-    "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon"
-]
+if TYPE_CHECKING:
+    OptimizerName: TypeAlias = str
+else:
+    OptimizerName = Literal[tuple(optim.SHIPPED)]
+_NUMBERS = ("weight_decay", "betas", "eps", "momentum")
+"""Those of an optimizer that can be set, where it has them."""
 ScheduleName: TypeAlias = Literal["constant", "cosine", "warmup_cosine", "linear_warmup", "one_cycle"]
 
 DEFAULT_MODEL = "cnn"
@@ -105,19 +108,14 @@ class OptimizerSettings:
 
     def make(self, steps: int) -> optim.Optimizer:
         """The optimizer, its learning rate scheduled over `steps` steps."""
-        cls = getattr(optim, self.name)
+        cls = optim.SHIPPED[self.name]
         own = {f.name for f in fields(cls)}
-        chosen = {name: getattr(self, name) for name in ("weight_decay", "betas", "eps", "momentum")}
-        chosen = {name: value for name, value in chosen.items() if value is not None}
+        chosen = {name: getattr(self, name) for name in _NUMBERS if getattr(self, name) is not None}
         for name in chosen:
             if name not in own:
-                has = [n for n in ("weight_decay", "betas", "eps", "momentum") if n in own]
+                has = [n for n in _NUMBERS if n in own]
                 raise UsageError(f"{self.name} has no {name}; of these it has {', '.join(has)}")
-        if self.name == "muon":  # what is no matrix is adamw's
-            decay = 0.01 if self.weight_decay is None else self.weight_decay
-            chosen["others"] = optim.adamw(lr=self._rate(steps), weight_decay=decay)
-        made: optim.Optimizer = cls(lr=self._rate(steps), **chosen)
-        return made
+        return cls.of_all(lr=self._rate(steps), **chosen)
 
     def make_clip(self) -> Any:
         """The program that clips gradients, or None."""

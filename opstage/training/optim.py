@@ -9,10 +9,10 @@ torch.optim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property
-from typing import ClassVar, NamedTuple, TypeAlias, final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from typing_extensions import override
 
@@ -27,6 +27,8 @@ from .hyperparameters import keep, require_count, require_fraction, require_nonn
 from .schedule import Schedule
 
 Rate: TypeAlias = "float | Schedule"
+Slots: TypeAlias = tuple[R, ...]
+Scalars: TypeAlias = Mapping[str, R]
 
 
 class Slot(NamedTuple):
@@ -37,15 +39,45 @@ class Slot(NamedTuple):
     fill: float
 
 
+def _number(check: Callable[[str, str, Any], Any], default: Any) -> Any:
+    """A hyperparameter: `check(optimizer, name, value)` gives its value as it is kept, or raises a UsageError."""
+    return field(default=default, metadata={_CHECK: check})
+
+
+def _pair(owner: str, name: str, value: Any) -> tuple[Any, ...]:
+    betas = plain_sequence(value)
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise UsageError(f"{owner}: {name} must be a pair such as (0.9, 0.999) but is {value!r}")
+    return tuple([require_fraction(owner, f"{name}[{i}]", b) for i, b in enumerate(betas)])
+
+
+_CHECK = "check"
+_at_least_0 = partial(_number, require_nonnegative)
+_share = partial(_number, partial(require_fraction, closed=True))
+
+
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all optimizers share: a learning rate, a number or a `Schedule`."""
+    """What all optimizers share: a learning rate, a number or a `Schedule`.
+
+    kept    how many tensors, 0 everywhere at first, it keeps of each parameter; for others override `slots`
+    """
+
+    kept: ClassVar[int] = 0
 
     lr: Rate
 
     def __post_init__(self) -> None:
         if not isinstance(self.lr, Schedule):
             keep(self, "lr", require_nonnegative(self.name, "lr", self.lr))
+        for each in fields(self):
+            if _CHECK in each.metadata:
+                keep(self, each.name, each.metadata[_CHECK](self.name, each.name, getattr(self, each.name)))
+
+    @classmethod
+    def of_all(cls, **numbers: Any) -> Optimizer:
+        """One with these numbers, for parameters of every shape."""
+        return cls(**numbers)
 
     @property
     def name(self) -> str:
@@ -80,19 +112,13 @@ class Optimizer(ABC):
         require_count(self.name, "t", t)
         return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
 
-    @abstractmethod
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
         """The slots of the parameter called `label`."""
+        return (Slot(shape, dtype, 0.0),) * self.kept
 
     @abstractmethod
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         """One step of one parameter: its new value and slots. `scalars` are those of the step, as scalar refs."""
-
-
-def _zeros(count: int, shape: Shape, dtype: DType) -> tuple[Slot, ...]:
-    return (Slot(shape, dtype, 0.0),) * count
 
 
 @final
@@ -102,21 +128,10 @@ class Sgd(Optimizer):
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    weight_decay: float = 0.0
+    weight_decay: float = _at_least_0(0.0)
 
     @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
-
-    @override
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        return ()
-
-    @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         return ops.sgd_update(p, g, scalars["lr"], weight_decay=self.weight_decay), ()
 
 
@@ -124,37 +139,19 @@ class Sgd(Optimizer):
 class _WithVelocity(Optimizer):
     """Gradient descent with a velocity, see momentum_update."""
 
+    kept = 1
     _looks_ahead: ClassVar[bool]
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    momentum: float = _at_least_0(0.9)
+    weight_decay: float = _at_least_0(0.0)
 
     @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep(self, "momentum", require_nonnegative(self.name, "momentum", self.momentum))
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
-
-    @override
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        return _zeros(1, shape, dtype)
-
-    @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         (velocity,) = slots
-        p, velocity = ops.momentum_update(
-            p,
-            g,
-            velocity,
-            scalars["lr"],
-            momentum=self.momentum,
-            nesterov=self._looks_ahead,
-            weight_decay=self.weight_decay,
-        )
+        static = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        p, velocity = ops.momentum_update(p, g, velocity, scalars["lr"], nesterov=self._looks_ahead, **static)
         return p, (velocity,)
 
 
@@ -181,16 +178,10 @@ class Adagrad(Optimizer):
 
     lr: Rate = 1e-2
     _: KW_ONLY
-    lr_decay: float = 0.0
-    weight_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
-    eps: float = 1e-10
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            keep(self, name, require_nonnegative(self.name, name, getattr(self, name)))
+    lr_decay: float = _at_least_0(0.0)
+    weight_decay: float = _at_least_0(0.0)
+    initial_accumulator_value: float = _at_least_0(0.0)
+    eps: float = _at_least_0(1e-10)
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -201,9 +192,7 @@ class Adagrad(Optimizer):
         return (Slot(shape, dtype, self.initial_accumulator_value),)
 
     @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         (total,) = slots
         p, total = ops.adagrad_update(p, g, total, scalars["lr"], eps=self.eps, weight_decay=self.weight_decay)
         return p, (total,)
@@ -214,27 +203,16 @@ class Adagrad(Optimizer):
 class Rmsprop(Optimizer):
     """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms."""
 
+    kept = 1
+
     lr: Rate = 1e-2
     _: KW_ONLY
-    alpha: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    alpha: float = _share(0.99)
+    eps: float = _at_least_0(1e-8)
+    weight_decay: float = _at_least_0(0.0)
 
     @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep(self, "alpha", require_fraction(self.name, "alpha", self.alpha, closed=True))
-        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
-
-    @override
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        return _zeros(1, shape, dtype)
-
-    @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         (square,) = slots
         p, square = ops.rmsprop_update(
             p, g, square, scalars["lr"], alpha=self.alpha, eps=self.eps, weight_decay=self.weight_decay
@@ -246,23 +224,14 @@ class Rmsprop(Optimizer):
 class _WithMoments(Optimizer):
     """Steps by running means of the gradient and of its square, corrected for their start at 0."""
 
+    kept = 2
     _decoupled: ClassVar[bool]
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        betas = plain_sequence(self.betas)
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise UsageError(f"{self.name}: betas must be a pair such as (0.9, 0.999) but is {self.betas!r}")
-        keep(self, "betas", tuple([require_fraction(self.name, f"betas[{i}]", b) for i, b in enumerate(betas)]))
-        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
+    betas: tuple[float, float] = _number(_pair, (0.9, 0.999))
+    eps: float = _at_least_0(1e-8)
+    weight_decay: float = _at_least_0(0.0)
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -270,28 +239,11 @@ class _WithMoments(Optimizer):
         return super().scalars(t) | {"c1": 1 - beta1**t, "c2": 1 - beta2**t}
 
     @override
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        return _zeros(2, shape, dtype)
-
-    @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         step = ops.adamw_update if self._decoupled else ops.adam_update
         (m, v), (beta1, beta2) = slots, self.betas
-        p, m, v = step(
-            p,
-            g,
-            m,
-            v,
-            scalars["lr"],
-            scalars["c1"],
-            scalars["c2"],
-            beta1=beta1,
-            beta2=beta2,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-        )
+        rates = scalars["lr"], scalars["c1"], scalars["c2"]
+        p, m, v = step(p, g, m, v, *rates, beta1=beta1, beta2=beta2, eps=self.eps, weight_decay=self.weight_decay)
         return p, (m, v)
 
 
@@ -309,7 +261,7 @@ class AdamW(_WithMoments):
     """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW."""
 
     _decoupled = True
-    weight_decay: float = 1e-2
+    weight_decay: float = _at_least_0(1e-2)
 
 
 @final
@@ -317,27 +269,16 @@ class AdamW(_WithMoments):
 class Adadelta(Optimizer):
     """See adadelta_update. PyTorch: torch.optim.Adadelta."""
 
+    kept = 2
+
     lr: Rate = 1.0
     _: KW_ONLY
-    rho: float = 0.9
-    eps: float = 1e-6
-    weight_decay: float = 0.0
+    rho: float = _share(0.9)
+    eps: float = _at_least_0(1e-6)
+    weight_decay: float = _at_least_0(0.0)
 
     @override
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        keep(self, "rho", require_fraction(self.name, "rho", self.rho, closed=True))
-        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
-
-    @override
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        return _zeros(2, shape, dtype)
-
-    @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         square, delta = slots
         p, square, delta = ops.adadelta_update(
             p, g, square, delta, scalars["lr"], rho=self.rho, eps=self.eps, weight_decay=self.weight_decay
@@ -357,24 +298,30 @@ class Muon(Optimizer):
     error.
     """
 
+    kept = 1
+
     lr: Rate = 1e-3
     _: KW_ONLY
-    weight_decay: float = 0.1
-    momentum: float = 0.95
+    weight_decay: float = _at_least_0(0.1)
+    momentum: float = _number(require_fraction, 0.95)
     nesterov: bool = True
-    eps: float = 1e-7
-    ns_steps: int = 5
+    eps: float = _at_least_0(1e-7)
+    ns_steps: int = _number(require_count, 5)
     others: Optimizer | None = None
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        keep(self, "weight_decay", require_nonnegative(self.name, "weight_decay", self.weight_decay))
-        keep(self, "momentum", require_fraction(self.name, "momentum", self.momentum))
-        keep(self, "eps", require_nonnegative(self.name, "eps", self.eps))
-        keep(self, "ns_steps", require_count(self.name, "ns_steps", self.ns_steps))
         if self.others is not None and (not isinstance(self.others, Optimizer) or isinstance(self.others, Muon)):
             raise UsageError(f"muon: others must be another optimizer, such as adamw(lr=3e-4), but is {self.others!r}")
+
+    @classmethod
+    @override
+    def of_all(cls, **numbers: Any) -> Optimizer:
+        """What is no matrix is adamw's, with the same rate and decay."""
+        return cls(
+            **numbers, others=AdamW(**{name: numbers[name] for name in ("lr", "weight_decay") if name in numbers})
+        )
 
     @property
     @override
@@ -389,7 +336,7 @@ class Muon(Optimizer):
     @override
     def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
         if len(shape) == 2:
-            return _zeros(1, shape, dtype)
+            return super().slots(shape, dtype, label)
         if self.others is None:
             raise UsageError(
                 f"muon updates matrices, but parameter {label} is {show_shape(shape)}; give muon(…, others=adamw(…)) "
@@ -398,24 +345,13 @@ class Muon(Optimizer):
         return self.others.slots(shape, dtype, label)
 
     @override
-    def update(
-        self, ops: Ops[R], p: R, g: R, slots: tuple[R, ...], scalars: Mapping[str, R], /
-    ) -> tuple[R, tuple[R, ...]]:
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
         if len(p.shape) != 2 and self.others is not None:
             theirs = {name.removeprefix(_OTHERS): ref for name, ref in scalars.items() if name.startswith(_OTHERS)}
             return self.others.update(ops, p, g, slots, theirs)
         (buffer,) = slots
-        p, buffer = ops.muon_update(
-            p,
-            g,
-            buffer,
-            scalars["lr"],
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            steps=self.ns_steps,
-            eps=self.eps,
-        )
+        static = {"momentum": self.momentum, "weight_decay": self.weight_decay, "eps": self.eps}
+        p, buffer = ops.muon_update(p, g, buffer, scalars["lr"], nesterov=self.nesterov, steps=self.ns_steps, **static)
         return p, (buffer,)
 
 
@@ -429,20 +365,11 @@ adamw = AdamW
 adadelta = Adadelta
 muon = Muon
 
-__all__ = [
-    "Optimizer",
-    "Rate",
-    "Schedule",
-    "Slot",
-    "adadelta",
-    "adagrad",
-    "adam",
-    "adamw",
-    "clip",
-    "momentum",
-    "muon",
-    "nesterov",
-    "rmsprop",
-    "schedule",
-    "sgd",
-]
+SHIPPED: dict[str, type[Optimizer]] = {
+    name: value
+    for name, value in list(globals().items())
+    if name.islower() and isinstance(value, type) and issubclass(value, Optimizer)
+}
+"""By the names above, which are those of configurations and of the command line too."""
+
+__all__ = ["SHIPPED", "Optimizer", "Rate", "Schedule", "Slot", "clip", "schedule", *SHIPPED]

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import opstage
+from opstage.cli.check.sections import optimizer_called
+from opstage.experiment.settings import OptimizerSettings
 from opstage.ops.errors import UsageError
 from opstage.options import Options
 from opstage.training import optim, schedule
@@ -281,3 +283,16 @@ def test_bad_hyperparameters(make: Callable[[], Any], message: str) -> None:
 def test_decay_is_not_taken_for_momentum() -> None:
     with pytest.raises(TypeError):
         optim.sgd(0.1, 0.9)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", optim.SHIPPED)
+def test_shipped_optimizers_go_by_their_names_everywhere(name: str) -> None:
+    """In Python, in configurations and on the command line; each for parameters of every shape."""
+    configured = OptimizerSettings(name=name, lr=0.25, schedule="constant", weight_decay=0.5).make(10)
+    for made in (configured, optimizer_called(name)):
+        assert isinstance(made, getattr(optim, name)) and made.name == name
+        vector, matrix = made.init([((3,), np.dtype("float32")), ((2, 3), np.dtype("float32"))])
+        assert {slot.shape for slot in vector} <= {(3,)} and {slot.shape for slot in matrix} <= {(2, 3)}
+    each: Any = configured
+    others = [each.others] if name == "muon" else []
+    assert all((one.lr, one.weight_decay) == (0.25, 0.5) for one in [each, *others])

@@ -16,10 +16,10 @@ from ...interpreters.shape_check.formats.terminal import render_unusable, sugges
 from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
 from ...options import Options
+from ...training.optim import SHIPPED
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .process import check_all
 from .request import Asked, Request
-from .sections import OPTIMIZERS
 from .target import Target, may_declare, read_target
 
 
@@ -55,7 +55,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--step/--forward", default=None, help="The whole training step (default for a loss), or the forward pass."
 )
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Whose update the step ends with.")
+@click.option("--optimizer", type=click.Choice(tuple(SHIPPED)), help="Whose update the step ends with.")
 @click.option("--checkpoint", metavar="PATH", help="Hold a run directory or .safetensors file against the parameters.")
 @click.option("--data", metavar="FILE", help="Hold a data file (.npz, .csv), or `recipe`, against the batch.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Rows of the data in a batch.")

@@ -22,8 +22,6 @@ from ..flags import read_sizes
 from .memory import memory_section
 from .request import Asked
 
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "adadelta", "muon")
-
 RECIPE = "recipe"
 """As a data file, the data that a shipped model is trained on."""
 
@@ -106,11 +104,8 @@ _YES = {True: "yes", False: "no"}
 
 
 def optimizer_called(name: str | None) -> Optimizer | None:
-    """The optimizer of that name with its own defaults; muon leaves what is no matrix to adamw."""
-    if name is None:
-        return None
-    made: Optimizer = optim.muon(others=optim.adamw()) if name == "muon" else getattr(optim, name)()
-    return made
+    """The optimizer of that name with its own defaults."""
+    return None if name is None else optim.SHIPPED[name].of_all()
 
 
 def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, ...]:
