@@ -19,7 +19,7 @@ from ..ops.spec import sized
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..options import Options
 from .optim import Optimizer
-from .sizes import MOST, around, dim_names, largest, sample_sizes
+from .sizes import MOST, around, dim_names, largest, near, sample_sizes
 from .step import UPDATE, Clip
 from .validate import PlannedStep, training_step
 
@@ -80,8 +80,8 @@ class StepMemory:
         """The peak in bytes on the eager interpreter, as a formula in the named dims that are not given.
 
         Which of two kernels is used, and how one divides its work, depends on sizes; the formula takes it as it is at
-        moderate ones. Raises UsageError for the compiled interpreter, whose memory is planned at numbers, and for a
-        device, whose memory is counted at numbers.
+        moderate ones, which makes less than a percent. Raises UsageError for the compiled interpreter, whose memory is
+        planned at numbers, and for a device, whose memory is counted at numbers.
         """
         if not self.has_formula:
             how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
@@ -127,7 +127,12 @@ class StepMemory:
         """About the largest size that needs no more than `limit`."""
         if self.has_formula:
             formula = self.formula(**sizes)
-            return around(1, MOST, lambda size: formula({name: size}) <= limit)
+            guess = around(1, MOST, lambda size: formula({name: size}) <= limit)
+            try:
+                beyond = predicted(guess) - limit if guess else 0
+            except UsageError:  # a size that the constraints do not allow
+                return guess
+            return guess - beyond * guess // limit
         first = sample_sizes(self.step.specs, sizes)[name]
         while first > 1 and predicted(first) == _TOO_MUCH:
             first //= 2
@@ -150,7 +155,8 @@ class StepMemory:
         """What a step on the eager interpreter takes and gives back; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
-        ops = MemoryOps(self.options, scope, sample, {UPDATE: Kind.RESULTS})
+        samples = [sample, *near(self.step.specs, sizes, sample)]
+        ops = MemoryOps(self.options, scope, samples, {UPDATE: Kind.RESULTS})
         refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()

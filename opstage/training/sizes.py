@@ -39,6 +39,26 @@ def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, i
     raise UsageError(f"no sizes were found for {', '.join(free)} that the constraints allow; give a number for some")
 
 
+def near(specs: Sequence[Spec], sizes: Mapping[str, int], sample: Mapping[str, int]) -> list[dict[str, int]]:
+    """Sizes a little above those of a `sample` that the constraints allow, enough for quadratic polynomials in two."""
+    held = [spec for spec in sized(tuple(specs), sizes) if spec.where]
+    names = dim_names(held)
+
+    def hold(found: Mapping[str, int]) -> bool:
+        return not held or allowed(held, {name: found[name] for name in names})
+
+    def step(name: str) -> int:
+        return next((n for n in range(1, _IN_A_ROW) if hold({**sample, name: sample[name] + n})), 1)
+
+    steps = {name: step(name) for name in sample}
+    offsets = sorted(product(range(3), repeat=len(steps)), key=sum)[1 : _NEAR + 1]
+    found = [{name: sample[name] + n * steps[name] for n, name in zip(offset, steps)} for offset in offsets]
+    return [each for each in found if hold(each)]
+
+
+_NEAR = 5
+
+
 def allowed(specs: Sequence[Spec], sizes: Mapping[str, int]) -> bool:
     """Whether the constraints hold at these sizes."""
     try:

@@ -33,6 +33,28 @@ _FUSED: dict[Any, Fused | None] = {}  # generated kernels by the same keys, None
 _FUSED_LIMIT = 1 << 11
 
 
+def kernel_of(
+    primitive: Primitive, types: tuple[TensorType, ...], static: Static, options: Options
+) -> Callable[..., Any] | None:
+    """What computes an op on operands of these types; None if it is decomposed."""
+    kernel = kernel_table(options.dtype, options.fast_kernels).get(primitive)
+    if kernel is None and options.fast_kernels and primitive in fused_composites():
+        key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
+        return _generated(key, primitive, types, static)
+    return kernel
+
+
+def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
+    """The loops that are generated from a composite, None where they cannot do all of it."""
+    kernel = _FUSED.get(key, _NEW)
+    if kernel is _NEW:
+        kernel = fused(primitive, types, static)
+        if len(_FUSED) >= _FUSED_LIMIT:
+            _FUSED.clear()
+        _FUSED[key] = kernel
+    return kernel  # type: ignore[no-any-return]
+
+
 class HostArrays(BaseInterpreter[Array]):
     """A base interpreter whose values are arrays of the host, so that nothing is carried in or out."""
 
@@ -181,10 +203,7 @@ class NumpyOps(HostArrays):
         if primitive in self._fused:
             kernel: Fused | None = _FUSED.get(key, _NEW)
             if kernel is _NEW:
-                kernel = fused(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
-                if len(_FUSED) >= _FUSED_LIMIT:
-                    _FUSED.clear()
-                _FUSED[key] = kernel
+                kernel = _generated(key, primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
             if kernel is not None:
                 return kernel(*refs)
         if primitive.decomposition is None:

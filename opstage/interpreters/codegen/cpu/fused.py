@@ -63,6 +63,21 @@ def _results(legal: Legal) -> list[int]:
     return [legal.views[slot].root for slot in legal.outputs]
 
 
+class _Loop(NamedTuple):
+    """A step of a call: its kernel, which is compiled by the first one, its tasks, and which words are its own."""
+
+    kernel: Kernel | Text
+    tasks: int
+    first: int
+    many: int
+    parallel: bool
+
+    def step(self, words: Any) -> Step:
+        """The step, with all words of a call at hand."""
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else self.kernel.compiled()
+        return Step(kernel, self.tasks, words[self.first : self.first + self.many], self.parallel)
+
+
 class _Patch(NamedTuple):
     """A word that says where one of a call's arrays is, `offset` bytes on: operands, then results, then the scratch."""
 
@@ -74,6 +89,8 @@ class _Patch(NamedTuple):
 @final
 class Fused:
     """A composite's loops for operands of some shapes; a call makes new results and is safe in any number of threads.
+
+    They are compiled by the first call.
 
     scratch     bytes that a call takes besides them
     """
@@ -89,11 +106,11 @@ class Fused:
         self._patches: list[_Patch] = []
         own: dict[Hashable, Item] = {}  # what stands in the scratch, all of it throughout a call
         inside: list[tuple[int, Hashable, int]] = []
-        self._steps: list[tuple[Kernel, int, int, int, bool]] = []
+        self._steps: list[_Loop] = []
         for step in steps:
-            kernel = step.loop.kernel if isinstance(step.loop.kernel, Kernel) else step.loop.kernel.compiled()
-            self._steps.append((kernel, step.loop.tasks, len(words), len(step.loop.words), step.parallel))
-            for word in step.loop.words:
+            loop = step.loop
+            self._steps.append(_Loop(loop.kernel, loop.tasks, len(words), len(loop.words), step.parallel))
+            for word in loop.words:
                 assert not isinstance(word, ErrorFlag)
                 at = len(words)
                 words.append(word if isinstance(word, int) else 0)
@@ -118,10 +135,7 @@ class Fused:
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
         """The results for `operands`, arrays of the types that this was made for."""
-        results = tuple(starmap(np.empty, self._results))
-        arrays = [*map(packed, operands), *results]
-        if self.scratch:
-            arrays.append(np.empty(self.scratch, np.uint8))
+        results, arrays = self.memory(*operands)
         try:
             table = self._idle.pop()
         except IndexError:  # the first call, or other threads are in this one
@@ -131,6 +145,14 @@ class Fused:
         if len(self._idle) < _MOST_TABLES:
             self._idle.append(table)
         return results
+
+    def memory(self, *operands: Array) -> tuple[tuple[Array, ...], list[Array]]:
+        """New results, and the arrays of a call in the order of patches."""
+        results = tuple(starmap(np.empty, self._results))
+        arrays = [*map(packed, operands), *results]
+        if self.scratch:
+            arrays.append(np.empty(self.scratch, np.uint8))
+        return results, arrays
 
 
 # The words of a call are written by machine code: in Python each would take longer than the loops on a small operand.
@@ -153,7 +175,10 @@ class _Table:
     __slots__ = ("name", "action", "_kept")
 
     def __init__(
-        self, words: Sequence[int], patches: Sequence[_Patch], steps: Sequence[tuple[Kernel, int, int, int, bool]]
+        self,
+        words: Sequence[int],
+        patches: Sequence[_Patch],
+        steps: Sequence[_Loop],
     ):
         arguments = np.array(words, np.int64)
         patch = np.array(patches, np.int64)
@@ -163,7 +188,7 @@ class _Table:
         schedule = Schedule(
             [
                 Step(_PLACE.compiled(), len(patches), place.view(np.uint64), False),
-                *[Step(kernel, tasks, moved[at : at + n], parallel) for kernel, tasks, at, n, parallel in steps],
+                *[loop.step(moved) for loop in steps],
             ]
         )
         self.name = partial(Struct(f"{len(arrays)}q").pack_into, memoryview(arrays), 0)  # type: ignore[arg-type]

@@ -41,7 +41,9 @@ def tanh_grad(y: Array, g: Array) -> Array:
 
 
 def sigmoid_grad(y: Array, g: Array) -> Array:
-    out: Array = g * (y * (1 - y))
+    out: Array = 1 - y
+    out *= y
+    out *= g
     return out
 
 

@@ -50,7 +50,8 @@ def scale(x: Array, c: Any) -> Array:
 def sigmoid(x: Array) -> Array:
     """1/(1 + e⁻ˣ) by way of e^-|x|, which cannot overflow."""
     z = np.exp(-np.abs(x))
-    out: Array = np.where(x >= 0, 1, z) / (1 + z)
+    out: Array = np.where(x >= 0, 1, z)
+    out /= 1 + z
     return out
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...host import address_of
 
-_ALIGNED = 64
+ALIGNED = 64
 _own = threading.local()
 
 
@@ -16,8 +16,8 @@ def workspace(size: int) -> int:
     """The address of `size` bytes, at a multiple of 64; the same memory as of this thread's call before."""
     kept = getattr(_own, "bytes", None)
     if kept is None or kept[0] < size:
-        memory = np.empty(size + _ALIGNED, np.uint8)
-        kept = _own.bytes = (size, -(-address_of(memory) // _ALIGNED) * _ALIGNED, memory)
+        memory = np.empty(size + ALIGNED, np.uint8)
+        kept = _own.bytes = (size, -(-address_of(memory) // ALIGNED) * ALIGNED, memory)
     at: int = kept[1]
     return at
 

@@ -1,54 +1,87 @@
 """`MemoryOps`: an interpreter whose tensors are memory that is taken and given back, with nothing in it.
 
 A program runs on it as on the eager interpreter, the same tape and the same optimizers on top: what they hold on to is
-what they would hold there. The kernels' own memory is told by the rules beside them.
+what they would hold there. What a kernel takes is asked of the kernel itself, at a few sizes of the named dims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from typing_extensions import override
 
 from ....ops.closed import Loop
-from ....ops.dims import DimScope, evaluate
+from ....ops.dims import Dim, DimScope, evaluate
 from ....ops.lists import no_ref
 from ....ops.primitive import Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
-from ...eager_cpu.allocations import Allocation, Call, Operand, Rule, allocation_table
-from ...eager_cpu.allocations.strides import canonical, full
+from ...eager_cpu.interpreter import kernel_of
+from ...eager_cpu.kernels import kernel_table
+from ...eager_cpu.tally import Sizes, Taken, taken
 from ...interpreter import BaseInterpreter, Typed
 from ...structural import SCAN
 from ...tracer import constants
 from ...tracer import evaluate as evaluate_body
+from .fitting import fitted
 from .timeline import Buffer, History, Kind, Timeline
 
 _TURNS = 3
 """Of a loop that are gone through: the memory of all later ones is that of the third."""
+
+Layout: TypeAlias = tuple[Sizes | None, ...]
+"""Strides in bytes, of a tensor at each of the samples or of several tensors; None where they are row-major."""
 
 
 @final
 class Tensor(Typed):
     """A type, and the memory in which it lies."""
 
-    __slots__ = ("type", "ops", "buffer", "strides")
+    __slots__ = ("type", "ops", "buffer", "layout")
 
-    def __init__(self, type: TensorType, ops: MemoryOps, buffer: Buffer, strides: tuple[int, ...] | None = None):
+    def __init__(self, type: TensorType, ops: MemoryOps, buffer: Buffer, layout: Layout):
         self.type = type
         self.ops = ops
         self.buffer = buffer
-        self.strides = strides
+        self.layout = layout
+
+
+class _Result(NamedTuple):
+    """A result of an op: in the memory `of` an operand, or behind these of an earlier result, or in its own."""
+
+    type: TensorType
+    layout: Layout
+    of: int | None
+    nbytes: Dim
 
 
 class _Known(NamedTuple):
-    """What an op does on operands of some types and strides."""
+    """What an op does on operands of some types and layouts; `kept` at other sizes."""
 
-    types: tuple[TensorType, ...]
-    allocation: Allocation
+    results: tuple[_Result, ...]
+    workspace: Dim
+
+
+def _at(
+    types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
+) -> tuple[tuple[TensorType, ...], Static]:
+    """Operands and static parameters in numbers."""
+    numbers = tuple([TensorType(evaluate(type_.shape, sizes), type_.dtype) for type_ in types])
+    return numbers, {name: evaluate(value, sizes) for name, value in static.items()}
+
+
+def _form(call: Taken) -> tuple[Any, ...]:
+    """What is the same of calls that differ in sizes alone."""
+    return tuple([result.of for result in call.results]), len(call.beside)
+
+
+def _numbers(call: Taken) -> list[int]:
+    """Bytes of each result, then of what is beside them."""
+    return [*[result.nbytes for result in call.results], *call.beside]
 
 
 @final
@@ -57,24 +90,29 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
     timeline    what has happened
     kind        of the memory that is taken while neither a backward pass nor an update runs
-    sizes       for every named dim a size at which it is decided what is no formula: views, blocks, the fitting kernel
+    samples     for every named dim a size at which it is decided what is no formula: views, blocks, the fitting kernel;
+                then others near those, from which it is seen what depends on them as a polynomial
     regions     the kind of what is made in regions of some names
     """
 
-    __slots__ = ("scope", "timeline", "kind", "sizes", "regions", "_rules", "_known", "_keeping")
+    __slots__ = ("scope", "timeline", "kind", "samples", "regions", "_options", "_known", "_keeping")
 
     def __init__(
-        self, options: Options, scope: DimScope, sizes: Mapping[str, int], regions: Mapping[str, Kind] | None = None
+        self,
+        options: Options,
+        scope: DimScope,
+        samples: Sequence[Mapping[str, int]],
+        regions: Mapping[str, Kind] | None = None,
     ):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.scope = scope
         self.timeline = Timeline()
         self.kind = Kind.ACTIVATIONS
-        self.sizes = sizes
+        self.samples = samples
         self.regions = regions or {}
-        self._rules = allocation_table(options.fast_kernels)
+        self._options = options
         self._known: dict[Any, _Known] = {}
-        self._keeping: list[tuple[Rule, Call]] = []
+        self._keeping: list[Callable[[Mapping[str, int]], int]] = []
 
     @property
     @override
@@ -91,11 +129,15 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
-        return primitive in self._rules
+        return primitive in kernel_table(self._options.dtype, self._options.fast_kernels)
 
     def new(self, type: TensorType, kind: Kind | None = None) -> Tensor:
         """A tensor with memory of its own."""
-        return Tensor(type, self, self.timeline.take(type.nbytes, self.kind if kind is None else kind))
+        return Tensor(type, self, self.timeline.take(type.nbytes, self.kind if kind is None else kind), self._rows)
+
+    @property
+    def _rows(self) -> Layout:
+        return (None,) * len(self.samples)
 
     @override
     def adopt(self, ref: Any, /) -> Tensor:
@@ -121,7 +163,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         keeping = tuple(self._keeping)
 
         def kept(sizes: Mapping[str, int]) -> int:
-            return max((rule(call.at(sizes)).kept for rule, call in keeping), default=0)
+            return max([at(sizes) for at in keeping], default=0)
 
         return self.timeline.close(kept)
 
@@ -132,42 +174,75 @@ class MemoryOps(BaseInterpreter[Tensor]):
         refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is SCAN:
             return self._loop(refs, Loop(**static))
-        key = (primitive, *[ref.type for ref in refs], *[ref.strides for ref in refs], *static.values())
+        key = (primitive, *[ref.type for ref in refs], *[ref.layout for ref in refs], *static.values())
         known = self._known.get(key)
         if known is None:
             types = primitive.infer(tuple([ref.type for ref in refs]), static, self.cursor.region.name)
-            rule = self._rules.get(primitive)
-            if rule is None:
+            found = self._asked(primitive, refs, types, static)
+            if found is None:
                 if primitive.decomposition is None:
                     raise self.unsupported(primitive)
                 return self.decompose(primitive, refs, static)
-            operands = tuple([Operand(ref.type, self._shape(ref.type), ref.strides) for ref in refs])
-            outputs = tuple([Operand(type_, self._shape(type_)) for type_ in types])
-            call = Call(operands, outputs, static, self.sizes)
-            known = self._known[key] = _Known(types, rule(call))
-            if known.allocation.kept:
-                self._keeping.append((rule, call))
-        results, workspace, _ = known.allocation
+            known = self._known[key] = found
         kind = Kind.GRADIENTS if self.cursor.backward and self.kind is Kind.ACTIVATIONS else self.kind
-        outs = []
-        for type_, (strides, of, nbytes) in zip(known.types, results):
-            if of is not None:
-                buffer = refs[of].buffer
-            else:
-                buffer = self.timeline.take(type_.nbytes if nbytes is None else nbytes, kind)
-            outs.append(Tensor(type_, self, buffer, strides))
-        self.timeline.work_in(workspace)
-        return tuple(outs)
+        buffers = [ref.buffer for ref in refs]
+        for _, _, of, nbytes in known.results:
+            buffers.append(self.timeline.take(nbytes, kind) if of is None else buffers[of])
+        self.timeline.work_in(known.workspace)
+        return tuple(
+            [
+                Tensor(type_, self, buffer, layout)
+                for (type_, layout, _, _), buffer in zip(known.results, buffers[len(refs) :])
+            ]
+        )
 
-    def _shape(self, type: TensorType) -> tuple[int, ...]:
-        shape: tuple[int, ...] = evaluate(type.shape, self.sizes)
-        return shape
+    def _asked(
+        self, primitive: Primitive, refs: tuple[Tensor, ...], types: tuple[TensorType, ...], static: Static
+    ) -> _Known | None:
+        """What the op's kernel takes at each of the samples; None if it has none."""
+        types_in = tuple([ref.type for ref in refs])
+        found: list[Taken] = []
+        call: Any = None
+        for i, sizes in enumerate(self.samples):
+            before, call = call, (*_at(types_in, static, sizes), tuple([ref.layout[i] for ref in refs]))
+            here = found[-1] if call == before else self._taken(primitive, *call)
+            if here is None:
+                return None
+            found.append(here)
+        first = found[0]
+        if first.kept:
+            self._keeping.append(partial(self._kept, primitive, types_in, static))
+        alike = [i for i, each in enumerate(found) if _form(each) == _form(first)]
+        samples = [self.samples[i] for i in alike]
+        parts = [type_.nbytes for type_ in (*types_in, *types)]
+        numbers = [fitted(n, samples, parts, self.scope) for n in zip(*[_numbers(found[i]) for i in alike])]
+        results = [
+            _Result(type_, tuple([each.results[k].strides for each in found]), first.results[k].of, numbers[k])
+            for k, type_ in enumerate(types)
+        ]
+        workspace: Dim = 0
+        for nbytes in numbers[len(types) :]:
+            workspace = workspace + nbytes
+        return _Known(tuple(results), workspace)
+
+    def _taken(
+        self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, layout: Layout
+    ) -> Taken | None:
+        """What the op's kernel takes on operands of numbers; None if it has none."""
+        kernel = kernel_of(primitive, types, static, self._options)
+        return None if kernel is None else taken(kernel, types, layout, static)
+
+    def _kept(
+        self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
+    ) -> int:
+        """What stays of the workspace at other sizes, which how operands lie in memory does not change."""
+        found = self._taken(primitive, *_at(types, static, sizes), (None,) * len(types))
+        return 0 if found is None else found.kept
 
     def _row(self, x: Tensor) -> Tensor:
         """A view of one entry along the leading axis."""
-        shape = self._shape(x.type)
-        strides = canonical(shape[1:], full(shape, x.strides)[1:])
-        return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, strides)
+        layout = tuple([None if strides is None else strides[1:] for strides in x.layout])
+        return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, layout)
 
     def _loop(self, operands: tuple[Tensor, ...], loop: Loop) -> tuple[Tensor, ...]:
         """The first turns of a loop; what it stacks is there from the start, as eager_cpu has it."""
@@ -178,7 +253,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
             self.new(TensorType((loop.length, *type_.shape), type_.dtype))
             for type_ in (*body.output_types[carries:], *(body.input_types[:carries] if loop.history else ()))
         ]
-        for _ in range(min(_TURNS, evaluate(loop.length, self.sizes))):
+        for _ in range(min(_TURNS, evaluate(loop.length, self.samples[0]))):
             outs = evaluate_body(self, body, (*state, *map(self._row, xs), *captured), held)
             state = outs[:carries]
         return (*state, *stacked)

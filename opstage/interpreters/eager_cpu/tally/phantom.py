@@ -1,0 +1,334 @@
+"""`Phantom`: an array without elements. It has a shape, a dtype, strides and memory, and every element is 0.
+
+NumPy's own protocols hand it what a kernel does with arrays. Where a result lies in memory NumPy says itself: views are
+taken of an array of the same strides, of which nothing is read, and the axes of a new array are ordered as in what
+NumPy computes of a few elements, two along each axis.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from typing_extensions import override
+
+Array: TypeAlias = npt.NDArray[Any]
+Sizes: TypeAlias = tuple[int, ...]
+
+_NOWHERE = np.zeros(64, np.uint8)
+"""Where all phantoms are said to be."""
+
+
+class Count:
+    """Memory taken and given back: blocks by number, those of the moment when they were most, and what is `kept`.
+
+    live       bytes of each block that is there
+    at_peak    the same at the moment when they were most, in all `peak` bytes
+    kept       the most that was wanted of what stays from call to call
+    """
+
+    __slots__ = ("at_peak", "kept", "live", "peak", "taken", "total")
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+        self.at_peak: dict[int, int] = {}
+        self.taken = self.total = self.peak = self.kept = 0
+
+    def take(self, nbytes: int) -> int:
+        """The number of a new block."""
+        number = self.taken = self.taken + 1
+        self.live[number] = nbytes
+        self.total += nbytes
+        if self.total > self.peak:
+            self.peak = self.total
+            self.at_peak = dict(self.live)
+        return number
+
+    def give_back(self, number: int) -> None:
+        self.total -= self.live.pop(number)
+
+
+@final
+class Memory:
+    """Bytes that are counted from now until nobody holds them any more."""
+
+    __slots__ = ("_count", "nbytes", "number")
+
+    def __init__(self, nbytes: int, count: Count):
+        self.nbytes = nbytes
+        self._count = count
+        self.number = count.take(nbytes)
+
+    def __del__(self) -> None:
+        self._count.give_back(self.number)
+
+
+class _Current(threading.local):
+    count: Count
+
+
+current = _Current()
+"""Where this thread counts what is taken."""
+
+
+class _Interface:
+    """What NumPy is told of an array that is nowhere."""
+
+    def __init__(self, shape: Sizes, strides: Sizes | None, size: int):
+        self.__array_interface__ = {
+            "data": (_NOWHERE.ctypes.data, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{size}",
+            "version": 3,
+        }
+
+
+@lru_cache(4096)
+def _carrier(shape: Sizes, strides: Sizes | None, size: int) -> Array:
+    """An array of which views may be taken and nothing else."""
+    return np.asarray(_Interface(shape, strides, size))
+
+
+@lru_cache(4096)
+def _few(shape: Sizes, strides: Sizes, dtype: np.dtype[Any]) -> Array:
+    """An array of no more than two elements along each axis, its axes in the order of these strides."""
+    ranks = {stride: rank for rank, stride in enumerate(sorted({abs(s) for s in strides if s}))}
+    sizes = [min(n, 2) for n in shape]
+    steps = [0 if not s or n < 2 else 1 << ranks[abs(s)] for n, s in zip(shape, strides)]
+    room = np.zeros(1 + sum(steps), dtype)
+    return np.lib.stride_tricks.as_strided(room, sizes, [step * dtype.itemsize for step in steps])
+
+
+def in_order_of(few: Array, shape: Sizes, itemsize: int) -> Sizes | None:
+    """Strides without gaps of a new array, its axes ordered as those of `few`; None for row-major order."""
+    if few.flags.c_contiguous:
+        return None
+    result, step = [0] * len(shape), itemsize
+    for axis in sorted(range(len(shape)), key=lambda axis: (few.strides[axis], -axis)):
+        if few.shape[axis] > 1:
+            result[axis] = step
+            step *= shape[axis]
+    return tuple([s or itemsize for s in result])
+
+
+@final
+class Phantom(NDArrayOperatorsMixin):
+    """An array without elements, on `memory` that others may share.
+
+    answer      what it says when a kernel asks whether it is true
+    """
+
+    __slots__ = ("answer", "carrier", "dtype", "memory")
+
+    def __init__(self, carrier: Array, dtype: np.dtype[Any], memory: Memory, answer: bool = False):
+        self.carrier = carrier
+        self.dtype = dtype
+        self.memory = memory
+        self.answer = answer
+
+    @classmethod
+    def new(cls, shape: Iterable[Any], dtype: Any, strides: Sizes | None = None, answer: bool = False) -> Phantom:
+        """In memory of its own."""
+        sizes, kind = tuple(map(int, shape)), np.dtype(dtype)
+        memory = Memory(math.prod(sizes) * kind.itemsize, current.count)
+        return cls(_carrier(sizes, strides, kind.itemsize), kind, memory, answer)
+
+    @classmethod
+    def on(cls, memory: Memory, shape: Sizes, strides: Sizes | None, dtype: np.dtype[Any]) -> Phantom:
+        """In memory that is there."""
+        return cls(_carrier(shape, strides, dtype.itemsize), dtype, memory)
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Sizes:
+        return self.carrier.shape
+
+    @property
+    def strides(self) -> Sizes:
+        return self.carrier.strides
+
+    @property
+    def ndim(self) -> int:
+        return self.carrier.ndim
+
+    @property
+    def size(self) -> int:
+        return self.carrier.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.carrier.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def flags(self) -> Any:
+        return self.carrier.flags
+
+    def few(self) -> Array:
+        """Some of its elements."""
+        return _few(self.shape, self.strides, self.dtype)
+
+    def __len__(self) -> int:
+        return len(self.carrier)
+
+    def __bool__(self) -> bool:
+        return self.answer
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return 0.0
+
+    # Views ----------------------------------------------------------------------------------------------------------
+
+    def seen(self, carrier: Array) -> Phantom:
+        """A view."""
+        return Phantom(carrier, self.dtype, self.memory, self.answer)
+
+    @property
+    def T(self) -> Phantom:  # noqa: N802 - NumPy's name
+        return self.seen(self.carrier.T)
+
+    def transpose(self, *axes: Any) -> Phantom:
+        return self.seen(self.carrier.transpose(*axes))
+
+    def swapaxes(self, first: int, second: int) -> Phantom:
+        return self.seen(self.carrier.swapaxes(first, second))
+
+    def view(self, dtype: Any) -> Phantom:
+        assert np.dtype(dtype).itemsize == self.itemsize
+        return Phantom(self.carrier, np.dtype(dtype), self.memory)
+
+    def reshape(self, *shape: Any) -> Phantom:
+        """A view, or a copy where the axes do not lie in memory as they would have to."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        rows = _carrier(self.shape, None, self.itemsize).reshape(wanted)
+        if self.carrier.flags.c_contiguous:
+            return self.seen(rows)
+        try:
+            return self.seen(np.reshape(self.carrier, rows.shape, copy=False))
+        except ValueError:
+            return Phantom.new(rows.shape, self.dtype)
+
+    def __getitem__(self, key: Any) -> Phantom:
+        """A view, a number of its own, or for a mask as many elements as it could choose."""
+        if isinstance(key, Phantom):
+            many = (key.size,) if key.dtype == np.bool_ else key.shape
+            return Phantom.new((*many, *self.shape[key.ndim if key.dtype == np.bool_ else 1 :]), self.dtype)
+        parts = key if isinstance(key, tuple) else (key,)
+        carrier = self.carrier[parts if Ellipsis in parts else (*parts, ...)]
+        return self.seen(carrier) if carrier.ndim or Ellipsis in parts else Phantom.new((), self.dtype)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Nothing is written."""
+
+    # Copies ---------------------------------------------------------------------------------------------------------
+
+    def copy(self, order: str = "C") -> Phantom:
+        few = computed(np.array, self, order=order)
+        return Phantom.new(self.shape, self.dtype, in_order_of(few, self.shape, self.itemsize))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Phantom:
+        kind = np.dtype(dtype)
+        if kind == self.dtype and not copy:
+            return self
+        few = self.few().astype(kind)
+        return Phantom.new(self.shape, kind, in_order_of(few, self.shape, kind.itemsize))
+
+    def take(self, indices: Any, axis: int | None = None) -> Phantom:
+        from .functions import take
+
+        return take(self, indices, axis)
+
+    def max(self, axis: Any = None, **options: Any) -> Any:
+        return _reduce(np.maximum, self, axis=axis, **options)
+
+    def sum(self, axis: Any = None, **options: Any) -> Any:
+        return _reduce(np.add, self, axis=axis, **options)
+
+    def all(self, axis: Any = None) -> Any:
+        return _reduce(np.logical_and, self, axis=axis)
+
+    # NumPy's protocols ----------------------------------------------------------------------------------------------
+
+    @override
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        if out:
+            return out[0]
+        if method == "at":
+            return None
+        few = computed(getattr(ufunc, method), *inputs, **options)
+        if method == "reduce":
+            shape = reduced(inputs[0].shape, options.get("axis", 0), options.get("keepdims", False))
+            answer = inputs[0].answer
+        elif method == "outer":
+            shape, answer = tuple([n for x in inputs for n in x.shape]), False
+        elif ufunc is np.matmul:
+            shape, answer = _product_shape(*[x.shape for x in inputs]), False
+        else:
+            if method != "__call__" or ufunc.signature is not None:
+                raise _unknown(f"np.{ufunc.__name__}.{method}")
+            shape, answer = together(*inputs), ufunc is np.isfinite  # of 0
+        return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize), answer)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        from .functions import FUNCTIONS
+
+        if function not in FUNCTIONS:
+            raise _unknown(f"np.{function.__name__}")
+        return FUNCTIONS[function](*args, **options)
+
+
+def _unknown(name: str) -> Exception:
+    return NotImplementedError(
+        f"what memory {name} takes is not known; a kernel that calls it needs it in eager_cpu/tally/functions.py"
+    )
+
+
+def _reduce(ufunc: Any, x: Phantom, **options: Any) -> Any:
+    return ufunc.reduce(x, **options)
+
+
+def computed(function: Callable[..., Any], *args: Any, **options: Any) -> Array:
+    """What NumPy makes of a few elements of each phantom."""
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*[_some(arg) for arg in args], **options))
+
+
+def _some(value: Any) -> Any:
+    if isinstance(value, Phantom):
+        return value.few()
+    if isinstance(value, (tuple, list)):
+        return type(value)([_some(each) for each in value])
+    return value
+
+
+def together(*operands: Any) -> Sizes:
+    """The shape to which operands broadcast."""
+    return np.broadcast_shapes(*[x.shape if isinstance(x, Phantom) else np.shape(x) for x in operands])
+
+
+def reduced(shape: Sizes, axis: Any, keepdims: Any) -> Sizes:
+    """What is left of a shape when axes are reduced."""
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    gone = {a % len(shape) for a in axes}
+    return tuple([1 if a in gone else n for a, n in enumerate(shape) if keepdims or a not in gone])
+
+
+def _product_shape(x: Sizes, y: Sizes) -> Sizes:
+    rows, columns = x[-2:-1], y[-1:] if len(y) > 1 else ()
+    return (*np.broadcast_shapes(x[:-2], y[:-2]), *rows, *columns)

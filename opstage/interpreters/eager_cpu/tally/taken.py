@@ -1,0 +1,74 @@
+"""`Taken`: the memory that one call of a kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....ops.primitive import Static
+from ....ops.types import TensorType
+from ...codegen.cpu.fused import Fused
+from .functions import MAKERS
+from .phantom import Count, Memory, Phantom, Sizes, current
+from .world import twin
+
+
+class Result(NamedTuple):
+    """A result of a kernel.
+
+    of       whose memory it shares: the number of an operand, or behind these of an earlier result; None for its own
+    nbytes   of its own memory
+    strides  in bytes; None where they are row-major
+    """
+
+    type: TensorType
+    of: int | None
+    nbytes: int
+    strides: Sizes | None
+
+
+class Taken(NamedTuple):
+    """What one call of a kernel takes.
+
+    results     outputs, then residuals
+    beside      bytes of what there is besides the operands and all results, block by block, at the moment when it is
+                most; given back before the call returns. Results that are not yet there count as less than nothing.
+    kept        bytes in which it works and that stay from call to call, as many as any call wants
+    """
+
+    results: tuple[Result, ...]
+    beside: tuple[int, ...]
+    kept: int
+
+    @property
+    def workspace(self) -> int:
+        """Bytes besides the operands and the results."""
+        return sum(self.beside) + self.kept
+
+
+def taken(
+    kernel: Callable[..., Any], types: Sequence[TensorType], strides: Sequence[Sizes | None], static: Static
+) -> Taken:
+    """What `kernel` takes for operands of these types, which are of numbers, and strides. Nothing is computed."""
+    current.count = Count()
+    memory: list[Memory] = [Memory(0, current.count) for _ in types]
+    shapes: Any = [type_.shape for type_ in types]
+    phantoms = [Phantom.on(m, shape, s, t.dtype) for m, shape, s, t in zip(memory, shapes, strides, types)]
+    current.count = count = Count()
+    outs = twin(Fused.memory)(kernel, *phantoms)[0] if isinstance(kernel, Fused) else twin(kernel)(*phantoms, **static)
+    results = []
+    for out in outs if isinstance(outs, tuple) else (outs,):
+        array = out if isinstance(out, Phantom) else MAKERS[np.array](out)
+        of = next((i for i, m in enumerate(memory) if m is array.memory), None)
+        memory.append(array.memory)
+        strides_ = None if array.flags.c_contiguous else array.strides
+        nbytes = array.memory.nbytes if of is None else 0
+        results.append(Result(TensorType(array.shape, array.dtype), of, nbytes, strides_))
+    own = {m.number: m.nbytes for m, result in zip(memory[len(types) :], results) if result.of is None}
+    if count.peak == sum(own.values()):
+        return Taken(tuple(results), (), count.kept)
+    beside = [nbytes for number, nbytes in count.at_peak.items() if number not in own]
+    missing = [-nbytes for number, nbytes in own.items() if number not in count.at_peak]
+    return Taken(tuple(results), (*beside, *missing), count.kept)

@@ -1,0 +1,169 @@
+"""Kernels as they are, in a world in which nothing is computed.
+
+A kernel's function is taken with other globals: NumPy makes phantoms there, machine code does nothing, and whoever asks
+for an element, an address or whether indices are in range gets the answer of an ordinary run. What a kernel calls is
+taken the same way. So memory is taken and given back by the lines that take it in a run, and nobody who runs them
+meanwhile can notice.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import CellType, FunctionType, ModuleType
+from typing import Any, final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ... import host, indices, native
+from ...native import product
+from ..kernels import attention, convolution
+from ..loops import convolution_steps, jit, pooling, workspace
+from .functions import MAKERS, strided
+from .phantom import current
+
+_OPSTAGE = __name__.split(".")[0]
+
+
+class _Numpy:
+    """NumPy, whose new arrays are phantoms."""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(np, name)
+        return MAKERS.get(real, real)
+
+
+def _nothing(*args: Any, **options: Any) -> int:
+    return 0
+
+
+class _Idle:
+    """A schedule with nothing to do."""
+
+    def __init__(self, steps: Any):
+        pass
+
+    def run(self) -> None:
+        pass
+
+
+def _workspace(size: int) -> int:
+    current.count.kept = max(current.count.kept, size + workspace.ALIGNED)
+    return 0
+
+
+def _runs(*args: Any) -> list[slice]:
+    """Two runs of one length, where the second takes its memory while the first still has its own, and the last."""
+    every = convolution._runs(*args)
+    return every if len(every) < 4 else [*every[:2], every[-1]]
+
+
+def _blocks(*args: Any) -> Iterator[attention.Block]:
+    """Two blocks of each shape: the others take no more."""
+    seen: Counter[Any] = Counter()
+    for block in attention.blocks(*args):
+        seen[block.shape] += 1
+        if seen[block.shape] < 3:
+            yield block
+
+
+_INSTEAD: tuple[tuple[Any, Any], ...] = (
+    (np, _Numpy()),
+    (as_strided, strided),
+    (native.Schedule, _Idle),
+    (convolution_steps.conv_steps, _nothing),
+    (convolution_steps.conv_kernel_grad_steps, _nothing),
+    (convolution_steps.conv_transpose_steps, _nothing),
+    (pooling.pool_step, _nothing),
+    (product._product, lambda character: None),  # its result is like that of np.matmul
+    (host.address_of, _nothing),
+    (indices.require_in_range, _nothing),
+    (indices.require_labels, _nothing),
+    (workspace.workspace, _workspace),
+    (attention.blocks, _blocks),
+    (convolution._runs, _runs),
+)
+_BY_ID = {id(value): instead for value, instead in _INSTEAD}
+_twins: dict[int, tuple[Any, Any]] = {}  # by the id of what they are the twins of, which is held
+
+
+def twin(value: Any) -> Any:
+    """`value` in the world in which nothing is computed."""
+    if id(value) in _BY_ID:
+        return _BY_ID[id(value)]
+    if not isinstance(value, (FunctionType, ModuleType, partial, jit.Loop, jit.Elementwise)):
+        return value
+    found = _twins.get(id(value))
+    if found is None:
+        found = _twins[id(value)] = value, _made(value)
+    return found[1]
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, jit.Loop):
+        return _nothing
+    if isinstance(value, jit.Elementwise):
+        return _elementwise
+    if isinstance(value, partial):
+        return partial(twin(value.func), *map(twin, value.args), **{k: twin(v) for k, v in value.keywords.items()})
+    if isinstance(value, ModuleType):
+        return _Module(value) if value.__name__.startswith(_OPSTAGE) else value
+    return _function(value) if (value.__module__ or "").startswith(_OPSTAGE) else value
+
+
+def _elementwise(*operands: Any) -> Any:
+    """A ufunc of arrays of one dtype."""
+    ufunc: Any = np.maximum if len(operands) == 2 else np.negative
+    return ufunc(*operands)
+
+
+def _function(function: FunctionType) -> Callable[..., Any]:
+    cells = tuple([CellType(twin(cell.cell_contents)) for cell in function.__closure__ or ()])
+    defaults = tuple(map(twin, function.__defaults__ or ()))
+    made = FunctionType(function.__code__, _globals_of(function), function.__name__, defaults, cells)
+    made.__kwdefaults__ = {name: twin(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return made
+
+
+@final
+class _Globals(dict[str, Any]):
+    """The globals of a module, in place of what would compute its twin, made when it is first looked up."""
+
+    __slots__ = ("_real",)
+
+    def __init__(self, real: Mapping[str, Any]):
+        super().__init__()
+        self._real = real
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._real:
+            value = self[name] = getattr(builtins, name)
+            return value
+        real = self._real[name]
+        value = twin(real)
+        if value is not real:  # what is the same is looked up every time, as it may change
+            self[name] = value
+        return value
+
+
+_globals: dict[int, _Globals] = {}
+
+
+def _globals_of(function: FunctionType) -> _Globals:
+    real = function.__globals__
+    if id(real) not in _globals:
+        _globals[id(real)] = _Globals(real)
+    return _globals[id(real)]
+
+
+class _Module:
+    """A module of Opstage, twins of what it has."""
+
+    def __init__(self, real: ModuleType):
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return twin(getattr(self._real, name))
