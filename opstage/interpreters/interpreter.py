@@ -7,13 +7,14 @@ interpreter (the tape, forward mode, an op counter) does something around anothe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 from typing_extensions import override
 
 from ..init.schemes import Elementary
+from ..ops.closed import Body
 from ..ops.cursor import Cursor, Quietly
 from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
@@ -176,7 +177,14 @@ class BaseInterpreter(Interpreter[R]):
             self._step = self.put(_step_array(0))
         return self._step
 
-    # What a loop reads and writes; an interpreter whose values have rows of their own overrides all three.
+    # What a loop runs, reads and writes; an interpreter whose values have rows of their own overrides the last three.
+
+    def turn(self, body: Body, /) -> Callable[[Sequence[R]], Sequence[R]]:
+        """What takes the inputs of a loop's body to its outputs, any number of times."""
+        from .tracer import constants, evaluate
+
+        held = constants(self, body)
+        return lambda inputs: evaluate(self, body, inputs, held)
 
     def row(self, x: R, index: int, /) -> R:
         """Entry `index` of x along its leading axis."""

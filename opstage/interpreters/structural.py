@@ -206,17 +206,23 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
     """One turn after the other, for a base interpreter that has no kernel of its own."""
     loop = Loop(**static)
+    return run_turns(ops, loop, ops.turn(loop.body), *operands)
+
+
+def run_turns(
+    ops: BaseInterpreter[R], loop: Loop, turn: Callable[[Sequence[R]], Sequence[R]], /, *operands: R
+) -> tuple[R, ...]:
+    """The same, with `turn` to do the body."""
     body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
     state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
-    held = constants(ops, body)
     y_types, carry_types = body.output_types[carries:], body.input_types[:carries] if loop.history else ()
     ys = [ops.rows(type_, length) for type_ in y_types]
     history = [ops.rows(type_, length) for type_ in carry_types]
     for i in reversed(range(length)) if loop.reverse else range(length):
         for rows, value in zip(history, state):
             rows[i] = value
-        outs = evaluate(ops, body, (*state, *[ops.row(x, i) for x in xs], *captured), held)
-        state = outs[:carries]
+        outs = turn((*state, *[ops.row(x, i) for x in xs], *captured))
+        state = tuple(outs[:carries])
         for rows, value in zip(ys, outs[carries:]):
             rows[i] = value
     stacked = [ops.stacked(rows, type_) for rows, type_ in zip((*ys, *history), (*y_types, *carry_types))]

@@ -123,7 +123,8 @@ def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
 def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequence[R]) -> tuple[R, ...]:
     """The outputs of a body on `ops`, each op bound as it was when it was traced; `held` are its `constants`.
 
-    An error of an op names the user's line in the body, wherever the loop was called or derived.
+    A result is let go after its last reader. An error of an op names the user's line in the body, wherever the loop
+    was called or derived.
     """
     values: list[Any] = [None] * len(body.types)
     for slot, value in zip(body.inputs, inputs):
@@ -133,7 +134,8 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
     bind, cursor, expands = ops.bind, ops.cursor, ops.differentiates
     region, ordinal, outside = cursor.region, cursor.ordinal, cursor.backward
     try:
-        for primitive, static, slots, results, within, number, opened, backward in body.equations:
+        for equation, last in zip(body.equations, body.last_reads()):
+            primitive, static, slots, results, within, number, opened, backward = equation
             cursor.region, cursor.ordinal, cursor.backward = within, number, backward or outside
             refs = tuple([values[slot] for slot in slots])
             if opened and expands and primitive.expandable:
@@ -144,6 +146,8 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
                     primitive.require_closed(outs[len(primitive.outputs) :])
             for slot, value in zip(results, outs):
                 values[slot] = value
+            for slot in last:
+                values[slot] = None
     except LocatedError as error:
         error.relocate(body.lines.get(cursor.ordinal), cursor.region.name)
         raise

@@ -61,7 +61,7 @@ class Body:
     lines             the user's line of every op, by its ordinal, for errors that appear only when the body runs
     """
 
-    __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost", "_effects")
+    __slots__ = ("inputs", "constants", "equations", "outputs", "types", "lines", "_cost", "_effects", "_last")
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Body:
         self.lines = lines
         self._cost: Cost | None = None
         self._effects: frozenset[Effect] | None = None
+        self._last: tuple[tuple[int, ...], ...] | None = None
 
     def replace(
         self,
@@ -119,6 +120,18 @@ class Body:
     def read(self) -> set[int]:
         """The slots that an op reads or that are outputs."""
         return set(self.outputs).union(*[equation.inputs for equation in self.equations])
+
+    def last_reads(self) -> tuple[tuple[int, ...], ...]:
+        """For each equation the slots of results, its own among them, that nothing reads after it."""
+        if self._last is None:
+            later = {*self.inputs, *[constant.slot for constant in self.constants], *self.outputs}
+            last = []
+            for equation in reversed(self.equations):
+                dropped = {slot for slot in (*equation.inputs, *equation.outputs) if slot not in later}
+                later |= dropped
+                last.append(tuple(sorted(dropped)))
+            self._last = tuple(last[::-1])
+        return self._last
 
     def taking(self, inputs: Sequence[int]) -> Body:
         """The same body with other inputs; those left out must not be read."""

@@ -15,6 +15,7 @@ from ...ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
 from ..host import as_array
 from ..interpreter import BaseInterpreter
 from ..structural import SCAN
+from ..tracer import constants, evaluate
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
@@ -76,6 +77,12 @@ class Expander(BaseInterpreter[_Operand]):
         refs = tuple([_Operand(self.trace.slot(type_), type_) for type_ in operands])
         results = write(primitive, refs, static)
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
+
+    def written_out(self, body: Body) -> Body:
+        """`body` without the composites that do not stay; the parts stand where the op stood that they serve."""
+        refs = [_Operand(self.trace.slot(type_), type_) for type_ in body.input_types]
+        results = evaluate(self, body, refs, constants(self, body))
+        return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], body.lines)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[_Operand, ...], static: Static, /) -> tuple[_Operand, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any, final
@@ -17,12 +17,14 @@ from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import Fused, fused
+from ..codegen.decomposition import Expander
 from ..host import Array, as_array
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import fused_composites, kernel_table
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
+from .turn import Turn, zero_dim
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
@@ -140,7 +142,7 @@ class NumpyOps(HostArrays):
         if kernel is None:
             return self._composed(key, primitive, (x,), NO_STATIC)[0]
         out: Array = kernel(x)
-        return out if type(out) is np.ndarray else _zero_dim(out)
+        return out if type(out) is np.ndarray else zero_dim(out)
 
     @override
     def bind2(self, primitive: Primitive, x: Array, y: Array, /) -> Array:
@@ -151,7 +153,7 @@ class NumpyOps(HostArrays):
         if kernel is None:
             return self._composed(key, primitive, (x, y), NO_STATIC)[0]
         out: Array = kernel(x, y)
-        return out if type(out) is np.ndarray else _zero_dim(out)
+        return out if type(out) is np.ndarray else zero_dim(out)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Array, ...], static: Static, /) -> tuple[Array, ...]:
@@ -167,8 +169,8 @@ class NumpyOps(HostArrays):
             error.place(primitive.name, self.cursor.region.name)
             raise
         if type(out) is tuple:
-            return tuple([o if type(o) is np.ndarray else _zero_dim(o) for o in out])
-        return (out,) if type(out) is np.ndarray else (_zero_dim(out),)
+            return tuple([o if type(o) is np.ndarray else zero_dim(o) for o in out])
+        return (out,) if type(out) is np.ndarray else (zero_dim(out),)
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
@@ -198,6 +200,22 @@ class NumpyOps(HostArrays):
             _INFERRED.clear()
         _INFERRED[key] = outputs
 
+    @override
+    def turn(self, body: Body, /) -> Callable[[Sequence[Array]], Sequence[Array]]:
+        if self.dtype == EXACT:  # decompositions are written out for floats
+            return super().turn(body)
+        stays = lambda primitive, types, static: self.kernel(primitive, types, static) is not None  # noqa: E731
+        return Turn(self, Expander(stays, loops=False).written_out(body))
+
+    def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
+        """What computes an op on operands of these types, to be called with its static parameters; None if nothing."""
+        kernel = self._kernels.get(primitive)
+        if kernel is None and primitive in self._fused:
+            key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
+            loops = _generated(key, primitive, types, static)
+            return None if loops is None else lambda *refs, **static: loops(*refs)
+        return kernel
+
     def _composed(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
         """A composite that has no kernel: by loops that are generated from it, or op by op."""
         if primitive in self._fused:
@@ -209,8 +227,3 @@ class NumpyOps(HostArrays):
         if primitive.decomposition is None:
             raise self.unsupported(primitive)
         return self.decompose(primitive, refs, static)
-
-
-def _zero_dim(value: Any) -> Array:
-    """NumPy gives scalars for zero-dimensional results; refs are always arrays."""
-    return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)

@@ -1,0 +1,92 @@
+"""The body of a loop made ready to run many times: kernels looked up and types inferred once, not in every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from ...ops.closed import Body, Equation, Loop
+from ...ops.errors import LocatedError
+from ..host import Array
+from ..structural import SCAN, run_turns
+from ..tracer import constants
+
+if TYPE_CHECKING:
+    from .interpreter import NumpyOps
+
+
+@final
+class Turn:
+    """What `evaluate` gives for a body that holds no composite but those with kernels, at the price of the kernels.
+
+    The slots are numbers in the order in which values come: inputs, constants, results.
+    """
+
+    __slots__ = ("_ops", "_body", "_constants", "_steps", "_results")
+
+    def __init__(self, ops: NumpyOps, body: Body):
+        self._ops = ops
+        self._body = body = body.renumbered()
+        self._constants = constants(ops, body)
+        self._steps = [
+            (_kernel(ops, body, equation), _operands(equation.inputs), last)
+            for equation, last in zip(body.equations, body.last_reads())
+        ]
+        self._results = _operands(body.outputs)
+
+    def __call__(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        values: list[Any] = [*inputs, *self._constants]
+        append = values.append
+        done = 0
+        try:
+            for kernel, operands, last in self._steps:
+                out = kernel(*operands(values))
+                if type(out) is np.ndarray:
+                    append(out)
+                elif type(out) is tuple:
+                    values += [o if type(o) is np.ndarray else zero_dim(o) for o in out]
+                else:
+                    append(zero_dim(out))
+                for slot in last:
+                    values[slot] = None
+                done += 1
+        except LocatedError as error:  # an index or label out of range
+            equation = self._body.equations[done]
+            error.place(equation.primitive.name, equation.region.name)
+            error.relocate(self._body.lines.get(equation.ordinal), equation.region.name)
+            raise
+        return self._results(values)
+
+
+def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
+    """What computes an equation, on its operands alone."""
+    if e.primitive is SCAN:
+        loop = Loop(**e.static)
+        return partial(run_turns, ops, loop, ops.turn(loop.body))
+    types = tuple([body.types[slot] for slot in e.inputs])
+    kernel = ops.kernel(e.primitive, types, e.static)
+    if kernel is None:
+        return partial(_bound, ops, e)
+    return partial(kernel, **e.static) if e.static else kernel
+
+
+def _bound(ops: NumpyOps, e: Equation, /, *refs: Array) -> tuple[Array, ...]:
+    """An op without a kernel, which `bind` says."""
+    ops.cursor.region = e.region
+    return ops.bind(e.primitive, refs, e.static)
+
+
+def _operands(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Array]]:
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    first = slots[0] if slots else 0
+    return itemgetter(slice(first, first + len(slots)))
+
+
+def zero_dim(value: Any) -> Array:
+    """NumPy gives scalars for zero-dimensional results; refs are always arrays."""
+    return np.asarray(value) if isinstance(value, np.generic) else np.array(value, dtype=object)
