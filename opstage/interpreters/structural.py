@@ -18,11 +18,12 @@ from ..ops.errors import LocatedError, ProgramError, ShapeError
 from ..ops.misfit import Misfit
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
+from ..ops.rules import add_all
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
-from .forward_mode import Dual, ForwardMode
+from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter
-from .tape import Node, Tape
+from .kept import Product, keeping, on_tape, product_of_rows, products
 from .tracer import Traced, Tracer, constants, evaluate
 
 # The op as a program calls it ----------------------------------------------------------------------------------------
@@ -134,7 +135,6 @@ class _Scanned(NamedTuple):
 
     carry: tuple[Any, ...]
     ys: tuple[Any, ...]
-    history: tuple[Any, ...]
 
 
 _Pairs: TypeAlias = "list[tuple[Traced[Any], Any]]"
@@ -155,7 +155,6 @@ def _bind(
     reverse: bool,
     length: Dim,
     prune: bool = False,
-    history: bool = False,
 ) -> _Scanned:
     """Close the traced body and bind the loop over it, without those xs and captured refs that the body never reads."""
     body = tracer.finish([i for i, _ in (*carry, *xs, *tracer.captured)], [*carry_out, *ys], prune=prune)
@@ -170,21 +169,11 @@ def _bind(
         length,
         len(carry),
         len(xs),
-        history or any(map(takes_gradient, refs)),
+        (),
     )
     outs = tracer.inner.bind(SCAN, refs, loop._asdict())
     final, stacked = len(carry), len(carry) + len(ys)
-    return _Scanned(outs[:final], outs[final:stacked], outs[stacked:])
-
-
-def takes_gradient(ref: Any) -> bool:
-    """Whether a pullback may pass through `ref`, on a tape somewhere in the stack of interpreters."""
-    if isinstance(ref, Node):
-        return ref.record is not None or takes_gradient(ref.value)
-    if isinstance(ref, Dual):
-        return takes_gradient(ref.value)  # tangents are operands of a loop of their own, which asks again
-    ops = getattr(ref, "ops", None)
-    return ops is not None and bool(ops.differentiates)
+    return _Scanned(outs[:final], outs[final:stacked])
 
 
 def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
@@ -199,8 +188,7 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
             raise ShapeError(message)
         for a, b in zip(operand.shape, expected.shape):
             require_equal(a, b, message)
-    stacked = (*outputs[loop.carries :], *(inputs[: loop.carries] if loop.history else ()))
-    return (*outputs[: loop.carries], *[_rows(type_, loop.length) for type_ in stacked])
+    return (*outputs[: loop.carries], *[_rows(type_, loop.length) for type_ in outputs[loop.carries :]])
 
 
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
@@ -215,65 +203,74 @@ def run_turns(
     """The same, with `turn` to do the body."""
     body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
     state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
-    y_types, carry_types = body.output_types[carries:], body.input_types[:carries] if loop.history else ()
-    ys = [ops.rows(type_, length) for type_ in y_types]
-    history = [ops.rows(type_, length) for type_ in carry_types]
+    types = body.output_types[carries:]
+    ys = [ops.rows(type_, length) for type_ in types]
     for i in reversed(range(length)) if loop.reverse else range(length):
-        for rows, value in zip(history, state):
-            rows[i] = value
         outs = turn((*state, *[ops.row(x, i) for x in xs], *captured))
         state = tuple(outs[:carries])
         for rows, value in zip(ys, outs[carries:]):
             rows[i] = value
-    stacked = [ops.stacked(rows, type_) for rows, type_ in zip((*ys, *history), (*y_types, *carry_types))]
-    return (*state, *stacked)
+    return (*state, *[ops.stacked(rows, type_) for rows, type_ in zip(ys, types)])
 
 
 def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The loop run the other way, over xs and the incoming carries: each turn computes its part of the body anew, pulls
-    the cotangent of the carry back through it, and adds to the cotangents of what was captured.
+    """The loop run the other way, over what was kept of each turn: it pulls the cotangent of the carry back through the
+    turn, computes what was not kept anew, and adds to the cotangents of what was captured. One that is a sum of
+    products is a product of the stacked factors after the loop.
     """
     loop = Loop(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
-    types, results = body.input_types, len(body.outputs)
-    xs, captured, history = _parts(ctx.saved, loop.entries, len(types) - split)
+    types = body.input_types
+    xs, captured, kept = _parts(ctx.saved, loop.entries, len(types) - split)
     moving, moved = body.moving(ctx.needs, carries)
 
     tracer = Tracer(cast(Interpreter[Any], ops), body.lines)
     state = [tracer.input(type_) for type_ in types[:carries]]
     entries = [tracer.input(type_) for type_ in types[carries:split]]
     outside = [tracer.wrap(ref) for ref in captured]
-    # Cotangents: of the carry, from the turn before; of the y's and the stacked carries, from outside, where any came.
+    # Cotangents: of the carry, from the turn before; of what was stacked, from outside, where any came.
     coming = {i: tracer.input(types[i]) for i in range(carries) if moving[i]}
-    sums = {i: tracer.input(types[i]) for i in range(split, len(types)) if ctx.needs[i]}
     arrived = {
         i: tracer.input(_entry(ctx.outputs[i]))
-        for i, moves in enumerate((*moved, *moving[:carries]))
-        if i >= carries and moves and i < len(cotangents) and cotangents[i] is not None
+        for i, moves in enumerate(moved)
+        if i >= carries and moves and cotangents[i] is not None
     }
 
-    tape = Tape(tracer)
-    inputs = [tape.leaf(ref) if moves else tape.wrap(ref) for ref, moves in zip((*state, *entries, *outside), moving)]
-    outs = evaluate(tape, body, inputs, constants(tape, body))
-    seeds = coming | {i: cotangent for i, cotangent in arrived.items() if i < results}
+    tape, inputs, outs = on_tape(tracer, body, [*state, *entries, *outside], moving, loop.kept)
+    seeds = coming | arrived
     wanted = [i for i, moves in enumerate(moving) if moves]
     found = tape.pull([outs[i] for i in seeds], list(seeds.values()), [inputs[i] for i in wanted], keep=False)
     pulled: dict[int, Any] = dict(zip(wanted, found))
+    rows = _pairs([outs[i].value for i in loop.kept], kept) + _pairs(entries, xs)
+    rows += _pairs(arrived.values(), [cotangents[i] for i in arrived])
+    ys = {pulled[i].slot: pulled[i] for i in range(carries, split) if ctx.needs[i]}
+    given = {ref.slot for ref, _ in rows}
+    after: dict[int, list[Product]] = {}
+    terms = products(tracer.trace.equations)
+    for i in range(split, len(types)):
+        factors = terms(pulled[i].slot) if ctx.needs[i] else None
+        if factors is not None:
+            after[i] = factors
+            ys |= {slot: tracer.ref(slot) for product in factors for slot in product if slot not in given}
+    sums = {i: tracer.input(types[i]) for i in range(split, len(types)) if ctx.needs[i] and i not in after}
     out = _bind(
         tracer,
         _pairs(coming.values(), [_or_zeros(ops, cotangents[i], types[i]) for i in coming])
         + _pairs(sums.values(), [_or_zeros(ops, None, types[i]) for i in sums]),
-        _pairs(state, history) + _pairs(entries, xs) + _pairs(arrived.values(), [cotangents[i] for i in arrived]),
-        [tracer.add(pulled[i], arrived[results + i]) if results + i in arrived else pulled[i] for i in coming]
-        + [tracer.add(total, pulled[i]) for i, total in sums.items()],
-        [pulled[i] for i in range(carries, split) if ctx.needs[i]],
+        rows,
+        [pulled[i] for i in coming] + [tracer.add(total, pulled[i]) for i, total in sums.items()],
+        list(ys.values()),
         reverse=not loop.reverse,
         length=loop.length,
         prune=True,
     )
-    carried = dict(zip([*coming, *sums], out.carry))
-    stacked = dict(zip([i for i in range(carries, split) if ctx.needs[i]], out.ys))
-    result = carried | stacked
+    stacked = {ref.slot: ref_rows for ref, ref_rows in rows} | dict(zip(ys, out.ys))
+    result = dict(zip([*coming, *sums], out.carry))
+    for i in range(carries, split):
+        if ctx.needs[i]:
+            result[i] = stacked[pulled[i].slot]
+    for i, factors in after.items():
+        result[i] = add_all(ops, *[product_of_rows(ops, stacked[left], stacked[right]) for left, right in factors])
     return tuple([result[i] if needed else None for i, needed in enumerate(ctx.needs)])
 
 
@@ -310,11 +307,8 @@ def _scan_jvp(
         reverse=loop.reverse,
         length=loop.length,
         prune=True,
-        history=loop.history,
     )
     moved_out = dict(zip(carried, out.carry[carries:])) | dict(zip(stacked, out.ys))
-    if loop.history:
-        moved_out |= {len(outs) + i: rows for i, rows in zip(carried, out.history[carries:])}
     return tuple([moved_out.get(i) for i in range(len(outputs))])
 
 
@@ -323,6 +317,7 @@ class _ScanPrimitive(Primitive):
     """`scan` has as many operands and outputs as its body says, so what is fixed elsewhere is counted here."""
 
     __slots__ = ()
+    keeps_more = True
     zero_cotangents = False  # those of the stacked carries, mostly unread, would be as large as the history
 
     @override
@@ -333,12 +328,13 @@ class _ScanPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """xs, what was captured, and the stacked incoming carries, which are the last outputs."""
+        """xs, what was captured, and what is kept of each turn."""
         loop = Loop(**static)
-        operands, final_and_ys = len(needs), len(loop.body.outputs)
-        assert loop.history, "a scan through which a gradient passes keeps its carries"
-        history = operands + final_and_ys
-        return (*range(loop.carries, operands), *range(history, history + loop.carries))
+        return (*range(loop.carries, len(needs)), *[len(needs) + i for i in loop.kept])
+
+    @override
+    def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
+        return keeping(ops, Loop(**static), needs)._asdict()
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
@@ -351,9 +347,9 @@ class _ScanPrimitive(Primitive):
         return Cost(loop.length * turn.flops, loop.length * turn.bytes + written)
 
 
-# Operands: carry, xs, then what the body captured. Outputs: the last carry, the stacked y's and, with `history`, the
-# stacked incoming carries. The vjp computes each turn of the body anew from its incoming carry, in a scan the other
-# way: it costs the body once more, and keeps xs, what was captured and one carry per iteration, no op's residuals.
+# Operands: carry, xs, then what the body captured. Outputs: the last carry, the stacked y's, and what is kept for a
+# backward pass: one carry per iteration and, if the body has a product, what the derivatives of its ops read. The vjp
+# is a scan the other way, which computes anew what was not kept.
 SCAN = _ScanPrimitive(
     "scan",
     operands=("*operands",),

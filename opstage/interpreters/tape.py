@@ -236,6 +236,8 @@ class Tape(Wrapper[Node[R], R]):
             return tuple([Node(v, self) for v in self.inner.bind(primitive, values, static)])
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, refs, static)
+        if primitive.keeps_more:
+            static = primitive.keeping(self.inner, needs, static)
         outs = self.inner.bind(primitive, values, static)
         if primitive.residuals and self.inner.differentiates:
             primitive.require_closed(outs[len(primitive.outputs) :])
@@ -258,6 +260,12 @@ class Tape(Wrapper[Node[R], R]):
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
         return tuple([Node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
+
+    def saved(self, outputs: Sequence[Node[R]]) -> list[R]:
+        """What is kept of the ops on which the outputs depend."""
+        reached = _reached(list({ref.record: None for ref in outputs if ref.record is not None}))
+        ops = [record for record in reached if record.primitive is not None]
+        return [value for record in ops for value in record.saved if value is not None]
 
     # Backward -------------------------------------------------------------------------------------------------------
 

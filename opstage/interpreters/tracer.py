@@ -60,6 +60,10 @@ class Tracer(Wrapper[Traced[R], R]):
         """A new input of the body."""
         return Traced(self.trace.slot(type), type, self)
 
+    def ref(self, slot: int) -> Traced[R]:
+        """The ref of a slot."""
+        return Traced(slot, self.trace.types[slot], self)
+
     @override
     def wrap(self, value: R, /) -> Traced[R]:
         traced = self.input(TensorType(value.shape, value.dtype))

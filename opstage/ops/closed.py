@@ -6,7 +6,7 @@ equation. So it can stand as a static parameter of a primitive (`scan`). Every t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -194,7 +194,8 @@ class Loop(NamedTuple):
     """The static parameters of `scan`.
 
     carries, entries   how many operands are carries and how many are xs; those after them were captured
-    history            whether the incoming carries of all iterations, stacked, are outputs
+    kept               which outputs of the body, all of them stacked, a backward pass reads; the last ones may be there
+                       for it alone
     """
 
     body: Body
@@ -202,7 +203,12 @@ class Loop(NamedTuple):
     length: Dim
     carries: int
     entries: int
-    history: bool
+    kept: tuple[int, ...]
+
+    def incoming(self) -> dict[int, int]:
+        """By the number of a carry, which output of the body is that carry as it comes in."""
+        carries = self.body.inputs[: self.carries]
+        return {carries.index(s): i for i, s in enumerate(self.body.outputs) if i >= self.carries and s in carries}
 
 
 @final
@@ -239,16 +245,16 @@ class Trace:
         )
         return outputs
 
-    def needed(self, outputs: Sequence[int], *, effects: bool = False) -> set[int]:
+    def needed(self, outputs: Sequence[int], *, effects: bool = False, given: Collection[int] = ()) -> set[int]:
         """The slots on which the outputs depend, themselves among them; with `effects` also ops that are seen outside.
 
-        Of such an op its own results are among them.
+        Of such an op its own results are among them. What is `given` depends on nothing.
         """
         needed = set(outputs)
         for equation in reversed(self.equations):
             if effects and Effect.EXTERNAL in equation.effects:
                 needed.update(equation.outputs)
-            if not needed.isdisjoint(equation.outputs):
+            if any(slot in needed and slot not in given for slot in equation.outputs):
                 needed.update(equation.inputs)
         return needed
 
@@ -264,19 +270,37 @@ class Trace:
         """The body that takes `inputs` to `outputs`; with `prune`, without the ops on which no output depends.
 
         With `effects` ops that are seen outside stay even so: this is the program, not a rule that runs it again.
+        An input may be the result of an op: then it is given, and the op is left out unless another result is needed.
         """
-        needed = self.needed(outputs, effects=effects) if prune else None
-        equations = [e for e in self.equations if needed is None or not needed.isdisjoint(e.outputs)]
+        given = set(inputs)
+        needed = self.needed(outputs, effects=effects, given=given) if prune else None
+        equations = [
+            e._replace(outputs=tuple([self.slot(self.types[s]) if s in given else s for s in e.outputs]))
+            if not given.isdisjoint(e.outputs)
+            else e
+            for e in self.equations
+            if needed is None or any(slot in needed and slot not in given for slot in e.outputs)
+        ]
         read = set(outputs).union(*[equation.inputs for equation in equations])
         return Body(
             tuple(inputs),
             tuple([constant for constant in self.constants if constant.slot in read]),
-            tuple([e._replace(opened=not read.isdisjoint(_residuals(e))) for e in equations]),
+            tuple(with_opened(equations, outputs)),
             tuple(outputs),
             tuple(self.types),
             lines,
         )
 
 
-def _residuals(equation: Equation) -> tuple[int, ...]:
-    return equation.outputs[len(equation.outputs) - len(equation.primitive.residuals) :]
+def with_opened(equations: list[Equation], outputs: Sequence[int]) -> list[Equation]:
+    """The equations, each composite marked by whether one of its residuals is read."""
+    with_residuals = [i for i, equation in enumerate(equations) if equation.primitive.residuals]
+    if not with_residuals:
+        return equations
+    read = set(outputs).union(*[equation.inputs for equation in equations])
+    for i in with_residuals:
+        equation = equations[i]
+        opened = not read.isdisjoint(equation.outputs[-len(equation.primitive.residuals) :])
+        if opened != equation.opened:
+            equations[i] = equation._replace(opened=opened)
+    return equations

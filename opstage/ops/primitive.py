@@ -147,6 +147,9 @@ class Primitive:
     zero_cotangents = True
     """Whether the vjp gets zeros for an output that no cotangent reached; else it gets None."""
 
+    keeps_more = False
+    """Whether a tape asks `keeping` how to bind it."""
+
     def __init__(
         self,
         name: str,
@@ -248,6 +251,13 @@ class Primitive:
             else:
                 names.append(operand)
         return tuple(names)
+
+    def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
+        """The static parameters with which a tape over `ops` binds the op, for a vjp of operands that are in `needs`.
+
+        Further outputs may follow those that the op has by itself.
+        """
+        return static
 
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
         """Where each of `saves` stands among operands + outputs + residuals; -1 for one that is not to be kept.

@@ -161,6 +161,41 @@ def test_without_a_gradient_no_carries_are_kept() -> None:
     assert peak < 0.1 * xs.nbytes
 
 
+def elman(ops: Any, w: Any, h: Any, xs: Any) -> Any:
+    """The last state, and all of them; the weight is transposed in each turn."""
+
+    def cell(ops: Any, h: Any, x: Any) -> Any:
+        h = ops.tanh(ops.add(x, ops.matmul(h, ops.transpose2d(w))))
+        return h, h
+
+    return ops.scan(cell, h, xs)
+
+
+def test_what_a_loop_with_a_product_keeps() -> None:
+    """The incoming carries and what tanh's derivative reads, which the y's are already; nothing that turns share."""
+    turns, batch, width = 6, 4, 3
+    args = np.full((width, width), 0.5), np.zeros((batch, width)), np.ones((turns, batch, width))
+    _, _, outputs, _ = run_on_tape(NumpyOps(FLOAT64), lambda ops, *a: ops.sum(elman(ops, *a)[1]), args, (True,) * 3)
+    assert outputs[0].record is not None and outputs[0].record.parents[0] is not None
+    scan = outputs[0].record.parents[0]
+    assert scan.primitive is SCAN
+    assert len(scan.outputs) == 3  # the carry, the y's, the incoming carries
+    kept = {id(v.base if v.base is not None else v): v.nbytes for v in scan.saved}
+    assert sum(kept.values()) == args[0].nbytes + 3 * args[2].nbytes  # what was captured, xs, carries, y's
+
+
+def test_a_gradient_computes_no_product_anew() -> None:
+    """One a turn forward, one backward, for the cotangent of the carry; that of the weight is one after the loop."""
+
+    def loss(ops: Any, w: Any) -> Any:
+        return ops.sum(elman(ops, w, ops.full(shape=(4, 3), value=0.0), ops.full(shape=(6, 4, 3), value=1.0))[0])
+
+    bodies = bodies_of(lambda ops, w: (opstage.transform.grad(ops, loss, w),), np.full((3, 3), 0.5))
+    assert [[str(e.primitive) for e in body.equations].count("matmul") for body in bodies] == [1, 1]
+    assert "tanh" not in [str(e.primitive) for e in bodies[1].equations]
+    assert [type_.shape for type_ in bodies[1].output_types] == [(4, 3), (4, 3)]  # no carry of the weight's shape
+
+
 def test_bodies_are_forgotten() -> None:
     eager_cpu._INFERRED.clear()  # which it is when it is full
     program, args = CASE["nested"].of(scanned), CASE["nested"].args

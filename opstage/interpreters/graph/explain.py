@@ -217,6 +217,7 @@ def _rooms(plan: Plan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
                     items[at, word.key] = Item((at, word.key), word.nbytes * workers(), at, at)
         elif isinstance(step, LoopStep):
             loop = Loop(**step.equation.static)
-            carries = 0 if loop.history else 2 * sum(_nbytes(t) for t in loop.body.input_types[: loop.carries])
+            moved = set(range(loop.carries)).difference(loop.incoming())
+            carries = 2 * sum(_nbytes(loop.body.input_types[carry]) for carry in moved)
             items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)
     return list(items.values())

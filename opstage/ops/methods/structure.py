@@ -66,9 +66,9 @@ class Structure(ABC, Generic[R]):
         reverse   run from the last entry to the first; the y's stay in the order of xs
         length    how many iterations, where xs does not say it
 
-        The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs and the carry
-        of every iteration, and computes the rest of the body anew: twice the forward work, but no residual of any op
-        per iteration. A random op draws afresh in each iteration, by its position along xs. Without iterations the
+        The y's are a pytree of refs (or None), stacked along a new leading axis. Reverse mode keeps xs, the carry of
+        every iteration and, if the body has a product, what the derivatives of its ops read; a body without one it
+        computes anew. A random op draws afresh in each iteration, by its position along xs. Without iterations the
         carry comes back unchanged. Raises ShapeError where xs disagree or the carry changes its type. As jax.lax.scan.
         """
 

@@ -265,14 +265,18 @@ class Linked:
         length, carries = int(loop.length), loop.carries
         operands = [self.value(slot, moving) for slot in e.inputs]
         results = [self.value(slot, moving) for slot in e.outputs]
-        finals, stacked = results[:carries], results[carries : len(loop.body.outputs)]
-        history = results[len(loop.body.outputs) :]
+        incoming = loop.incoming()
+        finals, stacked = (
+            results[:carries],
+            [results[i] for i in range(carries, len(results)) if i not in incoming.values()],
+        )
         order = range(length)[::-1] if loop.reverse else range(length)
         reads: list[list[Array]] = []  # by input of the body, then by turn
         writes: list[list[Array]] = []
         for c in range(carries):
-            if history:
-                coming = [history[c][i, ...] for i in order]
+            if c in incoming:
+                rows = results[incoming[c]]
+                coming = [rows[i, ...] for i in order]
                 np.copyto(coming[0], operands[c])
             else:
                 rooms = self._rooms(step, c, operands[c])

@@ -183,7 +183,7 @@ class Plan:
                 product = product_loop(legal, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
             if by_hand is None and e.primitive is SCAN and _turns(legal, e):
-                return [LoopStep(e, Plan(e.static["body"], own_outputs=True), number)]
+                return [LoopStep(e, Plan(_computed(Turns(**e.static)), own_outputs=True), number)]
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
@@ -203,15 +203,20 @@ def _turns(legal: Legal, e: Equation) -> bool:
     return whole and int(e.static["length"]) > 0 and all(t.dtype.kind != "O" for t in body.types)
 
 
+def _computed(loop: Turns) -> Body:
+    """The body without those outputs that are carries as they come in, which are written where they are stacked."""
+    incoming = loop.incoming().values()
+    return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
+
+
 def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
-    """The memory of the body's plan, and two places for each carry if no history of it is kept."""
+    """The memory of the body's plan, and two places for each carry that is not stacked as it comes in."""
     loop = Turns(**step.equation.static)
     number = step.unit
     items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
-    if not loop.history:
-        for carry, type_ in enumerate(loop.body.input_types[: loop.carries]):
-            nbytes: Any = type_.nbytes
-            items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
+    for carry in set(range(loop.carries)).difference(loop.incoming()):
+        nbytes: Any = loop.body.input_types[carry].nbytes
+        items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
     return items
 
 

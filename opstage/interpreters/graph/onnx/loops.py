@@ -17,7 +17,7 @@ from .writer import Writer
 def _scan(
     writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, **static: Any
 ) -> tuple[str, ...]:
-    """The carries are its state, xs its inputs, the y's and the incoming carries its outputs.
+    """The carries are its state, xs its inputs, the y's its outputs.
 
     What was captured is read from outside. A loop over no xs runs over the numbers of its turns. Run in reverse,
     inputs are read from the last to the first, and outputs put in front of each other.
@@ -34,8 +34,7 @@ def _scan(
         count = writer.number(loop.length, INT64)
         xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
         inside.append(Value(writer.unique("entry"), TensorType((), INT64), writer))
-    history = inside[: loop.carries] if loop.history else []
-    outputs = [_own(writer, subgraph, ref) for ref in (*subgraph.outputs, *history)]
+    outputs = [_own(writer, subgraph, ref) for ref in subgraph.outputs]
     subgraph.inputs, subgraph.outputs = inside, outputs
     subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
     stacked = len(outputs) - loop.carries

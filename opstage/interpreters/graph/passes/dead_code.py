@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ....ops.closed import Body
+from ....ops.closed import Body, with_opened
 from ....ops.kinds import Effect
-from .rewrite import with_opened
 
 
 def dead_code(body: Body) -> Body:

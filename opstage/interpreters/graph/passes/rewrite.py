@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from ....ops.closed import Body, Constant, Equation
+from ....ops.closed import Body, Constant, Equation, with_opened
 from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.types import TensorType
 
@@ -104,20 +104,6 @@ class Rewrite:
             outputs=outputs,
             types=self.types,
         )
-
-
-def with_opened(equations: list[Equation], outputs: Sequence[int]) -> list[Equation]:
-    """The equations, each composite marked by whether one of its residuals is read."""
-    with_residuals = [i for i, equation in enumerate(equations) if equation.primitive.residuals]
-    if not with_residuals:
-        return equations
-    read = set(outputs).union(*[equation.inputs for equation in equations])
-    for i in with_residuals:
-        equation = equations[i]
-        opened = not read.isdisjoint(equation.outputs[-len(equation.primitive.residuals) :])
-        if opened != equation.opened:
-            equations[i] = equation._replace(opened=opened)
-    return equations
 
 
 def definitions(body: Body) -> dict[int, Equation]:

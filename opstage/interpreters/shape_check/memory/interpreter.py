@@ -250,8 +250,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         stays = lambda primitive, types, static: self.has_kernel(primitive) or primitive in fused_composites()  # noqa: E731
         turn = self.turn(Expander(stays, loops=False).written_out(body))
         stacked = [
-            self.new(TensorType((loop.length, *type_.shape), type_.dtype))
-            for type_ in (*body.output_types[carries:], *(body.input_types[:carries] if loop.history else ()))
+            self.new(TensorType((loop.length, *type_.shape), type_.dtype)) for type_ in body.output_types[carries:]
         ]
         for _ in range(min(_TURNS, evaluate(loop.length, self.samples[0]))):
             outs = turn((*state, *map(self._row, xs), *captured))

@@ -1,0 +1,135 @@
+"""What a loop keeps of its turns for a backward pass, and the products that a backward pass does after its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from ..ops.catalogue.elementwise import ADD
+from ..ops.catalogue.layout import PERMUTE, SLICE, TRANSPOSE2D
+from ..ops.catalogue.linalg import MATMUL
+from ..ops.closed import Body, Equation, Loop, with_opened
+from ..ops.kinds import Kind
+from ..ops.primitive import R
+from ..ops.protocol import Ops
+from .interpreter import Interpreter
+from .tape import Node, Tape
+from .tracer import Traced, Tracer, constants, evaluate
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+def keeping(ops: Interpreter[Any], loop: Loop, needs: Sequence[bool]) -> Loop:
+    """The loop on `ops` as a backward pass wants it: it also stacks the incoming carries and, if the body has a
+    product, what a tape keeps of the ops of a turn.
+
+    To compute that anew would cost the product once more; a body without one costs little beside the memory. Not kept
+    is what the carries and xs hold in another layout, and what is the same in all turns.
+    """
+    body, carries = loop.body, loop.carries
+    wanted = [*body.inputs[:carries]]
+    if _has_product(body):
+        tracer = Tracer(ops, body.lines)
+        inputs = [tracer.input(type_) for type_ in body.input_types]
+        tape, _, outs = on_tape(tracer, body, inputs, body.moving(needs, carries)[0], loop.kept)
+        saved = [ref.slot for ref in tape.saved(outs)]
+        wanted = [ref.slot for ref in inputs[:carries]]
+        wanted += _sources(tracer.trace.equations, [ref.slot for ref in inputs[: carries + loop.entries]], saved)
+        body = tracer.finish(inputs, [out.value for out in outs])
+    outputs = [*body.outputs]
+    rows = {slot: i for i, slot in enumerate(outputs) if i >= carries}
+    for slot in wanted:
+        if slot not in rows:
+            rows[slot] = len(outputs)
+            outputs.append(slot)
+    equations = with_opened(list(body.equations), outputs)
+    return loop._replace(
+        body=body.replace(equations=equations, outputs=outputs), kept=tuple([rows[slot] for slot in wanted])
+    )
+
+
+def on_tape(
+    tracer: Tracer[Any], body: Body, inputs: Sequence[Traced[Any]], moving: Sequence[bool], kept: Collection[int]
+) -> tuple[Tape[Traced[Any]], list[Node[Traced[Any]]], tuple[Node[Traced[Any]], ...]]:
+    """A turn on a tape over the tracer: the tape, and what went in and came out.
+
+    The outputs that are `kept` may be there for the tape alone: that they read a residual opens no composite.
+    """
+    read = [slot for i, slot in enumerate(body.outputs) if i not in kept]
+    body = body.replace(equations=with_opened(list(body.equations), read))
+    tape = Tape(tracer)
+    leaves = [tape.leaf(ref) if moves else tape.wrap(ref) for ref, moves in zip(inputs, moving)]
+    return tape, leaves, evaluate(tape, body, leaves, constants(tape, body))
+
+
+def _has_product(body: Body) -> bool:
+    return any(
+        e.primitive.kind is Kind.CONTRACTION or any(type(v) is Body and _has_product(v) for v in e.static.values())
+        for e in body.equations
+    )
+
+
+def _sources(equations: Sequence[Equation], varying: Sequence[int], saved: Sequence[int]) -> list[int]:
+    """Of which results of the equations the saved slots are made by layout alone, the inputs that vary given."""
+    makers = {slot: e for e in equations for slot in e.outputs}
+    moving = set(varying)
+    for e in equations:
+        if not moving.isdisjoint(e.inputs):
+            moving.update(e.outputs)
+    found: dict[int, None] = {}
+    todo = list(saved)
+    for slot in todo:  # grows while it is walked
+        maker = makers.get(slot)
+        if maker is None or slot not in moving:
+            continue
+        if maker.primitive.kind is Kind.LAYOUT and maker.primitive is not SLICE:
+            todo += maker.inputs
+        else:
+            found[slot] = None
+    return list(found)
+
+
+# Products ------------------------------------------------------------------------------------------------------------
+
+
+class Product(NamedTuple):
+    """leftᵀ · right, of slots of a body."""
+
+    left: int
+    right: int
+
+
+def products(equations: Sequence[Equation]) -> Callable[[int], list[Product] | None]:
+    """A function from a slot to the products whose sum it is; None where it is anything else."""
+    makers = {slot: e for e in equations for slot in e.outputs}
+
+    def terms(slot: int) -> list[Product] | None:
+        maker = makers.get(slot)
+        if maker is None:
+            return None
+        if maker.primitive is ADD:
+            first, second = map(terms, maker.inputs)
+            return [*first, *second] if first is not None and second is not None else None
+        if _transposes(maker):
+            turned = terms(maker.inputs[0])
+            return None if turned is None else [Product(right, left) for left, right in turned]
+        transposed = makers.get(maker.inputs[0]) if maker.primitive is MATMUL else None
+        if transposed is None or not _transposes(transposed):
+            return None
+        return [Product(transposed.inputs[0], maker.inputs[1])]
+
+    return terms
+
+
+def _transposes(e: Equation) -> bool:
+    return e.primitive is TRANSPOSE2D or (e.primitive is PERMUTE and e.static["axes"] == (1, 0))
+
+
+def product_of_rows(ops: Ops[R], left: R, right: R) -> R:
+    """Σᵢ leftᵢᵀ · rightᵢ over the matrices of two stacks, as one product."""
+    return ops.matmul(ops.transpose2d(_together(ops, left)), _together(ops, right))
+
+
+def _together(ops: Ops[R], rows: R) -> R:
+    count, height, width = rows.shape
+    return ops.reshape(rows, shape=(count * height, width))
