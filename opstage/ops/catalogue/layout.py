@@ -103,29 +103,30 @@ RESHAPE = Primitive(
 )
 
 
-def _flatten_shape(x: TensorType, *, start: int, end: int) -> tuple[TensorType, ...]:
+def _anything(x: TensorType, **static: Any) -> None:
+    """What needs no more than its parts need."""
+
+
+def _reshaping(name: str, shape: Callable[..., Shape], require: Callable[..., None] = _anything) -> Primitive:
+    """A reshape of its own name, to `shape(x, **static)`, of what `require(x, **static)` lets pass."""
+
+    def rule(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+        require(x, **static)
+        return (TensorType(shape(x, **static), x.dtype),)
+
+    def decomposition(ops: Ops[R], x: R, /, **static: Any) -> tuple[R, ...]:
+        return (ops.reshape(x, shape=shape(TensorType(x.shape, x.dtype), **static)),)
+
+    return Primitive(name, operands=("x",), shape=rule, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
+
+
+def _flattened(x: TensorType, *, start: int, end: int) -> Shape:
     if start > end:
         raise ShapeError(f"start={start} lies behind end={end}; axes start … end are merged, both included")
-    merged = prod(x.shape[start : end + 1])
-    return (TensorType((*x.shape[:start], merged, *x.shape[end + 1 :]), x.dtype),)
+    return (*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
-def _flatten_decomposition(ops: Ops[R], x: R, /, *, start: int, end: int) -> tuple[R, ...]:
-    (out,) = _flatten_shape(TensorType(x.shape, x.dtype), start=start, end=end)
-    return (ops.reshape(x, shape=out.shape),)
-
-
-FLATTEN = Primitive(
-    "flatten",
-    operands=("x",),
-    shape=_flatten_shape,
-    decomposition=_flatten_decomposition,
-    kind=Kind.LAYOUT,
-    view=True,
-)
-
-
-def _squeeze_shape(x: TensorType, *, axes: tuple[int, ...]) -> tuple[TensorType, ...]:
+def _require_ones(x: TensorType, *, axes: tuple[int, ...]) -> None:
     for axis in axes:
         require_equal(
             x.shape[axis],
@@ -134,39 +135,15 @@ def _squeeze_shape(x: TensorType, *, axes: tuple[int, ...]) -> tuple[TensorType,
                 f"x is {show_shape(x.shape)}: axis {axis} has {x.shape[axis]}; only an axis of size 1 can be dropped"
             ),
         )
-    return (TensorType(tuple(d for axis, d in enumerate(x.shape) if axis not in axes), x.dtype),)
 
 
-def _squeeze_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...]) -> tuple[R, ...]:
-    return (ops.reshape(x, shape=tuple(d for axis, d in enumerate(x.shape) if axis not in axes)),)
+def _squeezed(x: TensorType, *, axes: tuple[int, ...]) -> Shape:
+    return tuple(d for axis, d in enumerate(x.shape) if axis not in axes)
 
 
-SQUEEZE = Primitive(
-    "squeeze",
-    operands=("x",),
-    shape=_squeeze_shape,
-    decomposition=_squeeze_decomposition,
-    kind=Kind.LAYOUT,
-    view=True,
-)
-
-
-def _unsqueeze_shape(x: TensorType, *, axis: int) -> tuple[TensorType, ...]:
-    return (TensorType((*x.shape[:axis], 1, *x.shape[axis:]), x.dtype),)
-
-
-def _unsqueeze_decomposition(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, ...]:
-    return (ops.reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:])),)
-
-
-UNSQUEEZE = Primitive(
-    "unsqueeze",
-    operands=("x",),
-    shape=_unsqueeze_shape,
-    decomposition=_unsqueeze_decomposition,
-    kind=Kind.LAYOUT,
-    view=True,
-)
+FLATTEN = _reshaping("flatten", _flattened)
+SQUEEZE = _reshaping("squeeze", _squeezed, _require_ones)
+UNSQUEEZE = _reshaping("unsqueeze", lambda x, *, axis: (*x.shape[:axis], 1, *x.shape[axis:]))
 
 # Order of axes ------------------------------------------------------------------------------------------------------
 
@@ -197,59 +174,42 @@ PERMUTE = Primitive(
 )
 
 
-def _transpose(name: str, axes: tuple[int, ...]) -> Primitive:
-    """A permutation of its own name, for one rank."""
+def _permuting(name: str, axes: Callable[..., tuple[int, ...]], require: Callable[..., None]) -> Primitive:
+    """A permutation of its own name, by `axes(x, **static)`, of what `require(x, **static)` lets pass."""
 
-    def shape(x: TensorType) -> tuple[TensorType, ...]:
-        require_rank(x, len(axes), "x")
-        return _permute_shape(x, axes=axes)
+    def rule(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+        require(x, **static)
+        return _permute_shape(x, axes=axes(x, **static))
 
-    def decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
-        return (ops.permute(x, axes=axes),)
+    def decomposition(ops: Ops[R], x: R, /, **static: Any) -> tuple[R, ...]:
+        return (ops.permute(x, axes=axes(TensorType(x.shape, x.dtype), **static)),)
 
-    return Primitive(name, operands=("x",), shape=shape, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
-
-
-TRANSPOSE2D = _transpose("transpose2d", (1, 0))
-TRANSPOSE3D_FIRST_TO_LAST = _transpose(
-    "transpose3d_first_to_last",
-    (1, 2, 0),
-)
-TRANSPOSE3D_LAST_TO_FIRST = _transpose(
-    "transpose3d_last_to_first",
-    (2, 0, 1),
-)
-TRANSPOSE3D_LAST_TWO = _transpose(
-    "transpose3d_last_two",
-    (0, 2, 1),
-)
+    return Primitive(name, operands=("x",), shape=rule, decomposition=decomposition, kind=Kind.LAYOUT, view=True)
 
 
-def _swapped(rank: int, depth: int) -> tuple[int, ...]:
-    return (*range(depth), depth + 1, depth, *range(depth + 2, rank))
+def _transpose(name: str, *axes: int) -> Primitive:
+    """A permutation of one rank, by these axes."""
+
+    return _permuting(name, lambda x: axes, lambda x: require_rank(x, len(axes), "x"))
 
 
-def _swap_adjacent_shape(x: TensorType, *, depth: int) -> tuple[TensorType, ...]:
+def _require_adjacent(x: TensorType, *, depth: int) -> None:
     rank = len(x.shape)
     if not 0 <= depth < rank - 1:
         raise ShapeError(
             f"depth is {depth} but x is {show_shape(x.shape)} of rank {rank}: it must have axes depth and depth + 1"
         )
-    return _permute_shape(x, axes=_swapped(rank, depth))
 
 
-def _swap_adjacent_decomposition(ops: Ops[R], x: R, /, *, depth: int) -> tuple[R, ...]:
-    return (ops.permute(x, axes=_swapped(len(x.shape), depth)),)
+def _swapped(x: TensorType, *, depth: int) -> tuple[int, ...]:
+    return (*range(depth), depth + 1, depth, *range(depth + 2, len(x.shape)))
 
 
-SWAP_ADJACENT_AT_DEPTH = Primitive(
-    "swap_adjacent_at_depth",
-    operands=("x",),
-    shape=_swap_adjacent_shape,
-    decomposition=_swap_adjacent_decomposition,
-    kind=Kind.LAYOUT,
-    view=True,
-)
+TRANSPOSE2D = _transpose("transpose2d", 1, 0)
+TRANSPOSE3D_FIRST_TO_LAST = _transpose("transpose3d_first_to_last", 1, 2, 0)
+TRANSPOSE3D_LAST_TO_FIRST = _transpose("transpose3d_last_to_first", 2, 0, 1)
+TRANSPOSE3D_LAST_TWO = _transpose("transpose3d_last_two", 0, 2, 1)
+SWAP_ADJACENT_AT_DEPTH = _permuting("swap_adjacent_at_depth", _swapped, _require_adjacent)
 
 # Joining ------------------------------------------------------------------------------------------------------------
 

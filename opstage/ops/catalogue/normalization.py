@@ -16,6 +16,7 @@ from ..types import Shape, TensorType, require_float, show_shape
 from .standardize import (
     affine_cotangents,
     affine_map,
+    affine_vjp,
     along,
     flops_per_element,
     other_axes,
@@ -61,23 +62,12 @@ def _layer_norm_decomposition(
     return affine_map(ops, y, gamma, beta, last), mean, rstd
 
 
-def _layer_norm_vjp(
-    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, has_gamma: bool, has_beta: bool, eps: float
-) -> tuple[R | None, ...]:
-    (g, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
-    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
-        dx, dgamma, dbeta = ops.layer_norm_grad(x, gamma, mean, rstd, g)
-        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
-    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), len(g.shape) - 1))
-    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
-
-
 LAYER_NORM = Primitive(
     "layer_norm",
     operands=("x", "gamma?", "beta?"),
     shape=_layer_norm_shape,
     residuals=("mean", "rstd"),
-    vjp=_layer_norm_vjp,
+    vjp=affine_vjp(lambda ops, *refs: ops.layer_norm_grad(*refs), axis=-1),
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_layer_norm_decomposition,
     expandable=True,
@@ -226,31 +216,12 @@ def _group_norm_decomposition(
     return affine_map(ops, ops.reshape(y, shape=x.shape), gamma, beta, 1), *statistics
 
 
-def _group_norm_vjp(
-    ops: Ops[R],
-    ctx: Context[R],
-    cotangents: tuple[R, ...],
-    /,
-    *,
-    has_gamma: bool,
-    has_beta: bool,
-    groups: int,
-    eps: float,
-) -> tuple[R | None, ...]:
-    (g, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
-    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
-        dx, dgamma, dbeta = ops.group_norm_grad(x, gamma, mean, rstd, g, groups=groups)
-        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
-    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), 1))
-    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
-
-
 GROUP_NORM = Primitive(
     "group_norm",
     operands=("x", "gamma?", "beta?"),
     shape=_group_norm_shape,
     residuals=("mean", "rstd"),
-    vjp=_group_norm_vjp,
+    vjp=affine_vjp(lambda ops, *refs, groups: ops.group_norm_grad(*refs, groups=groups), axis=1),
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_group_norm_decomposition,
     expandable=True,
@@ -334,32 +305,13 @@ def _batch_norm_decomposition(
     return affine_map(ops, y, gamma, beta, channel_axis), mean, ops.scale(variance, c=ratio(n, n - 1)), rstd
 
 
-def _batch_norm_vjp(
-    ops: Ops[R],
-    ctx: Context[R],
-    cotangents: tuple[R, ...],
-    /,
-    *,
-    has_gamma: bool,
-    has_beta: bool,
-    channel_axis: int,
-    eps: float,
-) -> tuple[R | None, ...]:
-    (g, g_mean, g_variance, *_), (x, gamma, mean, rstd) = cotangents, ctx.saved
-    if ctx.needs[0] or (has_gamma and ctx.needs[1]):
-        dx, dgamma, dbeta = ops.batch_norm_grad(x, gamma, mean, rstd, g, g_mean, g_variance, channel_axis=channel_axis)
-        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
-    dbeta = ops.reduce_sum(g, axis=other_axes(len(g.shape), channel_axis))
-    return affine_cotangents(None, None, dbeta, ctx, has_gamma, has_beta)
-
-
 BATCH_NORM = Primitive(
     "batch_norm",
     operands=("x", "gamma?", "beta?"),
     outputs=("y", "mean", "variance"),
     shape=_batch_norm_shape,
     residuals=("rstd",),
-    vjp=_batch_norm_vjp,
+    vjp=affine_vjp(lambda ops, *refs, channel_axis: ops.batch_norm_grad(*refs, channel_axis=channel_axis)),
     saves={"x": ("x", "gamma"), "gamma": ("x",), "mean": ("x", "gamma"), "rstd": ("x", "gamma")},
     decomposition=_batch_norm_decomposition,
     expandable=True,

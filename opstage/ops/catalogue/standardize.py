@@ -127,6 +127,35 @@ def affine_cotangents(
     return tuple(cotangent if needed else None for cotangent, needed in zip(found, ctx.needs))
 
 
+def affine_vjp(fused: Callable[..., Any], axis: int | None = None) -> Callable[..., Any]:
+    """The vjp of a normalisation with gamma and beta along `axis`, or along the static `channel_axis`.
+
+    `fused(ops, *saved, *cotangents, **static)` gives the cotangents of x, gamma and beta; beta's alone is a sum.
+    """
+
+    def vjp(
+        ops: Ops[R],
+        ctx: Context[R],
+        cotangents: tuple[R, ...],
+        /,
+        *,
+        has_gamma: bool,
+        has_beta: bool,
+        eps: float,
+        **static: Any,
+    ) -> tuple[R | None, ...]:
+        dx = dgamma = None
+        if ctx.needs[0] or (has_gamma and ctx.needs[1]):
+            dx, dgamma, dbeta = fused(ops, *ctx.saved, *cotangents, **static)
+        else:
+            rank = len(cotangents[0].shape)
+            channel = static["channel_axis"] if axis is None else axis % rank
+            dbeta = ops.reduce_sum(cotangents[0], axis=other_axes(rank, channel))
+        return affine_cotangents(dx, dgamma, dbeta, ctx, has_gamma, has_beta)
+
+    return vjp
+
+
 def flops_per_element(count: int) -> Callable[..., Dim]:
     """`count` operations for each element of x, one each for gamma and beta."""
 
