@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from opstage import Options, optim
+from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.interpreters.eager_cpu.tally import Taken, taken
 from opstage.interpreters.registry import make_interpreter
 from opstage.interpreters.transparent import Transparent
 from opstage.models import model
+from opstage.ops.catalogue.activation import SILU
 from opstage.ops.catalogue.reduction import SOFTMAX
 from opstage.ops.primitive import Primitive, Static
 from opstage.ops.trees import flatten, unflatten
@@ -134,3 +136,24 @@ def test_an_operand_is_left_where_it_stands() -> None:
     assert [result.nbytes for result in call.results] == [0, 0, 96, 0, 96]
     assert [result.strides for result in call.results] == [None, (4, 16, 48), None, (48, 4), None]
     assert call.beside == (96,)
+
+
+def by_its_loops(x: Any) -> Any:
+    """A kernel that has its loops generated when it is called."""
+    kernel: Any = fused(SILU, (TensorType(x.shape, x.dtype),), {})
+    return kernel(x)[0] if x.size else np.zeros(0)
+
+
+by_its_loops.__module__ = "opstage.interpreters.eager_cpu"  # as kernels are
+
+
+def test_generated_loops_within_a_kernel_do_nothing() -> None:
+    x = np.ones((4, 5), np.float32)
+    call = taken(by_its_loops, [TensorType(x.shape, x.dtype)], [(4, 16)], {})
+    assert (call.results[0].nbytes, call.beside) == (80, (80,))  # a row-major copy beside the result
+    assert by_its_loops(x) == pytest.approx(x / (1 + np.exp(-x)))
+
+
+def test_nobody_reads_the_elements() -> None:
+    with pytest.raises(TypeError, match="arrays without elements"):
+        taken(lambda x: np.asarray(x), [TensorType((4, 5), np.dtype(np.float32))], [None], {})

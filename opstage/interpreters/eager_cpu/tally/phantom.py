@@ -285,6 +285,9 @@ class Phantom(NDArrayOperatorsMixin):
             shape, answer = together(*inputs), ufunc is np.isfinite  # of 0
         return Phantom.new(shape, few.dtype, in_order_of(few, shape, few.itemsize), answer)
 
+    def __array__(self, *args: Any, **options: Any) -> Array:
+        raise TypeError("memory is counted here, on arrays without elements, and something asks for the elements")
+
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
         from .functions import FUNCTIONS
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from ....ops.primitive import Static
 from ....ops.types import TensorType
-from ...codegen.cpu.fused import Fused
 from .functions import MAKERS
 from .phantom import Count, Memory, Phantom, Sizes, current
-from .world import twin
+from .world import results_of
 
 
 class Result(NamedTuple):
@@ -57,7 +56,7 @@ def taken(
     shapes: Any = [type_.shape for type_ in types]
     phantoms = [Phantom.on(m, shape, s, t.dtype) for m, shape, s, t in zip(memory, shapes, strides, types)]
     current.count = count = Count()
-    outs = twin(Fused.memory)(kernel, *phantoms)[0] if isinstance(kernel, Fused) else twin(kernel)(*phantoms, **static)
+    outs = results_of(kernel, *phantoms, **static)
     results = []
     for out in outs if isinstance(outs, tuple) else (outs,):
         array = out if isinstance(out, Phantom) else MAKERS[np.array](out)
