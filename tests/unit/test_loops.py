@@ -18,7 +18,7 @@ from opstage.interpreters.eager_cpu.loops.jit import Elementwise, Loop, loop
 from opstage.interpreters.host import Array
 from opstage.interpreters.native import folder
 from opstage.interpreters.native.inlined import inlined
-from opstage.interpreters.scalar import activation, random, update
+from opstage.interpreters.scalar import activation, random
 from opstage.ops.splitmix import random_words
 
 DTYPES = (np.float32, np.float64)
@@ -137,10 +137,6 @@ def test_compiled_formulas_stay_in_their_type(dtype: Any) -> None:
         (2, activation.gelu_tanh_grad(dtype, exp)),
         (1, activation.gelu_erf(dtype, erf)),
         (2, activation.gelu_erf_grad(dtype, exp, erf)),
-        (5, update.adagrad(math.sqrt)),
-        (7, update.rmsprop(math.sqrt)),
-        (8, update.adadelta(math.sqrt)),
-        (11, update.adam(math.sqrt)),
     ]
     for count, formula in formulas:
         compiled = numba.njit((real,) * count)(formula)

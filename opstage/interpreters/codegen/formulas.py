@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,6 @@ from .primitives import CONTIGUOUS
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
 
 
-@final
 class Constants:
     """Names for the numbers of a kernel, which its text only refers to: `definitions` says what they are."""
 
@@ -54,13 +53,15 @@ class Constants:
 
     def __call__(self, value: Any, dtype: DType) -> str:
         """The name of `value`, rounded once to `dtype`."""
-        kind = dtype_name(dtype)
-        if kind == "bool":
+        if dtype.kind == "b":
             return "True" if value else "False"
         exact = number(value if not isinstance(value, np.generic) else value.item(), dtype)
-        rounded = np.dtype(dtype).type(exact)
-        text = float(rounded).hex() if dtype.kind == "f" else str(int(rounded))
-        return self._names.setdefault((kind, text), f"k{len(self._names)}")
+        return self.named(np.dtype(dtype).type(exact))
+
+    def named(self, value: Any) -> str:
+        """The name of a number of NumPy's."""
+        text = float(value).hex() if value.dtype.kind == "f" else str(int(value))
+        return self._names.setdefault((dtype_name(value.dtype), text), f"k{len(self._names)}")
 
     @property
     def definitions(self) -> list[str]:

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ..axes import fewest_axes
 from ..clusters import Cluster, Level, staged
-from ..formulas import FORMULAS, Constants
+from ..formulas import FORMULAS
 from ..legal import Legal
 from ..primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
 from ..views import View
-from .texts import Text
+from .numbers import Numbers
+from .texts import Text, indented, load, store
 
 SHORTEST, THREADS = 16, 1 << 17
 """Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
@@ -52,7 +55,7 @@ class Partial(NamedTuple):
     slot: int
 
 
-Argument = int | Pointer | Partial
+Argument = Pointer | Partial | np.generic
 
 
 class Generated(NamedTuple):
@@ -98,7 +101,7 @@ class _Writer:
         if self.form is Form.COLUMNS:
             most = min(-(-self.rows // SHORTEST), max(1, THREADS // self.extent))
             self.parts = -(-self.rows // -(-self.rows // most))
-        self.constants = Constants()
+        self.constants = Numbers(self.number)
         self.pointers: dict[Pointer | Partial, str] = {}
         self.arguments: dict[str, Argument] = {}
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}
@@ -121,10 +124,10 @@ class _Writer:
             self.arguments[name] = argument
         return name
 
-    def number(self, value: int) -> str:
-        """A size or a stride, an argument each: so the text does not tell which of them are equal."""
+    def number(self, value: Any) -> str:
+        """A size, a stride or a number of a formula, an argument each: so the text does not tell which are equal."""
         name = f"n{len(self.arguments)}"
-        self.arguments[name] = value
+        self.arguments[name] = np.int32(value) if type(value) is int else value
         return name
 
     # Text -----------------------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class _Writer:
         first = ["rows", "lanes"] if self.form is Form.ROWS else ["count"]
         head = f"def kernel({', '.join([*first, *self.arguments])}):"
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
-        text = Text(name[:60], "\n".join(self.constants.definitions), "\n".join([head, *_in(1, lines)]))
+        text = Text(name[:60], "\n".join(self.constants.definitions), "\n".join([head, *indented(lines)]))
         return Generated(text, self.form, self.rows, self.extent, self.parts, tuple(self.arguments.values()))
 
     def _coordinates(self, of: str, sizes: Sequence[int]) -> tuple[list[str], list[str]]:
@@ -160,13 +163,12 @@ class _Writer:
         return terms
 
     def _load(self, operand: _Operand, index: str) -> str:
-        text = f"{self.pointer(Pointer(operand.view.root))}[{index}]"
-        return f"({text} != 0)" if self.legal.types[operand.view.root].dtype.kind == "b" else text
+        root = operand.view.root
+        return load(f"{self.pointer(Pointer(root))}[{index}]", self.legal.types[root].dtype)
 
     def _store(self, operand: _Operand, index: str, value: str) -> str:
-        if self.legal.types[operand.view.root].dtype.kind == "b":
-            value = f"uint8(1 if {value} else 0)"
-        return f"{self.pointer(Pointer(operand.view.root))}[{index}] = {value}"
+        root = operand.view.root
+        return store(f"{self.pointer(Pointer(root))}[{index}]", value, self.legal.types[root].dtype)
 
     def _value(self, e: Equation, args: tuple[str, ...]) -> str:
         ins = tuple([self.legal.types[slot] for slot in e.inputs])
@@ -194,7 +196,7 @@ class _Writer:
             lines.append(f"{self._name(e.outputs[0])} = {self._value(e, args)}")
         for slot, operand in self.writes.items():
             lines.append(self._store(operand, index[operand.name], self._name(slot)))
-        return ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *_in(1, lines)]
+        return ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *indented(lines)]
 
     def _element(self, slot: int) -> str:
         """An operand of an equation of elements, in a kernel where all of them are."""
@@ -229,7 +231,7 @@ class _Writer:
             lines += self._pass(at, stage, count)
         head = [*shared, "lane = remainder(cuda.threadIdx.x, lanes)"]
         turns = "steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes))"
-        return [*head, f"for row in {turns}:", *_in(1, lines)]
+        return [*head, f"for row in {turns}:", *indented(lines)]
 
     def _pass(self, at: int, stage: dict[int, int], count: str) -> list[str]:
         """What a row has once the pass before is over, then the pass over its elements."""
@@ -260,12 +262,12 @@ class _Writer:
                 self.done.add(name)
                 if out in self.writes:
                     operand = self.writes[out]
-                    before += ["if lane == 0:", *_in(1, [self._store(operand, self.inner[operand.name], name)])]
+                    before += ["if lane == 0:", *indented([self._store(operand, self.inner[operand.name], name)])]
             elif out in self.writes:
                 self._needed(out, Level.ELEMENT, inside, own)
                 operand = self.writes[out]
                 inside.append(self._store(operand, self.inner[operand.name], name))
-        loop = [f"for j in steps(lane, {count}, lanes):", *_in(1, inside)] if inside else []
+        loop = [f"for j in steps(lane, {count}, lanes):", *indented(inside)] if inside else []
         return [*before, *loop, *after]
 
     def _needed(self, slot: int, level: Level, lines: list[str], own: set[str]) -> str:
@@ -321,11 +323,11 @@ class _Writer:
                 inside.append(f"{name} = {self._value(e, args)}")
         for slot, operand in self.writes.items():
             inside.append(self._store(operand, index[operand.name], self._name(slot)))
-        through = [f"for row in steps(part * {length}, last, 1):", *_in(1, inside)]
+        through = [f"for row in steps(part * {length}, last, 1):", *indented(inside)]
         if begin:
             span = self.number(BLOCK)
-            through = [f"for row in steps(block, min(last, block + {span}), 1):", *_in(1, inside)]
-            through = [f"for block in steps(part * {length}, last, {span}):", *_in(1, [*begin, *through, *end])]
+            through = [f"for row in steps(block, min(last, block + {span}), 1):", *indented(inside)]
+            through = [f"for block in steps(part * {length}, last, {span}):", *indented([*begin, *through, *end])]
         lines = [
             f"part = quotient(task, {extent})",
             f"j = task - part * {extent}",
@@ -334,12 +336,8 @@ class _Writer:
             *through,
             *after,
         ]
-        return ["for task in steps(cuda.grid(1), count, cuda.gridsize(1)):", *_in(1, lines)]
+        return ["for task in steps(cuda.grid(1), count, cuda.gridsize(1)):", *indented(lines)]
 
 
 def _reduces(e: Equation) -> bool:
     return e.primitive in (ROW_SUM, ROW_MAX)
-
-
-def _in(depth: int, lines: list[str]) -> list[str]:
-    return ["    " * depth + line for line in lines]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....ops.types import DType
 from ...gpu import language
 from ...gpu.counting import quotient, remainder, steps
 from ...gpu.language import cuda, device_function
 from ...gpu.rows import MOST_WARPS, joined_max, joined_sum
+from ...gpu.tensors import going, part_of
 from ..formulas import scalar_formulas
 
 
@@ -50,6 +53,8 @@ def _namespace() -> dict[str, Any]:
         "steps": steps,
         "quotient": quotient,
         "remainder": remainder,
+        "going": going,
+        "part_of": part_of,
         "joined_sum": joined_sum,
         "joined_max": joined_max,
         "MOST_WARPS": MOST_WARPS,
@@ -57,6 +62,19 @@ def _namespace() -> dict[str, Any]:
         **{name: getattr(language, name) for name in _FUNCTIONS},
         **{f"{name}_float32": device_function(formula) for name, formula in formulas.items()},
     }
+
+
+def load(element: str, dtype: DType) -> str:
+    """An element of memory as kernels compute with it: masks are bytes there."""
+    return f"({element} != 0)" if dtype.kind == "b" else element
+
+
+def store(element: str, value: str, dtype: DType) -> str:
+    return f"{element} = " + (f"uint8(1 if {value} else 0)" if dtype.kind == "b" else value)
+
+
+def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return ["    " * depth + line for line in lines]
 
 
 _FUNCTIONS = ("cos", "erf", "exp", "log", "log1p", "power", "sin", "sqrt", "tanh")

@@ -1,8 +1,8 @@
 """What computes each op on a device: `KERNELS` maps primitives to functions that launch kernels.
 
 An entry is `(device, types, *buffers, **static) -> buffers`, with the types that the op's shape rule gives its outputs
-and residuals. Each family of ops has a module of the same name as in the catalogue. A composite without an entry runs
-by its decomposition.
+and residuals. Each family of ops has a module of the same name as in the catalogue; ops of one element, of whatever
+family, are generated from their formulas. A composite without an entry runs by its decomposition.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Any
 
 from ....ops.primitive import Primitive
 from . import (
-    activation,
     attention,
     convolution,
-    elementwise,
     indexing,
     layout,
     linalg,
     logic,
     loss,
     normalization,
+    pointwise,
     pooling,
     random,
     reduction,
@@ -31,8 +30,7 @@ from . import (
 
 KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
     {
-        **elementwise.KERNELS,
-        **activation.KERNELS,
+        **pointwise.KERNELS,
         **logic.KERNELS,
         **layout.KERNELS,
         **reduction.KERNELS,

@@ -158,7 +158,7 @@ class Lowering:
                 type_ = TensorType((made.parts, made.extent), legal.types[argument.slot].dtype)
                 partial_sums[argument.slot] = device.empty(type_)
                 return partial_sums[argument.slot]
-            return np.int32(argument)
+            return argument
 
         kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]
         if made.form is Form.ROWS:

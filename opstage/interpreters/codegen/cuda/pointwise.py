@@ -1,0 +1,130 @@
+"""Ops of which each element comes from those at its own place, and from numbers: one text for all shapes.
+
+The numbers are operands of one element, as a learning rate is; what is made of them alone is made before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from ....ops.primitive import Primitive, Static
+from ....ops.types import DType, TensorType
+from ..decomposition import Expander
+from ..formulas import FORMULAS, elementwise
+from ..legal import Legal
+from .numbers import Numbers
+from .target import CUDA
+from .texts import Text, indented, load, store
+
+_SIZE = 2
+"""Elements of a tensor, of which the text knows only that they are more than a number's."""
+
+
+class Pointwise(NamedTuple):
+    """A kernel, and the numbers that it is given after its operands."""
+
+    kernel: FunctionType
+    numbers: tuple[Any, ...]
+
+
+def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Pointwise:
+    """`kernel(count, *results, *operands, *numbers)`, of tensors of `count` elements."""
+
+    def written(parts: _Parts) -> list[str]:
+        every = [*parts.operands, *parts.each, *parts.results]
+        loop = ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *indented(every)]
+        return [f"def kernel({', '.join(['count', *parts.pointers, *parts.arguments])}):", *indented(loop)]
+
+    return _made(primitive, [TensorType((_SIZE,), dtype) for dtype in dtypes], static, written)
+
+
+def of_many(primitive: Primitive, dtypes: Sequence[DType], tensors: int, static: Static) -> Pointwise:
+    """A kernel of `device.put_off` for results from `tensors` operands of their size; further ones are numbers."""
+
+    def written(parts: _Parts) -> list[str]:
+        buffers = [name for name in parts.pointers if name not in parts.scalars]
+        head = ["rows", "lanes", "part", "table", "buffers", "stop", *parts.scalars, *parts.arguments]
+        begin = [
+            "tensor, begin, end = part_of(row, part, table)",
+            f"at = {len(buffers)} * tensor",
+            *(f"{name} = buffers[at + {place}]" for place, name in enumerate(buffers)),
+            "for i in steps(begin + lane, end, lanes):",
+        ]
+        turns = "steps(quotient(cuda.grid(1), lanes), going(rows, stop), quotient(cuda.gridsize(1), lanes))"
+        return [
+            f"def kernel({', '.join(head)}):",
+            *indented([*parts.once, "lane = remainder(cuda.threadIdx.x, lanes)", f"for row in {turns}:"]),
+            *indented([*begin, *indented([*parts.operands, *parts.each, *parts.results])], 2),
+        ]
+
+    types = [TensorType((_SIZE,) if i < tensors else (), dtype) for i, dtype in enumerate(dtypes)]
+    return _made(primitive, types, static, written)
+
+
+class _Parts(NamedTuple):
+    """Lines of a kernel.
+
+    pointers            to the results, then to the operands
+    scalars             those to operands that are numbers
+    arguments           names of the numbers
+    once                what is made of numbers alone
+    operands, each      an element of each operand, and what is made with it
+    results             an element of each result
+    """
+
+    pointers: list[str]
+    scalars: list[str]
+    arguments: list[str]
+    once: list[str]
+    operands: list[str]
+    each: list[str]
+    results: list[str]
+
+
+def _made(
+    primitive: Primitive, types: Sequence[TensorType], static: Static, written: Callable[[_Parts], list[str]]
+) -> Pointwise:
+    legal = Legal(Expander(_has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
+    given: list[Any] = []
+
+    def argument(value: Any) -> str:
+        given.append(value)
+        return f"n{len(given) - 1}"
+
+    constants = Numbers(argument)
+
+    def value(slot: int) -> str:
+        if slot in legal.literals:
+            return constants(legal.literals[slot], legal.types[slot].dtype)
+        view = legal.views[slot]
+        if legal.types[view.root].size != 1 and not (view.size == _SIZE and view.contiguous and view.offset == 0):
+            raise AssertionError(f"{primitive} reads elements of other places")
+        return f"v{view.root}"
+
+    parts = _Parts([], [], [], [], [], [], [])
+    for i, slot in enumerate(legal.outputs):
+        type_ = legal.types[slot]
+        parts.results.append(store(f"y{i}[i]", f"v{legal.views[slot].root}", type_.dtype))
+        parts.pointers.append(f"y{i}")
+    for i, slot in enumerate(legal.body.inputs):
+        type_ = legal.types[slot]
+        number = type_.size == 1
+        (parts.once if number else parts.operands).append(
+            f"v{slot} = {load(f'x{i}[0]' if number else f'x{i}[i]', type_.dtype)}"
+        )
+        parts.pointers.append(f"x{i}")
+        if number:
+            parts.scalars.append(f"x{i}")
+    for e in legal.equations:
+        (out,), ins = e.outputs, tuple([legal.types[slot] for slot in e.inputs])
+        made = FORMULAS[e.primitive](constants, legal.types[out], ins, tuple(map(value, e.inputs)), e.static)
+        (parts.once if legal.types[out].size == 1 else parts.each).append(f"v{out} = {made}")
+    parts.arguments.extend(f"n{i}" for i in range(len(given)))
+    text = Text(primitive.name, "\n".join(constants.definitions), "\n".join(written(parts)))
+    return Pointwise(text.function(), tuple(given))
+
+
+def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
+    return elementwise(primitive, types, types[0])

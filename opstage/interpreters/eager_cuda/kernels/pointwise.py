@@ -1,0 +1,56 @@
+"""Kernels: ops of one element, of whatever family, generated from their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from ....ops.kinds import Kind
+from ....ops.primitive import Primitive
+from ....ops.types import DType
+from ...codegen.cuda.pointwise import Pointwise, of_one
+from ...codegen.formulas import FORMULAS
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.interface import Device
+from .launches import Entry, Types
+
+_KNOWN_LIMIT = 1 << 10
+
+
+@final
+class Made:
+    """The kernel of one op for dtypes of operands and static parameters, written when it is first asked for."""
+
+    __slots__ = ("_write", "_known")
+
+    def __init__(self, write: Callable[[Sequence[DType], Mapping[str, Any]], Pointwise]):
+        self._write = write
+        self._known: dict[Any, Pointwise] = {}
+
+    def __call__(self, operands: Sequence[DeviceBuffer], static: Mapping[str, Any]) -> Pointwise:
+        dtypes = [x.dtype for x in operands]
+        key = (*dtypes, *[value or repr(value) for value in static.values()])  # -0.0 is another number than 0.0
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _KNOWN_LIMIT:
+                self._known.clear()
+            known = self._known[key] = self._write(dtypes, static)
+        return known
+
+
+def pointwise(primitive: Primitive) -> Entry:
+    """The entry of an op that has a formula; its output has the shape of its operands."""
+    made = Made(lambda dtypes, static: of_one(primitive, dtypes, static))
+
+    def entry(device: Device, types: Types, *xs: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
+        kernel, numbers = made(xs, static)
+        out = device.empty(types[0])
+        device.each(kernel, out.size, out, *xs, *numbers)
+        return (out,)
+
+    return entry
+
+
+KERNELS: dict[Primitive, Entry] = {
+    primitive: pointwise(primitive) for primitive in FORMULAS if primitive.kind is Kind.POINTWISE
+}
