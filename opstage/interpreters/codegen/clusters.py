@@ -8,7 +8,7 @@ Sums over the rows, one per column, are added up on the way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import final
 
@@ -182,6 +182,14 @@ def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
         at = max([stage[root] for root in roots if root in stage], default=0)
         stage[e.outputs[0]] = at + 1 if e.primitive in (ROW_SUM, ROW_MAX) else at
     return stage
+
+
+def left_in_memory(
+    legal: Legal, unit: Unit, place: int, read: Mapping[int, set[int]], results: Collection[int]
+) -> set[int]:
+    """What a cluster makes that others than it `read`, or that is a part of a whole or one of the `results`."""
+    made = unit.cluster.levels if unit.cluster is not None else ()
+    return {slot for slot in made if slot in results or slot in legal.parts or read.get(slot, set()) - {place}}
 
 
 def read_by(legal: Legal, units: Sequence[Unit]) -> dict[int, set[int]]:

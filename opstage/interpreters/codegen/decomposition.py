@@ -21,6 +21,11 @@ Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
 
 
+def distinct(static: Static) -> tuple[Any, ...]:
+    """The values of static parameters as keys of what is made for them, where -0.0 is another number than 0.0."""
+    return tuple([value or repr(value) for value in static.values()])
+
+
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
     """Whether an op is written down as it is; loops are, unless each turn of them is to be written out."""
     if primitive is SCAN:

@@ -214,3 +214,8 @@ FORMULAS: Mapping[Primitive, Emit] = {
 def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
     """Whether generated kernels have a formula for this op, on these dtypes."""
     return primitive in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))
+
+
+def has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
+    """Whether an op stays as it is where kernels are generated from ops."""
+    return elementwise(primitive, types, types[0])

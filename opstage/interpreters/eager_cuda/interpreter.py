@@ -15,6 +15,8 @@ from ...ops.lists import no_ref
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
+from ..codegen.cuda.fused import Fused, fused
+from ..codegen.decomposition import distinct
 from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device
 from ..gpu.device.watch import Watch
@@ -23,8 +25,10 @@ from ..interpreter import BaseInterpreter
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .kernels import KERNELS
 from .kernels.filling import FILLS
+from .kernels.reduction import total
 
 _KNOWN_LIMIT = 1 << 13
+_FUSED: dict[Any, Fused | None] = {}  # by (primitive, operand types, statics); None where there can be no kernels
 
 
 class OnDevice(BaseInterpreter[DeviceBuffer]):
@@ -119,12 +123,18 @@ def elsewhere(ref: DeviceBuffer, device: Device) -> ProgramError:
 class CudaOps(OnDevice):
     """Refs are buffers of the device. There is no fallback to the CPU: an op without a kernel is an error."""
 
-    __slots__ = ("kernels", "_precision", "_known")
+    __slots__ = ("kernels", "_generates", "_precision", "_known")
 
     def __init__(
-        self, options: Options, device: Device | None = None, kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS
+        self,
+        options: Options,
+        device: Device | None = None,
+        kernels: Mapping[Primitive, Callable[..., Any]] = KERNELS,
+        generates: bool = True,
     ):
+        """A composite that has none of the `kernels` gets generated ones, if it `generates` them, or is decomposed."""
         super().__init__(options, device)
+        self._generates = generates
         self._precision = options.matmul_precision
         self.kernels = kernels
         self._known: dict[Any, tuple[TensorType, ...]] = {}
@@ -138,7 +148,7 @@ class CudaOps(OnDevice):
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
         types = self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
-        kernel = self.kernels.get(primitive)
+        kernel = self.kernels.get(primitive) or self._generated(primitive, refs, static)
         if kernel is None:
             if primitive.decomposition is None:
                 raise self.unsupported(primitive)
@@ -156,6 +166,27 @@ class CudaOps(OnDevice):
                 error.place(primitive.name, device.region)
                 raise
         return results
+
+    def _generated(
+        self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static
+    ) -> Callable[..., Any] | None:
+        """An entry for a composite whose kernels can be generated, made when it is first called."""
+        if (
+            not self._generates
+            or primitive.decomposition is None
+            or any(isinstance(value, Body) for value in static.values())
+        ):
+            return None
+        types = tuple([TensorType(r.shape, r.dtype) for r in refs])
+        key = (primitive, types, *distinct(static))
+        if key not in _FUSED:
+            if len(_FUSED) >= _KNOWN_LIMIT:
+                _FUSED.clear()
+            _FUSED[key] = fused(primitive, types, static)
+        made = _FUSED.get(key)
+        if made is None:
+            return None
+        return lambda device, types, *operands, **static: made(device, operands, total)
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:

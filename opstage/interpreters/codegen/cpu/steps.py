@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....ops.types import dtype_name
 from ...native.pool import workers
-from ..clusters import Unit
+from ..clusters import Unit, left_in_memory
 from ..legal import Legal
 from .source import Loop, cluster_loop, total_loop
 
@@ -30,10 +30,7 @@ def cluster_steps(
     """The loops of a unit, a cluster; what other units `read` of it, and `results`, are left in memory."""
     cluster = unit.cluster
     assert cluster is not None
-    stored = {
-        slot for slot in cluster.levels if slot in results or slot in legal.parts or read.get(slot, set()) - {number}
-    }
-    loop = cluster_loop(cluster, unit.equations, stored)
+    loop = cluster_loop(cluster, unit.equations, left_in_memory(legal, unit, number, read, results))
     parallel = cluster.size >= _FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]
     for room, slot in loop.totals:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType
 from ..decomposition import Expander
-from ..formulas import FORMULAS, elementwise
+from ..formulas import FORMULAS, has_formula
 from ..legal import Legal
 from .numbers import Numbers
 from .target import CUDA
@@ -86,7 +86,7 @@ class _Parts(NamedTuple):
 def _made(
     primitive: Primitive, types: Sequence[TensorType], static: Static, written: Callable[[_Parts], list[str]]
 ) -> Pointwise:
-    legal = Legal(Expander(_has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
+    legal = Legal(Expander(has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
     given: list[Any] = []
 
     def argument(value: Any) -> str:
@@ -124,7 +124,3 @@ def _made(
     parts.arguments.extend(f"n{i}" for i in range(len(given)))
     text = Text(primitive.name, "\n".join(constants.definitions), "\n".join(written(parts)))
     return Pointwise(text.function(), tuple(given))
-
-
-def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    return elementwise(primitive, types, types[0])

@@ -72,6 +72,12 @@ class Generated(NamedTuple):
     parts: int
     arguments: tuple[Argument, ...]
 
+    @property
+    def roots(self) -> list[int]:
+        """Whose memory it reads and writes, and what it sums over rows."""
+        found = (a.root if isinstance(a, Pointer) else a.slot if isinstance(a, Partial) else -1 for a in self.arguments)
+        return [root for root in found if root >= 0]
+
 
 def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> Generated:
     """The kernel of a cluster that leaves the values of `stored` in memory."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, final
 
 from ....ops.kinds import Kind
 from ....ops.primitive import Primitive
 from ....ops.types import DType
 from ...codegen.cuda.pointwise import Pointwise, of_one
+from ...codegen.decomposition import distinct
 from ...codegen.formulas import FORMULAS
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device
 from .launches import Entry, Types
 
 _KNOWN_LIMIT = 1 << 10
+_dtype = attrgetter("dtype")
 
 
 @final
@@ -28,8 +31,8 @@ class Made:
         self._known: dict[Any, Pointwise] = {}
 
     def __call__(self, operands: Sequence[DeviceBuffer], static: Mapping[str, Any]) -> Pointwise:
-        dtypes = [x.dtype for x in operands]
-        key = (*dtypes, *[value or repr(value) for value in static.values()])  # -0.0 is another number than 0.0
+        dtypes = tuple(map(_dtype, operands))
+        key = (*dtypes, *distinct(static)) if static else dtypes
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _KNOWN_LIMIT:

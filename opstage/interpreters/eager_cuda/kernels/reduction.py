@@ -201,6 +201,12 @@ def reduce_part(
         x, extent = out, parts
 
 
+def total(device: Device, x: DeviceBuffer) -> DeviceBuffer:
+    """The sums of a matrix's columns."""
+    rows, columns = x.shape
+    return reduce_part(device, sum_kernel, x.dtype, x, (1, rows, columns), 1)
+
+
 def _reduced(
     device: Device,
     kernel_of: Callable[[DType], Kernel],

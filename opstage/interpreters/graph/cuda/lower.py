@@ -9,10 +9,10 @@ import numpy as np
 
 from ....ops.closed import Body, Equation
 from ....ops.errors import LocatedError, UnsupportedError
-from ....ops.types import TensorType
 from ....options import MatmulPrecision
-from ...codegen.clusters import Unit, read_by
-from ...codegen.cuda.source import Form, Generated, Partial, Pointer, cluster_kernel
+from ...codegen.clusters import Unit, left_in_memory, read_by
+from ...codegen.cuda.fused import launch
+from ...codegen.cuda.source import cluster_kernel
 from ...codegen.cuda.target import CUDA
 from ...codegen.gathering import gather
 from ...codegen.legal import Legal
@@ -21,7 +21,7 @@ from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...codegen.views import View
 from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
-from ...eager_cuda.kernels.reduction import reduce_part, sum_kernel
+from ...eager_cuda.kernels.reduction import total
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.matrices import Layout
 from .recorder import Recorder
@@ -127,18 +127,15 @@ class Lowering:
             return
         e = unit.equations[0]
         self._device.op, self._device.region = e.primitive.name, e.region.name
-        stored = {
-            slot
-            for slot in unit.cluster.levels
-            if slot in self._results or slot in self.legal.parts or self._read.get(slot, set()) - {place}
-        }
+        stored = left_in_memory(self.legal, unit, place, self._read, self._results)
         if len(unit.equations) == 1 and self._is_constant(e):
             (out,) = e.outputs
             self.legal.constants[out] = np.full(
                 self.legal.views[out].shape, self.legal.literals[e.inputs[0]], self.legal.types[out].dtype
             )
         elif stored:
-            self._generated(cluster_kernel(unit.cluster, unit.equations, stored))
+            made = cluster_kernel(unit.cluster, unit.equations, stored)
+            self._buffers.update(launch(self._device, self.legal, made, self._own, total))
 
     def _is_constant(self, e: Equation) -> bool:
         """Whether it fills a small tensor with a number, the same one in every run."""
@@ -146,34 +143,6 @@ class Lowering:
         if e.primitive is not CONTIGUOUS or e.inputs[0] not in self.legal.literals:
             return False
         return out not in self._results and out not in self.legal.parts and self.legal.views[out].size <= _FEW
-
-    def _generated(self, made: Generated) -> None:
-        device, legal = self._device, self.legal
-        partial_sums: dict[int, DeviceBuffer] = {}
-
-        def given(argument: Any) -> Any:
-            if isinstance(argument, Pointer):
-                return self._own(argument.root)
-            if isinstance(argument, Partial):
-                type_ = TensorType((made.parts, made.extent), legal.types[argument.slot].dtype)
-                partial_sums[argument.slot] = device.empty(type_)
-                return partial_sums[argument.slot]
-            return argument
-
-        kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]
-        if made.form is Form.ROWS:
-            device.each_row(kernel, made.rows, made.extent, *arguments)
-        else:
-            count = made.extent * (made.parts if made.form is Form.COLUMNS else 1)
-            device.each(kernel, count, *arguments)
-        for slot, sums in partial_sums.items():
-            dtype = legal.types[slot].dtype
-            whole = (
-                reduce_part(device, sum_kernel, dtype, sums, (1, made.parts, made.extent), 1)
-                if made.parts > 1
-                else sums
-            )
-            self._buffers[slot] = whole.reshaped(legal.views[slot].shape)
 
     def _equation(self, e: Equation) -> None:
         device, legal = self._device, self.legal
