@@ -78,7 +78,7 @@ def _fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
     return None if kernel is None else partial(results_of, kernel)
 
 
-def results_of(kernel: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+def results_of(kernel: Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
     """What a kernel gives in the world in which nothing is computed."""
     if isinstance(kernel, Fused):
         return twin(Fused.memory)(kernel, *operands)[0]
