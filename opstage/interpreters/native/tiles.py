@@ -205,10 +205,12 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
 def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
     """The functions for tiles of rows x columns sums of products of vectors with vectors.
 
-    empty()                            a tile of zeros
-    correlate(tile, left, right, m)    adds the product of each of the `rows` vectors that stand one after another
-                                       at left, and each of those at `columns` addresses, at lanes of m
-    totals(tile, to)                   writes the sum over the lanes of each, row by row
+    places(at)                              a tuple of `columns` words, from memory
+    spread(to, source, m)                   a vector at `to`: numbers from `source` on at lanes of m, 0 elsewhere
+    empty()                                 a tile of zeros
+    correlate(tile, left, cells, places, m) adds the product of each of the `rows` vectors that stand one after another
+                                            at left, and each of those at cells + places, at lanes of m
+    totals(tile, to)                        writes the sum over the lanes of each, row by row, in whole vectors
     """
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size
@@ -223,15 +225,16 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
         return ir.Constant(array, None)
 
     def build_correlate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sums, left, right, mask = values
+        sums, left, right, places, mask = values
         fma = declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}")
         kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
         load = declared(builder, kind, f"llvm.masked.load.{name}.p0")
         chosen = masked(builder, mask, lanes)
 
         def loaded(i: int) -> Any:
-            at = builder.inttoptr(builder.extract_value(right, i), vector.as_pointer())
-            return builder.call(load, [at, _I32(size), chosen, ir.Constant(vector, None)])
+            at = builder.add(right, builder.extract_value(places, i))
+            pointer = builder.inttoptr(at, vector.as_pointer())
+            return builder.call(load, [pointer, _I32(size), chosen, ir.Constant(vector, None)])
 
         cells = [loaded(i) for i in range(columns)]
         value = ir.Constant(array, ir.Undefined)
@@ -247,27 +250,62 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
 
     def build_totals(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         sums, to = values
-        kind = ir.FunctionType(scalar, [scalar, vector])
-        reduced = declared(builder, kind, f"llvm.vector.reduce.fadd.{name}")
-        for i in range(rows * columns):
-            total = builder.call(
-                reduced, [ir.Constant(scalar, 0.0), builder.extract_value(sums, i)], fastmath=("reassoc",)
-            )
-            builder.store(total, builder.inttoptr(builder.add(to, _I64(i * size)), scalar.as_pointer()))
+        parts = [builder.extract_value(sums, i) for i in range(rows * columns)]
+        order = [ir.Constant(ir.VectorType(_I32, lanes), list(range(first, 2 * lanes, 2))) for first in range(2)]
+        # Two vectors become one with the sums of their neighbouring lanes, until every lane is a total.
+        for _ in range(lanes.bit_length() - 1):
+            parts += [ir.Constant(vector, None)] * (len(parts) % 2)
+            parts = [
+                builder.fadd(*(builder.shuffle_vector(left, right, lanes_of) for lanes_of in order))
+                for left, right in zip(parts[::2], parts[1::2])
+            ]
+        for i, part in enumerate(parts):
+            at = builder.add(to, _I64(i * BYTES))
+            builder.store(part, builder.inttoptr(at, vector.as_pointer()), align=size)
         return context.get_dummy_value()
 
-    places = types.UniTuple(types.intp, columns)
+    def build_spread(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        to, source, mask = values
+        kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
+        load = declared(builder, kind, f"llvm.masked.load.{name}.p0")
+        expand = declared(
+            builder, ir.FunctionType(vector, [vector, vector, flags]), f"llvm.x86.avx512.mask.expand.{name}"
+        )
+        popcount = declared(builder, ir.FunctionType(_I64, [_I64]), "llvm.ctpop.i64")
+        zeros, count = ir.Constant(vector, None), builder.call(popcount, [mask])
+        first = masked(builder, builder.sub(builder.shl(_I64(1), count), _I64(1)), lanes)
+        loaded = builder.call(load, [builder.inttoptr(source, vector.as_pointer()), _I32(size), first, zeros])
+        value = builder.call(expand, [loaded, zeros, masked(builder, mask, lanes)])
+        builder.store(value, builder.inttoptr(to, vector.as_pointer()), align=size)
+        return context.get_dummy_value()
+
+    def build_places(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        first = builder.inttoptr(values[0], _I64.as_pointer())
+        value = ir.Constant(ir.ArrayType(_I64, columns), ir.Undefined)
+        for i in range(columns):
+            value = builder.insert_value(value, builder.load(builder.gep(first, [_I64(i)])), i)
+        return value
+
+    words = types.UniTuple(types.intp, columns)
+
+    @intrinsic
+    def places(typing, at):
+        return words(types.intp), build_places
+
+    @intrinsic
+    def spread(typing, to, source, mask):
+        return types.void(types.intp, types.intp, types.intp), build_spread
 
     @intrinsic
     def empty(typing):
         return tile(), build_empty
 
     @intrinsic
-    def correlate(typing, sums, left, right, mask):
-        return tile(tile, types.intp, places, types.intp), build_correlate
+    def correlate(typing, sums, left, right, places, mask):
+        return tile(tile, types.intp, types.intp, words, types.intp), build_correlate
 
     @intrinsic
     def totals(typing, sums, to):
         return types.void(tile, types.intp), build_totals
 
-    return SimpleNamespace(empty=empty, correlate=correlate, totals=totals)
+    return SimpleNamespace(places=places, spread=spread, empty=empty, correlate=correlate, totals=totals)

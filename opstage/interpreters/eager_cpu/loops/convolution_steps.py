@@ -12,14 +12,19 @@ import numpy as np
 
 from ...native import Kernel, Step, find_blas, workers
 from .convolution import WORDS, convolution_kernel
-from .direct_convolution import has_registers
-from .direct_kernel_grad import ROWS as GRAD_ROWS
-from .direct_kernel_grad import SCRATCH, direct_grad_kernel
-from .direct_steps import direct_notes, direct_panels, direct_plan, direct_steps, is_direct
+from .direct_steps import (
+    direct_grad_plan,
+    direct_grad_step,
+    direct_notes,
+    direct_panels,
+    direct_plan,
+    direct_steps,
+    is_direct,
+    is_grad_direct,
+)
 from .geometry import Geometry, Plan, Sizes, Words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
-_GRAD_BYTES = 800 << 10  # of what the direct kernel's gradient reads again and again; more images, fewer last sums
 _FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
 _RANK = 3
 
@@ -35,21 +40,6 @@ def conv_plan(geometry: Geometry) -> Plan:
 
 
 @lru_cache(1024)
-def _is_grad_direct(geometry: Geometry) -> bool:
-    """Whether there is a kernel without a matrix of windows, and most lanes of its vectors have a window."""
-    g = geometry
-    lanes = 64 // g.itemsize
-    return (
-        has_registers()
-        and (len(g.cells) < _RANK or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0))
-        and g.stride[-1] == 1
-        and math.prod(g.kernel) > 1
-        and g.counts[-1] >= 0.8 * lanes * -(-g.counts[-1] // lanes)
-        and g.channels_out // g.groups >= GRAD_ROWS
-    )
-
-
-@lru_cache(1024)
 def _gemm_plan(geometry: Geometry) -> Plan:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
@@ -58,33 +48,11 @@ def _gemm_plan(geometry: Geometry) -> Plan:
     return Plan(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
 
 
-@lru_cache(1024)
 def conv_kernel_grad_plan(geometry: Geometry) -> Plan:
-    return _direct_grad_plan(geometry) if _is_grad_direct(geometry) else _gemm_grad_plan(geometry)
+    return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
 
 
-def _direct_grad_plan(geometry: Geometry) -> Plan:
-    g = geometry
-    all_lines = math.prod(g.counts[:-1])
-    step, cells, apart = (g.stride[-2], g.kernel[-2], g.dilation[-2]) if len(g.cells) > 1 else (1, 1, 1)
-    reached, pitch = (cells - 1) * apart + 1, g.cells[-1] + 2 * g.padding[-1]
-    row_bytes = g.channels_in // g.groups * pitch * g.itemsize
-    laid_bytes = rounded_up(g.counts[-1] * g.itemsize) * GRAD_ROWS * -(-g.channels_out // g.groups // GRAD_ROWS)
-    line_bytes = step * row_bytes + laid_bytes
-    lines = max(1, min(all_lines, (_GRAD_BYTES - reached * row_bytes) // line_bytes))
-    if g.images < workers():
-        lines = min(lines, -(-all_lines // workers()))
-    blocks = g.images * -(-all_lines // lines)
-    parts = max(1, min(workers(), blocks))
-    # Blocks that are taken together, as many for each time.
-    most = max(1, _GRAD_BYTES // (line_bytes * lines + reached * row_bytes))
-    per_part = max(1, -(-blocks // parts))
-    together = -(-per_part // -(-per_part // most))
-    workspace = rounded_up(SCRATCH + together * (((lines - 1) * step + reached) * row_bytes + lines * laid_bytes))
-    words = _words(g, workspace, pitch, together, 1, parts, False, lines)
-    return Plan(workspace, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
-
-
+@lru_cache(1024)
 def _gemm_grad_plan(geometry: Geometry) -> Plan:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
@@ -198,14 +166,15 @@ def conv_kernel_grad_steps(
 ) -> tuple[Step, ...]:
     """conv_kernel_grad(x, cotangent) at `out`."""
     plan = conv_kernel_grad_plan(geometry)
-    words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-    if _is_grad_direct(geometry):
-        kernel = direct_grad_kernel(geometry.dtype)
+    if is_grad_direct(geometry):
+        main = direct_grad_step(geometry, x, cotangent, out, workspace, partial)
+        plan = plan._replace(words=_words(geometry, 0, 0, 1, 1, plan.tasks, False, 1))
     else:
-        kernel = _kernel("conv_kernel_grad", geometry)
-    main = Step(kernel, plan.tasks, words)
+        words = _placed(plan, x, cotangent, out, 0, workspace, partial)
+        main = Step(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
     if plan.tasks == 1:
         return (main,)
+    words = _placed(plan, x, cotangent, out, 0, workspace, partial)
     return main, Step(_kernel("combine", geometry), geometry.channels_out, words)
 
 

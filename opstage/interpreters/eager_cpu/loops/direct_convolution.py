@@ -24,7 +24,7 @@ from .pooling import cells_loader
 
 VECTORS = {1: (8, 2, 1), 4: (6, 2, 1), 8: (3, 2, 1)}
 """Output channels of a tile, and how many vectors of neighbouring windows it has: the most, and fewer for the rest."""
-WORDS = 43
+WORDS = 45
 """The words of every kernel here and in `direct_kernel_grad`. The *source* is what is copied, conv's x or its adjoint's
 operand, the *target* the result; channels are those of a group.
 
@@ -35,7 +35,8 @@ of the copy 23 cells of a line, 24 lines of a plane, 25 … 26 planes of a chann
 28 of a channel; 29 whether vectors run on over the ends of lines, 30 vectors of a block at most, 31 bias or 0,
 32 whether it is the adjoint, 33 … 34 then, what its cells are counted from, 35 kernel, 36 lines that a block reads
 beyond its own, 37 lines a block, 38 images a block, 39 … 40 the cells of the kernel whole, 41 … 42 the first of those
-that are more than padding to some window, of which words 11 … 12 tell how many there are
+that are more than padding to some window, of which words 11 … 12 tell how many there are; 43 … 44 whether each cell of
+the kernel has a plane of its own in the copy, as where dilation is large
 """
 
 
@@ -59,18 +60,31 @@ def _native(name: str) -> Any:
     return import_module(f"opstage.interpreters.native.{name}")
 
 
+def _plane_shift() -> Any:
+    """`shift(plane, before, apart, step, own, back)`: where a plane of the copy starts, from its first window on."""
+
+    @import_module("numba").njit
+    def shift(plane, before, apart, step, own, back):
+        if not own:
+            return plane * apart % step - before
+        return (-plane if back else plane) * apart - before
+
+    return shift
+
+
 def planes_copier(dtype: str) -> Any:
     """`copy(to, plane, w, first, lines)`: what windows of `lines` lines from `first` on read, within its padding."""
     r, v = _native("registers").registers(dtype), _native("vectors").vectors(dtype)
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
-    store, zeros, zero = r.store, r.splat, getattr(np, dtype)(0)
+    store, zeros, zero, shift = r.store, r.splat, getattr(np, dtype)(0), _plane_shift()
 
     @import_module("numba").njit
     def copy(to, plane, w, first, lines):
         height, width, step_y, step_x, pitch = w[9], w[10], w[17], w[18], w[23]
         for py in range(w[25]):
             for px in range(w[26]):
-                shift_y, shift_x = py * w[21] % step_y - w[19], px * w[22] % step_x - w[20]
+                shift_y = shift(py, w[19], w[21], step_y, w[43], w[32])
+                shift_x = shift(px, w[20], w[22], step_x, w[44], w[32])
                 lo, hi = -(shift_x // step_x), (width - 1 - shift_x) // step_x + 1
                 at = to + (py * w[26] + px) * w[24] * pitch * size
                 for y in range(first * step_y + shift_y, (first + lines + w[36]) * step_y + shift_y, step_y):
@@ -131,34 +145,42 @@ def windows_placer(dtype: str) -> Any:
 
 
 def cells_placer(dtype: str) -> Any:
-    """`place(at, w, ry, rx)`: the cells of the kernel that windows have; gives how many.
+    """`place(at, w, ry, rx, first, lines)`: the cells of the kernel that windows have, first those that are more than
+    padding in some line of a block; gives how many those are, and how many all.
 
     Where each reads, in bytes from a window's place in the copy of a channel, and which it is: pairs of words.
     """
-    size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
+    size, int64s, shift = _native("vectors").vectors(dtype).size, _native("memory").int64s, _plane_shift()
 
     @import_module("numba").njit
-    def along(k, r, step, before, apart, planes, back):
+    def along(k, r, step, before, apart, planes, own, back):
         """The plane of the copy and the cell there, along one axis; -1 where no window has it."""
+        if own:
+            return k, 0
         if back:
             reached = r + before - k * apart
             return 0, (reached // step if reached % step == 0 else -1)
         return k % planes, k * apart // step
 
     @import_module("numba").njit
-    def place(at, w, ry, rx):
+    def place(at, w, ry, rx, first, lines):
         table = int64s(at, 2 * w[11] * w[12])
-        count = 0
+        count, inside = 0, 0
         step_y, step_x = (w[15], w[16]) if w[32] else (w[17], w[18])
-        for ky in range(w[11]):
-            plane_y, y = along(ky, ry, step_y, w[33], w[21], w[25], w[32])
-            for kx in range(w[12]):
-                plane_x, x = along(kx, rx, step_x, w[34], w[22], w[26], w[32])
-                if y >= 0 and x >= 0:
-                    table[2 * count] = (((plane_y * w[26] + plane_x) * w[24] + y) * w[23] + x) * size
-                    table[2 * count + 1] = ky * w[12] + kx
-                    count += 1
-        return count
+        for padding in range(2):
+            for ky in range(w[11]):
+                plane_y, y = along(ky, ry, step_y, w[33], w[21], w[25], w[43], w[32])
+                row = (first + y) * w[17] + shift(plane_y, w[19], w[21], w[17], w[43], w[32])
+                is_padding = row >= w[9] or row + (lines - 1) * w[17] < 0
+                for kx in range(w[12]):
+                    plane_x, x = along(kx, rx, step_x, w[34], w[22], w[26], w[44], w[32])
+                    if y >= 0 and x >= 0 and is_padding == (padding == 1):
+                        table[2 * count] = (((plane_y * w[26] + plane_x) * w[24] + y) * w[23] + x) * size
+                        table[2 * count + 1] = ky * w[12] + kx
+                        count += 1
+            if not padding:
+                inside = count
+        return inside, count
 
     return place
 
@@ -262,7 +284,8 @@ def _direct(dtype: str, rows: int) -> Any:
     words, word_count, block = _native("memory").int64s, WORDS, rows
     many, some, _ = VECTORS[rows]
     many_at_once, some_at_once, one_at_once = (_tile_of(dtype, rows, count) for count in VECTORS[rows])
-    size, copy_planes = _native("vectors").vectors(dtype).size, planes_copier(dtype)
+    v, zero, copy_planes = _native("vectors").vectors(dtype), getattr(np, dtype)(0), planes_copier(dtype)
+    size, load = v.size, v.load
     place_windows, place_cells = windows_placer(dtype), cells_placer(dtype)
 
     def kernel(lo, hi, worker, arguments):
@@ -274,11 +297,10 @@ def _direct(dtype: str, rows: int) -> Any:
         line_blocks = (all_lines + w[37] - 1) // w[37]
         blocks = (channels_out + block - 1) // block
         panel_bytes = (channels_in * cells + 1) * block * size
-        # What is told of each remainder: how many vectors, how many cells, the vectors' places and the cells'.
-        remainders, remainder_bytes = step_y * step_x, 8 * (2 + 3 * w[30] + 2 * cells)
-        for r in range(remainders):
-            at = own + r * remainder_bytes
-            words(at, 2)[1] = place_cells(at + 16 + 24 * w[30], w, r // step_x, r % step_x)
+        notes = panels + groups * blocks * panel_bytes
+        # What is told of each remainder: how many vectors, how many cells inside and in all, the places of vectors
+        # and of cells.
+        remainders, remainder_bytes = step_y * step_x, 8 * (3 + 3 * w[30] + 2 * cells)
         lines_at = own + (remainders * remainder_bytes + 63) // 64 * 64
         for task in range(lo, hi):
             n0, l0 = task // line_blocks * w[38], task % line_blocks * w[37]
@@ -286,7 +308,9 @@ def _direct(dtype: str, rows: int) -> Any:
             for r in range(remainders):
                 at = own + r * remainder_bytes
                 last = min(l1, (w[13] - r // step_x + step_y - 1) // step_y)
-                words(at, 1)[0] = place_windows(at + 16, w, n1 - n0, last - l0, r // step_x, r % step_x)
+                told = words(at, 3)
+                told[0] = place_windows(at + 24, w, n1 - n0, last - l0, r // step_x, r % step_x)
+                told[1], told[2] = place_cells(at + 24 + 24 * w[30], w, r // step_x, r % step_x, l0, last - l0)
             for group in range(groups):
                 for n in range(n0, n1):
                     for c in range(channels_in):
@@ -295,28 +319,26 @@ def _direct(dtype: str, rows: int) -> Any:
                 image = target + ((n0 * groups + group) * channels_out * plane + l0 * step_y * w[14]) * size
                 for r in range(remainders):
                     at = own + r * remainder_bytes
-                    told = words(at, 2)
-                    count, of_cells, cells_at = told[0], told[1], at + 16 + 24 * w[30]
+                    told = words(at, 3)
+                    count, cells_at = told[0], at + 24 + 24 * w[30]
                     for o in range(blocks):
                         panel = panels + (group * blocks + o) * panel_bytes
+                        # Weights that are no numbers make nan of padding; the adjoint has none, and is mended then.
+                        is_finite = w[32] or load(notes + (group * blocks + o) * size) == zero
+                        of_cells = told[1] if is_finite else told[2]
                         into, present = image + o * block * plane * size, channels_out - o * block
-                        i, places = 0, at + 16
+                        i = 0
                         while i < count:
+                            at_windows = at + 24 + 8 * i
+                            rest = panel, lines_at, w, at_windows, cells_at, of_cells, into, plane * size, present
                             if count - i >= many:
-                                many_at_once(
-                                    panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present
-                                )
+                                many_at_once(*rest)
                                 i += many
-                                places += 8 * many
                             elif count - i >= some:
-                                some_at_once(
-                                    panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present
-                                )
+                                some_at_once(*rest)
                                 i += some
-                                places += 8 * some
                             else:
-                                one_at_once(panel, lines_at, w, places, cells_at, of_cells, into, plane * size, present)
+                                one_at_once(*rest)
                                 i += 1
-                                places += 8
 
     return kernel

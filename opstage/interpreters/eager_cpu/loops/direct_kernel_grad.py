@@ -1,8 +1,9 @@
-"""The kernel's gradient without a matrix of windows, where neighbouring windows lie one cell apart.
+"""The kernel's gradient without a matrix of windows.
 
 An element is the product of a plane of the cotangent with a plane of x, some cells away. A tile has some output
 channels by some cells of the kernel; each of its sums is a vector that adds up neighbouring windows. It stays in
-registers over as many images as stay in the cache, and only then are its lanes added up.
+registers over as many images as stay in the cache, and only then are its lanes added up. Images are copied, a few
+channels at a time, and windows placed as in `direct_convolution`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,152 +14,146 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from ...native.compiler import Kernel, compile_kernel
-from .convolution import WORDS
+import numpy as np
 
-ROWS = 4
-"""Output channels of a tile."""
-COLUMNS = 6
-"""Cells of the kernel of a tile."""
-SCRATCH = 256
+from ...native.compiler import Kernel, compile_kernel
+from .direct_convolution import WORDS, cells_placer, planes_copier, windows_placer
+
+COLUMNS = {1: 9, 4: 5}
+"""Output channels of a tile, and its cells of the kernel."""
+SCRATCH = 512
 """Bytes at the start of a workspace, for the sums of a tile."""
 
 
-def lines_copier(dtype: str) -> Any:
-    """`copy(to, plane, first, rows, height, width, before, pitch)`: lines of a plane within their padding.
-
-    A copied line has `pitch` cells, `before` of them zeros; lines that the plane has not are zeros.
-    """
-    v = import_module("opstage.interpreters.native.vectors").vectors(dtype)
-    lanes, size, between, move, clear_row = v.lanes, v.size, v.between, v.move, v.clear_row
-
-    @import_module("numba").njit
-    def copy(to, plane, first, rows, height, width, before, pitch):
-        for y in range(first, first + rows):
-            if y >= 0 and y < height:
-                source = plane + (y * width - before) * size
-                for j in range(0, pitch, lanes):
-                    cells = between(before - j, before + width - j)
-                    move(to + j * size, source + j * size, cells, between(0, pitch - j))
-            else:
-                clear_row(to, pitch)
-            to += pitch * size
-
-    return copy
-
-
 @cache
-def direct_grad_kernel(dtype: str) -> Kernel:
-    """For float32 or float64, with the words of `convolution`: word 8 is how many cells a copied line has, word 9 how
-    many blocks, each of some lines of an image, are taken together."""
+def direct_grad_kernel(dtype: str, rows: int) -> Kernel:
+    """For float32 or float64, with the words of `direct_convolution`, but 1 partial sums, 2 the cotangent, 31 the
+    result, 33 channels of x and 34 of the cotangent that are taken together, 35 how many parts the sum has."""
     return compile_kernel(
-        f"direct_kernel_grad_{dtype}",
-        inspect.getsource(_factory) + f"{dtype} {ROWS} {COLUMNS}",
-        lambda: _factory(dtype),
+        f"direct_kernel_grad_{dtype}_{rows}",
+        inspect.getsource(_factory) + f"{dtype} {rows} {COLUMNS[rows]}",
+        lambda: _factory(dtype, rows),
     )
 
 
-def _factory(dtype: str) -> Any:
-    v = import_module("opstage.interpreters.native.vectors").vectors(dtype)
-    words, word_count = import_module("opstage.interpreters.native.memory").int64s, WORDS
-    t = import_module("opstage.interpreters.native.tiles").correlations(dtype, ROWS, COLUMNS)
-    empty, correlate, totals, tile_rows, tile_columns, scratch_bytes = (
-        t.empty, t.correlate, t.totals, ROWS, COLUMNS, SCRATCH
-    )  # fmt: skip
-    lanes, size, between, clear_row, load, store = v.lanes, v.size, v.between, v.clear_row, v.load, v.store
-    move, copy_lines, every = v.move, lines_copier(dtype), (1 << v.lanes) - 1
-    step_bytes = ROWS * lanes * size
+def _factory(dtype: str, rows: int) -> Any:
+    def native(name: str) -> Any:
+        return import_module(f"opstage.interpreters.native.{name}")
+
+    v, r, words, word_count = (
+        native("vectors").vectors(dtype),
+        native("registers").registers(dtype),
+        (native("memory").int64s),
+        WORDS,
+    )
+    tile_rows, tile_columns, scratch_bytes = rows, COLUMNS[rows], SCRATCH
+    t = native("tiles").correlations(dtype, rows, tile_columns)
+    empty, correlate, totals, at_places, spread = t.empty, t.correlate, t.totals, t.places, t.spread
+    lanes, size, clear_row, load, store, between = v.lanes, v.size, v.clear_row, v.load, v.store, v.between
+    add_row = v.add_row
+    splat, fma, total, load_some = r.splat, r.fma, r.total, r.load_some
+    copy_planes, place_windows, place_cells = planes_copier(dtype), windows_placer(dtype), cells_placer(dtype)
+    step_bytes, zero = rows * lanes * size, getattr(np, dtype)(0)
 
     @import_module("numba").njit
-    def cell_place(k, depth, w, rows):
-        """Where cell k of the kernel stands relative to the first, in the copied lines."""
-        k = min(k, depth - 1)
-        kx, ky, c = k % w[21], k // w[21] % w[20], k // (w[21] * w[20])
-        return ((c * rows + ky * w[32]) * w[8] + kx * w[33]) * size
+    def zeros_times(at, count):
+        """0, or nan if one of the numbers is none."""
+        zeros = splat(zero)
+        products = zeros
+        for i in range(0, count, lanes):
+            products = fma(load_some(at + i * size, between(0, count - i)), zeros, products)
+        return total(products)
 
     @import_module("numba").njit
-    def along(tile, b, a, k0, k1, k2, k3, k4, k5, mask, count, to_next):
-        """Adds the products of `count` lines."""
-        for _ in range(count):
-            tile = correlate(tile, b, (a + k0, a + k1, a + k2, a + k3, a + k4, a + k5), mask)
-            a += to_next
-            b += step_bytes
+    def add_padding(into, row, w):
+        """Adds the cotangents of an output channel times 0, where `row` is nan, at cells that are only padding."""
+        whole = w[39] * w[40]
+        for i in range(w[7] * whole):
+            y, x = i % whole // w[40] - w[41], i % w[40] - w[42]
+            if y < 0 or y >= w[11] or x < 0 or x >= w[12]:
+                store(into + i * size, load(into + i * size) + row)
+
+    @import_module("numba").njit
+    def compute(lines, laid, windows, count, most, at):
+        """The sums of a tile over `count` vectors of windows."""
+        table, cells, tile = words(windows, 3 * most), at_places(at), empty()
+        for i in range(count):
+            tile = correlate(tile, laid + i * step_bytes, lines + table[i], cells, table[2 * most + i])
         return tile
 
     def kernel(lo, hi, worker, arguments):
         w = words(arguments, word_count)
-        x, cotangent = w[1], w[2]
-        scratch = w[5] + worker * w[7]
-        lines_at = scratch + scratch_bytes
-        groups, channels_in, channels_out = w[13], w[14], w[15]
-        height, width, rows_counted, counted = w[17], w[18], w[23], w[24]
-        step_y, pitch, together, lines = w[26], w[8], w[9], w[35]
-        rows = (lines - 1) * step_y + (w[20] - 1) * w[32] + 1
-        depth, plane = channels_in * w[20] * w[21], rows_counted * counted
-        total = groups * channels_out * depth
-        line_blocks = (rows_counted + lines - 1) // lines
-        blocks = w[12] * line_blocks
-        block_bytes = channels_in * rows * pitch * size
-        in_line = (counted + lanes - 1) // lanes
-        laid_blocks = (channels_out + tile_rows - 1) // tile_rows
-        laid_bytes = lines * in_line * step_bytes
-        laid_at = lines_at + together * block_bytes
+        x, cotangent, scratch = w[0], w[2], w[3] + worker * w[4]
+        groups, channels_in, channels_out, most = w[6], w[7], w[8], w[30]
+        cells, whole, plane = w[11] * w[12], w[39] * w[40], w[13] * w[14]
+        sums = groups * channels_out * channels_in * whole
+        line_blocks = (w[13] + w[37] - 1) // w[37]
+        blocks = (w[5] + w[38] - 1) // w[38] * line_blocks
+        # Where vectors of windows are, where cells of the kernel, of some channels too, and which those are.
+        windows_at = scratch + scratch_bytes
+        cells_at = windows_at + 24 * most
+        depth_at, padded = cells_at + 16 * cells, w[33] * cells + tile_columns
+        lines_at = (depth_at + 16 * padded + 63) // 64 * 64
+        laid_at = lines_at + (w[38] * w[27] + 64 + 63) // 64 * 64
+        place_cells(cells_at, w, 0, 0, 0, w[13])
+        of_channel, of_all = words(cells_at, 2 * cells), words(depth_at, 2 * padded)
+        for k in range(padded):
+            c, cell = min(k // cells, w[33] - 1), k % cells
+            y, x_cell = of_channel[2 * cell + 1] // w[12] + w[41], of_channel[2 * cell + 1] % w[12] + w[42]
+            of_all[k] = c * w[28] + of_channel[2 * cell]
+            of_all[padded + k] = c * whole + y * w[40] + x_cell
+        table = words(windows_at, 3 * most)
         for task in range(lo, hi):
-            into = w[3] if task == 0 else w[6] + (task - 1) * total * size
-            clear_row(into, total)
-            stop = blocks * (task + 1) // w[11]
-            for first in range(blocks * task // w[11], stop, together):
-                last = min(first + together, stop)
+            result = w[31] if task == 0 else w[1] + (task - 1) * sums * size
+            clear_row(result, sums)
+            for block in range(blocks * task // w[35], blocks * (task + 1) // w[35]):
+                n0, l0 = block // line_blocks * w[38], block % line_blocks * w[37]
+                n1, l1 = min(n0 + w[38], w[5]), min(l0 + w[37], w[13])
+                count = place_windows(windows_at, w, n1 - n0, l1 - l0, 0, 0)
                 for group in range(groups):
-                    to = lines_at
-                    for block in range(first, last):
-                        image, y = block // line_blocks, block % line_blocks * lines * step_y - w[29]
-                        for c in range(channels_in):
-                            source = x + ((image * groups + group) * channels_in + c) * height * width * size
-                            copy_lines(to, source, y, rows, height, width, w[30], pitch)
-                            to += rows * pitch * size
-                    # The cotangent, so that what a step reads stands together: [block, channels, j, line, channel].
-                    to = laid_at
-                    for block in range(first, last):
-                        image, l0 = block // line_blocks, block % line_blocks * lines
-                        g = cotangent + ((image * groups + group) * channels_out * plane + l0 * counted) * size
-                        for o in range(0, channels_out, tile_rows):
-                            for j in range(0, counted, lanes):
-                                windows = between(0, counted - j)
-                                for line in range(min(lines, rows_counted - l0)):
-                                    for i in range(o, o + tile_rows):
-                                        row = g + (min(i, channels_out - 1) * plane + line * counted + j) * size
-                                        move(to, row, windows, every)
-                                        to += lanes * size
-                            to += (lines - min(lines, rows_counted - l0)) * in_line * step_bytes
-                    for o in range(0, channels_out, tile_rows):
-                        for k in range(0, depth, tile_columns):
-                            k0, k1, k2 = (
-                                cell_place(k, depth, w, rows),
-                                cell_place(k + 1, depth, w, rows),
-                                cell_place(k + 2, depth, w, rows),
-                            )
-                            k3, k4, k5 = (
-                                cell_place(k + 3, depth, w, rows),
-                                cell_place(k + 4, depth, w, rows),
-                                cell_place(k + 5, depth, w, rows),
-                            )
-                            tile = empty()
-                            for block in range(first, last):
-                                a = lines_at + (block - first) * block_bytes
-                                b = laid_at + ((block - first) * laid_blocks + o // tile_rows) * laid_bytes
-                                count = min(lines, rows_counted - block % line_blocks * lines)
-                                for j in range(0, counted, lanes):
-                                    tile = along(
-                                        tile, b, a + j * size, k0, k1, k2, k3, k4, k5, between(0, counted - j), count,
-                                        step_y * pitch * size,
-                                    )  # fmt: skip
-                                    b += count * step_bytes
-                            totals(tile, scratch)
-                            for i in range(min(tile_rows, channels_out - o)):
-                                row = into + ((group * channels_out + o + i) * depth + k) * size
-                                for j in range(min(tile_columns, depth - k)):
-                                    number = load(scratch + (i * tile_columns + j) * size)
-                                    store(row + j * size, load(row + j * size) + number)
+                    first = cotangent + ((n0 * groups + group) * channels_out * plane + l0 * w[14]) * size
+                    of_group = result + group * channels_out * channels_in * whole * size
+                    if cells < whole:
+                        for n in range(n1 - n0):
+                            for o in range(channels_out):
+                                row = first + (n * groups * channels_out + o) * plane * size
+                                padding = zeros_times(row, (l1 - l0) * w[14])
+                                if padding != zero:
+                                    add_padding(of_group + o * channels_in * whole * size, padding, w)
+                    for o0 in range(0, channels_out, w[34]):
+                        o1 = min(o0 + w[34], channels_out)
+                        # So that what a step reads stands together: [output channels, vector, output channel, lane].
+                        to = laid_at
+                        for o in range(o0, o1, tile_rows):
+                            for i in range(count):
+                                for row in range(o, o + tile_rows):
+                                    at = first + min(row, o1 - 1) * plane * size + table[most + i]
+                                    spread(to, at, table[2 * most + i])
+                                    to += lanes * size
+                        for c0 in range(0, channels_in, w[33]):
+                            c1 = min(c0 + w[33], channels_in)
+                            for n in range(n0, n1):
+                                for c in range(c0, c1):
+                                    plane_at = x + ((n * groups + group) * channels_in + c) * w[9] * w[10] * size
+                                    to = lines_at + (n - n0) * w[27] + (c - c0) * w[28]
+                                    copy_planes(to, plane_at, w, l0, l1 - l0)
+                            depth = (c1 - c0) * cells
+                            for o in range(o0, o1, tile_rows):
+                                laid = laid_at + (o - o0) // tile_rows * count * step_bytes
+                                into = of_group + (o * channels_in + c0) * whole * size
+                                for k in range(0, depth, tile_columns):
+                                    tile = compute(lines_at, laid, windows_at, count, most, depth_at + 8 * k)
+                                    totals(tile, scratch)
+                                    for i in range(min(tile_rows, o1 - o)):
+                                        row, of_row = (
+                                            into + i * channels_in * whole * size,
+                                            scratch + i * tile_columns * size,
+                                        )
+                                        if cells == whole:
+                                            add_row(row + k * size, of_row, min(tile_columns, depth - k))
+                                        else:
+                                            for j in range(min(tile_columns, depth - k)):
+                                                at = row + of_all[padded + k + j] * size
+                                                store(at, load(at) + load(of_row + j * size))
 
     return kernel

@@ -10,12 +10,22 @@ import numpy as np
 
 from ...native import Step, workers
 from .direct_convolution import WORDS, direct_kernel, has_registers
-from .geometry import Geometry, Plan, Sizes, rounded_up
+from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
+from .geometry import Geometry, Plan, Sizes, Words, rounded_up
 
+_VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; beside them panels and the result stay in a cache of 1 MB
+_GRAD_BYTES = 640 << 10  # of what the kernel's gradient reads again and again; more images, fewer last sums
+_GRAD_CHANNELS = 32  # of the cotangent that are laid out together
+_GRAD_CELLS = 24  # of the kernel, in a few channels: enough that few of a tile's are none
 _MANY_VECTORS = 12  # of an image; with fewer a block has more than one image
+_FEW_CHANNELS = 4  # of a result, with which a product of matrices is slow
+_SOME_CHANNELS = 32  # with which copying windows for it takes a good part of the time
 _FULL_ENOUGH = 0.6  # of the lanes have a window, for a tile to beat a product of matrices
-_MOST_COPIED = 2.8  # times the cells of an image, padding among them
+_LINE_FULL_ENOUGH = 0.8
+_MOST_COPIED = 2.8  # times the cells of an image, padding among them, or
+_CHANNELS_A_COPY = 8  # of the result, for each time
+_FEW_VECTORS = 6  # of a block, so that few of their lanes have no window
 
 
 class _Side(NamedTuple):
@@ -29,6 +39,7 @@ class _Side(NamedTuple):
     planes: Sizes
     beyond: Sizes
     counted_from: Sizes
+    own: tuple[bool, ...]
 
 
 def _two(sizes: Sizes, missing: int) -> Sizes:
@@ -38,15 +49,25 @@ def _two(sizes: Sizes, missing: int) -> Sizes:
 def _side(g: Geometry, back: bool) -> _Side:
     cells, kernel, counts, stride, dilation = (_two(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation))
     padding = _two(g.padding, 0)
+    reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
+    sources, targets = (counts, cells) if back else (cells, counts)
+    # Where a line would be padding for a good part of it, what windows have of each cell of the kernel stands apart.
+    worth = _channels(g, back)[1] >= _CHANNELS_A_COPY
+    own = tuple(
+        worth and d > 2 and n <= 2 * (r // s) and (s == 1 or not back)
+        for n, r, s, d in zip(targets, reach, stride, dilation)
+    )
+    once = (1, 1)
     if not back:
-        planes = tuple(min(k, s // math.gcd(s, d)) for k, s, d in zip(kernel, stride, dilation))
-        beyond = tuple((k - 1) * d // s for k, s, d in zip(kernel, stride, dilation))
-        return _Side(cells, counts, (1, 1), stride, padding, planes, beyond, (0, 0))
+        planes = tuple(k if o else min(k, s // math.gcd(s, d)) for k, s, d, o in zip(kernel, stride, dilation, own))
+        beyond = tuple(0 if o else r // s for r, s, o in zip(reach, stride, own))
+        return _Side(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
     # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is a whole number.
-    before = tuple(max(0, -((p - (k - 1) * d) // s)) for k, s, p, d in zip(kernel, stride, padding, dilation))
-    counted_from = tuple(p + b * s for p, b, s in zip(padding, before, stride))
-    beyond = tuple((s - 1 + c) // s for s, c in zip(stride, counted_from))
-    return _Side(counts, cells, stride, (1, 1), before, (1, 1), beyond, counted_from)
+    before = tuple(-p if o else max(0, -((p - r) // s)) for r, s, p, o in zip(reach, stride, padding, own))
+    counted_from = tuple(0 if o else p + b * s for p, b, s, o in zip(padding, before, stride, own))
+    beyond = tuple(0 if o else (s - 1 + c) // s for s, c, o in zip(stride, counted_from, own))
+    planes = tuple(k if o else 1 for k, o in zip(kernel, own))
+    return _Side(sources, targets, stride, once, before, planes, beyond, counted_from, own)
 
 
 @lru_cache(1024)
@@ -103,7 +124,7 @@ def _block(g: Geometry, back: bool) -> _Block:
     pitch = width + side.beyond[1]
     line_bytes = _channels(g, back)[0] * math.prod(side.planes) * pitch * g.itemsize
     # Lines are read by several windows, so a block that has not many more than those is mostly copies of them.
-    lines = max(1, 2 * side.beyond[0], _BLOCK_BYTES // line_bytes - side.beyond[0])
+    lines = max(2 * side.beyond[0], -(-_FEW_VECTORS * lanes // width), _BLOCK_BYTES // line_bytes - side.beyond[0])
     lines = min(lines, all_lines)
     if g.images < workers():
         lines = min(lines, -(-all_lines // workers()))
@@ -118,12 +139,25 @@ def _block(g: Geometry, back: bool) -> _Block:
 @lru_cache(1024)
 def is_direct(g: Geometry, back: bool = False) -> bool:
     """Whether conv, or its adjoint in x, is computed so: where most lanes of vectors have a window."""
-    channels = _channels(g, back)[1]
+    return _is_possible(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
+
+
+@lru_cache(1024)
+def is_grad_direct(g: Geometry) -> bool:
+    """Whether the kernel's gradient is computed so; a product of matrices with many rows is worth its windows."""
+    channels, lanes = g.channels_out // g.groups, 64 // g.itemsize
+    if not _is_possible(g) or channels < _FEW_CHANNELS:
+        return _is_possible(g)
+    filled = g.stride[-1] == 1 and g.counts[-1] >= _LINE_FULL_ENOUGH * lanes * -(-g.counts[-1] // lanes)
+    return _is_full(g, False) and (channels <= _SOME_CHANNELS or _reached(g)[0].kernel != g.kernel or filled)
+
+
+def _is_possible(g: Geometry) -> bool:
     is_flat = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
-    if not has_registers() or not is_flat or 0 in (g.images, channels, *g.cells, *g.counts):
-        return False
-    if channels == 1:  # a product of a vector and a matrix
-        return True
+    return has_registers() and is_flat and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
+
+
+def _is_full(g: Geometry, back: bool) -> bool:
     side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
@@ -132,36 +166,48 @@ def is_direct(g: Geometry, back: bool = False) -> bool:
     return (
         math.prod(g.kernel) > 1
         and lines * width >= _FULL_ENOUGH * vectors * lanes
-        and copied <= _MOST_COPIED * math.prod(side.source)
+        and copied <= max(_MOST_COPIED, _channels(g, back)[1] / _CHANNELS_A_COPY) * math.prod(side.source)
     )
 
 
 @lru_cache(1024)
 def direct_plan(g: Geometry, back: bool = False) -> Plan:
-    (reached, first), whole = _reached(g), _two(g.kernel, 1)
-    side, block, rows = _side(reached, back), _block(reached, back), _rows(g, back)
+    reached, rows = _reached(g)[0], _rows(g, back)
+    side, block = _side(reached, back), _block(reached, back)
     channels_in, channels_out = _channels(g, back)
-    kernel, lanes_bytes = _two(reached.kernel, 1), 64
-    cells, copied = math.prod(kernel), block.lines + side.beyond[0]
-    channel = math.prod(side.planes) * copied * block.pitch * g.itemsize
-    told = 8 * math.prod(side.target_step) * (2 + 3 * block.vectors + 2 * cells)
-    own = rounded_up(rounded_up(told) + block.images * channels_in * channel + 2 * lanes_bytes)
+    told = 8 * math.prod(side.target_step) * (3 + 3 * block.vectors + 2 * math.prod(reached.kernel))
+    own = rounded_up(told) + block.images * channels_in * _channel_bytes(reached, side, block)
+    own = rounded_up(own + 2 * _VECTOR_BYTES)
     panels = direct_panels(g, back)
     all_lines = -(-side.target[0] // side.target_step[0])
     tasks = -(-g.images // block.images) * -(-all_lines // block.lines)
-    words = np.array(
-        [
-            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *kernel, *side.target,
-            *side.target_step, *side.source_step, *side.before, *_two(g.dilation, 1), block.pitch, copied,
-            *side.planes, channels_in * channel, channel, block.flat, block.vectors, 0, back, *side.counted_from,
-            0, side.beyond[0], block.lines, block.images, *whole, *first,
-        ],
-        np.uint64,
-    )  # fmt: skip
-    assert len(words) == WORDS
-    words.flags.writeable = False
+    words = _words(g, back, block, own)
     blocks = g.groups * -(-channels_out // rows)
     return Plan(own, panels + blocks * g.itemsize, tasks, words)
+
+
+def _channel_bytes(g: Geometry, side: _Side, block: _Block) -> int:
+    """Of the copy of a channel."""
+    return math.prod(side.planes) * (block.lines + side.beyond[0]) * block.pitch * g.itemsize
+
+
+def _words(g: Geometry, back: bool, block: _Block, own: int) -> Words:
+    reached, first = _reached(g)
+    side, channel = _side(reached, back), _channel_bytes(reached, _side(reached, back), block)
+    channels_in, channels_out = _channels(g, back)
+    words = np.array(
+        [
+            *(0,) * 4, own, g.images, g.groups, channels_in, channels_out, *side.source, *_two(reached.kernel, 1),
+            *side.target, *side.target_step, *side.source_step, *side.before, *_two(g.dilation, 1), block.pitch,
+            block.lines + side.beyond[0], *side.planes, channels_in * channel, channel, block.flat, block.vectors, 0,
+            back, *side.counted_from, 0, side.beyond[0], block.lines, block.images, *_two(g.kernel, 1), *first,
+            *side.own,
+        ],
+        np.int64,
+    ).view(np.uint64)  # fmt: skip
+    assert len(words) == WORDS
+    words.flags.writeable = False
+    return words
 
 
 def direct_panels(g: Geometry, back: bool) -> int:
@@ -187,3 +233,69 @@ def direct_steps(
         Step(direct_kernel("lay_out", g.dtype, rows), direct_notes(g, back), words),
         Step(direct_kernel("direct", g.dtype, rows), plan.tasks, words),
     )
+
+
+# The kernel's gradient ------------------------------------------------------------------------------------------------
+
+
+def _grad_rows(g: Geometry) -> int:
+    return 1 if g.channels_out == g.groups else 4
+
+
+class _GradBlock(NamedTuple):
+    """What is taken together: windows, channels of x, and channels of the cotangent."""
+
+    windows: _Block
+    channels_in: int
+    channels_out: int
+
+
+@lru_cache(1024)
+def _grad_block(g: Geometry) -> _GradBlock:
+    """Of a geometry that is `_reached`."""
+    side, lanes = _side(g, False), 64 // g.itemsize
+    all_lines, width = side.target
+    pitch, rows = width + side.beyond[1], _grad_rows(g)
+    channels_in, channels_out = _channels(g, False)
+    channels_in = min(channels_in, -(-_GRAD_CELLS // math.prod(g.kernel)))
+    channels_out = min(rows * -(-channels_out // rows), _GRAD_CHANNELS)
+    line_bytes = channels_in * math.prod(side.planes) * pitch * g.itemsize
+
+    def bytes_of(lines: int) -> int:
+        vectors = _vectors(side, lines, pitch, lanes)[1]
+        return (lines + side.beyond[0]) * line_bytes + vectors * _VECTOR_BYTES * channels_out
+
+    lines = all_lines if g.images >= workers() else -(-all_lines // workers())
+    while lines > max(1, 2 * side.beyond[0]) and bytes_of(lines) > _GRAD_BYTES:
+        lines = -(-lines // 2)
+    flat, vectors = _vectors(side, lines, pitch, lanes)
+    images = 1
+    if lines == all_lines:
+        images = max(1, min(-(-g.images // workers()), _GRAD_BYTES // bytes_of(lines)))
+    return _GradBlock(_Block(lines, images, pitch, flat, vectors * images), channels_in, channels_out)
+
+
+@lru_cache(1024)
+def direct_grad_plan(g: Geometry) -> Plan:
+    reached, rows = _reached(g)[0], _grad_rows(g)
+    side, (block, channels_in, channels_out) = _side(reached, False), _grad_block(reached)
+    cells, channel = math.prod(reached.kernel), _channel_bytes(reached, side, block)
+    told = SCRATCH + 24 * block.vectors + 16 * cells + 16 * (channels_in * cells + COLUMNS[rows])
+    copied = block.images * channels_in * channel
+    laid = block.vectors * _VECTOR_BYTES * channels_out
+    own = rounded_up(told) + rounded_up(copied + 2 * _VECTOR_BYTES) + rounded_up(laid)
+    blocks = -(-g.images // block.images) * -(-side.target[0] // block.lines)
+    parts = max(1, min(workers(), blocks))
+    words = _words(g, False, block, own).copy()
+    words[27], words[33], words[34], words[35] = channels_in * channel, channels_in, channels_out, parts
+    words.flags.writeable = False
+    return Plan(own, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
+
+
+def direct_grad_step(g: Geometry, x: int, cotangent: int, out: int, workspace: int, partial: int) -> Step:
+    """conv_kernel_grad(x, cotangent) at `out`, but for the sums of the plan's other parts, at `partial`."""
+    plan = direct_grad_plan(g)
+    words = plan.words.copy()
+    words[:4] = x, partial, cotangent, workspace
+    words[31] = out
+    return Step(direct_grad_kernel(g.dtype, _grad_rows(g)), plan.tasks, words)
