@@ -365,3 +365,20 @@ def test_a_step_takes_apart_what_users_hand_it_alone(backend: Any, apart: int, t
     t.advance(optimizer, state, *given)
     sys.setprofile(None)
     assert (calls["apart"], calls["together"]) == (apart, together)
+
+
+def test_a_step_trains_what_was_trained_when_it_began() -> None:
+    """Another thread may freeze a parameter meanwhile; here an array of the batch does, as it is read."""
+    x, y = batch()
+    optimizer, one, other = optim.adam(0.1), trainer(), trainer()
+
+    class Freezing:
+        def __array__(self, *args: Any, **named: Any) -> Any:
+            one.params["w"].requires_grad = False
+            return x
+
+    for t, given in ((one, Freezing()), (other, x)):
+        state = t.init_optim(optimizer)
+        t.advance(optimizer, state, given, y)
+    assert not one.params["w"].requires_grad
+    assert same(one.get_params(), other.get_params())
