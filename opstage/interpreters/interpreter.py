@@ -179,12 +179,15 @@ class BaseInterpreter(Interpreter[R]):
 
     # What a loop runs, reads and writes; an interpreter whose values have rows of their own overrides the last three.
 
-    def turn(self, body: Body, /) -> Callable[[Sequence[R]], Sequence[R]]:
-        """What takes the inputs of a loop's body to its outputs, any number of times."""
+    def turn(self, body: Body, varying: int, /) -> Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]]:
+        """The body of a loop made ready for any number of turns, of which the first `varying` inputs are another's.
+
+        A function of the other inputs, which gives one from the first inputs to the body's outputs.
+        """
         from .tracer import constants, evaluate
 
         held = constants(self, body)
-        return lambda inputs: evaluate(self, body, inputs, held)
+        return lambda captured: lambda inputs: evaluate(self, body, (*inputs, *captured), held)
 
     def row(self, x: R, index: int, /) -> R:
         """Entry `index` of x along its leading axis."""

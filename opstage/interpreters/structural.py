@@ -194,19 +194,23 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
     """One turn after the other, for a base interpreter that has no kernel of its own."""
     loop = Loop(**static)
-    return run_turns(ops, loop, ops.turn(loop.body), *operands)
+    return run_turns(ops, loop, ops.turn(loop.body, loop.carries + loop.entries), *operands)
 
 
 def run_turns(
-    ops: BaseInterpreter[R], loop: Loop, turn: Callable[[Sequence[R]], Sequence[R]], /, *operands: R
+    ops: BaseInterpreter[R],
+    loop: Loop,
+    ready: Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]],
+    /,
+    *operands: R,
 ) -> tuple[R, ...]:
-    """The same, with `turn` to do the body."""
+    """The same, with the body made ready by `ops.turn`."""
     body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
-    state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
+    state, xs, turn = operands[:carries], operands[carries:split], ready(operands[split:])
     types = body.output_types[carries:]
     ys = [ops.rows(type_, length) for type_ in types]
     for i in reversed(range(length)) if loop.reverse else range(length):
-        outs = turn((*state, *[ops.row(x, i) for x in xs], *captured))
+        outs = turn((*state, *[ops.row(x, i) for x in xs]))
         state = tuple(outs[:carries])
         for rows, value in zip(ys, outs[carries:]):
             rows[i] = value

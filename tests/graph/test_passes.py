@@ -285,6 +285,7 @@ def test_a_pipeline_tells_what_each_pass_did() -> None:
         "constant folding",
         "identities",
         "common subexpressions",
+        "hoisting",
         "dead code",
     ]
     assert sum(note.added for note in notes.passes) == -6

@@ -17,14 +17,13 @@ from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import Fused, fused
-from ..codegen.decomposition import Expander
 from ..host import Array, as_array
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import fused_composites, kernel_table
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
-from .turn import Turn, zero_dim
+from .turn import ready, zero_dim
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
@@ -201,11 +200,12 @@ class NumpyOps(HostArrays):
         _INFERRED[key] = outputs
 
     @override
-    def turn(self, body: Body, /) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    def turn(
+        self, body: Body, varying: int, /
+    ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
         if self.dtype == EXACT:  # decompositions are written out for floats
-            return super().turn(body)
-        stays = lambda primitive, types, static: self.kernel(primitive, types, static) is not None  # noqa: E731
-        return Turn(self, Expander(stays, loops=False).written_out(body))
+            return super().turn(body, varying)
+        return ready(self, body, varying)
 
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
         """What computes an op on operands of these types, to be called with its static parameters; None if nothing."""

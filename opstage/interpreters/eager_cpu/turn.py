@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ...ops.catalogue.linalg import LINEAR
 from ...ops.closed import Body, Equation, Loop
 from ...ops.errors import LocatedError
+from ..codegen.decomposition import Expander, Keep
+from ..codegen.hoisting import hoisted
 from ..host import Array
 from ..structural import SCAN, run_turns
 from ..tracer import constants
@@ -19,8 +22,31 @@ if TYPE_CHECKING:
     from .interpreter import NumpyOps
 
 
+def ready(
+    ops: NumpyOps, body: Body, varying: int
+) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
+    """See `BaseInterpreter.turn`. What no turn changes is computed once, and lies as a product reads it fastest."""
+    body = written_out(body, lambda primitive, types, static: ops.kernel(primitive, types, static) is not None)
+    parts = hoisted(body, varying)
+    if parts is None:
+        turn = _Turn(ops, body)
+        return lambda captured: partial(turn, captured)
+    before, turn = (_Turn(ops, part) for part in parts)
+    return lambda captured: partial(turn, (*captured, *map(_packed, before(captured, ()))))
+
+
+def _packed(x: Array) -> Array:
+    return np.asarray(x, order="C")
+
+
+def written_out(body: Body, has_kernel: Keep) -> Body:
+    """The body in ops that have kernels, products by themselves: apart from them a weight is transposed but once."""
+    keep: Keep = lambda primitive, types, static: primitive is not LINEAR and has_kernel(primitive, types, static)  # noqa: E731
+    return Expander(keep, loops=False).written_out(body)
+
+
 @final
-class Turn:
+class _Turn:
     """What `evaluate` gives for a body that holds no composite but those with kernels, at the price of the kernels.
 
     The slots are numbers in the order in which values come: inputs, constants, results.
@@ -38,8 +64,8 @@ class Turn:
         ]
         self._results = _operands(body.outputs)
 
-    def __call__(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        values: list[Any] = [*inputs, *self._constants]
+    def __call__(self, captured: Sequence[Array], inputs: Sequence[Array]) -> Sequence[Array]:
+        values: list[Any] = [*inputs, *captured, *self._constants]
         append = values.append
         done = 0
         try:
@@ -66,7 +92,7 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     """What computes an equation, on its operands alone."""
     if e.primitive is SCAN:
         loop = Loop(**e.static)
-        return partial(run_turns, ops, loop, ops.turn(loop.body))
+        return partial(run_turns, ops, loop, ops.turn(loop.body, loop.carries + loop.entries))
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)
     if kernel is None:

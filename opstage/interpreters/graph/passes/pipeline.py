@@ -14,6 +14,7 @@ from .common import common_subexpressions
 from .dead_code import dead_code
 from .expansion import expand
 from .folding import fold_constants
+from .hoisting import hoist
 from .identities import simplify
 
 Pass: TypeAlias = Callable[[Body], Body]
@@ -64,6 +65,7 @@ def standard(keep: Keep, *, loops: bool = False) -> Passes:
         ("constant folding", fold_constants),
         ("identities", simplify),
         ("common subexpressions", common_subexpressions),
+        ("hoisting", hoist),
         ("dead code", dead_code),
     )
 

@@ -20,12 +20,15 @@ from ....ops.primitive import Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
-from ...codegen.decomposition import Expander
+from ...codegen.hoisting import hoisted
 from ...eager_cpu.interpreter import kernel_of
 from ...eager_cpu.kernels import fused_composites, kernel_table
 from ...eager_cpu.tally import Sizes, Taken, taken
+from ...eager_cpu.turn import written_out
 from ...interpreter import BaseInterpreter, Typed
 from ...structural import SCAN
+from ...tracer import constants
+from ...tracer import evaluate as evaluate_body
 from .fitting import fitted
 from .timeline import Buffer, History, Kind, Timeline
 
@@ -247,12 +250,17 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """The first turns of a loop; what it stacks is there from the start, as eager_cpu has it."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
-        stays = lambda primitive, types, static: self.has_kernel(primitive) or primitive in fused_composites()  # noqa: E731
-        turn = self.turn(Expander(stays, loops=False).written_out(body))
+        body = written_out(body, lambda primitive, *_: self.has_kernel(primitive) or primitive in fused_composites())
+        parts = hoisted(body, split)
+        if parts is not None:
+            before, body = parts
+            found = evaluate_body(self, before, captured, constants(self, before))
+            captured = (*captured, *[ref if ref.layout == self._rows else self.new(ref.type) for ref in found])
+        held = constants(self, body)
         stacked = [
             self.new(TensorType((loop.length, *type_.shape), type_.dtype)) for type_ in body.output_types[carries:]
         ]
         for _ in range(min(_TURNS, evaluate(loop.length, self.samples[0]))):
-            outs = turn((*state, *map(self._row, xs), *captured))
-            state = tuple(outs[:carries])
+            outs = evaluate_body(self, body, (*state, *map(self._row, xs), *captured), held)
+            state = outs[:carries]
         return (*state, *stacked)

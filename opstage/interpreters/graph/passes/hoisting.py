@@ -1,0 +1,33 @@
+"""Hoisting: what all turns of a loop would compute alike is computed once, before the loop."""
+
+from __future__ import annotations
+
+from ....ops.closed import Body, Loop
+from ...codegen.hoisting import hoisted
+from ...structural import SCAN
+from .rewrite import Rewrite
+
+
+def hoist(body: Body) -> Body:
+    """The body with each of its loops reading, as one more captured tensor, what no turn changes."""
+    rewrite = Rewrite(body)
+    for equation in body.equations:
+        inputs = rewrite.inputs(equation)
+        parts = None
+        if equation.primitive is SCAN:
+            loop = Loop(**equation.static)
+            split = loop.carries + loop.entries
+            if isinstance(loop.length, int) and loop.length > 1:
+                parts = hoisted(loop.body, split)
+        if parts is None:
+            rewrite.keep(equation, inputs)
+            continue
+        before, turn = parts
+        operands = (*inputs, *rewrite.inline(before, inputs[split:], equation))
+        read = turn.read()
+        kept = [i for i, slot in enumerate(turn.inputs) if i < split or slot in read]
+        static = {**equation.static, "body": turn.taking([turn.inputs[i] for i in kept])}
+        types = [body.types[slot] for slot in equation.outputs]
+        results = rewrite.write(SCAN, tuple([operands[i] for i in kept]), static, types, equation)
+        rewrite.replace(equation.outputs, results)
+    return rewrite.close()
