@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import opstage
-from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
+from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Lstm, Mlp
 from opstage import Options
 from opstage.init import build
-from opstage.models import Model
+from opstage.models import Model, lstm
 from opstage.ops.dims import DimScope
 from opstage.ops.spec import sized
 
@@ -22,7 +22,7 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
     """A function that does one whole training step and returns its loss."""
     if isinstance(workload, Chain):
         return _chain(workload, options)
-    loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt}[type(workload)](workload)
+    loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt, Lstm: _lstm}[type(workload)](workload)
     trainer = opstage.scalar_trainer(loss, params, options=options)
     optimizer = opstage.optim.adamw(lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     state, batch = trainer.init_optim(optimizer), workload.data()
@@ -163,6 +163,29 @@ def _gpt(w: Gpt) -> tuple[Any, Any]:
         x = ops.layer_norm(x, p["norm"]["g"], p["norm"]["b"])
         logits = ops.linear(p["head"]["w"], p["head"]["b"], x)
         return ops.cross_entropy(ops.reshape(logits, shape=(-1, w.vocabulary)), ops.reshape(targets, shape=(-1,)))
+
+    return loss, params
+
+
+def _lstm(w: Lstm) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    params = {
+        "input": _weights(rng, 4 * w.hidden, w.inputs),
+        "recurrent": _weights(rng, 4 * w.hidden, w.hidden),
+        "bias": np.zeros(4 * w.hidden, np.float32),
+        "w": _weights(rng, w.classes, w.hidden),
+        "b": np.zeros(w.classes, np.float32),
+    }
+
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        def step(ops: Any, state: Any, driven: Any) -> Any:
+            state = lstm.cell(ops, p["recurrent"], state, driven)
+            return state, state[0]
+
+        nothing = ops.full(shape=(w.batch, w.hidden), value=0.0)
+        _, states = ops.scan(step, (nothing, nothing), ops.linear(p["input"], p["bias"], x))
+        logits = ops.linear(p["w"], p["b"], ops.flatten(states, start=0, end=1))
+        return ops.cross_entropy(logits, ops.reshape(y, shape=(-1,)))
 
     return loss, params
 

@@ -72,6 +72,26 @@ class Gpt:
 
 
 @dataclass(frozen=True)
+class Lstm:
+    """A long short-term memory over `length` steps, a label at each of them: what a loop costs besides its products."""
+
+    length: int
+    batch: int
+    inputs: int
+    hidden: int
+    classes: int = 10
+
+    def data(self) -> tuple[Any, ...]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((self.length, self.batch, self.inputs)).astype(np.float32)
+        return x, rng.integers(0, self.classes, (self.length, self.batch))
+
+    def flops(self) -> int:
+        step = 4 * self.hidden * (self.inputs + self.hidden) + self.hidden * self.classes
+        return 6 * self.length * self.batch * step
+
+
+@dataclass(frozen=True)
 class Chain:
     """relu, tanh and mul by a parameter in turn, `ops` of them, on a vector of 4; the gradient of the sum."""
 
@@ -90,6 +110,7 @@ WORKLOADS: dict[str, Any] = {
     "cnn": Cnn(),
     "gpt": Gpt(layers=4, heads=4, width=128, length=64, batch=12),
     "gpt-m": Gpt(layers=6, heads=6, width=384, length=128, batch=8),
+    "lstm": Lstm(length=500, batch=32, inputs=64, hidden=128),
     "chain-1000": Chain(1000),
     "chain-16000": Chain(16000),
 }

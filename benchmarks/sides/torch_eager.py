@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Mlp
+from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Lstm, Mlp
 
 
 def step(
@@ -20,7 +20,7 @@ def step(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if isinstance(workload, Chain):
         return _chain(workload, device)
-    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer}[type(workload)](workload).to(device)
+    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer, Lstm: _Lstm}[type(workload)](workload).to(device)
     x, y = (torch.from_numpy(a) for a in workload.data())
     if isinstance(workload, Cnn):
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -70,6 +70,15 @@ def _cnn(w: Cnn) -> nn.Module:
         nn.ReLU(),
         nn.Linear(w.dense, w.classes),
     )
+
+
+class _Lstm(nn.Module):
+    def __init__(self, w: Lstm):
+        super().__init__()
+        self.states, self.head = nn.LSTM(w.inputs, w.hidden), nn.Linear(w.hidden, w.classes)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.states(x)[0])
 
 
 class _Block(nn.Module):

@@ -19,7 +19,7 @@ from benchmarks import against_peers, guards, page, programs, recording, report,
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
-from benchmarks.workloads import ON_GPU, WORKLOADS, Chain, Cnn, Gpt, Mlp
+from benchmarks.workloads import ON_GPU, WORKLOADS, Chain, Cnn, Gpt, Lstm, Mlp
 from tests.docs.blocks import ROOT
 
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_used_is_said(words: list[str], why: str, capsys: pytest.
 
 @pytest.mark.parametrize(
     "workload",
-    (Mlp((4, 8, 3), 6), Cnn((2, 2), 4, 3, 2), Gpt(1, 2, 8, 4, 2, 5), Chain(30)),
+    (Mlp((4, 8, 3), 6), Cnn((2, 2), 4, 3, 2), Gpt(1, 2, 8, 4, 2, 5), Lstm(5, 2, 3, 4), Chain(30)),
     ids=lambda workload: type(workload).__name__,
 )
 def test_both_of_our_sides_take_the_same_steps(workload: Any) -> None:
