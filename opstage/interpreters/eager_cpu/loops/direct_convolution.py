@@ -60,6 +60,7 @@ def _native(name: str) -> Any:
     return import_module(f"opstage.interpreters.native.{name}")
 
 
+@cache
 def _plane_shift() -> Any:
     """`shift(plane, before, apart, step, own, back)`: where a plane of the copy starts, from its first window on."""
 
@@ -72,6 +73,7 @@ def _plane_shift() -> Any:
     return shift
 
 
+@cache
 def planes_copier(dtype: str) -> Any:
     """`copy(to, plane, w, first, lines)`: what windows of `lines` lines from `first` on read, within its padding."""
     r, v = _native("registers").registers(dtype), _native("vectors").vectors(dtype)
@@ -103,6 +105,7 @@ def planes_copier(dtype: str) -> Any:
     return copy
 
 
+@cache
 def windows_placer(dtype: str) -> Any:
     """`place(at, w, images, lines, ry, rx)`: vectors of windows of a block, told at `at`; gives how many there are.
 
@@ -144,6 +147,7 @@ def windows_placer(dtype: str) -> Any:
     return place
 
 
+@cache
 def cells_placer(dtype: str) -> Any:
     """`place(at, w, ry, rx, first, lines)`: the cells of the kernel that windows have, first those that are more than
     padding in some line of a block; gives how many those are, and how many all.
