@@ -12,6 +12,7 @@ from typing_extensions import override
 
 import opstage
 from opstage import Options, Spec
+from opstage.interpreters.codegen.hoisting import hoisted
 from opstage.interpreters.derivatives import run_on_tape
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu import interpreter as eager_cpu
@@ -195,6 +196,31 @@ def test_a_gradient_computes_no_product_anew() -> None:
     assert [[str(e.primitive) for e in body.equations].count("matmul") for body in bodies] == [1, 1]
     assert "tanh" not in [str(e.primitive) for e in bodies[1].equations]
     assert [type_.shape for type_ in bodies[1].output_types] == [(4, 3), (4, 3)]  # no carry of the weight's shape
+
+
+def test_what_no_turn_changes_is_computed_before_the_loop() -> None:
+    """A product's transposed weight and exp of a captured tensor; not its broadcast, which costs a turn nothing."""
+
+    def base(ops: Any, w: Any, b: Any, h: Any) -> tuple[Any, ...]:
+        def cell(ops: Any, h: Any, _: Any) -> Any:
+            shift = ops.broadcast_to(ops.exp(b), shape=h.shape)
+            return ops.add(ops.matmul(h, ops.permute(w, axes=(1, 0))), shift), None
+
+        return (ops.scan(cell, h, None, length=3)[0],)
+
+    w, b, h = np.arange(9.0).reshape(3, 3), np.ones(3), np.ones((2, 3))
+    (body,) = bodies_of(base, w, b, h)
+    parts = hoisted(body, 1)
+    assert parts is not None
+    before, turn = parts
+    assert sorted(str(e.primitive) for e in before.equations) == ["exp", "permute"]
+    assert [str(e.primitive) for e in turn.equations] == ["broadcast_to", "matmul", "add"]
+    ops = NumpyOps(FLOAT64)
+    captured = (b, w) if body.input_types[1].shape == (3,) else (w, b)
+    found = evaluate(ops, before, captured, constants(ops, before))
+    (once,) = evaluate(ops, turn, (h, *captured, *found), constants(ops, turn))
+    np.testing.assert_array_equal(once, h @ w.T + np.exp(b))
+    assert hoisted(bodies_of(lambda ops, x: (cumulative_sum(ops, scanned, x)[0],), np.ones((4, 3)))[0], 2) is None
 
 
 def test_bodies_are_forgotten() -> None:
