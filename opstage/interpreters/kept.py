@@ -28,13 +28,17 @@ def keeping(ops: Interpreter[Any], loop: Loop, needs: Sequence[bool]) -> Loop:
     """
     body, carries = loop.body, loop.carries
     wanted = [*body.inputs[:carries]]
+    reread = loop.reread
     if _has_product(body):
         tracer = Tracer(ops, body.lines)
         inputs = [tracer.input(type_) for type_ in body.input_types]
         tape, _, outs = on_tape(tracer, body, inputs, body.moving(needs, carries)[0], loop.kept)
         saved = [ref.slot for ref in tape.saved(outs)]
         wanted = [ref.slot for ref in inputs[:carries]]
-        wanted += _sources(tracer.trace.equations, [ref.slot for ref in inputs[: carries + loop.entries]], saved)
+        varying = [ref.slot for ref in inputs[: carries + loop.entries]]
+        sources = _sources(tracer.trace.equations, varying, saved)
+        wanted += [slot for slot in sources if slot not in varying]
+        reread = tuple([i for i, slot in enumerate(varying[carries:]) if slot in sources])
         body = tracer.finish(inputs, [out.value for out in outs])
     outputs = [*body.outputs]
     rows = {slot: i for i, slot in enumerate(outputs) if i >= carries}
@@ -44,7 +48,9 @@ def keeping(ops: Interpreter[Any], loop: Loop, needs: Sequence[bool]) -> Loop:
             outputs.append(slot)
     equations = with_opened(list(body.equations), outputs)
     return loop._replace(
-        body=body.replace(equations=equations, outputs=outputs), kept=tuple([rows[slot] for slot in wanted])
+        body=body.replace(equations=equations, outputs=outputs),
+        kept=tuple([rows[slot] for slot in wanted]),
+        reread=reread,
     )
 
 
@@ -70,7 +76,7 @@ def _has_product(body: Body) -> bool:
 
 
 def _sources(equations: Sequence[Equation], varying: Sequence[int], saved: Sequence[int]) -> list[int]:
-    """Of which results of the equations the saved slots are made by layout alone, the inputs that vary given."""
+    """Of which results of the equations, or inputs that vary, the saved slots are made by layout alone."""
     makers = {slot: e for e in equations for slot in e.outputs}
     moving = set(varying)
     for e in equations:
@@ -80,9 +86,11 @@ def _sources(equations: Sequence[Equation], varying: Sequence[int], saved: Seque
     todo = list(saved)
     for slot in todo:  # grows while it is walked
         maker = makers.get(slot)
-        if maker is None or slot not in moving:
+        if slot not in moving:
             continue
-        if maker.primitive.kind is Kind.LAYOUT and maker.primitive is not SLICE:
+        if maker is None:
+            found[slot] = None
+        elif maker.primitive.kind is Kind.LAYOUT and maker.primitive is not SLICE:
             todo += maker.inputs
         else:
             found[slot] = None

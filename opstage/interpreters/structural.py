@@ -170,6 +170,7 @@ def _bind(
         len(carry),
         len(xs),
         (),
+        tuple(range(len(xs))),
     )
     outs = tracer.inner.bind(SCAN, refs, loop._asdict())
     final, stacked = len(carry), len(carry) + len(ys)
@@ -332,9 +333,10 @@ class _ScanPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """xs, what was captured, and what is kept of each turn."""
+        """The xs that are read again, what was captured, and what is kept of each turn."""
         loop = Loop(**static)
-        return (*range(loop.carries, len(needs)), *[len(needs) + i for i in loop.kept])
+        xs = [loop.carries + i if i in loop.reread else -1 for i in range(loop.entries)]
+        return (*xs, *range(loop.carries + loop.entries, len(needs)), *[len(needs) + i for i in loop.kept])
 
     @override
     def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:

@@ -196,6 +196,7 @@ class Loop(NamedTuple):
     carries, entries   how many operands are carries and how many are xs; those after them were captured
     kept               which outputs of the body, all of them stacked, a backward pass reads; the last ones may be there
                        for it alone
+    reread             which xs, by their numbers, a backward pass reads beside them
     """
 
     body: Body
@@ -204,6 +205,7 @@ class Loop(NamedTuple):
     carries: int
     entries: int
     kept: tuple[int, ...]
+    reread: tuple[int, ...]
 
     def incoming(self) -> dict[int, int]:
         """By the number of a carry, which output of the body is that carry as it comes in."""
