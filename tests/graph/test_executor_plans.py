@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.codegen.clusters import Level, Unit
-from opstage.interpreters.codegen.cpu.source import ErrorFlag, Room
 from opstage.interpreters.codegen.cpu.texts import Text
+from opstage.interpreters.codegen.cpu.words import ErrorFlag, Room
 from opstage.interpreters.codegen.gathering import gather
 from opstage.interpreters.codegen.legal import Legal
 from opstage.interpreters.codegen.primitives import (

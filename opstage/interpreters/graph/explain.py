@@ -11,8 +11,8 @@ from ...ops.errors import UsageError
 from ...ops.types import EXACT, TensorType
 from ...options import Options
 from ..codegen.arena import Item, arrange
-from ..codegen.cpu.source import Room
 from ..codegen.cpu.texts import Text
+from ..codegen.cpu.words import Room
 from ..codegen.legal import Legal
 from ..codegen.primitives import PRODUCTS
 from ..native.pool import workers

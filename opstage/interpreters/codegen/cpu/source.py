@@ -7,13 +7,13 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, final
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native import access
-from ...native.compiler import Kernel
 from ..axes import fewest_axes
 from ..clusters import Cluster, Level, staged
 from ..formulas import FORMULAS, Constants
@@ -21,6 +21,7 @@ from ..legal import Legal
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..views import View
 from .texts import Text
+from .words import Address, ErrorFlag, Loop, Room, Word
 
 _BLOCK = 32
 """Rows that are added in a running sum of their own dtype, column by column. The sums of blocks are added in float64:
@@ -30,39 +31,8 @@ _RUN, _STRIDED_RUN = 1024, 64
 """Elements of a row that are added in running sums, many of them at a time; the sums of runs are added in float64.
 Where a row's elements are not neighbours there are no vector instructions, and so one running sum alone."""
 
-
-class Address(NamedTuple):
-    """A word of a kernel's arguments: where a slot's memory is, `offset` bytes on."""
-
-    slot: int
-    offset: int
-
-
-class Room(NamedTuple):
-    """A word: where memory of `nbytes` for each worker is; `key` tells the rooms of a kernel apart."""
-
-    key: str
-    nbytes: int
-
-
-class ErrorFlag(NamedTuple):
-    """A word: where an index out of range is noted."""
-
-
-Word = int | Address | Room | ErrorFlag
-
-
-class Loop(NamedTuple):
-    """A kernel and what it is called with.
-
-    kernel      its text until it is compiled, with those of the other loops
-    totals      (room, slot) of the sums over rows, which each worker has in a room of its own
-    """
-
-    kernel: Kernel | Text
-    tasks: int
-    words: tuple[Word, ...]
-    totals: tuple[tuple[Room, int], ...]
+_LANES = 64
+"""Rows that are gone through side by side where their first elements are neighbours, and so on, but not their own."""
 
 
 def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> Loop:
@@ -70,40 +40,7 @@ def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection
     return _Writer(cluster, equations, stored).loop()
 
 
-@final
-class Overwritable:
-    """What a cluster reads for the last time at which place of its loop: what its results may be written over."""
-
-    __slots__ = ("_cluster", "_written", "_last")
-
-    def __init__(self, cluster: Cluster, equations: Sequence[Equation]):
-        legal, stage = cluster.legal, staged(cluster, equations)
-        loads: dict[tuple[View, int], int] = {}  # the place of the equation for which a pass reads an operand
-        apart = set()  # roots that are not read element by element
-        for place, e in enumerate(equations):
-            at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
-            for view in [legal.views[s] for s in e.inputs if s not in legal.literals]:
-                if view.root in cluster.levels:
-                    continue
-                loads.setdefault((view, at), place)
-                whole = view.contiguous and view.offset == 0 and view.size == cluster.size
-                if cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX):
-                    whole = False
-                if not whole:
-                    apart.add(view.root)
-        self._cluster = cluster
-        self._written = {slot: (stage[slot], place) for place, e in enumerate(equations) for slot in e.outputs}
-        self._last: dict[int, tuple[int, int]] = {}  # by root, in the order of their first loads
-        for (view, at), place in loads.items():
-            if view.root not in apart:
-                self._last[view.root] = max(self._last.get(view.root, (0, 0)), (at, place))
-
-    def by(self, slot: int) -> list[int]:
-        """Roots whose elements are not read any more once the loop has written those of `slot` at their places."""
-        if self._cluster.levels[slot] is not Level.ELEMENT:
-            return []
-        written = self._written[slot]
-        return [root for root, last in self._last.items() if last <= written]
+_NO_VIEW = View(-1, 0, (), ())
 
 
 class _Operand(NamedTuple):
@@ -134,8 +71,11 @@ class _Writer:
         self.scopes = 0
         self.names: dict[str, tuple[str, str, str]] = {}
         self.rooms: list[tuple[Room, int]] = []
+        self.panel = False  # whether `_LANES` rows are gone through side by side, lane l of them in an inner loop
+        self.head: list[str] = []  # what is done once
         self.after_row: list[str] = []
         self.after_rows: list[str] = []
+        self.lanes: dict[str, _Operand] = {}
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
             (view, level): _Operand(
@@ -172,20 +112,25 @@ class _Writer:
         sizes, table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
         *outer, inner = sizes
         flat = not outer and self.extent is None
-        head: list[str] = []
+        self.panel = self._side_by_side(sizes, table)
+        head = self.head
         if not flat:
             head.append(f"n = {self.word(inner)}")
         body: list[str] = []
         places: list[str] = []
-        for i in range(len(outer) - 1, 0, -1):
-            size = self.word(outer[i])
+        turns = [*outer[:-1], -(-outer[-1] // _LANES)] if self.panel else outer
+        for i in range(len(turns) - 1, 0, -1):
+            size = self.word(turns[i])
             body += [f"i{i} = rest % {size}", f"rest = rest // {size}"]
-        if len(outer) > 1:
+        if len(turns) > 1:
             body.insert(0, "rest = row")
             body.append("i0 = rest")
-            places = [f"i{i}" for i in range(len(outer))]
-        elif outer:
+            places = [f"i{i}" for i in range(len(turns))]
+        elif turns:
             places = ["row"]
+        if self.panel:
+            body += [f"first = {places[-1]} * {_LANES}", f"wide = min({_LANES}, {self.word(outer[-1])} - first)"]
+            places[-1] = "first"
         self.inner: dict[str, str] = {}
         for operand in [*self.reads.values(), *self.writes.values()]:
             nbytes = self.legal.types[operand.view.root].dtype.itemsize
@@ -196,10 +141,10 @@ class _Writer:
                 terms.append(f"lo * {nbytes}" if step == 1 else f"lo * {self.word(step * nbytes)}")
             base = f"{operand.name}_at = {' + '.join(terms)}"
             (body if len(terms) > 1 and not flat else head).append(base)
-            self.inner[operand.name] = "0" if step == 0 else "j" if step == 1 else f"j * {self.word(step)}"
+            self.inner[operand.name] = self._index(step, along[-1] if self.panel else 0)
         indices = [self.inner[operand.name] for operand in self.reads.values()]
         self.run = _RUN if all(index in ("0", "j") for index in indices) else _STRIDED_RUN
-        body += self._stages("hi - lo" if flat else "n", head)
+        body += self._stages("hi - lo" if flat else "n")
         words = f"w = int64s(arguments, {len(self.words)})"
         if flat:
             lines = ["def kernel(lo, hi, worker, arguments):", *_in(1, [words, *head, *body])]
@@ -210,8 +155,43 @@ class _Writer:
                 *_in(2, [*body, *self.after_row]),
                 *_in(1, self.after_rows),
             ]
-        tasks = inner if flat else self.cluster.size // inner
+        tasks = inner if flat else math.prod(turns)
         return Loop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
+
+    def _side_by_side(self, sizes: Sequence[int], table: Mapping[str, Sequence[int]]) -> bool:
+        """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
+        if self.extent is None or len(sizes) < 2 or sizes[-2] < 8 or Level.COLUMN in self.cluster.levels.values():
+            return False
+        if any(e.primitive is INDEX_CHECK for e in self.equations):
+            return False
+        along = [table[o.name] for o in (*self.reads.values(), *self.writes.values()) if o.level is Level.ELEMENT]
+        return all(s[-1] != 1 and s[-2] in (0, 1) for s in along) and any(s[-2] == 1 for s in along)
+
+    def _index(self, step: int, lane: int) -> str:
+        """Where an operand's element j of a row is, of row l of a panel."""
+        terms = [(step, "j"), (lane, "l")]
+        return " + ".join(name if n == 1 else f"{name} * {self.word(n)}" for n, name in terms if n) or "0"
+
+    def _room(self, name: str, dtype: str, nbytes: int) -> _Operand:
+        """Memory of the worker's own."""
+        nbytes = -(-nbytes // 64) * 64
+        room = _Operand(name, dtype, Level.ROW, self._scope(), _NO_VIEW, True)
+        self.head.append(f"{name}_at = {self.word(Room(name, nbytes))} + worker * {self.word(nbytes)}")
+        return room
+
+    def _set(self, name: str, dtype: str, value: str) -> str:
+        """A line that gives a row's variable a value; those of the rows of a panel stand in memory side by side."""
+        if not self.panel:
+            return f"{name} = {value}"
+        if name not in self.lanes:
+            self.lanes[name] = self._room(f"{name}s", dtype, 8 * _LANES)
+        return self._store(self.lanes[name], "l", value)
+
+    def _get(self, name: str) -> str:
+        return self._load(self.lanes[name], "l") if self.panel else name
+
+    def _each_row(self, lines: list[str]) -> list[str]:
+        return ["for l in range(wide):", *_in(1, lines)] if self.panel and lines else lines
 
     def _text(self, lines: list[str]) -> Text:
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
@@ -231,7 +211,7 @@ class _Writer:
         value = f"uint8(1 if {value} else 0)" if operand.dtype == "bool" else value
         return f"{self._access('store', operand.dtype, operand.scope)}({operand.name}_at, {index}, {value})"
 
-    def _stages(self, count: str, head: list[str]) -> list[str]:
+    def _stages(self, count: str) -> list[str]:
         """The passes over a row."""
         stage = staged(self.cluster, self.equations)
         levels = max(stage.values(), default=0) + 1
@@ -243,7 +223,7 @@ class _Writer:
         made_at: dict[int, int] = {}
 
         for operand in self.reads.values():
-            if operand.level is Level.ROW or self.inner[operand.name] == "0":
+            if not self.panel and (operand.level is Level.ROW or self.inner[operand.name] == "0"):
                 before[0].append(f"{operand.name} = {self._load(operand, '0')}")
 
         def value(slot: int, level: Level, at: int) -> str:
@@ -253,16 +233,18 @@ class _Writer:
             view = legal.views[slot]
             made = self.cluster.levels.get(view.root)
             if made is Level.ROW:
-                return f"v{self.local[view.root]}"
+                return self._get(f"v{self.local[view.root]}")
             if made is Level.ELEMENT:
                 if made_at[view.root] != at and f"v{self.local[view.root]}" not in loaded[at]:
                     loaded[at].add(f"v{self.local[view.root]}")
                     inside[at].append(
-                        f"v{self.local[view.root]} = {self._again(view.root, made_at[view.root], kept, inside, head)}"
+                        f"v{self.local[view.root]} = {self._again(view.root, made_at[view.root], kept, inside)}"
                     )
                 return f"v{self.local[view.root]}"
             operand = self.reads[view, level]
-            if operand.level is Level.ELEMENT and self.inner[operand.name] != "0" and operand.name not in loaded[at]:
+            if self.panel and operand.level is Level.ROW:
+                return self._load(operand, self.inner[operand.name])
+            if operand.level is Level.ELEMENT and self._moves(operand) and operand.name not in loaded[at]:
                 loaded[at].add(operand.name)
                 inside[at].append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
             return operand.name
@@ -273,7 +255,7 @@ class _Writer:
             level, at = self.cluster.levels[out], stage[out]
             type_ = self.legal.types[out]
             if e.primitive is COLUMN_SUM:
-                self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at], head)
+                self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at])
             elif e.primitive in (ROW_SUM, ROW_MAX):
                 self._row(e, value(e.inputs[0], Level.ELEMENT, at - 1), before, inside, runs, at)
             else:
@@ -285,7 +267,11 @@ class _Writer:
                 else:
                     ins = tuple(self.legal.types[slot] for slot in e.inputs)
                     text = FORMULAS[e.primitive](self.constants, type_, ins, args, e.static)
-                lines.append(f"v{name} = {text}")
+                lines.append(
+                    f"v{name} = {text}"
+                    if level is Level.ELEMENT
+                    else self._set(f"v{name}", dtype_name(type_.dtype), text)
+                )
             if level is Level.ELEMENT:
                 made_at[out] = at
                 loaded[at].add(f"v{name}")
@@ -294,40 +280,42 @@ class _Writer:
                 if level is Level.ELEMENT:
                     inside[at].append(self._store(operand, self.inner[operand.name], f"v{name}"))
                 else:
-                    before[at].append(self._store(operand, "0", f"v{name}"))
+                    before[at].append(self._store(operand, self.inner[operand.name], self._get(f"v{name}")))
         lines = []
         for first, each, run in zip(before, inside, runs):
-            lines += first
+            lines += self._each_row(first)
+            each = self._each_row(each)
             if run.begin:
                 lines.append(f"for run in range(0, {count}, {self.run}):")
                 each = [f"for j in range(run, min({count}, run + {self.run})):", *_in(1, each)]
-                lines += _in(1, [*run.begin, *each, *run.end])
+                lines += _in(1, [*self._each_row(run.begin), *each, *self._each_row(run.end)])
             elif each:
                 lines += [f"for j in range({count}):", *_in(1, each)]
         return lines
 
-    def _again(self, slot: int, made: int, kept: dict[int, _Operand], inside: list[list[str]], head: list[str]) -> str:
+    def _moves(self, operand: _Operand) -> bool:
+        """Whether it has more than one element for a row, or a panel."""
+        return self.panel or self.inner[operand.name] != "0"
+
+    def _again(self, slot: int, made: int, kept: dict[int, _Operand], inside: list[list[str]]) -> str:
         """A value of an earlier pass: from where it was stored, or from a row of the worker's own."""
         stored = self.writes.get(slot)
-        if stored is not None and self.inner[stored.name] == "j":
-            return self._load(stored, "j")
+        if stored is not None and (self.panel or self.inner[stored.name] == "j"):
+            return self._load(stored, self.inner[stored.name])
         operand, name = kept.get(slot), self.local[slot]
+        index = f"j * {_LANES} + l" if self.panel else "j"
         if operand is None:
             dtype = self.legal.types[slot].dtype
             assert self.extent is not None
-            nbytes = -(-self.extent * dtype.itemsize // 64) * 64
-            operand = _Operand(
-                f"t{name}", dtype_name(dtype), Level.ELEMENT, self._scope(), self.legal.views[slot], True
-            )
-            kept[slot] = operand
-            head.append(f"t{name}_at = {self.word(Room(f't{name}', nbytes))} + worker * {self.word(nbytes)}")
-            inside[made].append(self._store(operand, "j", f"v{name}"))
-        return self._load(operand, "j")
+            nbytes = self.extent * dtype.itemsize * (_LANES if self.panel else 1)
+            operand = kept[slot] = self._room(f"t{name}", dtype_name(dtype), nbytes)
+            inside[made].append(self._store(operand, index, f"v{name}"))
+        return self._load(operand, index)
 
-    def _column(self, e: Equation, value: str, lines: list[str], head: list[str]) -> None:
+    def _column(self, e: Equation, value: str, lines: list[str]) -> None:
         """A sum over rows, in a row of the worker's own, and that of its blocks in one of float64 beside it."""
         (out,) = e.outputs
-        name = self.local[out]
+        name, head = self.local[out], self.head
         dtype = self.legal.types[out].dtype
         kind, view, zero = dtype_name(dtype), self.legal.views[out], self.constants(0, dtype)
         assert self.extent is not None
@@ -359,25 +347,33 @@ class _Writer:
         name = self.local[out]
         dtype = self.legal.types[out].dtype
         assert self.extent is not None
+        kind, zero = dtype_name(dtype), self.constants(0, dtype)
         if e.primitive is ROW_SUM and self.extent > 2 * self.run:
-            before[at - 1].append(f"s{name} = 0.0")
-            runs[at - 1].begin.append(f"r{name} = {self.constants(0, dtype)}")
-            inside[at - 1].append(f"r{name} = add(r{name}, {value})")
-            runs[at - 1].end.append(f"s{name} = s{name} + r{name}")
-            before[at].append(f"v{name} = {dtype_name(dtype)}(s{name})")
+            before[at - 1].append(self._set(f"s{name}", "float64", "0.0"))
+            runs[at - 1].begin.append(self._set(f"r{name}", kind, zero))
+            inside[at - 1].append(self._set(f"r{name}", kind, f"add({self._get(f'r{name}')}, {value})"))
+            runs[at - 1].end.append(
+                self._set(f"s{name}", "float64", f"{self._get(f's{name}')} + {self._get(f'r{name}')}")
+            )
+            before[at].append(self._set(f"v{name}", kind, f"{kind}({self._get(f's{name}')})"))
             return
         if e.primitive is ROW_SUM:
-            before[at - 1].append(f"v{name} = {self.constants(0, dtype)}")
-            inside[at - 1].append(f"v{name} = add(v{name}, {value})")
+            before[at - 1].append(self._set(f"v{name}", kind, zero))
+            inside[at - 1].append(self._set(f"v{name}", kind, f"add({self._get(f'v{name}')}, {value})"))
             return
-        kind = dtype_name(dtype)
-        before[at - 1] += [f"m{name} = least_{kind}", f"b{name} = int64(0)"]
+        order = "int32" if kind == "float32" else "int64"
+        before[at - 1] += [
+            self._set(f"m{name}", order, f"least_{kind}"),
+            self._set(f"b{name}", "int64", "int64(0)"),
+        ]
+        greatest = self._get(f"m{name}")
         inside[at - 1] += [
             f"o{name} = ordered_{kind}({value})",
-            f"m{name} = o{name} if o{name} > m{name} else m{name}",
-            f"b{name} = b{name} | int64({value} != {value})",
+            self._set(f"m{name}", order, f"o{name} if o{name} > {greatest} else {greatest}"),
+            self._set(f"b{name}", "int64", f"{self._get(f'b{name}')} | int64({value} != {value})"),
         ]
-        before[at].append(f"v{name} = unordered_{kind}(m{name}) if b{name} == 0 else nan_{kind}")
+        found = f"unordered_{kind}({self._get(f'm{name}')}) if {self._get(f'b{name}')} == 0 else nan_{kind}"
+        before[at].append(self._set(f"v{name}", kind, found))
 
     def _check(self, index: str, size: int) -> list[str]:
         store = self._access("store", "int64", self._scope())
@@ -389,19 +385,3 @@ class _Writer:
 
 def _in(depth: int, lines: list[str]) -> list[str]:
     return ["    " * depth + line for line in lines]
-
-
-# Sums that each worker has a part of ---------------------------------------------------------------------------------
-
-
-def total_loop(room: Room, slot: int, count: int, parts: int, dtype: str) -> Loop:
-    """Adds up the workers' sums over rows, in the order of the workers."""
-    text = """def kernel(lo, hi, worker, arguments):
-    w = int64s(arguments, 4)
-    for j in range(lo, hi):
-        total = load(w[0], j)
-        for part in range(1, w[2]):
-            total = total + load(w[0] + part * w[3], j)
-        store(w[1], j, total)"""
-    accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
-    return Loop(Text("total", "", text, accesses), count, (room, Address(slot, 0), parts, room.nbytes), ())

@@ -10,7 +10,9 @@ from ....ops.types import dtype_name
 from ...native.pool import workers
 from ..clusters import Unit, left_in_memory
 from ..legal import Legal
-from .source import Loop, cluster_loop, total_loop
+from .source import cluster_loop
+from .totals import total_loop
+from .words import Loop
 
 _FEW = 1 << 13
 """Elements; a loop over fewer is not divided among the workers."""

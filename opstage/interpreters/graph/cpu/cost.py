@@ -17,7 +17,7 @@ from ....ops.closed import Loop as Turns
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from ...codegen.clusters import Level, Unit
-from ...codegen.cpu.source import Address
+from ...codegen.cpu.words import Address
 from ...codegen.legal import Legal
 from ...codegen.views import View
 from .plan import HostStep, LoopStep, NativeStep, Plan

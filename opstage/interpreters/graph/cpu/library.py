@@ -22,7 +22,7 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ...codegen.cpu.source import Address, ErrorFlag, Loop, Room, Word
+from ...codegen.cpu.words import Address, ErrorFlag, Loop, Room, Word
 from ...codegen.legal import Legal
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.geometry import Geometry, Plan

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ....ops.closed import Loop as Turns
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
-from ...codegen.cpu.source import Address, ErrorFlag, Room
+from ...codegen.cpu.words import Address, ErrorFlag, Room
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...native.compiler import Kernel

@@ -12,9 +12,10 @@ from ....ops.closed import Body, Equation
 from ....ops.closed import Loop as Turns
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import Level, Unit, read_by
-from ...codegen.cpu.source import Address, ErrorFlag, Overwritable, Room
+from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
 from ...codegen.cpu.texts import Text, compile_texts
+from ...codegen.cpu.words import Address, ErrorFlag, Room
 from ...codegen.gathering import gather
 from ...codegen.legal import Legal
 from ...codegen.primitives import ASSEMBLE, PRODUCTS

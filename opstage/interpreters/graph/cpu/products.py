@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ...codegen.cpu.source import Address, Loop, Word
+from ...codegen.cpu.words import Address, Loop, Word
 from ...codegen.legal import Legal
 from ...codegen.matrices import batch_axes, leading_dimension
 from ...codegen.views import View

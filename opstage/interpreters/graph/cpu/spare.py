@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ...codegen.clusters import Unit
-from ...codegen.cpu.source import Overwritable
+from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.legal import Legal
 
 

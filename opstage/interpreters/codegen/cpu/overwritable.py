@@ -1,0 +1,47 @@
+"""Which of what a cluster reads may be written over by what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from ....ops.closed import Equation
+from ..clusters import Cluster, Level, staged
+from ..primitives import ROW_MAX, ROW_SUM
+from ..views import View
+
+
+@final
+class Overwritable:
+    """What a cluster reads for the last time at which place of its loop: what its results may be written over."""
+
+    __slots__ = ("_cluster", "_written", "_last")
+
+    def __init__(self, cluster: Cluster, equations: Sequence[Equation]):
+        legal, stage = cluster.legal, staged(cluster, equations)
+        loads: dict[tuple[View, int], int] = {}  # the place of the equation for which a pass reads an operand
+        apart = set()  # roots that are not read element by element
+        for place, e in enumerate(equations):
+            at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
+            for view in [legal.views[s] for s in e.inputs if s not in legal.literals]:
+                if view.root in cluster.levels:
+                    continue
+                loads.setdefault((view, at), place)
+                whole = view.contiguous and view.offset == 0 and view.size == cluster.size
+                if cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX):
+                    whole = False
+                if not whole:
+                    apart.add(view.root)
+        self._cluster = cluster
+        self._written = {slot: (stage[slot], place) for place, e in enumerate(equations) for slot in e.outputs}
+        self._last: dict[int, tuple[int, int]] = {}  # by root, in the order of their first loads
+        for (view, at), place in loads.items():
+            if view.root not in apart:
+                self._last[view.root] = max(self._last.get(view.root, (0, 0)), (at, place))
+
+    def by(self, slot: int) -> list[int]:
+        """Roots whose elements are not read any more once the loop has written those of `slot` at their places."""
+        if self._cluster.levels[slot] is not Level.ELEMENT:
+            return []
+        written = self._written[slot]
+        return [root for root, last in self._last.items() if last <= written]

@@ -1,0 +1,20 @@
+"""Sums over rows that each worker has a part of, added up in the order of the workers."""
+
+from __future__ import annotations
+
+from ...native import access
+from .texts import Text
+from .words import Address, Loop, Room
+
+
+def total_loop(room: Room, slot: int, count: int, parts: int, dtype: str) -> Loop:
+    """Adds up the workers' sums over rows, in the order of the workers."""
+    text = """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 4)
+    for j in range(lo, hi):
+        total = load(w[0], j)
+        for part in range(1, w[2]):
+            total = total + load(w[0] + part * w[3], j)
+        store(w[1], j, total)"""
+    accesses = (("load", "load", dtype, access.READ), ("store", "store", dtype, access.written(0)))
+    return Loop(Text("total", "", text, accesses), count, (room, Address(slot, 0), parts, room.nbytes), ())

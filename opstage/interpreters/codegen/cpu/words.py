@@ -1,0 +1,42 @@
+"""What a kernel is called with: words, which are numbers, or say where memory is that is known when it is placed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...native.compiler import Kernel
+from .texts import Text
+
+
+class Address(NamedTuple):
+    """A word of a kernel's arguments: where a slot's memory is, `offset` bytes on."""
+
+    slot: int
+    offset: int
+
+
+class Room(NamedTuple):
+    """A word: where memory of `nbytes` for each worker is; `key` tells the rooms of a kernel apart."""
+
+    key: str
+    nbytes: int
+
+
+class ErrorFlag(NamedTuple):
+    """A word: where an index out of range is noted."""
+
+
+Word = int | Address | Room | ErrorFlag
+
+
+class Loop(NamedTuple):
+    """A kernel and what it is called with.
+
+    kernel      its text until it is compiled, with those of the other loops
+    totals      (room, slot) of the sums over rows, which each worker has in a room of its own
+    """
+
+    kernel: Kernel | Text
+    tasks: int
+    words: tuple[Word, ...]
+    totals: tuple[tuple[Room, int], ...]
