@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.catalogue.loss import class_axis
+from ..ops.catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, class_axis
 from ..ops.errors import RangeError
+from ..ops.primitive import Primitive, Static
 from ..ops.types import show_shape
 
 Array = npt.NDArray[Any]
@@ -50,3 +52,10 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
             f"axis {axis}, so labels are 0 … {classes - 1}, or ignore_index={ignore_index}",
             op=op,
         )
+
+
+def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
+    """What a composite asks of its indices, in its own words; its parts would speak of theirs."""
+    if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
+        logits, labels, *_ = operands
+        require_labels(primitive.name, logits.shape, labels, ignore_index=static["ignore_index"])

@@ -10,9 +10,10 @@ import pytest
 
 from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu import NumpyOps
-from opstage.interpreters.eager_cpu.kernels import fused_composites, kernel_table
+from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops.catalogue import primitives
 from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE
+from opstage.ops.primitive import Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
 from opstage.options import Options
@@ -81,9 +82,15 @@ def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
     assert fused(ADAMW_UPDATE, empty, ADAMW) is None
 
 
-def test_what_is_fused_is_a_composite_without_a_kernel_of_its_own() -> None:
-    composites = {p for p in primitives().values() if p.decomposition is not None}
-    assert fused_composites() <= composites - set(kernel_table("float32", True))
+def test_zeros_of_either_sign_have_loops_of_their_own() -> None:
+    def times(ops: Any, x: Any, /, *, c: float) -> tuple[Any, ...]:
+        return (ops.scale(ops.relu(x), c=c),)
+
+    op = Primitive("times", operands=("x",), shape=lambda x, *, c: (x,), decomposition=times)
+    x = np.array([1.0, 2.0], np.float32)
+    for c in (0.0, -0.0, False):
+        (found,) = NumpyOps(Options()).bind(op, (x,), {"c": c})
+        assert (found == 0).all() and (np.signbit(found) == (str(c) == "-0.0")).all()
 
 
 COMPOSITES = frozenset(p for p in primitives().values() if p.decomposition is not None)
@@ -92,7 +99,7 @@ COMPOSITES = frozenset(p for p in primitives().values() if p.decomposition is no
 def of_loops(options: Options) -> NumpyOps:
     """eager_cpu on which every composite is generated that can be."""
     core = {p: kernel for p, kernel in kernel_table(options.dtype, False).items() if p.core}
-    return NumpyOps(options, core, COMPOSITES)
+    return NumpyOps(options, core, generated=True)
 
 
 OF_COMPOSITES = [s for s in SAMPLES if primitives().get(s.op) in COMPOSITES and s.reference is not None]

@@ -17,8 +17,9 @@ from opstage.training.sizes import around
 ADAMW = optim.adamw(lr=1e-3)
 
 
-ROUNDED = {"cnn": 0.007, "gpt": 1e-4, "mlp": 2e-4, "vit": 7e-4}
-"""Models at whose peak a sum works in blocks, as many as sizes say: a formula has those of moderate sizes."""
+ROUNDED = {"cnn": 0.007, "gpt": 5e-4, "mlp": 2e-4, "vit": 2e-4}
+"""Models at whose peak a sum works in blocks, as many as sizes say, or in scratch of whole cache lines: a formula has
+those of moderate sizes."""
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -35,7 +36,8 @@ def test_a_formula_is_the_prediction_at_all_sizes(name: str) -> None:
 def test_a_formula_of_one_name_leaves_the_others_in() -> None:
     memory = model_memory(model("gpt"), ADAMW)
     assert memory.formula(T=64).names == ("B",)
-    assert memory.formula(T=64)({"B": 24}) == memory.formula(B=24)({"T": 64}) == memory.at(B=24, T=64).peak
+    found = memory.formula(T=64)({"B": 24}), memory.formula(B=24)({"T": 64})
+    assert found == pytest.approx((memory.at(B=24, T=64).peak,) * 2, rel=ROUNDED["gpt"], abs=0)
 
 
 def product(ops: Any, params: Any, x: Any) -> Any:

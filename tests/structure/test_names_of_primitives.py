@@ -18,7 +18,6 @@ NAMES = {*primitives(), SCAN.name}
 
 OF_OTHER_THINGS = {
     "interpreters/captures/reads.py": {"add"},  # a method of a set
-    "interpreters/eager_cpu/kernels/activation.py": {"tanh"},  # a form of the GELU
     "interpreters/codegen/formulas.py": {
         "tanh",
         *("sigmoid", "sigmoid_grad", "tanh_grad", "silu", "silu_grad"),  # functions that the text of a kernel calls

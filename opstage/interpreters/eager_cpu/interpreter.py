@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any, final
@@ -11,16 +11,18 @@ import numpy as np
 from typing_extensions import override
 
 from ...ops.closed import Body
-from ...ops.errors import LocatedError, UsageError
+from ...ops.errors import LocatedError, RangeError, UsageError
+from ...ops.kinds import Effect, Kind
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import Fused, fused
 from ..host import Array, as_array
+from ..indices import require_indices
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
-from .kernels import fused_composites, kernel_table
+from .kernels import kernel_table
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
 from .turn import ready, zero_dim
@@ -39,16 +41,36 @@ def kernel_of(
 ) -> Callable[..., Any] | None:
     """What computes an op on operands of these types; None if it is decomposed."""
     kernel = kernel_table(options.dtype, options.fast_kernels).get(primitive)
-    if kernel is None and options.fast_kernels and primitive in fused_composites():
-        key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
-        return _generated(key, primitive, types, static)
+    if kernel is None and options.fast_kernels and options.dtype != "exact":
+        return _loops_of(primitive, types, static)
     return kernel
+
+
+def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
+    key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
+    return _generated(_told_apart(key, static), primitive, types, static)
+
+
+def _told_apart(key: Any, static: Static) -> Any:
+    """A key in which -0.0 is another number than 0.0, which have to have loops of their own."""
+    return key if all(static.values()) else (*key, *[repr(value) for value in static.values() if not value])
+
+
+def _in_loops(primitive: Primitive, static: Static) -> bool:
+    """Whether loops may be generated from an op: a composite that moves elements is a view, and bodies are no keys."""
+    return (
+        primitive.decomposition is not None
+        and primitive.kind is not Kind.LAYOUT
+        and not any(isinstance(value, Body) for value in static.values())
+    )
 
 
 def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
     """The loops that are generated from a composite, None where they cannot do all of it."""
     kernel = _FUSED.get(key, _NEW)
     if kernel is _NEW:
+        if not _in_loops(primitive, static):
+            return None
         kernel = fused(primitive, types, static)
         if len(_FUSED) >= _FUSED_LIMIT:
             _FUSED.clear()
@@ -84,17 +106,17 @@ class HostArrays(BaseInterpreter[Array]):
 class NumpyOps(HostArrays):
     """Refs are arrays. Shapes and dtypes are checked by each op's rule, once per combination of them."""
 
-    __slots__ = ("_kernels", "_fast", "_fused")
+    __slots__ = ("_kernels", "_fast", "_generated")
 
     def __init__(
         self,
         options: Options,
         kernels: Mapping[Primitive, Callable[..., Any]] | None = None,
-        generated: Collection[Primitive] | None = None,
+        generated: bool | None = None,
     ):
         """`kernels` in place of the table that the options choose; a composite without a kernel is decomposed.
 
-        For those in `generated`, in place of what the families say, loops are made where they can do all of it.
+        With `generated` its loops are made where they can do all of it; None is as `fast_kernels`, without `kernels`.
 
         Raises UsageError for a `matmul_precision` that a CPU has not.
         """
@@ -108,8 +130,8 @@ class NumpyOps(HostArrays):
         self._fast = options.fast_kernels
         self._kernels = kernels if kernels is not None else kernel_table(options.dtype, options.fast_kernels)
         if generated is None:
-            generated = fused_composites() if kernels is None and options.fast_kernels else ()
-        self._fused = frozenset(generated) if self.dtype != EXACT else frozenset[Primitive]()
+            generated = kernels is None and options.fast_kernels
+        self._generated = generated and self.dtype != EXACT
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -210,20 +232,37 @@ class NumpyOps(HostArrays):
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
         """What computes an op on operands of these types, to be called with its static parameters; None if nothing."""
         kernel = self._kernels.get(primitive)
-        if kernel is None and primitive in self._fused:
-            key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
-            loops = _generated(key, primitive, types, static)
-            return None if loops is None else lambda *refs, **static: loops(*refs)
+        if kernel is None and self._generated:
+            loops = _loops_of(primitive, types, static)
+            return None if loops is None else lambda *refs, **static: self._looped(loops, primitive, refs, static)
         return kernel
 
     def _composed(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
         """A composite that has no kernel: by loops that are generated from it, or op by op."""
-        if primitive in self._fused:
-            kernel: Fused | None = _FUSED.get(key, _NEW)
+        kernel: Fused | None = None
+        if self._generated:
+            key = _told_apart(key, static)
+            kernel = _FUSED.get(key, _NEW)
             if kernel is _NEW:
                 kernel = _generated(key, primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
-            if kernel is not None:
-                return kernel(*refs)
         if primitive.decomposition is None:
             raise self.unsupported(primitive)
+        if kernel is not None:
+            return self._looped(kernel, primitive, refs, static)
+        self._require_indices(primitive, refs, static)
         return self.decompose(primitive, refs, static)
+
+    def _looped(self, loops: Fused, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
+        try:
+            return loops(*refs)
+        except RangeError:  # which index, and of what, is said by what follows
+            self._require_indices(primitive, refs, static)
+            return self.decompose(primitive, refs, static)
+
+    def _require_indices(self, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> None:
+        if Effect.RAISES in primitive.effects:
+            try:
+                require_indices(primitive, refs, static)
+            except LocatedError as error:
+                error.place(primitive.name, self.cursor.region.name)
+                raise

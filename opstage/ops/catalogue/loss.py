@@ -149,6 +149,13 @@ def _is_label(ops: Ops[R], logits: R, labels: R) -> R:
     return ops.equal(spread, ops.iota(shape=logits.shape, axis=axis, dtype="int32"))
 
 
+def _class_weight(ops: Ops[R], logits: R, labels: R, ignored: R) -> R:
+    """1 for each position, as each class weighs 1; reading that weight is what finds a label that is out of range."""
+    weights = ops.full(shape=(logits.shape[class_axis(len(logits.shape))],), value=1.0, dtype=logits.dtype)
+    first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
+    return ops.gather_vec(weights, ops.select(ignored, first, labels))
+
+
 def _cross_entropy_decomposition(
     ops: Ops[R], logits: R, labels: R, /, *, reduction: str, ignore_index: int, label_smoothing: Any
 ) -> tuple[R, ...]:
@@ -165,10 +172,7 @@ def _cross_entropy_decomposition(
         loss = ops.add(ops.scale(loss, c=1 - label_smoothing), ops.scale(uniform, c=label_smoothing))
     loss = ops.reshape(loss, shape=labels.shape)
     ignored = _ignored(ops, labels, ignore_index)
-    # Each class weighs 1; reading its weight is what finds a label that is out of range.
-    weights = ops.full(shape=(logits.shape[axis],), value=1.0, dtype=logits.dtype)
-    first = ops.full(shape=labels.shape, value=0, dtype=labels.dtype)
-    weight = ops.gather_vec(weights, ops.select(ignored, first, labels))
+    weight = _class_weight(ops, logits, labels, ignored)
     loss = ops.select(ignored, zeros_like(ops, loss), ops.mul(loss, weight))
     if reduction != "none":
         loss = ops.sum(loss)
@@ -281,6 +285,7 @@ def _cross_entropy_grad_decomposition(
         g = ops.div(g, _counted(ops, ignored, g))
     if reduction != "none":
         g = ops.broadcast_to(g, shape=labels.shape)
+    g = ops.mul(g, _class_weight(ops, logits, labels, ignored))
     weight = ops.unsqueeze(ops.select(ignored, zeros_like(ops, g), g), axis=axis)
     return (ops.mul(ops.broadcast_to(weight, shape=shape), ops.sub(p, target)),)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ....ops.errors import RangeError
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...host import DATA, READABLE, Array, address_of, packed
@@ -21,16 +22,17 @@ from ...native import access
 from ...native.compiler import Kernel
 from ...native.pool import Schedule, Step, workers
 from ..arena import Item, arrange
-from ..clusters import Unit, read_by
+from ..clusters import read_by
 from ..decomposition import Expander
 from ..formulas import elementwise
 from ..gathering import gather
 from ..legal import Legal
-from ..primitives import INDEX_CHECK
-from .source import Address, ErrorFlag, Room
+from ..primitives import ROW_MAX, ROW_SUM
+from ..views import merged
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
 from .texts import Text
+from .words import Address, ErrorFlag, Room
 
 _MOST_TABLES = 8
 
@@ -42,7 +44,7 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     body = Expander(_has_formula, loops=False).body(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
-    if not all(map(_is_loop, units)):
+    if any(unit.cluster is None for unit in units) or not _by_rows(legal):
         return None
     read, results = read_by(legal, units), _results(legal)
     loops = [cluster_steps(legal, unit, number, read, results) for number, unit in enumerate(units)]
@@ -53,9 +55,10 @@ def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: St
     return elementwise(primitive, types, types[0])
 
 
-def _is_loop(unit: Unit) -> bool:
-    """Whether a unit is a loop, and one that cannot find an index out of range, of which a call could not tell."""
-    return unit.cluster is not None and all(e.primitive is not INDEX_CHECK for e in unit.equations)
+def _by_rows(legal: Legal) -> bool:
+    """Whether the elements of all rows that are reduced lie in memory one after another; else NumPy is as fast."""
+    views = [legal.views[e.inputs[0]] for e in legal.equations if e.primitive in (ROW_SUM, ROW_MAX)]
+    return all(axes[-1][1] <= 1 for view in views if (axes := merged(view.shape, view.strides)))
 
 
 def _results(legal: Legal) -> list[int]:
@@ -95,7 +98,7 @@ class Fused:
     scratch     bytes that a call takes besides them
     """
 
-    __slots__ = ("scratch", "_results", "_steps", "_words", "_patches", "_constants", "_idle")
+    __slots__ = ("scratch", "_results", "_steps", "_words", "_flags", "_patches", "_constants", "_idle")
 
     def __init__(self, legal: Legal, steps: Sequence[NativeStep]):
         operands = {slot: i for i, slot in enumerate(legal.body.inputs)}
@@ -104,6 +107,7 @@ class Fused:
         self._constants = {slot: packed(value) for slot, value in legal.constants.items()}
         words: list[int] = []
         self._patches: list[_Patch] = []
+        self._flags: list[int] = []  # words that say where an index out of range is noted
         own: dict[Hashable, Item] = {}  # what stands in the scratch, all of it throughout a call
         inside: list[tuple[int, Hashable, int]] = []
         self._steps: list[_Loop] = []
@@ -111,8 +115,9 @@ class Fused:
             loop = step.loop
             self._steps.append(_Loop(loop.kernel, loop.tasks, len(words), len(loop.words), step.parallel))
             for word in loop.words:
-                assert not isinstance(word, ErrorFlag)
                 at = len(words)
+                if isinstance(word, ErrorFlag):
+                    self._flags.append(at)
                 words.append(word if isinstance(word, int) else 0)
                 if isinstance(word, Room):
                     key: Hashable = (step.unit, word.key)
@@ -134,16 +139,24 @@ class Fused:
         self._idle: list[_Table] = []
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
-        """The results for `operands`, arrays of the types that this was made for."""
+        """The results for `operands`, arrays of the types that this was made for.
+
+        Raises RangeError, which knows neither op nor operand, if an index is out of range.
+        """
         results, arrays = self.memory(*operands)
         try:
             table = self._idle.pop()
         except IndexError:  # the first call, or other threads are in this one
-            table = _Table(self._words, self._patches, self._steps)
+            table = _Table(self._words, self._flags, self._patches, self._steps)
         table.name(*map(id, arrays))
         table.action()
+        found = table.error[0] if self._flags else 0
+        if found:
+            table.error[0] = 0
         if len(self._idle) < _MOST_TABLES:
             self._idle.append(table)
+        if found:
+            raise RangeError("an index is out of range")
         return results
 
     def memory(self, *operands: Array) -> tuple[tuple[Array, ...], list[Array]]:
@@ -172,15 +185,18 @@ _PLACE = Text(
 class _Table:
     """The words of one call at a time, and what runs it. `name` says which arrays it is to work on, by their ids."""
 
-    __slots__ = ("name", "action", "_kept")
+    __slots__ = ("name", "action", "error", "_kept")
 
     def __init__(
         self,
         words: Sequence[int],
+        flags: Sequence[int],
         patches: Sequence[_Patch],
         steps: Sequence[_Loop],
     ):
+        self.error = np.zeros(1, np.int64)
         arguments = np.array(words, np.int64)
+        arguments[[*flags]] = address_of(self.error)
         patch = np.array(patches, np.int64)
         arrays = np.zeros(1 + max(p.array for p in patches), np.int64)
         place = np.array([address_of(x) for x in (arrays, patch, arguments)], np.int64)

@@ -2,8 +2,8 @@
 
 Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
 a family that has numba kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
-`Options.fast_kernels` is set. A composite without an entry runs by its decomposition; one that its family names in
-`FUSED`, by loops that are generated from it.
+`Options.fast_kernels` is set. A composite without an entry runs by loops that are generated from its decomposition,
+where `fast_kernels` is set and they can do all of it; else op by op. Families without a file have no kernel by hand.
 """
 
 from __future__ import annotations
@@ -17,19 +17,14 @@ from typing import Any
 from ....ops.catalogue import FAMILIES
 from ....ops.primitive import Primitive
 
-
-@cache
-def fused_composites() -> frozenset[Primitive]:
-    """The composites whose loops are generated when they are first called."""
-    modules = [import_module(f".{family}", __package__) for family in FAMILIES]
-    return frozenset(primitive for module in modules for primitive in getattr(module, "FUSED", ()))
+_GENERATED = frozenset({"loss", "normalization", "update"})
 
 
 @cache
 def kernel_table(dtype: str, fast: bool) -> Mapping[Primitive, Callable[..., Any]]:
     """The kernels for programs that compute in `dtype`."""
     table: dict[Primitive, Callable[..., Any]] = {}
-    for family in FAMILIES:
+    for family in (f for f in FAMILIES if f not in _GENERATED):
         module = import_module(f".{family}", __package__)
         if dtype == "exact":
             table.update(module.EXACT_KERNELS)

@@ -10,18 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.catalogue.activation import (
-    GELU,
-    GELU_GRAD,
     RELU,
     RELU_GRAD,
     SIGMOID_GRAD,
     SILU,
-    SILU_GRAD,
     TANH_GRAD,
 )
 from ....ops.primitive import Primitive
 from ..loops import elementwise as loops
-from ..loops.jit import flat
 from .elementwise import sigmoid
 
 Array = npt.NDArray[Any]
@@ -60,27 +56,12 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-def fast_gelu(x: Array, approximate: str) -> Array:
-    out = np.empty(x.shape, x.dtype)
-    (loops.gelu_tanh if approximate == "tanh" else loops.gelu_erf)(flat(x), out.reshape(-1))
-    return out
-
-
-def fast_gelu_grad(x: Array, g: Array, approximate: str) -> Array:
-    out = np.empty(x.shape, x.dtype)
-    (loops.gelu_tanh_grad if approximate == "tanh" else loops.gelu_erf_grad)(flat(x), flat(g), out.reshape(-1))
-    return out
-
-
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
     RELU: loops.relu,
     RELU_GRAD: loops.relu_grad,
     TANH_GRAD: loops.tanh_grad,
     SIGMOID_GRAD: loops.sigmoid_grad,
     SILU: loops.silu,
-    SILU_GRAD: loops.silu_grad,
-    GELU: fast_gelu,
-    GELU_GRAD: fast_gelu_grad,
 }
 
 _ZERO = np.array(Fraction(0), dtype=object)

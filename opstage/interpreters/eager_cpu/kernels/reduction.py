@@ -1,4 +1,4 @@
-"""Kernels: reductions along axes, and the normalised exponentials."""
+"""Kernels: reductions along axes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ import numpy.typing as npt
 
 from ....ops.catalogue.reduction import (
     ARGMAX,
-    LOG_SOFTMAX,
-    LOG_SOFTMAX_GRAD,
     REDUCE_MAX,
     REDUCE_MEAN,
     REDUCE_SUM,
-    SOFTMAX,
-    SOFTMAX_GRAD,
     SUM,
 )
 from ....ops.primitive import Primitive
-from ..loops import reduction as loops
-from ..loops.jit import Loop, rows
 
 Array = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -114,71 +108,12 @@ def argmax(x: Array, axis: int, keepdims: bool) -> Array:
     return np.argmax(x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
 
-def _shifted(x: Array, axis: int) -> Array:
-    """x - max x along an axis, in memory that the caller may write to."""
-    out: Array = np.subtract(x, _max(x, axis=axis, keepdims=True)) if x.size else np.empty_like(x)
-    return out
-
-
-def softmax(x: Array, axis: int) -> Array:
-    out = _shifted(x, axis)
-    np.exp(out, out=out)
-    out /= reduce_sum(out, (axis,), True)
-    return out
-
-
-def log_softmax(x: Array, axis: int) -> Array:
-    out = _shifted(x, axis)
-    out -= np.log(reduce_sum(np.exp(out), (axis,), True))
-    return out
-
-
-def softmax_grad(y: Array, g: Array, axis: int) -> Array:
-    out: Array = np.multiply(y, g)
-    np.subtract(g, reduce_sum(out, (axis,), True), out=out)
-    out *= y
-    return out
-
-
-def log_softmax_grad(y: Array, g: Array, axis: int) -> Array:
-    out: Array = np.exp(y)
-    out *= reduce_sum(g, (axis,), True)
-    np.subtract(g, out, out=out)
-    return out
-
-
 KERNELS: dict[Primitive, Callable[..., Any]] = {
     SUM: sum_all,
     REDUCE_SUM: reduce_sum,
     REDUCE_MEAN: reduce_mean,
     REDUCE_MAX: reduce_max,
     ARGMAX: argmax,
-    SOFTMAX: softmax,
-    SOFTMAX_GRAD: softmax_grad,
-    LOG_SOFTMAX: log_softmax,
-    LOG_SOFTMAX_GRAD: log_softmax_grad,
-}
-
-
-def _by_rows(loop: Loop, kernel: Callable[..., Array]) -> Callable[..., Array]:
-    """`loop` along the last axis, where rows lie in memory one after another, and `kernel` along any other."""
-
-    def fast(*operands: Array, axis: int) -> Array:
-        x = operands[0]
-        if axis != x.ndim - 1 or not x.size:
-            return kernel(*operands, axis)
-        out = np.empty(x.shape, x.dtype)
-        loop(*[rows(operand) for operand in operands], rows(out))
-        return out
-
-    return fast
-
-
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    SOFTMAX: _by_rows(loops.softmax, softmax),
-    SOFTMAX_GRAD: _by_rows(loops.softmax_grad, softmax_grad),
-    LOG_SOFTMAX: _by_rows(loops.log_softmax, log_softmax),
-    LOG_SOFTMAX_GRAD: _by_rows(loops.log_softmax_grad, log_softmax_grad),
 }
 
 

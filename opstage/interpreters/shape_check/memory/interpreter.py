@@ -22,7 +22,7 @@ from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
 from ...codegen.hoisting import hoisted
 from ...eager_cpu.interpreter import kernel_of
-from ...eager_cpu.kernels import fused_composites, kernel_table
+from ...eager_cpu.kernels import kernel_table
 from ...eager_cpu.tally import Sizes, Taken, taken
 from ...eager_cpu.turn import written_out
 from ...interpreter import BaseInterpreter, Typed
@@ -234,6 +234,10 @@ class MemoryOps(BaseInterpreter[Tensor]):
         kernel = kernel_of(primitive, types, static, self._options)
         return None if kernel is None else taken(kernel, types, layout, static)
 
+    def _stays(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
+        """Whether eager_cpu has a kernel for an op, at the sizes that were given first."""
+        return kernel_of(primitive, *_at(types, static, self.samples[0]), self._options) is not None
+
     def _kept(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
     ) -> int:
@@ -250,7 +254,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """The first turns of a loop; what it stacks is there from the start, as eager_cpu has it."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
-        body = written_out(body, lambda primitive, *_: self.has_kernel(primitive) or primitive in fused_composites())
+        body = written_out(body, self._stays)
         parts = hoisted(body, split)
         if parts is not None:
             before, body = parts
