@@ -237,7 +237,8 @@ class Tape(Wrapper[Node[R], R]):
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, refs, static)
         if primitive.keeps_more:
-            static = primitive.keeping(self.inner, needs, static)
+            with Quietly(self.cursor):
+                static = primitive.keeping(self.inner, needs, static)
         outs = self.inner.bind(primitive, values, static)
         if primitive.residuals and self.inner.differentiates:
             primitive.require_closed(outs[len(primitive.outputs) :])
