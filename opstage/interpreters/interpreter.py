@@ -152,6 +152,12 @@ class BaseInterpreter(Interpreter[R]):
         """
         return True
 
+    @override
+    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        """The op's own rule says whether it may be decomposed, as its parts might let more pass."""
+        if not self.cursor.quiet:
+            self.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static)
+
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
         """The error for a core primitive without a kernel."""
         hint = "; only rational ops can be computed exactly, use float64" if self.dtype == EXACT else ""

@@ -238,7 +238,10 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
 
     @override
     def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        if not self.collect or self.cursor.quiet:
+        if self.cursor.quiet:
+            return
+        if not self.collect:
+            primitive.infer(tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static, self.cursor.region.name)
             return
         self.history.places[self.cursor.ordinal] = user_place()
         held = []
