@@ -18,6 +18,8 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from typing_extensions import override
 
+from ...codegen import views
+
 Array: TypeAlias = npt.NDArray[Any]
 Sizes: TypeAlias = tuple[int, ...]
 
@@ -219,10 +221,10 @@ class Phantom(NDArrayOperatorsMixin):
         rows = _carrier(self.shape, None, self.itemsize).reshape(wanted)
         if self.carrier.flags.c_contiguous:
             return self.seen(rows)
-        try:
-            return self.seen(np.reshape(self.carrier, rows.shape, copy=False))
-        except ValueError:
+        seen = views.reshape(views.View(0, 0, self.shape, self.strides), rows.shape)
+        if seen is None:  # np.reshape says so since 2.1, and would copy elements before
             return Phantom.new(rows.shape, self.dtype)
+        return self.seen(_carrier(seen.shape, seen.strides, self.itemsize))
 
     def __getitem__(self, key: Any) -> Phantom:
         """A view, a number of its own, or for a mask as many elements as it could choose."""
