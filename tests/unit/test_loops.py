@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.cpu.functions import add, erf, exp, peak
+from opstage.interpreters.codegen.cpu.functions import add, erf, exp, log, log1p, peak
 from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu.loops import jit
 from opstage.interpreters.eager_cpu.loops.jit import Elementwise, Loop, loop
@@ -39,6 +39,18 @@ def each_exp(x: Array, out: Array) -> None:
 def each_erf(x: Array, out: Array) -> None:
     for i in range(x.size):
         out[i] = erf(x[i])
+
+
+@loop()
+def each_log(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        out[i] = log(x[i])
+
+
+@loop()
+def each_log1p(x: Array, out: Array) -> None:
+    for i in range(x.size):
+        out[i] = log1p(x[i])
 
 
 @loop()
@@ -74,6 +86,31 @@ def test_exp_at_its_edges(dtype: Any, beyond: float) -> None:
     out = np.empty_like(x)
     each_exp(x, out)
     np.testing.assert_array_equal(out, [1, 1, np.inf, np.inf, np.inf, 0, 0, 0, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logarithms_are_within_ulps(dtype: Any) -> None:
+    info, rng = np.finfo(dtype), np.random.default_rng(5)
+    spread = np.exp2(rng.uniform(np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)), 100_000))
+    near = 1 + rng.uniform(-0.5, 1, 100_000) * np.exp2(rng.uniform(-info.nmant - 1, 0, 100_000))
+    x = np.concatenate([spread, near, [info.max, info.tiny, info.smallest_subnormal, 1.0]]).astype(dtype)
+    out = np.empty_like(x)
+    each_log(x, out)
+    assert in_ulps(out, np.log(x.astype(np.longdouble)), dtype) < 2.0
+    x = np.concatenate([spread, near, [0.0]]).astype(dtype)
+    each_log1p(x, out[: x.size])
+    assert in_ulps(out[: x.size], np.log1p(x.astype(np.longdouble)), dtype) < 3.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logarithms_at_their_edges(dtype: Any) -> None:
+    x = np.array([1.0, 0.0, -0.0, -1.0, -np.inf, np.inf, np.nan, -np.finfo(dtype).tiny], dtype)
+    out = np.empty_like(x)
+    each_log(x, out)
+    np.testing.assert_array_equal(out, [0, -np.inf, -np.inf, np.nan, np.nan, np.inf, np.nan, np.nan])
+    x = np.array([0.0, np.inf, np.nan, np.finfo(dtype).max], dtype)
+    each_log1p(x, out[:4])
+    np.testing.assert_array_equal(out[:4], [0, np.inf, np.nan, np.log(np.finfo(dtype).max)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

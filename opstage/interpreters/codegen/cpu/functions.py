@@ -71,6 +71,85 @@ def _exp64() -> Function:
 
 
 @inlined()
+def log(real: Any) -> Function:
+    """log x to 2 ulp: e·log 2 + log m with x = m·2ᵉ and ½√2 <= m < √2. Moshier, Cephes (1989), logf and log.
+
+    log 2 is in two parts, so that e times the first one is exact. A subnormal x is multiplied by a power of 2 before.
+    """
+    if real is np.float32:
+        return _log(real, np.int32, 23, 127, 2.0**25, 25)
+    return _log(real, np.int64, 52, 1023, 2.0**54, 54)
+
+
+_LOG32 = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1)
+_LOG32_LAST = (-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+_LOG64 = (1.01875663804580931796e-4, 4.97494994976747001425e-1, 4.70579119878881725854)
+_LOG64_LAST = (1.44989225341610930846e1, 1.79368678507819816313e1, 7.70838733755885391666)
+_LOG64_BELOW = (1.12873587189167450590e1, 4.52279145837532221105e1, 8.29875266912776603211e1)
+_LOG64_BELOW_LAST = (7.11544750618563894466e1, 2.31251620126765340583e1)
+
+
+@inlined()
+def log_series(real: Any) -> Function:
+    """(log(1 + r) - r + ½r²)/r³ for ½√2 - 1 <= r < √2 - 1."""
+    f = real
+    if real is np.float32:
+        c0, c1, c2, c3, c4 = (f(c) for c in _LOG32)
+        c5, c6, c7, c8 = (f(c) for c in _LOG32_LAST)
+        return lambda r: (((((((c0 * r + c1) * r + c2) * r + c3) * r + c4) * r + c5) * r + c6) * r + c7) * r + c8
+    p0, p1, p2 = (f(c) for c in _LOG64)
+    p3, p4, p5 = (f(c) for c in _LOG64_LAST)
+    q0, q1, q2 = (f(c) for c in _LOG64_BELOW)
+    q3, q4 = (f(c) for c in _LOG64_BELOW_LAST)
+
+    def quotient(r: Any) -> Any:
+        above = ((((p0 * r + p1) * r + p2) * r + p3) * r + p4) * r + p5
+        return above / (((((r + q0) * r + q1) * r + q2) * r + q3) * r + q4)
+
+    return quotient
+
+
+def _log(real: Any, integer: Any, bits: int, bias: int, scale: float, doublings: int) -> Function:
+    f = real
+    shift, low = integer(bits), integer((1 << bits) - 1)
+    half_bits = integer((bias - 1) << bits)  # those of ½
+    least, enlarged, doubled = f(np.finfo(real).tiny), f(scale), f(doublings)
+    zero, one, half, root = f(0), f(1), f(0.5), f(math.sqrt(0.5))
+    log2_high, log2_low = f(0.693359375), f(-2.121944400546905827679e-4)
+    infinite, none, offset = f(np.inf), f(np.nan), f(bias - 1)
+
+    def formula(x: Any) -> Any:
+        small = x < least
+        z = x * enlarged if small else x
+        b = real(z).view(integer)
+        e = real(integer(b >> shift)) - offset
+        e = e - doubled if small else e
+        m = integer(integer(b & low) | half_bits).view(real)  # from ½ on, below 1
+        lesser = m < root
+        e = e - one if lesser else e
+        r = (m + m if lesser else m) - one
+        s = r * r
+        y = r * s * log_series(r) + e * log2_low - half * s
+        y = r + y + e * log2_high
+        y = y if x < infinite else x  # infinity and nan are what they are
+        return y if x > zero else -infinite if x == zero else none if x < zero else x
+
+    return formula
+
+
+@inlined()
+def log1p(real: Any) -> Function:
+    """log(1 + x) to 3 ulp: that of u = 1 + x, rounded, and what was rounded off (Kahan). For x >= 0, or nan."""
+    one, most = real(1), real(np.finfo(real).max)
+
+    def formula(x: Any) -> Any:
+        u = one + x
+        return log(u) + (x - (u - one)) / u if u <= most else u
+
+    return formula
+
+
+@inlined()
 def erf(real: Any) -> Function:
     """The error function: in float32 to 2 ulp, in float64 the C library's.
 
