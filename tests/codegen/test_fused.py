@@ -10,9 +10,10 @@ import pytest
 
 from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu import NumpyOps
+from opstage.interpreters.eager_cpu.interpreter import _told_apart
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.ops.catalogue import primitives
-from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE
+from opstage.ops.catalogue.update import ADAMW_UPDATE, MOMENTUM_UPDATE, MUON_UPDATE, SGD_UPDATE
 from opstage.ops.primitive import Primitive
 from opstage.ops.trees import flatten, unflatten
 from opstage.ops.types import TensorType
@@ -83,14 +84,20 @@ def test_what_loops_cannot_do_as_a_whole_has_no_kernel() -> None:
 
 
 def test_zeros_of_either_sign_have_loops_of_their_own() -> None:
-    def times(ops: Any, x: Any, /, *, c: float) -> tuple[Any, ...]:
-        return (ops.scale(ops.relu(x), c=c),)
+    keys = {_told_apart((SGD_UPDATE, c), {"weight_decay": c}) for c in (0.0, -0.0, 0, False, 1.0)}
+    assert len(keys) == 5
 
-    op = Primitive("times", operands=("x",), shape=lambda x, *, c: (x,), decomposition=times)
-    x = np.array([1.0, 2.0], np.float32)
-    for c in (0.0, -0.0, False):
-        (found,) = NumpyOps(Options()).bind(op, (x,), {"c": c})
-        assert (found == 0).all() and (np.signbit(found) == (str(c) == "-0.0")).all()
+
+def test_what_a_decomposition_reads_of_python_is_read_in_every_call() -> None:
+    """It may be another number then; ops of the catalogue read nothing, so their loops are kept."""
+    factor = [2.0]
+    op = Primitive(
+        "times", operands=("x",), shape=lambda x: (x,), decomposition=lambda ops, x: (ops.scale(x, c=factor[0]),)
+    )
+    interpreter = NumpyOps(Options())
+    for factor[0] in (2.0, 3.0):
+        (found,) = interpreter.bind(op, (np.ones(5, np.float32),), {})
+        assert found.tolist() == [factor[0]] * 5
 
 
 COMPOSITES = frozenset(p for p in primitives().values() if p.decomposition is not None)

@@ -114,6 +114,17 @@ def test_a_number_is_the_one_that_was_given_and_no_equal_one() -> None:
         assert np.signbit(scaled).tolist() == [np.signbit(c)] * 2
 
 
+def test_what_a_decomposition_reads_of_python_is_read_in_every_call() -> None:
+    factor = [2.0]
+    op = Primitive(
+        "times", operands=("x",), shape=lambda x: (x,), decomposition=lambda ops, x: (ops.scale(x, c=factor[0]),)
+    )
+    interpreter = CudaOps(CUDA)
+    x = interpreter.put(np.ones(5, np.float32))
+    for factor[0] in (2.0, 3.0):
+        assert interpreter.get(interpreter.bind(op, (x,), {})[0]).tolist() == [factor[0]] * 5
+
+
 def test_it_takes_its_results_and_what_passes_between_its_kernels() -> None:
     tally, shape = Tally(), (64, 1000)
     made = fused(MSE_LOSS, types(shape, shape), {})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias, final
 
 from typing_extensions import override
 
+from ...ops.catalogue import primitives
 from ...ops.closed import Body, Trace
 from ...ops.errors import ProgramError
 from ...ops.lists import no_ref
@@ -24,6 +26,19 @@ Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 def distinct(static: Static) -> tuple[Any, ...]:
     """The values of static parameters as keys of what is made for them, where -0.0 is another number than 0.0."""
     return tuple([value or repr(value) for value in static.values()])
+
+
+@cache
+def _catalogue() -> frozenset[Primitive]:
+    return frozenset(primitives().values())
+
+
+def is_fixed(primitive: Primitive) -> bool:
+    """Whether an op is a composite that is decomposed alike in every call, so that what is made of it can be kept.
+
+    Those of the catalogue are. Of another package's nobody knows what Python state its decomposition reads.
+    """
+    return primitive.decomposition is not None and primitive in _catalogue()
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:

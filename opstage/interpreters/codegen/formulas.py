@@ -218,4 +218,4 @@ def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorTy
 
 def has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
     """Whether an op stays as it is where kernels are generated from ops."""
-    return elementwise(primitive, types, types[0])
+    return bool(types) and elementwise(primitive, types, types[0])

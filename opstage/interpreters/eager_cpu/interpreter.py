@@ -18,6 +18,7 @@ from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import Fused, fused
+from ..codegen.decomposition import is_fixed
 from ..host import Array, as_array
 from ..indices import require_indices
 from ..interpreter import BaseInterpreter
@@ -59,7 +60,7 @@ def _told_apart(key: Any, static: Static) -> Any:
 def _in_loops(primitive: Primitive, static: Static) -> bool:
     """Whether loops may be generated from an op: a composite that moves elements is a view, and bodies are no keys."""
     return (
-        primitive.decomposition is not None
+        is_fixed(primitive)
         and primitive.kind is not Kind.LAYOUT
         and not any(isinstance(value, Body) for value in static.values())
     )

@@ -16,7 +16,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
 from ..codegen.cuda.fused import Fused, fused
-from ..codegen.decomposition import distinct
+from ..codegen.decomposition import distinct, is_fixed
 from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device
 from ..gpu.device.watch import Watch
@@ -171,11 +171,7 @@ class CudaOps(OnDevice):
         self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static
     ) -> Callable[..., Any] | None:
         """An entry for a composite whose kernels can be generated, made when it is first called."""
-        if (
-            not self._generates
-            or primitive.decomposition is None
-            or any(isinstance(value, Body) for value in static.values())
-        ):
+        if not self._generates or not is_fixed(primitive) or any(isinstance(value, Body) for value in static.values()):
             return None
         types = tuple([TensorType(r.shape, r.dtype) for r in refs])
         key = (primitive, types, *distinct(static))

@@ -24,7 +24,7 @@ from ...native.pool import Schedule, Step, workers
 from ..arena import Item, arrange
 from ..clusters import read_by
 from ..decomposition import Expander
-from ..formulas import elementwise
+from ..formulas import has_formula
 from ..gathering import gather
 from ..legal import Legal
 from ..primitives import ROW_MAX, ROW_SUM
@@ -41,7 +41,7 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     """The kernel of a composite for operands of some types; None if its loops cannot do all of it."""
     if not READABLE:
         return None
-    body = Expander(_has_formula, loops=False).body(primitive, types, static)
+    body = Expander(has_formula, loops=False).body(primitive, types, static)
     legal = Legal(body, LOOPS, own_outputs=True)
     units = gather(legal)
     if any(unit.cluster is None for unit in units) or not _by_rows(legal):
@@ -49,10 +49,6 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     read, results = read_by(legal, units), _results(legal)
     loops = [cluster_steps(legal, unit, number, read, results) for number, unit in enumerate(units)]
     return Fused(legal, [*chain(*loops)])
-
-
-def _has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
-    return elementwise(primitive, types, types[0])
 
 
 def _by_rows(legal: Legal) -> bool:
