@@ -138,7 +138,7 @@ class NumpyOps(HostArrays):
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
-        return primitive in self._kernels
+        return primitive in self._kernels or (self._generated and _in_loops(primitive, NO_STATIC))
 
     @override
     def execute_each(

@@ -7,6 +7,7 @@ notes the error, goes on with dims that nobody knows, and so finds the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -279,7 +280,8 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             if primitive.decomposition is None:
                 raise self.runs_on.unsupported(primitive)
             parts = ShapeOps(self.options, runs_on=self.runs_on)
-            parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
+            with self.scope.aside(), suppress(ShapeError):  # sizes are what the op's own rule says
+                parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
         except UnsupportedError as error:
             if not self.collect:
                 raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 from ..errors import ShapeError, UsageError, nearest, user_frame
@@ -205,6 +207,16 @@ class DimScope:
         error = ShapeError(f"{text}; fails at {values}" + (f'; add where=["{constraint}"]' if constraint else ""))
         error.constraint = constraint
         raise error
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is undecided in here becomes no condition: it is asked, and not what the program does."""
+        kept, assumed = len(self.conditions), self._assumed
+        try:
+            yield
+        finally:
+            del self.conditions[kept:]
+            self._assumed = assumed
 
     def _is_assumed(self, claim: Claim) -> bool:
         """Whether an undecided claim follows from the conditions so far, so that it need not be one."""
