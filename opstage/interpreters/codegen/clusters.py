@@ -8,7 +8,7 @@ Sums over the rows, one per column, are added up on the way.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import final
 
@@ -192,16 +192,20 @@ def left_in_memory(
     return {slot for slot in made if slot in results or slot in legal.parts or read.get(slot, set()) - {place}}
 
 
+def roots_read(legal: Legal, equations: Iterable[Equation]) -> set[int]:
+    return {legal.views[slot].root for e in equations for slot in e.inputs if slot not in legal.literals}
+
+
+def memory_read(legal: Legal, equations: Iterable[Equation]) -> set[int]:
+    """The roots that equations read, and the wholes that these are parts of."""
+    roots = roots_read(legal, equations)
+    return roots | {legal.parts[root].whole for root in roots if root in legal.parts}
+
+
 def read_by(legal: Legal, units: Sequence[Unit]) -> dict[int, set[int]]:
     """The places in `units` of those that read each root; a whole is read by whoever reads a part of it."""
     read: dict[int, set[int]] = {}
     for place, unit in enumerate(units):
-        for e in unit.equations:
-            for slot in e.inputs:
-                if slot not in legal.literals:
-                    root = legal.views[slot].root
-                    read.setdefault(root, set()).add(place)
-                    part = legal.parts.get(root)
-                    if part is not None:
-                        read.setdefault(part.whole, set()).add(place)
+        for root in memory_read(legal, unit.equations):
+            read.setdefault(root, set()).add(place)
     return read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ops.closed import Equation
-from .clusters import Cluster, Unit
+from .clusters import Cluster, Unit, roots_read
 from .formulas import elementwise
 from .legal import Legal
 from .primitives import INDEX_CHECK, REDUCTIONS
@@ -30,8 +30,7 @@ def _early(legal: Legal, units: list[Unit]) -> list[Unit]:
     maker = {slot: i for i, unit in enumerate(units) for e in unit.equations for slot in e.outputs}
     reads: list[set[int]] = []  # the units that each reads
     for i, unit in enumerate(units):
-        roots = {legal.views[slot].root for e in unit.equations for slot in e.inputs if slot not in legal.literals}
-        reads.append({maker[root] for root in roots if root in maker} - {i})
+        reads.append({maker[root] for root in roots_read(legal, unit.equations) if root in maker} - {i})
     read = set().union(*reads)
     places: list[tuple[int, int, int]] = []
     for i, unit in enumerate(units):
@@ -110,7 +109,7 @@ class _Gathering:
         )
 
     def _makers(self, e: Equation) -> list[Unit]:
-        roots = (self.legal.views[slot].root for slot in e.inputs if slot not in self.legal.literals)
+        roots = roots_read(self.legal, [e])
         made = {unit.number: unit for root in roots if (unit := self.maker.get(root)) is not None}
         return [made[number] for number in sorted(made, reverse=True)]
 

@@ -91,23 +91,16 @@ class Legal:
         self.views[slot] = whole(slot, self._shape(slot))
         return slot
 
-    def _fresh(self, shape: Sequence[int], like: TensorType) -> int:
+    def fresh(self, shape: Sequence[int], like: TensorType) -> int:
+        """A slot with memory of its own, of the dtype of `like`."""
         self.types.append(TensorType(tuple(shape), like.dtype))
         return self._own(len(self.types) - 1)
 
-    def _seen(self, view: View, like: TensorType) -> int:
+    def seen(self, view: View, like: TensorType) -> int:
         """A slot for a view."""
         self.types.append(TensorType(view.shape, like.dtype))
         self.views[len(self.types) - 1] = view
         return len(self.types) - 1
-
-    def another(self, slot: int) -> int:
-        """A slot of the same type, with memory of its own."""
-        return self._fresh(self._shape(slot), self.types[slot])
-
-    def seen_as(self, slot: int, root: int) -> int:
-        """A slot that is of `root` what `slot` is of its own."""
-        return self._seen(self.views[slot]._replace(root=root), self.types[slot])
 
     def _constant(self, slot: int, value: Array) -> None:
         self._own(slot)
@@ -133,7 +126,7 @@ class Legal:
             return slot
         copy = self._materialised.get(slot)
         if copy is None:
-            copy = self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), of)
+            copy = self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), of)
             self._materialised[slot] = copy
         return copy
 
@@ -158,7 +151,7 @@ class Legal:
 
     def _copied(self, slot: int) -> int:
         of = self.body.equations[-1] if self.body.equations else _NOWHERE
-        return self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), of)
+        return self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), of)
 
     # Equations ------------------------------------------------------------------------------------------------------
 
@@ -211,12 +204,12 @@ class Legal:
             shape = self._shape(x)
             pieces = []
             for n in (before, after):
-                piece = self._fresh((*shape[:axis], n, *shape[axis + 1 :]), like)
+                piece = self.fresh((*shape[:axis], n, *shape[axis + 1 :]), like)
                 self.literals[piece] = static["value"]
                 pieces.append(piece)
             joined = [s for s in (pieces[0], x, pieces[1]) if 0 not in self._shape(s)]
             total = shape[axis] + before + after
-            made = out if i == len(widths) - 1 else self._fresh((*shape[:axis], total, *shape[axis + 1 :]), like)
+            made = out if i == len(widths) - 1 else self.fresh((*shape[:axis], total, *shape[axis + 1 :]), like)
             self._concat(e._replace(inputs=tuple(joined), outputs=(made,), static={"axis": axis}))
             x = made
         if not widths:
@@ -245,7 +238,7 @@ class Legal:
             self._own(out)
             return
         counted = np.arange(shape[axis], dtype=dtype)
-        slot = self._fresh(counted.shape, self.types[out])
+        slot = self.fresh(counted.shape, self.types[out])
         self.constants[slot] = counted
         strides = tuple(int(a == axis) if n > 1 else 0 for a, n in enumerate(shape))
         self.views[out] = View(slot, 0, shape, strides)
@@ -292,7 +285,7 @@ class Legal:
             part = (
                 slot
                 if produced
-                else self._emit(CONTIGUOUS, (slot,), self._fresh(self._shape(slot), self.types[slot]), e)
+                else self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), e)
             )
             used.add(part)
             offset = start * strides[axis]
@@ -343,11 +336,11 @@ class Legal:
             )
             if leading:
                 extent = math.prod(view.shape[a] for a in kept)
-                total = self._fresh((extent,), self.types[x])
+                total = self.fresh((extent,), self.types[x])
                 x = self._rows_of_one_stride(x, extent, e)
                 x = self._emit(COLUMN_SUM, (x,), total, e, extent=extent)
             else:
-                moved = self._seen(views.permute(view, (*kept, *axes)), self.types[x])
+                moved = self.seen(views.permute(view, (*kept, *axes)), self.types[x])
                 extent = math.prod(view.shape[a] for a in axes)
                 x = self._trailing(moved, kind, extent, tuple(view.shape[a] for a in kept), e)
         result = views.reshape(self.views[x], self._shape(out))
@@ -377,12 +370,12 @@ class Legal:
             part = max(d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0)
             cut = views.reshape(self.views[x], (count, part, extent // part)) if part >= 8 else None
             if cut is not None:
-                partial = self._fresh((count, part), self.types[x])
-                x = self._emit(primitive, (self._seen(cut, self.types[x]),), partial, e, extent=extent // part)
+                partial = self.fresh((count, part), self.types[x])
+                x = self._emit(primitive, (self.seen(cut, self.types[x]),), partial, e, extent=extent // part)
                 extent = part
-        total = self._fresh((count,), self.types[x])
+        total = self.fresh((count,), self.types[x])
         self._emit(primitive, (x,), total, e, extent=extent)
-        return self._seen(whole(total, rows)._replace(shape=rows), self.types[x])
+        return self.seen(whole(total, rows)._replace(shape=rows), self.types[x])
 
     def _product(self, e: Equation) -> None:
         a, b = (self._matrix(slot, e) for slot in e.inputs)

@@ -7,14 +7,14 @@ from x: as the two loops of a normalisation do. Made of the same ops, it is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import final
 
 from ...ops.catalogue.activation import RELU, RELU_GRAD
 from ...ops.catalogue.elementwise import ABS, ADD, MAXIMUM, MINIMUM, MUL, NEG, SCALE, SUB
 from ...ops.catalogue.logic import CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ...ops.closed import Equation
-from .clusters import Cluster, Level, Unit
+from .clusters import Cluster, Level, Unit, memory_read, read_by, roots_read
 from .legal import Legal
 
 _CHEAP = frozenset({
@@ -44,19 +44,7 @@ class _Rewriting:
         self.legal = legal
         self.units = units
         self.results = {legal.views[slot].root for slot in legal.outputs}
-        self.readers: dict[int, set[int]] = {}  # the places of the units that read a root
-        for place in range(len(units)):
-            self._read(place)
-
-    def _roots(self, equations: Iterable[Equation]) -> set[int]:
-        return {self.legal.views[s].root for e in equations for s in e.inputs if s not in self.legal.literals}
-
-    def _read(self, place: int) -> None:
-        for root in self._roots(self.units[place].equations):
-            self.readers.setdefault(root, set()).add(place)
-            part = self.legal.parts.get(root)
-            if part is not None:
-                self.readers.setdefault(part.whole, set()).add(place)
+        self.readers = read_by(legal, units)  # the places of those that read a root
 
     def _bytes(self, slot: int) -> int:
         size = math.prod(self.legal.views[slot].shape)
@@ -87,7 +75,7 @@ class _Rewriting:
             changed[reader] = rewritten
         for reader, (equations, of) in changed.items():
             self._replace(reader, equations, of)
-        self._prune(place)
+        self._prune(place, cluster.size)
 
     def _alike(self, cluster: Cluster, place: int) -> bool:
         other = self.units[place].cluster
@@ -102,7 +90,7 @@ class _Rewriting:
             if e.primitive not in _CHEAP or len(chain) >= _LONGEST:
                 return None
             chain[e.outputs[0]] = e
-            for root in self._roots([e]):
+            for root in roots_read(self.legal, [e]):
                 if levels.get(root) is Level.ELEMENT and root not in chain:
                     waiting.append(root)
         order = {slot: i for i, slot in enumerate(made)}
@@ -115,7 +103,7 @@ class _Rewriting:
         kept: set[int] = set()
         for reader in set().union(*[self.readers[slot] for slot in again]) - {place}:
             values = [slot for slot in again if reader in self.readers[slot]]
-            sources = self._roots([e for slot in values for e in again[slot]])
+            sources = roots_read(self.legal, [e for slot in values for e in again[slot]])
             own = {e.outputs[0] for slot in values for e in again[slot]}
             more = {root for root in sources - own if reader not in self.readers.get(root, ())}
             spared += sum(map(self._bytes, values)) - sum(map(self._bytes, more))
@@ -134,7 +122,7 @@ class _Rewriting:
                 (out,) = e.outputs
                 if out not in renamed:
                     equations.append(self._with(e, renamed))
-                    renamed[out] = legal.another(out)
+                    renamed[out] = legal.fresh(legal.views[out].shape, legal.types[out])
                     equations[-1] = equations[-1]._replace(outputs=(renamed[out],), opened=False)
         equations += [self._with(e, renamed) for e in unit.equations]
         cluster = Cluster(legal, size)
@@ -146,17 +134,20 @@ class _Rewriting:
         inputs = []
         for slot in e.inputs:
             name = None if slot in legal.literals else renamed.get(legal.views[slot].root)
-            inputs.append(slot if name is None else legal.seen_as(slot, name))
+            inputs.append(
+                slot if name is None else legal.seen(legal.views[slot]._replace(root=name), legal.types[slot])
+            )
         return e if tuple(inputs) == e.inputs else e._replace(inputs=tuple(inputs))
 
-    def _replace(self, place: int, equations: list[Equation], cluster: Cluster | None) -> None:
-        for places in map(self.readers.get, self._roots(self.units[place].equations)):
-            if places is not None:
-                places.discard(place)
-        self.units[place].equations, self.units[place].cluster = equations, cluster
-        self._read(place)
+    def _replace(self, place: int, equations: list[Equation], cluster: Cluster) -> None:
+        unit = self.units[place]
+        for root in memory_read(self.legal, unit.equations):
+            self.readers[root].discard(place)
+        unit.equations, unit.cluster = equations, cluster
+        for root in memory_read(self.legal, equations):
+            self.readers.setdefault(root, set()).add(place)
 
-    def _prune(self, place: int) -> None:
+    def _prune(self, place: int, size: int) -> None:
         """Drop what a unit makes for nobody any more."""
         left: list[Equation] = []
         wanted: set[int] = set()
@@ -169,10 +160,9 @@ class _Rewriting:
                 or self.readers.get(out, set()) - {place}
             ):
                 left.append(e)
-                wanted |= self._roots([e])
+                wanted |= roots_read(self.legal, [e])
         left.reverse()
         if len(left) < len(self.units[place].equations):
-            size = self.units[place].cluster.size  # type: ignore[union-attr]
             cluster = Cluster(self.legal, size)
             assert all(cluster.admit(e) for e in left)
             self._replace(place, left, cluster)

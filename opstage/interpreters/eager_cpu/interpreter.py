@@ -18,7 +18,7 @@ from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
 from ..codegen.cpu.fused import Fused, fused
-from ..codegen.decomposition import is_fixed
+from ..codegen.decomposition import distinct, is_fixed
 from ..host import Array, as_array
 from ..indices import require_indices
 from ..interpreter import BaseInterpreter
@@ -54,7 +54,7 @@ def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Stati
 
 def _told_apart(key: Any, static: Static) -> Any:
     """A key in which -0.0 is another number than 0.0, which have to have loops of their own."""
-    return key if all(static.values()) else (*key, *[repr(value) for value in static.values() if not value])
+    return key if all(static.values()) else (*key, *distinct(static))
 
 
 def _in_loops(primitive: Primitive, static: Static) -> bool:

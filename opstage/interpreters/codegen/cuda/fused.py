@@ -13,7 +13,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device
-from ..clusters import Unit, left_in_memory, read_by
+from ..clusters import Unit, left_in_memory, read_by, roots_read
 from ..decomposition import Expander
 from ..formulas import has_formula
 from ..gathering import gather
@@ -47,10 +47,9 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
 def _all_generated(legal: Legal, units: Sequence[Unit]) -> bool:
     """Whether kernels are generated for all units, none reads an array that was known beforehand, and one computes."""
     every = [e for unit in units for e in unit.equations]
-    read = {legal.views[slot].root for e in every for slot in e.inputs if slot not in legal.literals}
     return (
         all(unit.cluster is not None or unit.equations[0].primitive is ASSEMBLE for unit in units)
-        and read.isdisjoint(legal.constants)
+        and roots_read(legal, every).isdisjoint(legal.constants)
         and any(e.primitive not in (ASSEMBLE, CONTIGUOUS) for e in every)
     )
 
