@@ -1,9 +1,13 @@
-"""docs/adding-an-op.md, done literally: its blocks go into a copy of the package, and the copy's tests of them run."""
+"""docs/adding-an-op.md, done literally: its blocks go into a copy of the package, and the copy's tests of them run.
+
+Both ops then are all that the page promises: differentiable twice, fused, predicted in memory, in ONNX, on a device.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +16,11 @@ import pytest
 from tests.docs.blocks import DOCS, ROOT, Block, blocks, run_python
 
 DOCUMENT = DOCS / "adding-an-op.md"
-COPIED = ("opstage", "docs", "tests/samples", "tests/conformance", "tests/structure")
+COPIED = (
+    "opstage",
+    "docs",
+    *(f"tests/{name}" for name in ("samples", "conformance", "structure", "graph", "memory", "cuda")),
+)
 OPS = ("logit", "mish")
 
 
@@ -56,6 +64,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("setup.cfg", "tests/__init__.py", "tests/conftest.py"):
         shutil.copy(ROOT / file, root / file)
+    shutil.copy(ROOT / "tests/docs/whole_op.py", root)
     for block in blocks(DOCUMENT):
         put(block, root)
     return root
@@ -83,6 +92,15 @@ EXPECTED = {
 }
 
 
+DEVICE_TESTS = (
+    ("test_values", "logit-edges"),
+    ("test_values", "mish-matrix"),
+    ("test_first_derivatives", "logit-inside"),
+    ("test_first_derivatives", "mish-matrix"),
+    ("test_bad_call", "logit-integers"),
+)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_op_runs_in_programs(op: str, copy: Path) -> None:
     printed = run_python("-c", PROGRAM.format(root=str(copy), op=op), cwd=copy, path=[copy])
@@ -96,3 +114,53 @@ def test_conformance_and_completeness_of_both(copy: Path) -> None:
     output = run_python("-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, *suites, cwd=copy, path=[copy])
     for ran in ("test_values[logit-edges-eager-float32]", "test_second_derivatives[mish-matrix]"):
         assert f"{ran} PASSED" in output
+
+
+EDITS = {"## A core op: logit": 7, "## A composite op: mish": 4}
+
+
+def test_the_page_counts_its_edits() -> None:
+    """An edit is a file; the rows of the page's table are those of its blocks."""
+    page = DOCUMENT.read_text()
+    words = {7: "seven", 4: "four"}
+    core, composite = EDITS.values()
+    assert f"a core op is {words[core]} edits and a composite is {words[composite]}" in " ".join(page.split())
+    first, rest = page.split("## A composite op: mish")
+    for edits, text, column in ((core, first, 2), (composite, rest, 3)):
+        files = set(re.findall(r"^# (\S+\.\w+), ", text, re.MULTILINE))
+        assert len(files) == edits
+        named = [row.split("|")[column].strip(" `") for row in first.splitlines() if row.startswith("| the ")]
+        assert sorted(file for file in files if file.endswith(tuple(named))) == sorted(files)
+        assert sum("/" in name for name in named) == edits
+
+
+def asked(op: str, copy: Path) -> dict[str, list[float]]:
+    """What `whole_op.py` finds of an op in the copy; it compares values itself."""
+    answers: dict[str, list[float]] = json.loads(run_python("whole_op.py", op, cwd=copy, path=[copy]))
+    return answers
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_op_is_one_fused_kernel_exported_and_predicted(op: str, copy: Path) -> None:
+    found = asked(op, copy)
+    assert found.pop("eager kernels", 1) == 1  # logit has a kernel in NumPy
+    for backend in ("eager", "compiled"):
+        predicted, counted = found.pop(f"memory {backend}")
+        assert predicted == pytest.approx(counted, rel=0.02)
+    assert found == {"compiled value": [1, 1, {}], "compiled gradient": [1, 1, {}]}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_op_is_one_kernel_on_a_device(op: str, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    assert asked(op, copy) == {"eager kernels": 1, "compiled kernels": 1}
+
+
+def test_ops_pass_the_suite_of_a_device(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    chosen = " or ".join([*OPS, "every_core_op"])
+    words = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", chosen, "tests/cuda/test_conformance.py")
+    output = run_python(*words, cwd=copy, path=[copy])
+    both = [f"{test}[{sample}-{backend}]" for test, sample in DEVICE_TESTS for backend in ("eager", "compiled")]
+    for ran in (*both, "test_every_core_op_has_a_kernel"):
+        assert f"{ran} PASSED" in output, output
