@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..experiment.directory import CHECKPOINT
-from ..experiment.run import Outcome, Watcher, run_task
+from ..experiment.run import RunOutcome, Watcher, run_task
 from ..experiment.settings import Configuration, Settings, configure, configure_resumed
 from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
@@ -123,7 +123,7 @@ def _not_finite(error: NotFiniteError, settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _conclude(task: Task, configuration: Configuration, outcome: Outcome, voice: Voice) -> None:
+def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voice: Voice) -> None:
     last = outcome.results[-1].held_out
     count = len(task.held_out)
     if "accuracy" in last:

@@ -1,13 +1,13 @@
 """Experiments: one configuration, the run that it means, and the directory in which the run is kept."""
 
-from .run import Outcome, train
+from .run import RunOutcome, train
 from .settings import Configuration, DataSettings, OptimizerSettings, RunSettings, Settings, configure
 
 __all__ = [
     "Configuration",
     "DataSettings",
     "OptimizerSettings",
-    "Outcome",
+    "RunOutcome",
     "RunSettings",
     "Settings",
     "configure",

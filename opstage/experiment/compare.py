@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..interpreters.registry import backends
-from ..interpreters.trail import Step, Trail
+from ..interpreters.trail import BoundOp, Trail
 from ..ops.errors import SourceLine, UsageError, nearest
 from ..options import DEVICES, Options, is_device, read_option
 from ..training.step import UPDATE
@@ -193,7 +193,7 @@ class _Side:
     def host(self, ref: Any) -> Array:
         return np.asarray(self.trail.get(ref))
 
-    def steps(self, count: int) -> Iterator[list[Step]]:
+    def steps(self, count: int) -> Iterator[list[BoundOp]]:
         """The ops of each training step."""
         task = self.task
         state = task.trainer.init_optim(task.optimizer)
@@ -226,7 +226,7 @@ class _Judge:
         self._tolerance = _TOLERANCE[self._dtype.name]
         self._epsilon = float(np.finfo(self._dtype.name).eps)
 
-    def compare(self, a: Step, b: Step) -> tuple[_Difference | None, bool] | None:
+    def compare(self, a: BoundOp, b: BoundOp) -> tuple[_Difference | None, bool] | None:
         """None where the results agree; else (the difference, whether equal operands show it), (None, …) if magnified.
 
         Both are run again on equal operands, those of the left, rounded to the coarser dtype. An op that agrees there
@@ -281,7 +281,9 @@ def _magnitude(x: Array) -> float:
     return float(values.max()) if values.size else 0.0
 
 
-def _place(number: int, steps: Sequence[Step], step: Step, difference: _Difference, *, isolated: bool) -> Divergence:
+def _place(
+    number: int, steps: Sequence[BoundOp], step: BoundOp, difference: _Difference, *, isolated: bool
+) -> Divergence:
     """The divergence with its place in the user's program."""
     updates = [s.region.partition(".")[0] == UPDATE for s in steps]
     last_forward = max((i for i, s in enumerate(steps) if not s.serves and not updates[i]), default=-1)
@@ -304,7 +306,7 @@ def _place(number: int, steps: Sequence[Step], step: Step, difference: _Differen
     )
 
 
-def _aligned(left: Sequence[Step], right: Sequence[Step]) -> Iterator[tuple[Step, Step]]:
+def _aligned(left: Sequence[BoundOp], right: Sequence[BoundOp]) -> Iterator[tuple[BoundOp, BoundOp]]:
     """Pairs of the same op of both, in the order of `left`; what only one of them ran is left out."""
     theirs = dict(zip(_keys(right), right))
     for key, step in zip(_keys(left), left):
@@ -313,7 +315,7 @@ def _aligned(left: Sequence[Step], right: Sequence[Step]) -> Iterator[tuple[Step
             yield step, other
 
 
-def _keys(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
+def _keys(steps: Sequence[BoundOp]) -> list[tuple[Any, ...]]:
     seen: Counter[tuple[Any, ...]] = Counter()
     keys = []
     for step in steps:

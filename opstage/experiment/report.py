@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..interpreters.shape_check.table import Table
 from .curves import Curves
 from .png import data_uri
-from .samples import ImageRows, Text
+from .samples import GeneratedText, ImageRows
 from .settings import Configuration
 from .svg import panel_svg
 
@@ -49,7 +49,7 @@ class ReportContent:
     curves: Curves
     cost: Table
     confusion: npt.NDArray[Any] | None
-    samples: ImageRows | Text | None
+    samples: ImageRows | GeneratedText | None
     configuration: Configuration
     run: Mapping[str, Any]
 
@@ -108,9 +108,9 @@ def _confusion(counts: npt.NDArray[Any]) -> str:
     )
 
 
-def _samples(made: ImageRows | Text) -> str:
+def _samples(made: ImageRows | GeneratedText) -> str:
     head = f'<h2 id="samples">Samples</h2>\n<p>{escape(made.caption)}</p>'
-    if isinstance(made, Text):
+    if isinstance(made, GeneratedText):
         return f'{head}\n<pre class="code sample">{escape(made.text)}</pre>'
     rows = []
     for label, images in made.rows:

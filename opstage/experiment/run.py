@@ -31,14 +31,14 @@ class Watcher(Observer, AbstractContextManager[Any], Protocol):
 
 @final
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What came of a run: the results of its epochs, and the seconds that this process spent on it."""
 
     results: Sequence[EpochResult]
     seconds: float
 
 
-def train(settings: Settings | Configuration, *, resume: bool = False) -> Outcome:
+def train(settings: Settings | Configuration, *, resume: bool = False) -> RunOutcome:
     """Train what the settings say, as `opstage train` does, without a word; with `resume` go on in `run.out`.
 
     Raises `UsageError` for settings, data or a directory that cannot be used.
@@ -55,7 +55,7 @@ def run_task(
     *,
     resume: bool = False,
     say: Callable[[str], None] | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
 
     `say` is told in words what else there is to know; without it what is lost is a Python warning.
@@ -99,7 +99,7 @@ def run_task(
             saver=keeper,
             require_finite=settings.run.require_finite,
         )
-        return Outcome(results, time.perf_counter() - since)
+        return RunOutcome(results, time.perf_counter() - since)
 
 
 def begin(task: Task, configuration: Configuration) -> Path:

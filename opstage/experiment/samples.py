@@ -30,14 +30,14 @@ class ImageRows:
 
 
 @dataclass(frozen=True)
-class Text:
+class GeneratedText:
     """A text."""
 
     caption: str
     text: str
 
 
-def samples(task: Task) -> ImageRows | Text | None:
+def samples(task: Task) -> ImageRows | GeneratedText | None:
     """What the trained model of `task` makes; None for a model that only judges."""
     make = _MAKERS.get(task.settings.run.model)
     return None if make is None else make(task)
@@ -79,17 +79,17 @@ def _of_pinn(task: Task) -> ImageRows:
     return ImageRows(caption, tuple((label, ((u + 1) / 2)[np.newaxis]) for label, u in rows))
 
 
-def _of_gpt(task: Task) -> Text:
+def _of_gpt(task: Task) -> GeneratedText:
     sampling = Sampling(seed=task.settings.options.seed)
     made = generate(
         task.settings.model, task.trainer.get_params(), b"\n", TEXT_LENGTH, sampling, options=task.settings.options
     )
-    return Text(
+    return GeneratedText(
         f"{TEXT_LENGTH} bytes drawn at temperature {sampling.temperature}.", bytes(made).decode(errors="replace")
     )
 
 
-_MAKERS: dict[str, Callable[[Task], ImageRows | Text]] = {
+_MAKERS: dict[str, Callable[[Task], ImageRows | GeneratedText]] = {
     "gpt": _of_gpt,
     "pinn": _of_pinn,
     "unet": _of_unet,

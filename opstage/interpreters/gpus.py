@@ -11,7 +11,7 @@ _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
-class Gpu(NamedTuple):
+class GpuInfo(NamedTuple):
     """A GPU: its name, its compute capability as (9, 0), its memory in bytes."""
 
     name: str
@@ -27,7 +27,7 @@ class Machine(NamedTuple):
     """
 
     version: tuple[int, int] | None
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuInfo, ...]
 
 
 NOTHING = Machine(None, ())
@@ -58,7 +58,7 @@ def look(library: Any = None) -> Machine:
     return Machine(version, tuple(_gpu(library, index) for index in range(number.value)))
 
 
-def _gpu(library: Any, index: int) -> Gpu:
+def _gpu(library: Any, index: int) -> GpuInfo:
     device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
     library.cuDeviceGet(ctypes.byref(device), index)
     library.cuDeviceGetName(name, len(name), device)
@@ -66,4 +66,4 @@ def _gpu(library: Any, index: int) -> Gpu:
     numbers = ctypes.c_int(), ctypes.c_int()
     for number, attribute in zip(numbers, (_MAJOR, _MINOR), strict=True):
         library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-    return Gpu(name.value.decode(), (numbers[0].value, numbers[1].value), memory.value)
+    return GpuInfo(name.value.decode(), (numbers[0].value, numbers[1].value), memory.value)

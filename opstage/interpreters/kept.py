@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..ops.catalogue.elementwise import ADD
 from ..ops.catalogue.layout import PERMUTE, SLICE, TRANSPOSE2D
 from ..ops.catalogue.linalg import MATMUL
-from ..ops.closed import Body, Equation, Loop, with_opened
+from ..ops.closed import Body, Equation, ScanParameters, with_opened
 from ..ops.kinds import Kind
 from ..ops.primitive import R
 from ..ops.protocol import Ops
@@ -19,7 +19,7 @@ from .tracer import Traced, Tracer, constants, evaluate
 # Values --------------------------------------------------------------------------------------------------------------
 
 
-def keeping(ops: Interpreter[Any], loop: Loop, needs: Sequence[bool]) -> Loop:
+def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) -> ScanParameters:
     """The loop on `ops` as a backward pass wants it: it also stacks the incoming carries and, if the body has a
     product, what a tape keeps of the ops of a turn.
 

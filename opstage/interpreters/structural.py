@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 from typing_extensions import override
 
 from ..ops.arguments import as_dim
-from ..ops.closed import Loop
+from ..ops.closed import ScanParameters
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_equal
 from ..ops.errors import LocatedError, ProgramError, ShapeError
@@ -163,7 +163,7 @@ def _bind(
     operands = [*carry, *xs, *captured]
     refs = tuple([ref for _, ref in operands])
     tracer.captured.clear()
-    loop = Loop(
+    loop = ScanParameters(
         body.taking([i.slot for i, _ in operands]),
         reverse,
         length,
@@ -178,7 +178,7 @@ def _bind(
 
 
 def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
-    loop = Loop(**static)
+    loop = ScanParameters(**static)
     if not all(type(count) is int and 0 <= count <= len(operands) for count in (loop.carries, loop.entries)):
         raise ShapeError(f"a loop of {len(operands)} operands has {loop.carries} carries and {loop.entries} entries")
     inputs, outputs = loop.body.input_types, loop.body.output_types
@@ -194,13 +194,13 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
     """One turn after the other, for a base interpreter that has no kernel of its own."""
-    loop = Loop(**static)
+    loop = ScanParameters(**static)
     return run_turns(ops, loop, ops.turn(loop.body, loop.carries + loop.entries), *operands)
 
 
 def run_turns(
     ops: BaseInterpreter[R],
-    loop: Loop,
+    loop: ScanParameters,
     ready: Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]],
     /,
     *operands: R,
@@ -223,7 +223,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
     turn, computes what was not kept anew, and adds to the cotangents of what was captured. One that is a sum of
     products is a product of the stacked factors after the loop.
     """
-    loop = Loop(**static)
+    loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
     xs, captured, kept = _parts(ctx.saved, loop.entries, len(types) - split)
@@ -283,7 +283,7 @@ def _scan_jvp(
     ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
 ) -> tuple[Any, ...]:
     """The loop run once more, with the tangent of the carry carried along."""
-    loop = Loop(**static)
+    loop = ScanParameters(**static)
     body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
     types = body.input_types
     moving, moved = body.moving([tangent is not None for tangent in tangents], carries)
@@ -334,18 +334,18 @@ class _ScanPrimitive(Primitive):
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
         """The xs that are read again, what was captured, and what is kept of each turn."""
-        loop = Loop(**static)
+        loop = ScanParameters(**static)
         xs = [loop.carries + i if i in loop.reread else -1 for i in range(loop.entries)]
         return (*xs, *range(loop.carries + loop.entries, len(needs)), *[len(needs) + i for i in loop.kept])
 
     @override
     def keeping(self, ops: Any, needs: tuple[bool, ...], static: Static) -> Static:
-        return keeping(ops, Loop(**static), needs)._asdict()
+        return keeping(ops, ScanParameters(**static), needs)._asdict()
 
     @override
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
         """That of the body, as often as it runs, and the stacked results written once."""
-        loop = Loop(**static)
+        loop = ScanParameters(**static)
         turn = loop.body.cost()
         written: Dim = 0
         for rows in outputs[loop.carries :]:

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BoundOp:
     """One op as it was bound: by whom, where, on what, and what came of it.
 
     ordinal     of the user's op that it is or serves
@@ -46,7 +46,7 @@ class Trail(Transparent[R]):
 
     def __init__(self, inner: BaseInterpreter[R]):
         super().__init__(inner)
-        self.steps: list[Step] = []
+        self.steps: list[BoundOp] = []
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
@@ -54,11 +54,11 @@ class Trail(Transparent[R]):
         cursor = self.cursor
         values = tuple(np.array(self.inner.get(out)) for out in outs)
         self.steps.append(
-            Step(primitive, static, cursor.region.name, cursor.ordinal, cursor.quiet, user_frame(), refs, values)
+            BoundOp(primitive, static, cursor.region.name, cursor.ordinal, cursor.quiet, user_frame(), refs, values)
         )
         return outs
 
-    def again(self, step: Step, operands: Sequence[Array]) -> tuple[Array, ...]:
+    def again(self, step: BoundOp, operands: Sequence[Array]) -> tuple[Array, ...]:
         """The outputs of one op once more, on operands from the host."""
         inner = self.inner
         refs = tuple(inner.put(operand) for operand in operands)

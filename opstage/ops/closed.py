@@ -44,7 +44,7 @@ class Equation(NamedTuple):
         return found
 
 
-class Constant(NamedTuple):
+class BodyConstant(NamedTuple):
     """A host array that the body holds."""
 
     slot: int
@@ -66,7 +66,7 @@ class Body:
     def __init__(
         self,
         inputs: tuple[int, ...],
-        constants: tuple[Constant, ...],
+        constants: tuple[BodyConstant, ...],
         equations: tuple[Equation, ...],
         outputs: tuple[int, ...],
         types: tuple[TensorType, ...],
@@ -86,7 +86,7 @@ class Body:
         self,
         *,
         inputs: Sequence[int] | None = None,
-        constants: Sequence[Constant] | None = None,
+        constants: Sequence[BodyConstant] | None = None,
         equations: Sequence[Equation] | None = None,
         outputs: Sequence[int] | None = None,
         types: Sequence[TensorType] | None = None,
@@ -190,7 +190,7 @@ class Body:
         return self._cost
 
 
-class Loop(NamedTuple):
+class ScanParameters(NamedTuple):
     """The static parameters of `scan`.
 
     carries, entries   how many operands are carries and how many are xs; those after them were captured
@@ -221,7 +221,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.types: list[TensorType] = []
-        self.constants: list[Constant] = []
+        self.constants: list[BodyConstant] = []
         self.equations: list[Equation] = []
 
     def slot(self, type: TensorType) -> int:
@@ -234,7 +234,7 @@ class Trace:
         kept = np.array(value)
         kept.flags.writeable = False
         slot = self.slot(type)
-        self.constants.append(Constant(slot, kept, type))
+        self.constants.append(BodyConstant(slot, kept, type))
         return slot
 
     def equation(

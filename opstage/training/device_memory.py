@@ -10,7 +10,7 @@ from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
 from ..interpreters.gpu.device.grid import GRID
 from ..interpreters.gpu.device.tally import Tally
 from ..interpreters.graph.cuda.compiled import CompiledCudaOps
-from ..interpreters.shape_check.memory import Kind, Memory
+from ..interpreters.shape_check.memory import MemoryKind, PeakMemory
 from ..ops.trees import flatten
 from ..ops.types import TensorType
 from ..options import Options
@@ -20,30 +20,32 @@ STEPS = 5
 """After so many, compiled steps find all their memory where the one before had it."""
 
 
-def device_memory(layout: StepLayout, options: Options, types: Sequence[TensorType], kinds: Sequence[Kind]) -> Memory:
+def device_memory(
+    layout: StepLayout, options: Options, types: Sequence[TensorType], kinds: Sequence[MemoryKind]
+) -> PeakMemory:
     """The memory of a step at its peak. Its inputs are of these types, which are of numbers, and of these kinds.
 
     Raises ShapeError for sizes that a device's tensors cannot have.
     """
     tally = Tally(grid=GRID)
     ops: Any = CompiledCudaOps(options, tally) if options.backend == "compiled" else CudaOps(options, tally)
-    held = {i: tally.taken(types[i], kind) for i, kind in enumerate(kinds) if kind is not Kind.BATCH}
+    held = {i: tally.taken(types[i], kind) for i, kind in enumerate(kinds) if kind is not MemoryKind.BATCH}
 
-    def kind() -> Kind:
+    def kind() -> MemoryKind:
         region = ops.cursor.region.path
         if options.backend == "compiled" or (region and region[0][0] == UPDATE):
-            return Kind.RESULTS
-        return Kind.GRADIENTS if ops.cursor.backward else Kind.ACTIVATIONS
+            return MemoryKind.RESULTS
+        return MemoryKind.GRADIENTS if ops.cursor.backward else MemoryKind.ACTIVATIONS
 
     tally.kind = kind
     for _ in range(STEPS):
         tally.begin()
         _advance(layout, ops, tally, types, kinds, held)
-    found = {kind.name.lower(): tally.at_peak[kind] for kind in Kind}
+    found = {kind.name.lower(): tally.at_peak[kind] for kind in MemoryKind}
     if options.backend == "compiled":
         found["arena"] = ops.programs.executors[-1].plan.arena_bytes
         found["results"] -= found["arena"]
-    return Memory(**found, blocks=tally.blocks)
+    return PeakMemory(**found, blocks=tally.blocks)
 
 
 def _advance(
@@ -51,7 +53,7 @@ def _advance(
     ops: Any,
     tally: Tally,
     types: Sequence[TensorType],
-    kinds: Sequence[Kind],
+    kinds: Sequence[MemoryKind],
     held: dict[int, DeviceBuffer],
 ) -> None:
     """A step as a trainer makes it, with what is `held` from step to step; that holds what the step gave afterwards."""
@@ -63,7 +65,9 @@ def _advance(
     program.finish(())
     for ref in (stepped.loss, *stepped.metrics.values()):
         ops.get(ref)
-    state, slots = ([i for i, kind in enumerate(kinds) if kind is part] for part in (Kind.STATE, Kind.OPTIMIZER))
+    state, slots = (
+        [i for i, kind in enumerate(kinds) if kind is part] for part in (MemoryKind.STATE, MemoryKind.OPTIMIZER)
+    )
     moved = layout.pack(flatten(stepped.state)[0], stepped.parameters, (), stepped.slots)
     for i, ref in zip((*state, *layout.moved, *slots), moved):
         held[i] = ref

@@ -20,7 +20,7 @@ from ..options import Options
 from . import optim
 from .commit import Commit
 from .optim import Optimizer
-from .optimizer_state import Layout, OptimizerState, require_optimizer, require_state
+from .optimizer_state import OptimizerState, StateLayout, require_optimizer, require_state
 from .param import mirrors, trained_among
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, require_fit
@@ -58,7 +58,7 @@ class Held:
         state_leaves, self.structure = flatten(state)
         self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]
         self.moments: dict[str, OptimizerState] = {}
-        self._layouts: dict[tuple[Hashable, ...], Layout] = {}
+        self._layouts: dict[tuple[Hashable, ...], StateLayout] = {}
 
     @property
     def trained(self) -> tuple[bool, ...]:
@@ -111,7 +111,7 @@ class Held:
 
     # Optimizers -----------------------------------------------------------------------------------------------------
 
-    def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> Layout:
+    def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> StateLayout:
         """Of the state in which `optimizer` moves the parameters that are trained; None: those that are so now."""
         require_optimizer(optimizer)
         if trained is None:
@@ -121,7 +121,7 @@ class Held:
         if layout is None:
             moved = [(name, param) for name, param, wanted in zip(self.names, self.params, trained) if wanted]
             types: list[tuple[Any, DType]] = [(param.shape, param.dtype) for _, param in moved]
-            layout = Layout.of(optimizer, [name for name, _ in moved], types)
+            layout = StateLayout.of(optimizer, [name for name, _ in moved], types)
             if len(self._layouts) == _LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any, final
 
 from ..interpreters.graph.cpu.optimise import optimise
-from ..interpreters.graph.cpu.plan import Plan
+from ..interpreters.graph.cpu.plan import CpuPlan
 from ..interpreters.graph.recorder import record
-from ..interpreters.shape_check.memory import Formula, History, Kind, Memory, MemoryOps
+from ..interpreters.shape_check.memory import AllocationTrace, Formula, MemoryKind, MemoryOps, PeakMemory
 from ..interpreters.wire import DEVICE_DTYPES, no_wire_form
 from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
@@ -25,7 +25,7 @@ from .validate import PlannedStep, training_step
 
 _TOO_MUCH = 1 << 62
 
-_KINDS = (Kind.PARAMETERS, Kind.STATE, Kind.BATCH, Kind.OPTIMIZER, Kind.BATCH)
+_KINDS = (MemoryKind.PARAMETERS, MemoryKind.STATE, MemoryKind.BATCH, MemoryKind.OPTIMIZER, MemoryKind.BATCH)
 """Of the inputs of a step, part by part; its scalars come with the batch."""
 
 
@@ -63,7 +63,7 @@ class StepMemory:
 
     # What is asked --------------------------------------------------------------------------------------------------
 
-    def at(self, **sizes: int) -> Memory:
+    def at(self, **sizes: int) -> PeakMemory:
         """The memory at its peak, with a size for every named dim.
 
         Raises UsageError for a name that is missing or unknown, and for sizes that the Specs do not allow; ShapeError
@@ -74,7 +74,7 @@ class StepMemory:
             return self._on_device(sizes)
         if self.options.backend == "compiled":
             return self._compiled(sizes)
-        return Memory.of(self._history(sizes, {}).peak({}))
+        return PeakMemory.of(self._history(sizes, {}).peak({}))
 
     def formula(self, **sizes: int) -> Formula:
         """The peak in bytes on the eager interpreter, as a formula in the named dims that are not given.
@@ -151,35 +151,35 @@ class StepMemory:
     def _program(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
         return tuple(self.step.layout.program(ops, *refs)[0])
 
-    def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> History:
+    def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> AllocationTrace:
         """What a step on the eager interpreter takes and gives back; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
         samples = [sample, *near(self.step.specs, sizes, sample)]
-        ops = MemoryOps(self.options, scope, samples, {UPDATE: Kind.RESULTS})
+        ops = MemoryOps(self.options, scope, samples, {UPDATE: MemoryKind.RESULTS})
         refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()
         del results  # which were there until now
         return history
 
-    def _on_device(self, sizes: Mapping[str, int]) -> Memory:
+    def _on_device(self, sizes: Mapping[str, int]) -> PeakMemory:
         """What a device is asked for that only counts."""
         from .device_memory import device_memory  # with the kernels
 
         return device_memory(self.step.layout, self.options, self._types(sizes, DimScope()), self._kinds)
 
-    def _compiled(self, sizes: Mapping[str, int]) -> Memory:
+    def _compiled(self, sizes: Mapping[str, int]) -> PeakMemory:
         """What the plan of the compiled step says, beside what comes in."""
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
-        plan = Plan(optimise(graph)[0].body, spare=self.step.layout.donated())
+        plan = CpuPlan(optimise(graph)[0].body, spare=self.step.layout.donated())
         given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
         for type_, kind in zip(types, self._kinds):
             given[kind.name.lower()] += _nbytes(type_)
         results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
         workspace = plan.table_bytes + sum(constant.nbytes for constant in plan.constants)
-        return Memory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
+        return PeakMemory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
 
 
 def _nbytes(type_: TensorType) -> int:

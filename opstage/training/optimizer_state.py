@@ -29,14 +29,14 @@ class Trained(NamedTuple):
     slots: tuple[tuple[Shape, DType], ...]
 
 
-class Layout(NamedTuple):
+class StateLayout(NamedTuple):
     """Whose state it is: the optimizer by its `state_name`, and the trained parameters in order."""
 
     optimizer: str
     parameters: tuple[Trained, ...]
 
     @classmethod
-    def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> Layout:
+    def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> StateLayout:
         """That of the state in which `optimizer` moves parameters of these paths and types."""
         parameters = [
             Trained(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         """The slots of the parameters as `optimizer`, one of this layout, declares them."""
         return optimizer.init([each[1:3] for each in self.parameters], [each.path for each in self.parameters])
 
-    def require(self, other: Layout) -> None:
+    def require(self, other: StateLayout) -> None:
         """Raise a UsageError that says where a state of layout `other` is not one of this layout."""
         if other.optimizer != self.optimizer:
             raise UsageError(
@@ -85,7 +85,7 @@ class OptimizerState:
 
     __slots__ = ("t", "layout", "_held")
 
-    def __init__(self, t: int, slots: Sequence[Sequence[Any]], layout: Layout | None = None):
+    def __init__(self, t: int, slots: Sequence[Sequence[Any]], layout: StateLayout | None = None):
         """From arrays of the host, which are copied. Without a layout no optimizer takes it."""
         self.t = t
         self.layout = layout
@@ -93,7 +93,7 @@ class OptimizerState:
         self._held: tuple[BaseInterpreter[Any] | None, Values] = None, values  # whose values they are; None: arrays
 
     @classmethod
-    def on(cls, home: BaseInterpreter[Any], t: int, values: Values, layout: Layout) -> OptimizerState:
+    def on(cls, home: BaseInterpreter[Any], t: int, values: Values, layout: StateLayout) -> OptimizerState:
         """From values of the interpreter `home`, which nobody else holds."""
         state = cls(t, (), layout)
         state._held = home, values
@@ -126,7 +126,7 @@ class OptimizerState:
         return f"<OptimizerState of {self.layout.optimizer} on {len(self.layout.parameters)} parameters, t = {self.t}>"
 
 
-def require_state(state: Any, layout: Layout) -> None:
+def require_state(state: Any, layout: StateLayout) -> None:
     """Raise a UsageError unless `state` is an optimizer's state of this layout."""
     if type(state) is not OptimizerState:
         raise UsageError(

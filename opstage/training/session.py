@@ -50,7 +50,7 @@ _claims = make_lock()
 _RESET = "this ref was made before reset_tape(), which ended its tape; make it anew with input, leaf, const or use"
 
 
-class _Use(NamedTuple):
+class _ParameterUse(NamedTuple):
     """A parameter on the tape: its leaf, and which of its values that holds."""
 
     node: Ref
@@ -102,7 +102,7 @@ class Session(Interpreter[Ref]):
         self._tape: Tape[Any] = Tape(self._base)
         self.cursor = self._tape.cursor
         self._leaves: set[Record[Any]] = set()
-        self._used: dict[Param, _Use] = {}
+        self._used: dict[Param, _ParameterUse] = {}
         self._gradients: Gradients | None = None
 
     def reset_tape(self) -> None:
@@ -167,7 +167,9 @@ class Session(Interpreter[Ref]):
             together([param])
             self._base.admit(f"use of {param}")
             value = self._base.lift(param.mirror(self._base.store))
-            use = _Use(self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version)
+            use = _ParameterUse(
+                self._tape.leaf(value) if param.requires_grad else self._tape.wrap(value), param.version
+            )
             self._used[param] = use
             if use.node.record is not None:
                 self._leaves.add(use.node.record)

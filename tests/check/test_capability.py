@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.interpreters.graph.onnx import RULES
-from opstage.interpreters.graph.onnx.rules import Rule
+from opstage.interpreters.graph.onnx.rules import OnnxRule
 from opstage.interpreters.shape_check.capability import Answer, capabilities
 from opstage.models import model
 from opstage.ops.catalogue.activation import RELU
@@ -83,7 +83,7 @@ def test_onnx_says_what_its_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ONNX, the forward pass", True),
         ("ONNX, one training step", True),
     ]
-    monkeypatch.setitem(RULES, RELU, Rule(None, "for the sake of a test"))
+    monkeypatch.setitem(RULES, RELU, OnnxRule(None, "for the sake of a test"))
     obstacle = {a.where: a for a in capabilities(report, Options())}["ONNX, the forward pass"].obstacle
     assert obstacle is not None and obstacle.op == "relu" and "for the sake of a test" in obstacle.reason
     assert obstacle.source is not None and "relu" in obstacle.source.text

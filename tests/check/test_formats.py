@@ -14,7 +14,7 @@ from opstage import Spec
 from opstage.interpreters.shape_check import RULES, Assumption, Finding
 from opstage.interpreters.shape_check.formats import (
     FORMATS,
-    Outcome,
+    CheckOutcome,
     Section,
     Unusable,
     from_document,
@@ -33,7 +33,7 @@ def wrong(ops, params, x, y):
 
 
 @pytest.fixture
-def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckOutcome:
     """A program with an error in it, in a file called mine.py."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.py"
@@ -41,14 +41,14 @@ def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     namespace: dict[str, Any] = {}
     exec(compile(SOURCE, str(file), "exec"), namespace)
     report = opstage.check(namespace["wrong"], {"w": Spec("4 3")}, Spec("B 3"), Spec("B M"))
-    return Outcome.of(report, "mine.py:wrong", "the forward pass", [Section("note", {"a": 1}, "a note")])
+    return CheckOutcome.of(report, "mine.py:wrong", "the forward pass", [Section("note", {"a": 1}, "a note")])
 
 
 def finding(**changes: Any) -> Finding:
     return Finding(**{"op": "add", "reason": "they differ", **changes})
 
 
-def test_the_terminal_shows_the_line_and_what_is_meant_on_it(outcome: Outcome) -> None:
+def test_the_terminal_shows_the_line_and_what_is_meant_on_it(outcome: CheckOutcome) -> None:
     text = render("terminal", [outcome])
     lines = text.splitlines()
     assert lines[0] == "mine.py:wrong, the forward pass:"
@@ -65,7 +65,7 @@ def test_the_terminal_shows_the_line_and_what_is_meant_on_it(outcome: Outcome) -
     assert "\x1b" not in text
 
 
-def test_colours_change_no_letter(outcome: Outcome) -> None:
+def test_colours_change_no_letter(outcome: CheckOutcome) -> None:
     coloured = render("terminal", [outcome], colour=True)
     assert "\x1b[1;31m" in coloured
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render("terminal", [outcome])
@@ -74,31 +74,35 @@ def test_colours_change_no_letter(outcome: Outcome) -> None:
 def test_wide_letters_and_tabs_keep_the_carets_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("if True:\n\tgrün = ops.add(x, y)\n")
-    text = render("terminal", [Outcome("a", findings=(finding(source=SourceLine(str(tmp_path / "a.py"), 2, 9, 22)),))])
+    text = render(
+        "terminal", [CheckOutcome("a", findings=(finding(source=SourceLine(str(tmp_path / "a.py"), 2, 9, 22)),))]
+    )
     line, carets = text.splitlines()[-5:-3] if "^" in text.splitlines()[-4] else text.splitlines()[-4:-2]
     assert line[carets.index("^") :][: carets.count("^")] == "ops.add(x, y)"
 
 
-def test_conditions_and_several_programs_are_summed_up(outcome: Outcome) -> None:
+def test_conditions_and_several_programs_are_summed_up(outcome: CheckOutcome) -> None:
     condition = Assumption("N % 3 == 0", "reshape", SourceLine("/nowhere.py", 3))
-    right = Outcome("b.py:f", "the forward pass", conditions=(condition,), suggestions=("N % 3 == 0",))
-    text = render("terminal", [outcome, right, Outcome("c.py", unusable=Unusable("no such file"))])
+    right = CheckOutcome("b.py:f", "the forward pass", conditions=(condition,), suggestions=("N % 3 == 0",))
+    text = render("terminal", [outcome, right, CheckOutcome("c.py", unusable=Unusable("no such file"))])
     assert "right only if (every run is held to it):\n  N % 3 == 0, needed by reshape at /nowhere.py:3" in text
     assert text.endswith("1 of 3 programs right, 1 with errors, 1 not checked\n")
-    assert suggestion([right, right, Outcome("d", suggestions=("A == B",))]) == 'where=["N % 3 == 0", "A == B"]'
-    assert suggestion([Outcome("d")]) == ""
+    assert suggestion([right, right, CheckOutcome("d", suggestions=("A == B",))]) == 'where=["N % 3 == 0", "A == B"]'
+    assert suggestion([CheckOutcome("d")]) == ""
 
 
 def test_what_could_not_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("import torchh\n")
-    unusable = Outcome("a.py", unusable=Unusable("cannot be imported", SourceLine(str(tmp_path / "a.py"), 1, 1, 14)))
+    unusable = CheckOutcome(
+        "a.py", unusable=Unusable("cannot be imported", SourceLine(str(tmp_path / "a.py"), 1, 1, 14))
+    )
     assert render_unusable(unusable) == (
         "opstage: a.py: cannot be imported\n --> a.py:1:1\n  |\n1 | import torchh\n  | ^^^^^^^^^^^^^\n"
     )
 
 
-def test_json_holds_all_of_it(outcome: Outcome) -> None:
+def test_json_holds_all_of_it(outcome: CheckOutcome) -> None:
     document = json.loads(render("json", [outcome], 1))
     assert [document[name] for name in ("format", "version", "exit_code", "errors", "warnings")] == [
         "opstage check",
@@ -122,8 +126,8 @@ def test_json_holds_all_of_it(outcome: Outcome) -> None:
     assert target["inputs"][0] == {"name": "params.w", "type": "(4, 3) float32"}
 
 
-def test_json_can_be_read_back(outcome: Outcome) -> None:
-    full = Outcome(
+def test_json_can_be_read_back(outcome: CheckOutcome) -> None:
+    full = CheckOutcome(
         "a.py:f",
         findings=(
             finding(
@@ -138,10 +142,10 @@ def test_json_can_be_read_back(outcome: Outcome) -> None:
         assert from_document(json.loads(json.dumps(to_document(each)))) == each
 
 
-def test_github_gets_one_command_for_each(outcome: Outcome) -> None:
+def test_github_gets_one_command_for_each(outcome: CheckOutcome) -> None:
     condition = Assumption("N % 3 == 0", "reshape", SourceLine("/no,where.py", 3))
-    unusable = Outcome("c.py", unusable=Unusable("fails: 100 %\nhere"))
-    lines = render("github", [outcome, Outcome("b.py:f", conditions=(condition,)), unusable]).splitlines()
+    unusable = CheckOutcome("c.py", unusable=Unusable("fails: 100 %\nhere"))
+    lines = render("github", [outcome, CheckOutcome("b.py:f", conditions=(condition,)), unusable]).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith(
         "::error file=mine.py,line=5,endLine=5,col=12,endColumn=25,title=opstage%3A shape::add: x is (B, 4) but y is"
@@ -154,9 +158,9 @@ def test_github_gets_one_command_for_each(outcome: Outcome) -> None:
     assert lines[2] == "::error title=opstage%3A not checked::c.py: fails: 100 %25%0Ahere"
 
 
-def test_sarif_has_what_the_standard_requires(outcome: Outcome) -> None:
-    warned = Outcome("b.py:f", findings=(finding(severity="warning", rule="a-lint", region="blocks.0"),))
-    log = json.loads(render("sarif", [outcome, warned, Outcome("c.py", unusable=Unusable("no such file"))], 2))
+def test_sarif_has_what_the_standard_requires(outcome: CheckOutcome) -> None:
+    warned = CheckOutcome("b.py:f", findings=(finding(severity="warning", rule="a-lint", region="blocks.0"),))
+    log = json.loads(render("sarif", [outcome, warned, CheckOutcome("c.py", unusable=Unusable("no such file"))], 2))
     assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-schema-2.1.0.json")
     (run,) = log["runs"]
     driver = run["tool"]["driver"]

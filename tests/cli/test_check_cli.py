@@ -14,7 +14,7 @@ import pytest
 
 from opstage.cli.check.request import Asked, Request
 from opstage.cli.check.user import check_user
-from opstage.interpreters.shape_check.formats import Outcome
+from opstage.interpreters.shape_check.formats import CheckOutcome
 from opstage.tensors import encode
 from tests.cli.conftest import Command
 
@@ -88,7 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def outcomes(word: str, flags: str = "", **more: Any) -> list[Outcome]:
+def outcomes(word: str, flags: str = "", **more: Any) -> list[CheckOutcome]:
     """What the process of a file finds, found in this one."""
     file, _, function = word.partition(":")
     lists: dict[str, list[str]] = {"inputs": [], "where": [], "param": []}
@@ -100,7 +100,7 @@ def outcomes(word: str, flags: str = "", **more: Any) -> list[Outcome]:
     return list(check_user(Request(word, file, None, function or None, asked, 60.0, None)))
 
 
-def outcome(word: str, flags: str = "", **more: Any) -> Outcome:
+def outcome(word: str, flags: str = "", **more: Any) -> CheckOutcome:
     (one,) = outcomes(word, flags, **more)
     return one
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opstage.interpreters.shape_check.memory import Memory
+from opstage.interpreters.shape_check.memory import PeakMemory
 from opstage.models import model
 from opstage.options import Options
 from opstage.training import optim
@@ -20,7 +20,7 @@ def predicted(backend: str, **sizes: int) -> int:
     return model_memory(model("mlp"), optim.sgd(), Options(backend=backend)).at(**sizes).peak  # type: ignore[arg-type]
 
 
-def on_device(backend: str, **sizes: int) -> Memory:
+def on_device(backend: str, **sizes: int) -> PeakMemory:
     options = Options(backend=backend, device="cuda")  # type: ignore[arg-type]
     return model_memory(model("mlp"), optim.sgd(), options).at(**sizes)
 

@@ -102,7 +102,7 @@ def test_info_names_what_it_runs_on(opstage: Command) -> None:
 
 
 def test_info_lists_gpus_and_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    h200 = gpus.Gpu("NVIDIA H200", (9, 0), 150 * 2**30)
+    h200 = gpus.GpuInfo("NVIDIA H200", (9, 0), 150 * 2**30)
     monkeypatch.setattr(gpus, "look", lambda: gpus.Machine((13, 0), (h200,)))
     lines = cuda_lines()
     assert lines[:2] == [

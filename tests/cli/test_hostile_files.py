@@ -14,7 +14,7 @@ import pytest
 from opstage.cli.check.process import check_all
 from opstage.cli.check.request import Asked, Request
 from opstage.cli.check.user import check_user
-from opstage.interpreters.shape_check.formats import Outcome
+from opstage.interpreters.shape_check.formats import CheckOutcome
 
 ASKED = Asked(inputs=("x: B 3",))
 
@@ -82,7 +82,7 @@ def request(word: str, **changes: object) -> Request:
     return Request(word, file, None, function or None, ASKED, **values)  # type: ignore[arg-type]
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: CheckOutcome) -> str:
     """The text of the line that an outcome speaks of."""
     source = outcome.unusable.source if outcome.unusable is not None else outcome.findings[0].source
     return "" if source is None else source.text

@@ -17,7 +17,7 @@ from typing_extensions import override
 from opstage.interpreters.eager_cuda.kernels import attention
 from opstage.interpreters.gpu.device import driver as driver_module
 from opstage.interpreters.gpu.device import probe, scheduler
-from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.simulator import SMALL
 from opstage.interpreters.gpu.language import cuda
@@ -35,9 +35,9 @@ class RunningApi(Api):
         self.buffers: dict[int, Buffer] = {}
         self.core.launch = self.launch
 
-    def compile(self, kernel: Any, signature: Any, cc: Any) -> Compiled:
+    def compile(self, kernel: Any, signature: Any, cc: Any) -> CompiledKernel:
         self.compiled.append((cuda.jit(kernel), signature))
-        return Compiled(str(len(self.compiled) - 1), b"", Resources(1, 0, 0, 0, 0, 0))
+        return CompiledKernel(str(len(self.compiled) - 1), b"", Resources(1, 0, 0, 0, 0, 0))
 
     def launch(self, stream: Any, configuration: Any, loaded: Any, *arguments: Any) -> None:
         assert stream is self.stream

@@ -13,7 +13,7 @@ import opstage
 from opstage import OutOfMemoryError, ScalarTrainer, Session
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.graph.cuda.compiled import CompiledCudaOps
-from opstage.interpreters.graph.cuda.plan import Plan
+from opstage.interpreters.graph.cuda.plan import CudaPlan
 from opstage.interpreters.graph.cuda.target import optimise
 from opstage.ops.errors import RangeError
 from opstage.ops.trees import flatten
@@ -138,7 +138,7 @@ def test_a_session_records_and_steps(device: Simulator) -> None:
 def calls(program: Callable[..., Any], *args: Any) -> list[str]:
     """The kernels, by name, of a program's calls; products by theirs."""
     graph = optimise(opstage.record(program, *args))
-    plan = Plan(graph.body, Simulator(), "fp32")
+    plan = CudaPlan(graph.body, Simulator(), "fp32")
     return [call.arguments[0].__name__ if call.method == "launch" else call.method for call in plan.calls]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage.interpreters.eager_cuda.kernels import columns, convolution
-from opstage.interpreters.eager_cuda.kernels.columns import Geometry, Run, by_product, runs
+from opstage.interpreters.eager_cuda.kernels.columns import ColumnsGeometry, Run, by_product, runs
 from opstage.interpreters.eager_cuda.kernels.windows import Windows
 from opstage.interpreters.gpu.device import find_device
 from opstage.ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
@@ -29,11 +29,11 @@ WHOLE, IMAGES, SOME_WINDOWS = 256 << 20, 300, 100
 
 
 @pytest.fixture
-def by_products(monkeypatch: pytest.MonkeyPatch) -> list[Geometry]:
+def by_products(monkeypatch: pytest.MonkeyPatch) -> list[ColumnsGeometry]:
     """Every convolution that has elements goes by products; which ones were asked for."""
-    asked: list[Geometry] = []
+    asked: list[ColumnsGeometry] = []
 
-    def always(geometry: Geometry) -> bool:
+    def always(geometry: ColumnsGeometry) -> bool:
         asked.append(geometry)
         return bool(geometry.windows and geometry.outputs and geometry.inputs)
 
@@ -44,7 +44,7 @@ def by_products(monkeypatch: pytest.MonkeyPatch) -> list[Geometry]:
 @pytest.mark.parametrize("workspace", [WHOLE, IMAGES, SOME_WINDOWS])
 @pytest.mark.parametrize("sample", CONVOLUTIONS, ids=lambda s: s.id)
 def test_products_have_the_values_of_the_samples(
-    sample: Sample, workspace: int, by_products: list[Geometry], monkeypatch: pytest.MonkeyPatch
+    sample: Sample, workspace: int, by_products: list[ColumnsGeometry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "WORKSPACE", workspace)
     conformance.test_values(sample, "eager")
@@ -54,7 +54,7 @@ def test_products_have_the_values_of_the_samples(
 @pytest.mark.parametrize("backend", conformance.BACKENDS)
 @pytest.mark.parametrize("sample", CONVOLUTIONS, ids=lambda s: s.id)
 def test_products_have_the_derivatives_of_the_samples(
-    sample: Sample, backend: str, by_products: list[Geometry], monkeypatch: pytest.MonkeyPatch
+    sample: Sample, backend: str, by_products: list[ColumnsGeometry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "WORKSPACE", SOME_WINDOWS)
     conformance.test_first_derivatives(sample, backend)
@@ -155,9 +155,11 @@ def test_images_are_columns_of_single_cells(monkeypatch: pytest.MonkeyPatch) -> 
 # Runs and the rule ----------------------------------------------------------------------------------------------------
 
 
-def geometry(images: int, groups: int, inputs: int, outputs: int, cells: int, places: int) -> Geometry:
+def geometry(images: int, groups: int, inputs: int, outputs: int, cells: int, places: int) -> ColumnsGeometry:
     nowhere: Any = None
-    return Geometry(images, groups, inputs, outputs, Windows(nowhere, 2, places, places, cells, False, cells == 1))
+    return ColumnsGeometry(
+        images, groups, inputs, outputs, Windows(nowhere, 2, places, places, cells, False, cells == 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_what_is_computed_by_a_product(name: str, sizes: tuple[int, ...], produc
 
 
 def test_the_three_ops_ask_with_the_same_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Geometry] = []
+    asked: list[ColumnsGeometry] = []
     monkeypatch.setattr(convolution, "by_product", lambda g: asked.append(g) or False)
     arrays, static = _arrays("groups")
     _gradients(arrays, static, CUDA)

@@ -22,7 +22,7 @@ from opstage.interpreters.gpu.counting import steps, unrolled_steps
 from opstage.interpreters.gpu.device import Device
 from opstage.interpreters.gpu.device.grid import Grid
 from opstage.interpreters.gpu.device.interface import pointer_type
-from opstage.interpreters.gpu.device.matrices import Layout, layout_of
+from opstage.interpreters.gpu.device.matrices import MatrixLayout, layout_of
 from opstage.interpreters.gpu.device.simulator import elements_of, pointers_of
 from opstage.interpreters.gpu.language import cos_pi, cuda
 from opstage.ops.types import TensorType
@@ -134,7 +134,7 @@ class Typed(Device):
         pass
 
 
-def _matrices(operand: DeviceBuffer, count: int, layout: Layout | None) -> npt.NDArray[Any]:
+def _matrices(operand: DeviceBuffer, count: int, layout: MatrixLayout | None) -> npt.NDArray[Any]:
     """The matrices of an operand of products, as they lie."""
     rows, columns, row, matrix = layout_of(operand, layout)
     dtype = pointer_type(operand.dtype)

@@ -13,8 +13,8 @@ from opstage import Options, optim
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import Plan
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.cpu.plan import CpuPlan
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.replay import replay
 from opstage.models import model
 from opstage.ops.types import dtype_name
@@ -27,12 +27,12 @@ def options_of(graph: Graph) -> Options:
     return Options(dtype=dtype_name(graph.dtype), fast_kernels=False, seed=graph.seed)
 
 
-def executor_of(graph: Graph) -> Executor:
-    return Executor(graph, options_of(graph))
+def executor_of(graph: Graph) -> CpuExecutor:
+    return CpuExecutor(graph, options_of(graph))
 
 
-def planned(graph: Graph) -> Plan:
-    return Plan(optimise(graph, checked=True)[0].body)
+def planned(graph: Graph) -> CpuPlan:
+    return CpuPlan(optimise(graph, checked=True)[0].body)
 
 
 @cache

@@ -22,7 +22,7 @@ from opstage.interpreters.codegen.primitives import (
 from opstage.interpreters.codegen.views import View, packed
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.cpu.plan import Plan
+from opstage.interpreters.graph.cpu.plan import CpuPlan
 from opstage.ops.closed import Equation
 from opstage.ops.types import dtype_name
 
@@ -122,7 +122,7 @@ class Arena(Memory):
     and reads an operand once in each of its passes: when it first needs it there.
     """
 
-    def __init__(self, plan: Plan, graph: Graph, inputs: Sequence[Any], step: int = 0):
+    def __init__(self, plan: CpuPlan, graph: Graph, inputs: Sequence[Any], step: int = 0):
         super().__init__(plan.legal, graph, inputs, step)
         self.plan = plan
         self.block = np.full(plan.arena_bytes + 64, 0xAB, np.uint8)

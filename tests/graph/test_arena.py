@@ -15,7 +15,7 @@ from opstage.interpreters.codegen.arena import ALIGNMENT, Item, arrange
 from opstage.interpreters.codegen.occupancy import Occupancy
 from opstage.interpreters.graph.cpu import plan as planning
 from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import Plan
+from opstage.interpreters.graph.cpu.plan import CpuPlan
 from tests.graph.random_programs import random_graph
 
 
@@ -69,7 +69,7 @@ def test_random_programs_have_the_places_of_scanning(first: int, monkeypatch: py
     monkeypatch.setattr(planning, "arrange", both)
     for seed in range(first, first + 10):
         print("seed", seed)
-        Plan(optimise(random_graph(seed, size=10 + seed % 40)[0])[0].body)
+        CpuPlan(optimise(random_graph(seed, size=10 + seed % 40)[0])[0].body)
     assert sum(met) > 30
 
 

@@ -13,8 +13,8 @@ from opstage import Options
 from opstage.interpreters.graph.cpu.cost import Work, works
 from opstage.interpreters.graph.cpu.limits import Limits, measure_limits
 from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import HostStep, Plan
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.profile import profile
 from opstage.interpreters.native import workers
 from opstage.models import model
@@ -26,8 +26,8 @@ from opstage.training.recorded import record_model
 F32 = 4
 
 
-def planned(program: Callable[..., Any], *args: Any) -> Plan:
-    return Plan(optimise(opstage.record(program, *args))[0].body)
+def planned(program: Callable[..., Any], *args: Any) -> CpuPlan:
+    return CpuPlan(optimise(opstage.record(program, *args))[0].body)
 
 
 def only(program: Callable[..., Any], *args: Any) -> Work:
@@ -117,7 +117,7 @@ def test_a_loop_costs_its_turns() -> None:
 def test_every_step_of_a_plan_has_its_work() -> None:
     for name, sizes in (("mlp", {"B": 8}), ("cnn", {"B": 2}), ("lstm", {"B": 2})):
         graph = record_model(model(name), Options(), sgd(lr=0.1), sizes=sizes)
-        plan = Plan(optimise(graph)[0].body)
+        plan = CpuPlan(optimise(graph)[0].body)
         at = 0
         for work in works(plan):
             assert work.first == at and work.steps > 0
@@ -161,7 +161,7 @@ def test_a_profile_has_a_row_for_all_kernels_of_one_kind() -> None:
         return ops.matmul(a, ops.matmul(a, ops.exp(b)))
 
     a, b = np.eye(6, dtype=np.float32), np.ones((6, 6), np.float32)
-    executor = Executor(opstage.record(program, a, b), Options())
+    executor = CpuExecutor(opstage.record(program, a, b), Options())
     ran: list[Any] = []
     made = profile(executor, lambda: ran.append(executor.run([a, b])), Limits(1e9, 1e9, 1), rounds=3)
     assert len(ran) == 4 and executor.seconds is None
@@ -182,7 +182,7 @@ def test_a_profile_has_a_row_for_all_kernels_of_one_kind() -> None:
 
 
 def test_a_profile_that_is_broken_off_leaves_the_executor_as_it_was() -> None:
-    executor = Executor(opstage.record(lambda ops, x: ops.exp(x), floats(3)), Options())
+    executor = CpuExecutor(opstage.record(lambda ops, x: ops.exp(x), floats(3)), Options())
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -196,4 +196,4 @@ def test_fractions_have_no_kernels() -> None:
     options = Options(dtype="exact")
     graph = opstage.record(lambda ops, x: ops.add(x, x), opstage.Spec("2"), options=options)
     with pytest.raises(UsageError, match="replayed op by op"):
-        profile(Executor(graph, options), lambda: None, Limits(1e9, 1e9, 1))
+        profile(CpuExecutor(graph, options), lambda: None, Limits(1e9, 1e9, 1))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.checker import RULES, GraphError, check_graph, violations
 from opstage.ops.catalogue.pooling import MAX_POOL
-from opstage.ops.closed import Body, Constant, Equation
+from opstage.ops.closed import Body, BodyConstant, Equation
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
 from tests.property.ops import MAKERS
@@ -95,15 +95,17 @@ BREAKS: dict[str, tuple[str, Callable[[Body], Body]]] = {
     "a result too few": ("types", lambda b: changed(b, "softmax", lambda e: e._replace(outputs=e.outputs[:0]))),
     "a constant of another shape": (
         "constants",
-        lambda b: b.replace(constants=[Constant(c.slot, frozen(np.zeros(4)), c.type) for c in b.constants]),
+        lambda b: b.replace(constants=[BodyConstant(c.slot, frozen(np.zeros(4)), c.type) for c in b.constants]),
     ),
     "a constant of a wider kind": (
         "constants",
-        lambda b: b.replace(constants=[Constant(c.slot, frozen(np.zeros(3, complex)), c.type) for c in b.constants]),
+        lambda b: b.replace(
+            constants=[BodyConstant(c.slot, frozen(np.zeros(3, complex)), c.type) for c in b.constants]
+        ),
     ),
     "a constant that can be written to": (
         "constants",
-        lambda b: b.replace(constants=[Constant(c.slot, np.zeros(3, np.float32), c.type) for c in b.constants]),
+        lambda b: b.replace(constants=[BodyConstant(c.slot, np.zeros(3, np.float32), c.type) for c in b.constants]),
     ),
     "a constant of two types": (
         "constants",

@@ -18,7 +18,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.interpreters.graph import Graph
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.ops.errors import OpstageError
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, executor_of, meant, step_of, values_for
@@ -91,11 +91,11 @@ def two(ops: Any, x: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def doubler() -> Executor:
+def doubler() -> CpuExecutor:
     return executor_of(graph_of(two, (40,), dtype="float64"))
 
 
-def test_results_that_somebody_holds_are_never_overwritten(doubler: Executor) -> None:
+def test_results_that_somebody_holds_are_never_overwritten(doubler: CpuExecutor) -> None:
     held = []
     for i in range(50):
         x = np.full(40, i / 7)
@@ -108,7 +108,7 @@ def test_results_that_somebody_holds_are_never_overwritten(doubler: Executor) ->
     assert len({x.__array_interface__["data"][0] for _, x, _ in held}) == 50
 
 
-def test_what_holds_a_result_may_be_a_buffer_or_a_result_given_in_again(doubler: Executor) -> None:
+def test_what_holds_a_result_may_be_a_buffer_or_a_result_given_in_again(doubler: CpuExecutor) -> None:
     buffer = memoryview(doubler.run([np.ones(40)])[0])
     x = np.linspace(0, 1, 40)
     expected = x.copy()
@@ -119,7 +119,7 @@ def test_what_holds_a_result_may_be_a_buffer_or_a_result_given_in_again(doubler:
     np.testing.assert_array_equal(np.asarray(buffer), 2)
 
 
-def test_results_that_nobody_holds_are_used_again(doubler: Executor) -> None:
+def test_results_that_nobody_holds_are_used_again(doubler: CpuExecutor) -> None:
     x = np.ones(40)
     places = set()
     for _ in range(20):
@@ -138,7 +138,7 @@ def test_results_can_be_written_to_and_are_no_input() -> None:
     np.testing.assert_array_equal(executor.run([x])[1], -x)
 
 
-def test_two_thousand_replays_take_constant_memory(doubler: Executor) -> None:
+def test_two_thousand_replays_take_constant_memory(doubler: CpuExecutor) -> None:
     x = np.ones(40)
 
     def replays(n: int) -> None:
@@ -165,7 +165,7 @@ def mixed(ops: Any, x: Any, w: Any, s: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def mixer() -> tuple[Graph, Executor]:
+def mixer() -> tuple[Graph, CpuExecutor]:
     graph = graph_of(mixed, (4, 5), (5, 3), (), dtype="float64")
     return graph, executor_of(graph)
 
@@ -194,7 +194,7 @@ def frozen(x: Any) -> Any:
     ],
     ids=["transposed", "every second", "turned", "one column", "read-only", "unaligned"],
 )
-def test_inputs_may_lie_as_they_like(mixer: tuple[Graph, Executor], lay: Callable[[Any], Any]) -> None:
+def test_inputs_may_lie_as_they_like(mixer: tuple[Graph, CpuExecutor], lay: Callable[[Any], Any]) -> None:
     graph, executor = mixer
     inputs = [lay(x) for x in values_for(graph)]
     before = [x.copy() for x in inputs]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.codegen.clusters import Level, Unit
-from opstage.interpreters.codegen.cpu.texts import Text
-from opstage.interpreters.codegen.cpu.words import ErrorFlag, Room
+from opstage.interpreters.codegen.cpu.texts import LoopSource
+from opstage.interpreters.codegen.cpu.words import ErrorFlag, WorkerScratch
 from opstage.interpreters.codegen.gathering import gather
 from opstage.interpreters.codegen.legal import Legal
 from opstage.interpreters.codegen.primitives import (
@@ -24,7 +24,7 @@ from opstage.interpreters.codegen.primitives import (
 )
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep, LoopStep, NativeStep
 from opstage.interpreters.graph.cpu.target import CPU
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, planned, step_of
@@ -96,7 +96,7 @@ def require_order(legal: Legal, units: list[Unit]) -> None:
             assert list(unit.cluster.levels) == [e.outputs[0] for e in unit.equations]
 
 
-def require_lives(plan: Plan) -> None:
+def require_lives(plan: CpuPlan) -> None:
     """What any later unit reads, and what is given out, has a place; and no two that live at one time the same."""
     legal = plan.legal
     made = {slot: i for i, unit in enumerate(plan.units) for e in unit.equations for slot in e.outputs}
@@ -124,7 +124,7 @@ def require_lives(plan: Plan) -> None:
     for step in plan.steps:
         if isinstance(step, NativeStep):
             for word in step.loop.words:
-                if isinstance(word, Room):
+                if isinstance(word, WorkerScratch):
                     start = plan.offsets[step.unit, word.key]
                     spans.append((start, start + word.nbytes, step.unit, step.unit))
     for i, (start, stop, first, last) in enumerate(spans):
@@ -364,7 +364,7 @@ def test_what_a_later_pass_of_the_loop_reads_is_not_written_over() -> None:
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
-def kernels(plan: Plan) -> list[Any]:
+def kernels(plan: CpuPlan) -> list[Any]:
     found: list[Any] = []
     for step in plan.steps:
         if isinstance(step, LoopStep):
@@ -377,7 +377,7 @@ def kernels(plan: Plan) -> list[Any]:
 @pytest.mark.parametrize("name", ["gpt", "lstm", "mlp", "resnet", "vit"])
 def test_texts_do_not_depend_on_the_size_of_the_batch(name: str) -> None:
     """But for numbers of the program that do, as the 1/n of resnet's batch norm."""
-    small, large = ({k for k in kernels(planned(step_of(name, rows))) if isinstance(k, Text)} for rows in (6, 10))
+    small, large = ({k for k in kernels(planned(step_of(name, rows))) if isinstance(k, LoopSource)} for rows in (6, 10))
     assert {(k.body, k.accesses) for k in small} == {(k.body, k.accesses) for k in large}
     assert small == large or name == "resnet"
 
@@ -395,9 +395,9 @@ def test_layers_that_are_alike_share_their_texts() -> None:
 
 
 def test_a_text_says_all_and_nothing_of_sizes() -> None:
-    def texts(rows: int, columns: int) -> list[Text]:
+    def texts(rows: int, columns: int) -> list[LoopSource]:
         graph = graph_of(lambda ops, x: ops.softmax(ops.scale(x, c=0.3), axis=-1), (rows, columns))
-        return [k for k in kernels(planned(graph)) if isinstance(k, Text)]
+        return [k for k in kernels(planned(graph)) if isinstance(k, LoopSource)]
 
     (text,) = texts(31, 57)
     assert texts(8, 123) == [text]
@@ -408,7 +408,7 @@ def test_a_text_says_all_and_nothing_of_sizes() -> None:
     (other,) = [
         k
         for k in kernels(planned(graph_of(lambda ops, x: ops.softmax(ops.scale(x, c=0.4), axis=-1), (31, 57))))
-        if isinstance(k, Text)
+        if isinstance(k, LoopSource)
     ]
     assert other.content != text.content
 

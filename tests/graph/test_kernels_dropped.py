@@ -14,7 +14,7 @@ import pytest
 
 import opstage
 from opstage import Options
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.native import compiler, objects
 
 X = np.linspace(-1, 1, 60).reshape(3, 20)
@@ -29,13 +29,13 @@ def _no_recent_ones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def executor_of(number: float) -> Executor:
+def executor_of(number: float) -> CpuExecutor:
     """Of a program with a kernel of its own, for a constant stands in it."""
     graph = opstage.record(lambda ops, x: ops.sin(x * number) + number, X, options=Options(dtype="float64"))
-    return Executor(graph, Options(dtype="float64"))
+    return CpuExecutor(graph, Options(dtype="float64"))
 
 
-def kernels_of(executor: Executor) -> list[Any]:
+def kernels_of(executor: CpuExecutor) -> list[Any]:
     assert executor.plan is not None
     return [step.loop.kernel for step in executor.plan.steps]  # type: ignore[union-attr]
 

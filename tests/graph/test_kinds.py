@@ -16,7 +16,7 @@ from opstage.interpreters.codegen.formulas import FORMULAS
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph import Graph, record
 from opstage.interpreters.graph.cpu.optimise import optimise as optimise_for_cpu
-from opstage.interpreters.graph.cpu.plan import HostStep, Plan
+from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep
 from opstage.interpreters.graph.passes import optimise, standard
 from opstage.ops.catalogue import primitives
 from opstage.ops.kinds import Effect, Kind
@@ -207,7 +207,7 @@ def test_an_op_of_another_package_is_not_taken_for_one_of_the_same_name(name: st
 def test_an_op_without_a_formula_is_never_fused(kind: Kind) -> None:
     op = another(kind=kind)
     graph = graph_of(lambda ops, x: ops.tanh(ops.bind(op, (ops.exp(x),), {})[0]))
-    plan = Plan(optimise_for_cpu(graph)[0].body)
+    plan = CpuPlan(optimise_for_cpu(graph)[0].body)
     assert [[e.primitive.name for e in unit.equations] for unit in plan.units] == [["exp"], ["another"], ["tanh"]]
     assert isinstance(plan.steps[1], HostStep)
 
@@ -259,7 +259,7 @@ def test_what_is_seen_outside_is_done_though_nothing_reads_it(effect: Effect) ->
     for graph in everywhere(graph_of(program)):
         assert names(graph) == expected
     if effect is Effect.EXTERNAL:
-        plan = Plan(optimise_for_cpu(graph_of(program))[0].body)
+        plan = CpuPlan(optimise_for_cpu(graph_of(program))[0].body)
         assert any(isinstance(step, HostStep) for step in plan.steps)
 
 

@@ -14,7 +14,7 @@ import opstage
 from opstage import Options
 from opstage.interpreters.graph.bounds import Bound
 from opstage.interpreters.graph.compiled import CompiledOps
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.registry import shared_interpreter
 from opstage.ops.errors import ProgramWarning
 from tests.graph.executor_common import options_of, step_of
@@ -32,9 +32,9 @@ def trainer(limit: str) -> opstage.ScalarTrainer:
     return opstage.scalar_trainer(loss, np.full((4, 4), 0.1), options=options)
 
 
-def programs_of(trainer: opstage.ScalarTrainer) -> list[Executor]:
+def programs_of(trainer: opstage.ScalarTrainer) -> list[CpuExecutor]:
     interpreter: Any = trainer._interpreter
-    executors: list[Executor] = interpreter.programs.executors
+    executors: list[CpuExecutor] = interpreter.programs.executors
     return executors
 
 
@@ -119,7 +119,7 @@ def test_what_a_program_reads_from_outside_counts() -> None:
 )
 def test_a_program_keeps_about_what_it_says(name: str) -> None:
     graph = step_of(name, 8)
-    Executor(graph, options_of(graph))  # makes what is made once in a process
+    CpuExecutor(graph, options_of(graph))  # makes what is made once in a process
     step_of.cache_clear()
     del graph
     gc.collect()
@@ -127,7 +127,7 @@ def test_a_program_keeps_about_what_it_says(name: str) -> None:
     try:
         graph = step_of(name, 9)
         step_of.cache_clear()
-        executor = Executor(graph, options_of(graph), range(2))
+        executor = CpuExecutor(graph, options_of(graph), range(2))
         gc.collect()
         taken, _ = tracemalloc.get_traced_memory()
     finally:

@@ -15,8 +15,8 @@ from opstage import Options, optim
 from opstage.init import build
 from opstage.interpreters.eager_cpu.interpreter import NumpyOps
 from opstage.interpreters.graph.compiled import CompiledOps
-from opstage.interpreters.graph.cpu.scratch import Room, Scratch
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.cpu.scratch import CpuScratch, ScratchBlock
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.models import model
 from opstage.ops.errors import OutOfMemoryError
 from tests.graph.counting_allocator import Counted
@@ -43,7 +43,7 @@ def interpreter() -> CompiledOps:
     return CompiledOps(Options(backend="compiled"))
 
 
-def compiled(ops: CompiledOps, rows: int) -> Executor:
+def compiled(ops: CompiledOps, rows: int) -> CpuExecutor:
     return ops.compile(opstage.record(program, *arrays(rows)))
 
 
@@ -168,16 +168,16 @@ def trained(name: str) -> tuple[opstage.ScalarTrainer, Any]:
 def test_what_stands_in_a_room_has_no_influence(name: str, byte: int, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = step_of(name)
     inputs = values_for(graph)
-    take = Scratch.take
+    take = CpuScratch.take
 
-    def soiled(self: Scratch, nbytes: int) -> Room:
+    def soiled(self: CpuScratch, nbytes: int) -> ScratchBlock:
         room = take(self, nbytes)
         room.memory[:] = byte
         return room
 
     executor = executor_of(graph)
     clean = [np.array(out) for out in executor.run(inputs, 1)]
-    monkeypatch.setattr(Scratch, "take", soiled)
+    monkeypatch.setattr(CpuScratch, "take", soiled)
     for _ in range(2):
         for found, wanted in zip(executor.run(inputs, 1), clean, strict=True):
             np.testing.assert_array_equal(found, wanted)

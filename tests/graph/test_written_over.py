@@ -12,8 +12,8 @@ import opstage
 from opstage import Options, optim
 from opstage.interpreters.codegen.cpu.words import ErrorFlag
 from opstage.interpreters.graph.cpu.optimise import optimise
-from opstage.interpreters.graph.cpu.plan import NativeStep, Plan
-from opstage.interpreters.graph.executor import Executor
+from opstage.interpreters.graph.cpu.plan import CpuPlan, NativeStep
+from opstage.interpreters.graph.executor import CpuExecutor
 from opstage.interpreters.graph.explain import explain
 from opstage.ops.errors import UsageError
 from opstage.ops.trees import flatten
@@ -39,7 +39,7 @@ def test_what_comes_after_the_first_of_them_reads_none_and_cannot_fail(
 ) -> None:
     graph = step_of(name, rows, **sizes)
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
-    plan = Plan(optimise(graph)[0].body, spare=floats)
+    plan = CpuPlan(optimise(graph)[0].body, spare=floats)
     every, over = (sum(int(plan.legal.types[s].nbytes) for s in slots) for slots in (plan.results, plan.over))
     assert over > 0.98 * every > 0
     assert len(set(plan.over.values())) == len(plan.over)
@@ -68,10 +68,10 @@ def test_results_are_the_same_and_inputs_whole_until_it_is_finished(
 ) -> None:
     graph, values = step_of(name, rows, **sizes), values_for(step_of(name, rows, **sizes))
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
-    expected = Executor(graph, options_of(graph)).run(values, 3)
+    expected = CpuExecutor(graph, options_of(graph)).run(values, 3)
     for found, meaning in zip(expected, meant(graph, values, 3), strict=True):
         np.testing.assert_allclose(found, meaning, rtol=1e-4, atol=1e-5)
-    executor = Executor(graph, options_of(graph), floats)
+    executor = CpuExecutor(graph, options_of(graph), floats)
 
     before = [np.array(x) for x in values]
     for found, wanted in zip(executor.run(values, 3), expected, strict=True):  # with copies
@@ -96,9 +96,9 @@ def test_it_takes_no_memory_for_what_is_written_over() -> None:
     graph = step_of("mlp", 64)
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
     values = values_for(graph)
-    Executor(graph, options_of(graph)).run(values)  # makes what is made once in a process
+    CpuExecutor(graph, options_of(graph)).run(values)  # makes what is made once in a process
     with Counted() as count:
-        executor = Executor(graph, options_of(graph), floats)
+        executor = CpuExecutor(graph, options_of(graph), floats)
         for step in range(4):
             outputs, finish = executor.start(values, step, floats)
             finish(())
@@ -111,7 +111,7 @@ def test_it_takes_no_memory_for_what_is_written_over() -> None:
 def test_a_run_that_another_one_has_overtaken_is_not_finished() -> None:
     graph, values = step_of("mlp"), values_for(step_of("mlp"))
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
-    executor = Executor(graph, options_of(graph), floats)
+    executor = CpuExecutor(graph, options_of(graph), floats)
     before = [np.array(x) for x in values]
     _, finish = executor.start(values, 0, floats)
     executor.run(values)

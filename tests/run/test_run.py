@@ -20,7 +20,7 @@ from opstage.experiment import (
     Configuration,
     DataSettings,
     OptimizerSettings,
-    Outcome,
+    RunOutcome,
     RunSettings,
     Settings,
     configure,
@@ -72,7 +72,7 @@ def configured(out: Path, **more: Any) -> Configuration:
     return configure(values=values, environ={})
 
 
-def started(configuration: Configuration, watcher: Quiet | None = None, *, resume: bool = False) -> Outcome:
+def started(configuration: Configuration, watcher: Quiet | None = None, *, resume: bool = False) -> RunOutcome:
     watcher = watcher if watcher is not None else Quiet()
     return run_task(prepare(configuration.settings), configuration, lambda done, steps: watcher, resume=resume)
 

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from opstage.experiment import configure
 from opstage.experiment.curves import Curve, Curves
 from opstage.experiment.png import data_uri
-from opstage.experiment.samples import COUNT, TEXT_LENGTH, ImageRows, Text, samples
+from opstage.experiment.samples import COUNT, TEXT_LENGTH, GeneratedText, ImageRows, samples
 from opstage.experiment.svg import panel_svg, thinned
 from opstage.experiment.task import Task, prepare
 
@@ -69,7 +69,7 @@ def test_a_gpt_shows_text(tmp_path: Any) -> None:
     file.write_text("to be or not to be\n" * 200)
     values = {"model": {"length": 16, "width": 8, "depth": 1, "heads": 1, "hidden": 8}, "data": {"file": str(file)}}
     made = samples(prepare(configure("gpt", values=values, environ={}).settings))
-    assert isinstance(made, Text)
+    assert isinstance(made, GeneratedText)
     assert 0 < len(made.text) <= TEXT_LENGTH
 
 

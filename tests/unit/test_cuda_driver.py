@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
@@ -337,9 +337,9 @@ def test_launches_are_of_kernels_and_configurations_that_are_made_once(
     def kernel(*_: Any) -> None:
         raise AssertionError("not run by Python")
 
-    def compiled(kernel: Any, signature: Any, cc: Any) -> Compiled:
+    def compiled(kernel: Any, signature: Any, cc: Any) -> CompiledKernel:
         asked.append((signature, cc))
-        return Compiled("opstage_kernel", b"cubin of " + ", ".join(signature).encode(), Resources(1, 0, 0, 0, 0))
+        return CompiledKernel("opstage_kernel", b"cubin of " + ", ".join(signature).encode(), Resources(1, 0, 0, 0, 0))
 
     monkeypatch.setattr(driver_module, "compile_kernel", compiled)
     gpu = api.gpu()
@@ -365,9 +365,9 @@ def test_a_tuple_of_buffers_is_a_table_of_their_addresses(api: Api, monkeypatch:
     asked: list[Any] = []
     tables: list[Any] = []
 
-    def compiled(kernel: Any, signature: Any, cc: Any) -> Compiled:
+    def compiled(kernel: Any, signature: Any, cc: Any) -> CompiledKernel:
         asked.append(signature)
-        return Compiled("opstage_kernel", b"", Resources(1, 0, 0, 0, 0))
+        return CompiledKernel("opstage_kernel", b"", Resources(1, 0, 0, 0, 0))
 
     monkeypatch.setattr(driver_module, "compile_kernel", compiled)
     api.core.launch = lambda stream, configuration, loaded, table, x: tables.append(np.array(table.array))
@@ -383,7 +383,7 @@ def test_a_tuple_of_buffers_is_a_table_of_their_addresses(api: Api, monkeypatch:
 
 
 def test_a_kernel_that_does_not_compile_is_launched_by_nobody(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Compiled:
+    def fails(*_: Any) -> CompiledKernel:
         raise UnsupportedError("the kernel exp(int32) did not compile")
 
     monkeypatch.setattr(driver_module, "compile_kernel", fails)
@@ -437,7 +437,9 @@ def test_each_thread_says_which_device_it_means(api: Api) -> None:
 
 def filled(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A script of two launches and a product."""
-    monkeypatch.setattr(driver_module, "compile_kernel", lambda *of: Compiled("fill", b"", Resources(1, 0, 0, 0, 0, 0)))
+    monkeypatch.setattr(
+        driver_module, "compile_kernel", lambda *of: CompiledKernel("fill", b"", Resources(1, 0, 0, 0, 0, 0))
+    )
     out = gpu.empty(TensorType((2, 2), FLOAT32))
 
     def fill(count: Any, out: Any, value: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from opstage.interpreters.gpu.device import gemm
 from opstage.interpreters.gpu.device.gemm import SIGNATURES, Algorithm, Gemm, Heuristic, Shape, alignment
-from opstage.interpreters.gpu.device.matrices import Layout
+from opstage.interpreters.gpu.device.matrices import MatrixLayout
 from opstage.ops.errors import UnsupportedError
 
 # As in the headers of CUDA 13: cublasLt.h, cublas_api.h, library_types.h.
@@ -233,7 +233,7 @@ def test_operands_may_lie_in_strides() -> None:
     memory = rng.standard_normal((4, 3, 5)).astype(np.float32)  # (n, heads, d)
     q, k = memory.swapaxes(0, 1), rng.standard_normal((6, 5)).astype(np.float32)
     out = np.zeros((3, 4, 6), np.float32)
-    shape = Shape(3, 4, 6, 5, y_turned=True, x_layout=Layout(4, 5, 15, 5), y_layout=Layout(6, 5, 5, 0))
+    shape = Shape(3, 4, 6, 5, y_turned=True, x_layout=MatrixLayout(4, 5, 15, 5), y_layout=MatrixLayout(6, 5, 5, 0))
     gemm_of(Library()).product(out.ctypes.data, memory.ctypes.data, k.ctypes.data, shape, "fp32")
     np.testing.assert_allclose(out, q @ k.T, rtol=1e-5, atol=1e-6)
 
@@ -285,7 +285,7 @@ def test_more_matrices_than_one_call_takes_are_given_in_parts(batch: int, same: 
     rng = np.random.default_rng(batch)
     x, y = (rng.standard_normal((1 if same == name else batch, 1, 1)).astype(np.float32) for name in "xy")
     out = np.zeros((batch, 1, 1), np.float32)
-    layouts = {f"{same}_layout": Layout(1, 1, 1, 0)} if same else {}
+    layouts = {f"{same}_layout": MatrixLayout(1, 1, 1, 0)} if same else {}
     library = Library()
     shape = Shape(batch, 1, 1, 1, **layouts)  # type: ignore[arg-type]
     gemm_of(library).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, shape, "fp32")
@@ -307,7 +307,7 @@ def test_rows_of_the_result_may_lie_apart() -> None:
     rng = np.random.default_rng(4)
     x, y = rng.standard_normal((2, 3, 5)).astype(np.float32), rng.standard_normal((2, 5, 6)).astype(np.float32)
     out = np.full((2, 3, 8), np.nan, np.float32)
-    shape = Shape(2, 3, 6, 5, out_layout=Layout(3, 6, 8, 24))
+    shape = Shape(2, 3, 6, 5, out_layout=MatrixLayout(3, 6, 8, 24))
     gemm_of(Library()).product(out.ctypes.data, x.ctypes.data, y.ctypes.data, shape, "fp32")
     np.testing.assert_allclose(out[..., :6], x @ y, rtol=1e-5, atol=1e-6)
     assert np.isnan(out[..., 6:]).all()

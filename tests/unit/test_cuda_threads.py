@@ -20,7 +20,7 @@ from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.gpu.device import driver as driver_module
 from opstage.interpreters.gpu.device import probe
 from opstage.interpreters.gpu.device.alone import require_own_process
-from opstage.interpreters.gpu.device.compile import Compiled, Resources
+from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.catalogue import linalg
@@ -37,7 +37,7 @@ def kernel(*_: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Compiled("kernel", b"", Resources(1, 0, 0, 0, 0, 0))
+    made = CompiledKernel("kernel", b"", Resources(1, 0, 0, 0, 0, 0))
     monkeypatch.setattr(driver_module, "compile_kernel", lambda *of: made)
 
 
@@ -328,7 +328,7 @@ def test_what_a_process_is_let_see(said: str | None, count: int, seen: int) -> N
 
 
 def test_a_gpu_that_is_not_there_is_an_error_that_says_which_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opstage.interpreters.gpus import Gpu as Seen
+    from opstage.interpreters.gpus import GpuInfo as Seen
     from opstage.interpreters.gpus import Machine
 
     machine = Machine((13, 0), (Seen("NVIDIA H200", (9, 0), 1), Seen("NVIDIA T4", (7, 5), 1)))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from opstage.interpreters.gpu.device.probe import require_gpu
-from opstage.interpreters.gpus import NOTHING, Gpu, Machine, look
+from opstage.interpreters.gpus import NOTHING, GpuInfo, Machine, look
 from opstage.ops.errors import UsageError
 
-H200 = Gpu("NVIDIA H200", (9, 0), 150_000_000_000)
+H200 = GpuInfo("NVIDIA H200", (9, 0), 150_000_000_000)
 
 
 def into(pointer: Any, kind: Any, value: Any) -> int:
@@ -22,7 +22,7 @@ def into(pointer: Any, kind: Any, value: Any) -> int:
 class Library:
     """The C functions of a driver with these GPUs."""
 
-    def __init__(self, version: int, gpus: list[Gpu], init: int = 0):
+    def __init__(self, version: int, gpus: list[GpuInfo], init: int = 0):
         self.version, self.gpus, self.init = version, gpus, init
 
     def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802
@@ -49,7 +49,7 @@ class Library:
 
 
 def test_the_driver_is_asked() -> None:
-    older = Gpu("Tesla T4", (7, 5), 15_000_000_000)
+    older = GpuInfo("Tesla T4", (7, 5), 15_000_000_000)
     assert look(Library(13000, [H200, older])) == Machine((13, 0), (H200, older))
     assert look(Library(12080, [])) == Machine((12, 8), ())
     assert look(Library(13000, [H200], init=100)) == Machine((13, 0), ())  # CUDA_ERROR_NO_DEVICE
@@ -61,7 +61,7 @@ def test_the_driver_is_asked() -> None:
         (NOTHING, "needs an NVIDIA driver, and this machine has none"),
         (Machine((12, 8), (H200,)), r"for CUDA 13\.0, which is 580 or newer; the one here is for CUDA 12\.8"),
         (Machine((13, 0), ()), "needs an NVIDIA GPU; there is a driver, but it reports none.*CUDA_VISIBLE_DEVICES"),
-        (Machine((13, 0), (Gpu("V100", (7, 0), 1),)), r"compute capability 7\.5 or newer; the V100 has 7\.0"),
+        (Machine((13, 0), (GpuInfo("V100", (7, 0), 1),)), r"compute capability 7\.5 or newer; the V100 has 7\.0"),
     ],
     ids=["no driver", "an old driver", "no GPU", "an old GPU"],
 )

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage.cli.output import Voice
 from opstage.cli.progress import Bar
-from opstage.interpreters.shape_check.formats import FORMATS, Outcome, render
+from opstage.interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from opstage.interpreters.shape_check.table.text import for_terminal, plain
 from opstage.training.fit import EpochResult
 
@@ -51,7 +51,7 @@ def test_the_check_shows_names_as_they_are(name: str, form: str, good: bool) -> 
         assert harmless(str(error))
         return
     text = render(
-        "terminal" if form == "coloured" else form, [Outcome.of(report, name, name)], colour=form == "coloured"
+        "terminal" if form == "coloured" else form, [CheckOutcome.of(report, name, name)], colour=form == "coloured"
     )
     assert harmless(text, coloured=form == "coloured")
     if form == "github":

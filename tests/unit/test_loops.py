@@ -16,7 +16,7 @@ import pytest
 from opstage.interpreters.codegen.cpu.functions import add, erf, exp, log, log1p, peak
 from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.interpreters.eager_cpu.loops import jit
-from opstage.interpreters.eager_cpu.loops.jit import Elementwise, Loop, loop
+from opstage.interpreters.eager_cpu.loops.jit import Elementwise, JitLoop, loop
 from opstage.interpreters.host import Array
 from opstage.interpreters.native import folder
 from opstage.interpreters.native.inlined import inlined
@@ -201,7 +201,7 @@ def generated(primitive: Primitive) -> Callable[[Array, Array], None]:
 @pytest.mark.parametrize("of", [SOFTMAX, LOG_SOFTMAX, each_running_sum], ids=lambda f: getattr(f, "name", "sum"))
 def test_bits_do_not_depend_on_where_arrays_stand(of: Any, dtype: Any) -> None:
     """One after the other in memory, near, far, in either order: a result is not to show what the allocator did."""
-    call = of if isinstance(of, Loop) else generated(of)
+    call = of if isinstance(of, JitLoop) else generated(of)
     for n in (3, 7, 20, 33):
         x = np.random.default_rng(n).standard_normal((1, n)).astype(dtype)
         found = set()
@@ -238,7 +238,7 @@ def test_updates_are_not_contracted() -> None:
         a, b, c = rng.standard_normal((3, 4099)).astype(dtype)
         a[::2] = (b * c)[::2]  # where a fused operation would leave the rounding error of the product
         out = np.empty_like(a)
-        Loop(body, 1)(a, b, c, out)
+        JitLoop(body, 1)(a, b, c, out)
         assert out.tobytes() == (a - b * c).tobytes()
         assert (out[::2] == 0).all()
 
@@ -281,7 +281,7 @@ def doubled(x: Array, out: Array) -> None:
 
 def use(function: Any) -> Any:
     """A new loop around `function`, called once; numba's record of how it came by the machine code."""
-    made = Loop(function, 1)
+    made = JitLoop(function, 1)
     x = np.arange(5, dtype=np.float32)
     out = np.empty_like(x)
     made(x, out)

@@ -15,8 +15,8 @@ import pytest
 
 from opstage.interpreters.native import (
     Kernel,
-    Schedule,
-    Step,
+    KernelCall,
+    KernelSequence,
     call,
     compile_kernel,
     compiler,
@@ -93,8 +93,8 @@ def counting() -> Any:
 
 def run_counting(kernel: Kernel) -> list[int]:
     x = np.arange(7, dtype=np.int64)
-    step = Step(kernel, 7, np.array([x.ctypes.data, 7], np.uint64))
-    Schedule((step, step._replace(parallel=False))).run()
+    step = KernelCall(kernel, 7, np.array([x.ctypes.data, 7], np.uint64))
+    KernelSequence((step, step._replace(parallel=False))).run()
     return x.tolist()
 
 

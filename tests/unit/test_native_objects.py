@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage.interpreters.native import Kernel, Schedule, Step, access, compile_kernel, compiler, objects, processor
+from opstage.interpreters.native import (
+    Kernel,
+    KernelCall,
+    KernelSequence,
+    access,
+    compile_kernel,
+    compiler,
+    objects,
+    processor,
+)
 from opstage.interpreters.native.codegen import object_code
 
 pytestmark = pytest.mark.skipif(
@@ -44,7 +53,7 @@ def code() -> bytes:
 
 def run(address: int) -> Any:
     x = np.linspace(0, 2, 9)
-    Schedule((Step(Kernel("powers", address), len(x), np.array([x.ctypes.data, len(x)], np.uint64)),)).run()
+    KernelSequence((KernelCall(Kernel("powers", address), len(x), np.array([x.ctypes.data, len(x)], np.uint64)),)).run()
     return x
 
 

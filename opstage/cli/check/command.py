@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ...interpreters.shape_check.formats import FORMATS, Outcome, render
+from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
@@ -20,7 +20,7 @@ from ...training.optim import SHIPPED
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
 from .process import check_all
 from .request import Asked, Request
-from .target import Target, may_declare, read_target
+from .target import CheckTarget, may_declare, read_target
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> float:
@@ -97,7 +97,7 @@ def check(
     Exit code 0: nothing is wrong; 1: errors were found; 2: something could not be checked.
     """
     option_flags = {name: flags.pop(name) for name in OPTION_PATHS}
-    chosen = [read_target(word) for word in targets] or [Target("", model="")]
+    chosen = [read_target(word) for word in targets] or [CheckTarget("", model="")]
     if skip_undeclared:
         chosen = [t for t in chosen if t.file is None or t.function is not None or may_declare(t.file)]
     users = [target for target in chosen if target.model is None]
@@ -105,7 +105,7 @@ def check(
         raise UsageError(f"--{next(iter(dotted_flags()))} is a setting of shipped models, and {users[0].word} is none")
     columns = shutil.get_terminal_size().columns if form == "terminal" and _has_colours(sys.stdout) else None
     asked = Asked(**flags, columns=columns, options=_options(config, option_flags) if users else {})
-    outcomes: dict[Target, list[Outcome]] = {target: [] for target in chosen}
+    outcomes: dict[CheckTarget, list[CheckOutcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
             from .shipped import check_configured  # with all that training needs
@@ -120,7 +120,7 @@ def check(
     return _conclude(every, form, suggest, warnings_as_errors)
 
 
-def _request(target: Target, asked: Asked, time_limit: float, memory_limit: int | None) -> Request:
+def _request(target: CheckTarget, asked: Asked, time_limit: float, memory_limit: int | None) -> Request:
     return Request(
         target.word,
         None if target.file is None else str(target.file),
@@ -132,7 +132,7 @@ def _request(target: Target, asked: Asked, time_limit: float, memory_limit: int 
     )
 
 
-def _conclude(outcomes: list[Outcome], form: str, suggest: bool, warnings_as_errors: bool) -> int:
+def _conclude(outcomes: list[CheckOutcome], form: str, suggest: bool, warnings_as_errors: bool) -> int:
     """Print all outcomes; the exit code, which is the worst of theirs."""
     code = max((outcome.exit_code(warnings_as_errors) for outcome in outcomes), default=0)
     if form != "terminal":

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import Section
-from ...interpreters.shape_check.memory import Memory
+from ...interpreters.shape_check.memory import PeakMemory
 from ...ops.amounts import parse_bytes, show_bytes
 from ...ops.errors import ShapeError, UsageError
 from ...options import Options
@@ -87,7 +87,7 @@ def _lines(entry: Mapping[str, Any], most: str | None) -> list[str]:
     return lines
 
 
-def _too_large(where: str, memory: Memory, sizes: Mapping[str, int], limit: int) -> Finding:
+def _too_large(where: str, memory: PeakMemory, sizes: Mapping[str, int], limit: int) -> Finding:
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     of = "of the device" if memory.blocks else "of tensors"
     reason = f"{where}: a step takes {show_bytes(memory.needed)} {of} at {at}, more than {show_bytes(limit)}"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from ...interpreters.shape_check.formats import Outcome, Unusable, from_document
+from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document
 from ...ops.errors import SourceLine
 from .child import RESULT, TRACE
 from .loading import is_own_file
@@ -35,7 +35,7 @@ main()"""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
-def check_all(requests: Sequence[Request]) -> list[Outcome]:
+def check_all(requests: Sequence[Request]) -> list[CheckOutcome]:
     """The outcomes of all requests in order, as many processes at a time as there are cores."""
     running: set[subprocess.Popen[bytes]] = set()
     with ThreadPoolExecutor(max(1, min(len(requests), os.cpu_count() or 1))) as pool:
@@ -49,7 +49,7 @@ def check_all(requests: Sequence[Request]) -> list[Outcome]:
             raise
 
 
-def _check(request: Request, running: set[subprocess.Popen[bytes]]) -> list[Outcome]:
+def _check(request: Request, running: set[subprocess.Popen[bytes]]) -> list[CheckOutcome]:
     with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
         folder = Path(name)
         process = subprocess.Popen(
@@ -108,14 +108,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _result(path: Path) -> list[Outcome] | None:
+def _result(path: Path) -> list[CheckOutcome] | None:
     try:
         return [from_document(document) for document in json.loads(path.read_text())] or None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _failure(request: Request, code: int, late: bool, trace: str) -> Outcome:
+def _failure(request: Request, code: int, late: bool, trace: str) -> CheckOutcome:
     """Why there is no result."""
     where = _place(trace, request)
     if late or trace.startswith("Timeout"):
@@ -126,7 +126,7 @@ def _failure(request: Request, code: int, late: bool, trace: str) -> Outcome:
             reason += ", perhaps for want of memory"
     else:
         reason = f"it ended its process with exit code {code} before the check was done"
-    return Outcome(request.label, unusable=Unusable(reason, where))
+    return CheckOutcome(request.label, unusable=Unusable(reason, where))
 
 
 def _signal(number: int) -> str:

@@ -12,7 +12,7 @@ from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
-from ...interpreters.shape_check.formats import Outcome
+from ...interpreters.shape_check.formats import CheckOutcome
 from ...models import Model
 from ...models import model as shipped_model
 from ...ops.errors import UsageError
@@ -27,12 +27,12 @@ from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
 
 
-def check_configured(model: str | None, file: Path | None, flags: Layer, asked: Asked) -> Outcome:
+def check_configured(model: str | None, file: Path | None, flags: Layer, asked: Asked) -> CheckOutcome:
     """The outcome for a model, cnn if none is named, configured as by train."""
     return check_shipped(configure(model, file=file, flags=[flags]).settings, asked)
 
 
-def check_shipped(settings: Settings, asked: Asked) -> Outcome:
+def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     """The outcome for the model of `settings`. Raises UsageError for flags that speak of a program of the user's."""
     for flag, value in (
         ("--input", asked.inputs),
@@ -63,7 +63,7 @@ def check_shipped(settings: Settings, asked: Asked) -> Outcome:
     checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch, planned)
     found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
     report, sections = completed(checked, settings.options, asked, found)
-    return Outcome.of(report, settings.run.model, checked.what, sections)
+    return CheckOutcome.of(report, settings.run.model, checked.what, sections)
 
 
 def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckTarget:
     """A shipped model, or a file or module of the user's with a function of it, None for all that declare shapes."""
 
     word: str
@@ -25,10 +25,10 @@ class Target:
     function: str | None = None
 
 
-def read_target(word: str) -> Target:
+def read_target(word: str) -> CheckTarget:
     """`cnn`, `my_model.py`, `my_model.py:loss` or `package.module:loss`. Raises UsageError."""
     if word in MODELS:
-        return Target(word, model=word)
+        return CheckTarget(word, model=word)
     place, colon, function = word.rpartition(":")
     if not colon or "/" in function or "\\" in function:
         place, function = word, ""
@@ -37,11 +37,11 @@ def read_target(word: str) -> Target:
     named = function or None
     if place.endswith(".py") or Path(place).is_file():
         require_file(place)
-        return Target(word, file=Path(place), function=named)
+        return CheckTarget(word, file=Path(place), function=named)
     if named is not None and _MODULE.fullmatch(place):
         if Path(f"{place}.py").is_file():
-            return Target(word, file=Path(f"{place}.py"), function=named)
-        return Target(word, module=place, function=named)
+            return CheckTarget(word, file=Path(f"{place}.py"), function=named)
+        return CheckTarget(word, module=place, function=named)
     if Path(place).is_dir():
         raise UsageError(f"{word} is a folder; name files in it, such as {place.rstrip('/')}/*.py")
     hint = nearest(word, MODELS)

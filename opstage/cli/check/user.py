@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ...interpreters.registry import make_interpreter
-from ...interpreters.shape_check.formats import Outcome, Unusable
+from ...interpreters.shape_check.formats import CheckOutcome, Unusable
 from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
 from ...ops.spec import Spec
@@ -20,7 +20,7 @@ from .request import Request
 from .sections import RECIPE, completed, optimizer_called
 
 
-def check_user(request: Request) -> Iterator[Outcome]:
+def check_user(request: Request) -> Iterator[CheckOutcome]:
     """An outcome for each function asked for."""
     try:
         module = load_file(Path(request.file)) if request.file is not None else load_module(request.module or "")
@@ -34,22 +34,22 @@ def check_user(request: Request) -> Iterator[Outcome]:
                     f"(opstage check {request.label}:loss --input 'x: B 64'), or decorate it with @opstage.shapes(…)"
                 )
     except Refusal as error:
-        yield Outcome(request.label, unusable=Unusable(error.reason, error.source))
+        yield CheckOutcome(request.label, unusable=Unusable(error.reason, error.source))
         return
     for name, program in programs.items():
         label = request.label if request.function is not None else f"{request.label}:{name}"
         try:
             yield _check(label, program, module, request)
         except Refusal as error:
-            yield Outcome(label, unusable=Unusable(error.reason, error.source))
+            yield CheckOutcome(label, unusable=Unusable(error.reason, error.source))
         except OpstageError as error:
-            yield Outcome(label, unusable=Unusable(str(error)))
+            yield CheckOutcome(label, unusable=Unusable(str(error)))
         except BaseException as error:
             found = refusal(error, f"{name} could not be checked", _path(request))
-            yield Outcome(label, unusable=Unusable(found.reason, found.source))
+            yield CheckOutcome(label, unusable=Unusable(found.reason, found.source))
 
 
-def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> Outcome:
+def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> CheckOutcome:
     asked = request.asked
     chosen = Options.from_env().replace(**asked.options)
     options = checked_with(chosen, asked)
@@ -65,7 +65,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
     if request.asked.data == RECIPE and not Path(RECIPE).exists():
         raise UsageError(f"--data {RECIPE} is for shipped models; name a .npz or .csv file")
     report, sections = completed(checked, chosen, asked)
-    return Outcome.of(report, label, checked.what, sections)
+    return CheckOutcome.of(report, label, checked.what, sections)
 
 
 def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -> Shapes:

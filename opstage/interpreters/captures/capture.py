@@ -19,7 +19,7 @@ from ...ops.errors import SourceLine
 from .contents import OF_THE_RUN, Contents, is_closed, is_frozen, is_generator, is_library_module, slots_of
 from .observation import Observation, Ran
 from .reads import Read, imported, reads_of
-from .slots import Absent, Attribute, Cell, Computed, Entry, Method, Slot, is_plain
+from .slots import Absent, Attribute, CapturedSlot, Cell, Computed, DictEntry, Method, is_plain
 
 
 @final
@@ -43,7 +43,7 @@ class Capture:
             self._read_all(seen)
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[CapturedSlot]:
         """The places, each once."""
         return self._contents.slots
 
@@ -95,7 +95,7 @@ class Capture:
     def _namespace(self, names: dict[str, Any], where: SourceLine | None) -> None:
         """All names of a module, of which nobody knows which one is read, and the containers among their values."""
         for name, value in list(names.items()):
-            self._contents.add(Entry(names, name, f"globals()[{name!r}]", where), names, name)
+            self._contents.add(DictEntry(names, name, f"globals()[{name!r}]", where), names, name)
             if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("__"):
                 self._contents.whole(value, f"globals()[{name!r}]", where)
 
@@ -134,7 +134,7 @@ class Capture:
         where = SourceLine(ran.code.co_filename, read.line)
         if read.root == "global":
             if read.name in ran.globals:
-                self._contents.add(Entry(ran.globals, read.name, read.name, where), ran.globals, read.name)
+                self._contents.add(DictEntry(ran.globals, read.name, read.name, where), ran.globals, read.name)
                 self._chain(ran.globals[read.name], read, read.name, where)
             elif hasattr(builtins, read.name):
                 self._contents.add(Absent(ran.globals, read.name, read.name, where), ran.globals, read.name)
@@ -215,7 +215,7 @@ class Capture:
         if isinstance(value, types.ModuleType):
             if name not in vars(value):
                 return None
-            self._contents.add(Entry(vars(value), name, what, where), vars(value), name)
+            self._contents.add(DictEntry(vars(value), name, what, where), vars(value), name)
             return (vars(value)[name],)
         kind = value if isinstance(value, type) else type(value)
         owner = next((base for base in kind.__mro__ if name in vars(base)), None)
@@ -229,7 +229,7 @@ class Capture:
         if name in own and not isinstance(defined, property):
             if not is_frozen(value) and not isinstance(own[name], types.FunctionType):
                 self._contents.changeable.append((what, f"an attribute of a {type(value).__name__}", where))
-            self._contents.add(Entry(own, name, what, where), own, name)
+            self._contents.add(DictEntry(own, name, what, where), own, name)
             return (own[name],)
         if owner is None:
             self._contents.whole(value, holder, where)  # by __getattr__

@@ -20,7 +20,7 @@ from ...ops.infix import Infix
 from ...ops.primitive import Primitive
 from ...ops.protocol import Ops
 from .observation import is_program_file
-from .slots import Attribute, Bits, Computed, Elements, Entry, Method, Slot, at_line, is_plain
+from .slots import Attribute, Bits, CapturedSlot, Computed, DictEntry, Elements, Method, at_line, is_plain
 
 LARGEST_ARRAY = 1 << 20
 """Bytes of an array that is compared in every call; larger ones are refused, unless they are read-only."""
@@ -48,7 +48,7 @@ class Contents:
     """
 
     def __init__(self, function: Callable[[types.FunctionType, Any], None], *, listing: bool):
-        self.slots: list[Slot] = []
+        self.slots: list[CapturedSlot] = []
         self.generators: dict[str, Any] = {}
         self.changeable: list[tuple[str, str, SourceLine | None]] = []
         self.function = function
@@ -57,7 +57,7 @@ class Contents:
         self._entered: dict[int, Any] = {}  # objects of which all is taken, by id
         self._count = 0
 
-    def add(self, slot: Slot, *place: Any) -> None:
+    def add(self, slot: CapturedSlot, *place: Any) -> None:
         """Take a slot, unless its place is known: an object, and what of it."""
         key = (type(slot), *[part if isinstance(part, str) else id(part) for part in place])
         if key not in self._places:
@@ -128,7 +128,7 @@ class Contents:
         elif isinstance(value, types.ModuleType):
             if not is_library_module(value.__name__):
                 for name, entry in _data(vars(value)):
-                    self.add(Entry(vars(value), name, f"{what}.{name}", where), vars(value), name)
+                    self.add(DictEntry(vars(value), name, f"{what}.{name}", where), vars(value), name)
                     yield entry, f"{what}.{name}"
         elif not (value is os.environ or type(value).__module__.partition(".")[0] in _TOOLS):
             yield from self._instance(value, what, where)

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from ...ops.errors import SourceLine
-from .slots import Bits, Names, Slot
+from .slots import Bits, CapturedSlot, Names
 
 _SLOT_BYTES = 1000
 
@@ -20,7 +20,7 @@ class Guard:
 
     __slots__ = ("slots", "_unchanged")
 
-    def __init__(self, slots: list[Slot]):
+    def __init__(self, slots: list[CapturedSlot]):
         self.slots = slots
         self._unchanged = _all(slots)
 
@@ -47,7 +47,7 @@ class Guard:
         return [(slot.what, slot.where) for slot in self.slots if not slot.settle()]
 
 
-def _all(slots: list[Slot]) -> Callable[[], bool]:
+def _all(slots: list[CapturedSlot]) -> Callable[[], bool]:
     """A function that checks all slots."""
     if not slots:
         return lambda: True

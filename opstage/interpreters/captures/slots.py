@@ -48,7 +48,7 @@ class Names:
         return name
 
 
-class Slot(Protocol):
+class CapturedSlot(Protocol):
     """A place, and what it held.
 
     what, where     for messages: `self.tau`, and the line that reads it
@@ -66,7 +66,7 @@ class Slot(Protocol):
         """Whether what is there means the same; other objects of equal value are taken over."""
 
 
-class _Single(Slot, Protocol):
+class _Single(CapturedSlot, Protocol):
     """A place of one value."""
 
     held: Any
@@ -88,7 +88,7 @@ class _Single(Slot, Protocol):
 
 
 @final
-class Entry(_Single):
+class DictEntry(_Single):
     """An entry of a dict by a text: a global, a name in a module, an attribute in an object's own dict."""
 
     def __init__(self, of: dict[Any, Any], key: Any, what: str, where: SourceLine | None):
@@ -105,7 +105,7 @@ class Entry(_Single):
 
 
 @final
-class Absent(Slot):
+class Absent(CapturedSlot):
     """A name that a dict has not: a builtin that no global hides, an attribute that no instance has."""
 
     def __init__(self, of: dict[str, Any], key: str, what: str, where: SourceLine | None):
@@ -192,7 +192,7 @@ class Computed(_Single):
 
 
 @final
-class Elements(Slot):
+class Elements(CapturedSlot):
     """The elements of a list, tuple, deque or set, or the keys or values of a dict, in their order.
 
     Of a set that order is not its own; but one in which nothing has changed keeps it.
@@ -221,7 +221,7 @@ class Elements(Slot):
 
 
 @final
-class Bits(Slot):
+class Bits(CapturedSlot):
     """The elements of a NumPy array that can be changed in place, or of whatever else shows its memory."""
 
     def __init__(self, of: Any, what: str, where: SourceLine | None):

@@ -26,7 +26,7 @@ class Item(NamedTuple):
     into: Hashable = None
 
 
-class _Block(NamedTuple):
+class _Allocation(NamedTuple):
     """One place, and the items that stand there one after the other."""
 
     nbytes: int
@@ -58,14 +58,14 @@ def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Has
     return offsets, total
 
 
-def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Block]:
+def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Allocation]:
     """Items that take each other's place as one."""
-    blocks: dict[Hashable, _Block] = {}  # by the last item that stands there
+    blocks: dict[Hashable, _Allocation] = {}  # by the last item that stands there
     for item in sorted(items, key=lambda item: item.first):
         before = blocks.pop(item.into) if item.into is not None else None
         if before is None:
             nbytes = max(1, -(-item.nbytes // alignment)) * alignment
-            blocks[item.key] = _Block(nbytes, item.first, item.last, [item.key])
+            blocks[item.key] = _Allocation(nbytes, item.first, item.last, [item.key])
         else:
             blocks[item.key] = before._replace(last=item.last, keys=[*before.keys, item.key])
     return blocks.values()

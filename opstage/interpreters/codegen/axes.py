@@ -11,7 +11,7 @@ from .clusters import Cluster, Level
 from .views import View
 
 
-class Operand(Protocol):
+class LoopOperand(Protocol):
     """What a loop reads or writes, under a name in its text."""
 
     @property
@@ -23,7 +23,7 @@ class Operand(Protocol):
 
 
 def fewest_axes(
-    cluster: Cluster, reads: Sequence[Operand], writes: Sequence[Operand]
+    cluster: Cluster, reads: Sequence[LoopOperand], writes: Sequence[LoopOperand]
 ) -> tuple[list[int], dict[str, list[int]]]:
     """Sizes of the axes, outermost first, and every operand's strides along them by its name.
 

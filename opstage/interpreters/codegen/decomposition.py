@@ -49,7 +49,7 @@ def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], st
 
 
 @final
-class _Operand:
+class _DecompositionRef:
     """What a decomposition computes with."""
 
     __slots__ = ("slot", "type")
@@ -68,7 +68,7 @@ class _Operand:
 
 
 @final
-class Expander(BaseInterpreter[_Operand]):
+class Expander(BaseInterpreter[_DecompositionRef]):
     """Writes down what a decomposition does."""
 
     __slots__ = ("trace", "keep", "loops")
@@ -89,46 +89,48 @@ class Expander(BaseInterpreter[_Operand]):
 
     def _body(
         self,
-        write: Callable[[Primitive, tuple[_Operand, ...], Static], tuple[_Operand, ...]],
+        write: Callable[[Primitive, tuple[_DecompositionRef, ...], Static], tuple[_DecompositionRef, ...]],
         primitive: Primitive,
         operands: tuple[TensorType, ...],
         static: Static,
     ) -> Body:
-        refs = tuple([_Operand(self.trace.slot(type_), type_) for type_ in operands])
+        refs = tuple([_DecompositionRef(self.trace.slot(type_), type_) for type_ in operands])
         results = write(primitive, refs, static)
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     def written_out(self, body: Body) -> Body:
         """`body` without the composites that do not stay; the parts stand where the op stood that they serve."""
-        refs = [_Operand(self.trace.slot(type_), type_) for type_ in body.input_types]
+        refs = [_DecompositionRef(self.trace.slot(type_), type_) for type_ in body.input_types]
         results = evaluate(self, body, refs, constants(self, body))
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], body.lines)
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[_Operand, ...], static: Static, /) -> tuple[_Operand, ...]:
+    def bind(
+        self, primitive: Primitive, refs: tuple[_DecompositionRef, ...], static: Static, /
+    ) -> tuple[_DecompositionRef, ...]:
         operands = tuple([ref.type for ref in refs])
         if not stays(self.keep, primitive, operands, static, self.loops):
             return self.decompose(primitive, refs, static)
         types = primitive.infer(operands, static)
         slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
-        return tuple([_Operand(slot, type_) for slot, type_ in zip(slots, types)])
+        return tuple([_DecompositionRef(slot, type_) for slot, type_ in zip(slots, types)])
 
     @override
-    def adopt(self, ref: Any, /) -> _Operand:
-        if type(ref) is _Operand:
+    def adopt(self, ref: Any, /) -> _DecompositionRef:
+        if type(ref) is _DecompositionRef:
             return ref
         raise no_ref(ref)
 
     @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Operand:
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _DecompositionRef:
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
         type_ = TensorType(array.shape, array.dtype)
-        return _Operand(self.trace.constant(array, type_), type_)
+        return _DecompositionRef(self.trace.constant(array, type_), type_)
 
     @override
-    def put(self, value: Any, /) -> _Operand:
+    def put(self, value: Any, /) -> _DecompositionRef:
         return self.const(value)
 
     @override
-    def get(self, ref: _Operand, /) -> Any:
+    def get(self, ref: _DecompositionRef, /) -> Any:
         raise ProgramError("a decomposition has no values, so it cannot depend on them")

@@ -17,7 +17,7 @@ from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import EXACT, DType, TensorType, as_dtype
 from ...options import Options
-from ..codegen.cpu.fused import Fused, fused
+from ..codegen.cpu.fused import FusedLoops, fused
 from ..codegen.decomposition import distinct, is_fixed
 from ..host import Array, as_array
 from ..indices import require_indices
@@ -33,7 +33,7 @@ _INFERRED_LIMIT = 1 << 13  # some 6 MB
 
 _NEW: Any = object()
 _SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # a comprehension is a call of Python's
-_FUSED: dict[Any, Fused | None] = {}  # generated kernels by the same keys, None where there can be none
+_FUSED: dict[Any, FusedLoops | None] = {}  # generated kernels by the same keys, None where there can be none
 _FUSED_LIMIT = 1 << 11
 
 
@@ -47,7 +47,7 @@ def kernel_of(
     return kernel
 
 
-def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
+def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
     key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
     return _generated(_told_apart(key, static), primitive, types, static)
 
@@ -66,7 +66,7 @@ def _in_loops(primitive: Primitive, static: Static) -> bool:
     )
 
 
-def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
+def _generated(key: Any, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
     """The loops that are generated from a composite, None where they cannot do all of it."""
     kernel = _FUSED.get(key, _NEW)
     if kernel is _NEW:
@@ -240,7 +240,7 @@ class NumpyOps(HostArrays):
 
     def _composed(self, key: Any, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
         """A composite that has no kernel: by loops that are generated from it, or op by op."""
-        kernel: Fused | None = None
+        kernel: FusedLoops | None = None
         if self._generated:
             key = _told_apart(key, static)
             kernel = _FUSED.get(key, _NEW)
@@ -253,7 +253,9 @@ class NumpyOps(HostArrays):
         self._require_indices(primitive, refs, static)
         return self.decompose(primitive, refs, static)
 
-    def _looped(self, loops: Fused, primitive: Primitive, refs: tuple[Array, ...], static: Static) -> tuple[Array, ...]:
+    def _looped(
+        self, loops: FusedLoops, primitive: Primitive, refs: tuple[Array, ...], static: Static
+    ) -> tuple[Array, ...]:
         try:
             return loops(*refs)
         except RangeError:  # which index, and of what, is said by what follows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ...ops.catalogue.linalg import LINEAR
-from ...ops.closed import Body, Equation, Loop
+from ...ops.closed import Body, Equation, ScanParameters
 from ...ops.errors import LocatedError
 from ..codegen.decomposition import Expander, Keep
 from ..codegen.hoisting import hoisted
@@ -91,7 +91,7 @@ class _Turn:
 def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     """What computes an equation, on its operands alone."""
     if e.primitive is SCAN:
-        loop = Loop(**e.static)
+        loop = ScanParameters(**e.static)
         return partial(run_turns, ops, loop, ops.turn(loop.body, loop.carries + loop.entries))
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)

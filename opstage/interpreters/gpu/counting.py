@@ -42,7 +42,7 @@ def _stepping(counted: bool) -> Any:
     at, left = types.EphemeralPointer(number), types.EphemeralPointer(number)
 
     @extending.register_model(Steps)
-    class Model(extending.models.StructModel):  # type: ignore[misc, name-defined]
+    class StepsModel(extending.models.StructModel):  # type: ignore[misc, name-defined]
         def __init__(self, manager: Any, type: Any):
             super().__init__(manager, type, [("at", at), ("left", left), ("stop", number), ("step", number)])
 

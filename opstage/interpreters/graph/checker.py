@@ -31,7 +31,7 @@ Violation: TypeAlias = "tuple[int | None, str]"
 """Where, as a position among the equations or None for the whole body, and what."""
 
 
-class Rule(NamedTuple):
+class Invariant(NamedTuple):
     """A statement that holds for every body, and what finds where it does not.
 
     `needs` names the rules on which this one relies: where one of them is broken, this one is not asked.
@@ -208,25 +208,27 @@ def _hashable(body: Body) -> Iterator[Violation]:
                 yield position, f"{name} cannot be hashed: {error}"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("primitive", "the op of every equation is a primitive", _primitives),
-    Rule("typed", "every slot that is named has a type", _typed),
-    Rule("once", "every slot is defined once: inputs are distinct, and nothing is written again", _defined_once),
-    Rule("before use", "every slot is defined before it is read", _defined_before_use, needs=("typed",)),
-    Rule("outputs", "every output is defined", _outputs_exist),
-    Rule(
+RULES: tuple[Invariant, ...] = (
+    Invariant("primitive", "the op of every equation is a primitive", _primitives),
+    Invariant("typed", "every slot that is named has a type", _typed),
+    Invariant("once", "every slot is defined once: inputs are distinct, and nothing is written again", _defined_once),
+    Invariant("before use", "every slot is defined before it is read", _defined_before_use, needs=("typed",)),
+    Invariant("outputs", "every output is defined", _outputs_exist),
+    Invariant(
         "canonical", "static parameters are numbers, sizes, texts, closed bodies, or tuples of them", _static_canonical
     ),
-    Rule("hashable", "static parameters can be hashed", _hashable),
-    Rule(
+    Invariant("hashable", "static parameters can be hashed", _hashable),
+    Invariant(
         "types",
         "results have the types that the primitive's shape rule finds",
         _types_follow,
         needs=("primitive", "typed"),
     ),
-    Rule("constants", "the value of a constant is a read-only array of its type", _constants_fit, needs=("typed",)),
-    Rule("place", "every equation stands in a region and belongs to an op of the program", _placed),
-    Rule("opened", "who reads a residual of an op has had it opened", _opened, needs=("primitive",)),
+    Invariant(
+        "constants", "the value of a constant is a read-only array of its type", _constants_fit, needs=("typed",)
+    ),
+    Invariant("place", "every equation stands in a region and belongs to an op of the program", _placed),
+    Invariant("opened", "who reads a residual of an op has had it opened", _opened, needs=("primitive",)),
 )
 """Rules of one body. Those of closed bodies within it are the same; what they read from outside are their operands."""
 

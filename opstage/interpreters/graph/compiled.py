@@ -13,8 +13,8 @@ from ...ops.types import as_dtype
 from ...options import Options
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..host import Array
-from .cpu.scratch import Scratch
-from .executor import Executor
+from .cpu.scratch import CpuScratch
+from .executor import CpuExecutor
 from .graph import Graph
 from .programs import Programs
 
@@ -29,12 +29,12 @@ class CompiledOps(HostArrays):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.options = options
         self._eager = NumpyOps(options)
-        self._scratch = Scratch()
-        self.programs: Programs[Executor] = Programs(self, options.program_memory)
+        self._scratch = CpuScratch()
+        self.programs: Programs[CpuExecutor] = Programs(self, options.program_memory)
 
-    def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
+    def compile(self, graph: Graph, spare: Collection[int] = ()) -> CpuExecutor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
-        return Executor(graph, self.options, spare, self._scratch)
+        return CpuExecutor(graph, self.options, spare, self._scratch)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -19,7 +19,7 @@ from ..interpreter import BaseInterpreter
 from .bounds import Bound
 from .graph import Graph
 from .passes.keys import body_key
-from .programs import Compiled
+from .programs import Executable
 from .recorder import Recorder, Variable
 from .replay import replay
 
@@ -48,7 +48,7 @@ class Deferred(Imperative[Variable]):
         "_store",
     )
 
-    def __init__(self, store: BaseInterpreter[Any], compile: Callable[[Graph], Compiled[Any]], options: Options):
+    def __init__(self, store: BaseInterpreter[Any], compile: Callable[[Graph], Executable[Any]], options: Options):
         """`store` is the compiled interpreter of `options`, and `compile` what makes a graph ready to run on it."""
         self._recorder = Recorder(store.dtype, store.seed)
         super().__init__(self._recorder)
@@ -56,7 +56,7 @@ class Deferred(Imperative[Variable]):
         self._store = store
         self._compile = compile
         self._bound = Bound(options.program_memory)
-        self._executors: OrderedDict[Hashable, Compiled[Any]] = OrderedDict()
+        self._executors: OrderedDict[Hashable, Executable[Any]] = OrderedDict()
         self.begin(0)
 
     @property
@@ -168,7 +168,7 @@ class Deferred(Imperative[Variable]):
             return replay(self._store, self._graph(body), values, self._at_step)
         return self._executor(body).run(values, self._at_step)
 
-    def _executor(self, body: Body) -> Compiled[Any]:
+    def _executor(self, body: Body) -> Executable[Any]:
         key = body_key(body)
         executor = self._executors.get(key)
         if executor is None:

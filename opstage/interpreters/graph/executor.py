@@ -20,14 +20,14 @@ from ..host import Array, packed
 from .bounds import kept_bytes
 from .cpu.link import Linked
 from .cpu.optimise import optimise
-from .cpu.plan import Plan
-from .cpu.scratch import Kind, Scratch
+from .cpu.plan import CpuPlan
+from .cpu.scratch import CpuScratch, Kind
 from .graph import Graph
 from .replay import replay
 
 
 @final
-class Executor:
+class CpuExecutor:
     """Runs a graph on arrays. Results are arrays that nobody else holds; the same memory is used for the next ones.
 
     A call does no more in Python than to put the addresses of inputs and results in their places. `plan` is None for
@@ -40,19 +40,19 @@ class Executor:
 
     __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun")
 
-    def __init__(self, graph: Graph, options: Options, spare: Collection[int] = (), scratch: Scratch | None = None):
+    def __init__(self, graph: Graph, options: Options, spare: Collection[int] = (), scratch: CpuScratch | None = None):
         self.graph = graph
         self._eager = NumpyOps(options)
         self._begun = 0  # how many runs
-        self.plan: Plan | None = None
+        self.plan: CpuPlan | None = None
         self.nbytes = kept_bytes(graph.body, 0)
         self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
-        self.plan = plan = Plan(optimise(graph)[0].body, spare=spare)
+        self.plan = plan = CpuPlan(optimise(graph)[0].body, spare=spare)
         plan.compile()
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
-        self._scratch = Scratch() if scratch is None else scratch
+        self._scratch = CpuScratch() if scratch is None else scratch
         self._kinds = {slot: _kind(plan, slot) for slot in plan.results}
         self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.over))
         self._idle: list[Linked] = [self._linked()]  # one at most: each run has one for itself
@@ -127,7 +127,7 @@ class Executor:
 
         return tuple(outputs), finish
 
-    def _take_results(self, plan: Plan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
+    def _take_results(self, plan: CpuPlan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
         """Add an array for each result to `moving`: a fresh one, or an input of it."""
         inputs = Counter(map(_owner, moving))
         fresh = self._scratch.results()
@@ -141,7 +141,7 @@ class Executor:
                     moving[at] = made
             moving.append(made if over is None else moving[at])
 
-    def _output(self, plan: Plan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
+    def _output(self, plan: CpuPlan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
         """A result itself; what is a part of others, or a constant, is still to be filled in."""
         legal = plan.legal
         if slot not in legal.literals:
@@ -151,7 +151,7 @@ class Executor:
                 return moving[at].reshape(view.shape)
         return np.empty(*_kind(plan, slot))
 
-    def _fills(self, plan: Plan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
+    def _fills(self, plan: CpuPlan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
         """The copies into outputs that the plan does not write itself."""
         legal = plan.legal
         return [
@@ -166,12 +166,12 @@ def _owner(x: Array) -> int:
     return id(x if x.base is None else x.base)
 
 
-def _kind(plan: Plan, slot: int) -> Kind:
+def _kind(plan: CpuPlan, slot: int) -> Kind:
     type_ = plan.legal.types[slot]
     shape: Any = type_.shape
     return tuple(shape), type_.dtype
 
 
-def _nbytes(plan: Plan, slot: int) -> int:
+def _nbytes(plan: CpuPlan, slot: int) -> int:
     nbytes: Any = plan.legal.types[slot].nbytes
     return int(nbytes)

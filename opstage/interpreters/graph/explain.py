@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, final
 
-from ...ops.closed import Loop
+from ...ops.closed import ScanParameters
 from ...ops.errors import UsageError
 from ...ops.types import EXACT, TensorType
 from ...options import Options
 from ..codegen.arena import Item, arrange
-from ..codegen.cpu.texts import Text
-from ..codegen.cpu.words import Room
+from ..codegen.cpu.texts import LoopSource
+from ..codegen.cpu.words import WorkerScratch
 from ..codegen.legal import Legal
 from ..codegen.primitives import PRODUCTS
 from ..native.pool import workers
 from .cpu.optimise import optimise
-from .cpu.plan import HostStep, LoopStep, NativeStep, Plan
+from .cpu.plan import CpuPlan, HostStep, LoopStep, NativeStep
 from .graph import Graph
 from .outline import show_bytes
 from .passes import Notes
 
 
-class Memory(NamedTuple):
+class MemoryUse(NamedTuple):
     """Bytes that a program needs beside its inputs and constants.
 
     arena       intermediate results and workspaces, each while it lives
@@ -70,9 +70,9 @@ class Explanation:
         "unfused",
     )
 
-    def __init__(self, plan: Plan, passes: Notes):
+    def __init__(self, plan: CpuPlan, passes: Notes):
         kinds: Counter[tuple[str, str]] = Counter()
-        texts: set[Text] = set()
+        texts: set[LoopSource] = set()
         self.passes = passes
         self.units = _count(plan, kinds, texts, 1)
         self.fused = kinds["fused", ""]
@@ -83,8 +83,8 @@ class Explanation:
         self.kernels = kinds["kernel", ""]
         self.distinct = len(texts)
         results = _results(plan)
-        self.memory = Memory(plan.arena_bytes, results)
-        self.unfused = Memory(_unfused(plan), results)
+        self.memory = MemoryUse(plan.arena_bytes, results)
+        self.unfused = MemoryUse(_unfused(plan), results)
 
     def __str__(self) -> str:
         rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over workers", self.sums)]
@@ -121,13 +121,13 @@ def explain(graph: Graph, options: Options | None = None, spare: Collection[int]
                 "every size"
             )
     optimised, notes = optimise(graph)
-    return Explanation(Plan(optimised.body, spare=spare), notes)
+    return Explanation(CpuPlan(optimised.body, spare=spare), notes)
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------
 
 
-def _count(plan: Plan, kinds: Counter[tuple[str, str]], texts: set[Text], times: int) -> int:
+def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource], times: int) -> int:
     """Count the steps of a plan that is gone through so often; returns its units, those of its loops among them."""
     units, before = len(plan.units), -1
     for step in plan.steps:
@@ -141,12 +141,12 @@ def _count(plan: Plan, kinds: Counter[tuple[str, str]], texts: set[Text], times:
             kind = _kind(plan, step, first)
             if first or kind[0] == "sum":
                 kinds[kind] += times
-            if isinstance(step.loop.kernel, Text):
+            if isinstance(step.loop.kernel, LoopSource):
                 texts.add(step.loop.kernel)
     return units
 
 
-def _kind(plan: Plan, step: NativeStep, first: bool) -> tuple[str, str]:
+def _kind(plan: CpuPlan, step: NativeStep, first: bool) -> tuple[str, str]:
     unit = plan.units[step.unit]
     if unit.cluster is not None:
         return ("fused" if first else "sum"), ""
@@ -165,7 +165,7 @@ def _plural(n: int, what: str) -> str:
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def _results(plan: Plan) -> int:
+def _results(plan: CpuPlan) -> int:
     return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
 
 
@@ -174,7 +174,7 @@ def _nbytes(type_: TensorType) -> int:
     return int(nbytes)
 
 
-def _unfused(plan: Plan) -> int:
+def _unfused(plan: CpuPlan) -> int:
     """The arena of the same equations, each a unit of its own; views and the workspaces of ops stay what they are."""
     legal = plan.legal
     position = {e.outputs: i for i, e in enumerate(legal.equations)}
@@ -204,7 +204,7 @@ def _memories(legal: Legal, slot: int) -> Iterable[int]:
         root = None if part is None else part.whole
 
 
-def _rooms(plan: Plan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
+def _rooms(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
     items: dict[Any, Item] = {}
     for step in plan.steps:
         unit = plan.units[step.unit]
@@ -213,10 +213,10 @@ def _rooms(plan: Plan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
         at = position[unit.equations[0].outputs]
         if isinstance(step, NativeStep):
             for word in step.loop.words:
-                if isinstance(word, Room):
+                if isinstance(word, WorkerScratch):
                     items[at, word.key] = Item((at, word.key), word.nbytes * workers(), at, at)
         elif isinstance(step, LoopStep):
-            loop = Loop(**step.equation.static)
+            loop = ScanParameters(**step.equation.static)
             moved = set(range(loop.carries)).difference(loop.incoming())
             carries = 2 * sum(_nbytes(loop.body.input_types[carry]) for carry in moved)
             items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)

@@ -279,7 +279,7 @@ def _no_body(position: int) -> Body:
 # Sizes ----------------------------------------------------------------------------------------------------------------
 
 
-class Sizes(NamedTuple):
+class NamedSizes(NamedTuple):
     """What is known of the named sizes of a graph: names, what was declared and what its recording had to assume."""
 
     names: tuple[str, ...]
@@ -287,7 +287,7 @@ class Sizes(NamedTuple):
     assumed: tuple[str, ...]
 
     @classmethod
-    def of(cls, body: Body) -> Sizes | None:
+    def of(cls, body: Body) -> NamedSizes | None:
         """Those of the scope in which the sizes of a body live; None where all are numbers."""
         scope = next(_scopes(body), None)
         if scope is None:

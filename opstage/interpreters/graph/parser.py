@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ...ops.catalogue import primitives
-from ...ops.closed import Body, Constant, Equation
+from ...ops.closed import Body, BodyConstant, Equation
 from ...ops.cursor import Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
@@ -24,7 +24,7 @@ from .notation import (
     MARKS,
     MOST_LEVELS,
     Array,
-    Sizes,
+    NamedSizes,
     digest,
     read_array,
     read_region,
@@ -97,7 +97,7 @@ class _Parser:
             raise UsageError(f"expected 'graph {VERSION}: DTYPE, seed N' first")
         require_version(int(header[1]))
         sizes = [[row.partition(" ")[2] for row in self._rows(word, "")] for word in ("size ", "where ", "assume ")]
-        self.scope = Sizes(*map(tuple, sizes)).scope()
+        self.scope = NamedSizes(*map(tuple, sizes)).scope()
         for row in self._rows("file ", ""):
             short, path = _match(_FILE, row, 'file NAME = "PATH"')
             self.files[short] = _unquoted(path)
@@ -140,7 +140,7 @@ class _Parser:
         body = Body(tuple(inputs), tuple(constants), tuple(equations), tuple(outputs), every, lines)
         return body, names, results
 
-    def _constant(self, row: str, types: dict[int, TensorType]) -> Constant:
+    def _constant(self, row: str, types: dict[int, TensorType]) -> BodyConstant:
         slot, text, held, content = _match(_CONSTANT, row, "const %NUMBER: TYPE = [ELEMENTS] or sha256:DIGEST")
         type_ = read_type(text, self.scope)
         if content.startswith("["):
@@ -148,7 +148,7 @@ class _Parser:
             value = read_array(content, shape, as_dtype(held) if held else type_.dtype)
         else:
             value = held_constant(content.removeprefix("sha256:"), self.constants)
-        return Constant(_define(types, slot, type_), value, type_)
+        return BodyConstant(_define(types, slot, type_), value, type_)
 
     def _equation(
         self,

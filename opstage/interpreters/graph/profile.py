@@ -10,10 +10,10 @@ from ...ops.errors import UsageError
 from ...ops.primitive import Cost
 from .cpu.cost import works
 from .cpu.limits import Limits
-from .executor import Executor
+from .executor import CpuExecutor
 
 
-class Row(NamedTuple):
+class KernelProfile(NamedTuple):
     """All loops of one name and one detail in a run of the program, their figures together.
 
     detail          the sizes of the operands, of an op that is not fused with others
@@ -45,7 +45,7 @@ class Profile:
 
     __slots__ = ("rows", "seconds", "limits")
 
-    def __init__(self, rows: list[Row], limits: Limits):
+    def __init__(self, rows: list[KernelProfile], limits: Limits):
         self.rows = sorted(rows, key=lambda row: -row.seconds)
         self.seconds = sum(row.seconds for row in rows)
         self.limits = limits
@@ -77,7 +77,7 @@ class Profile:
             "kernels": [self._data(row) for row in self.rows],
         }
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: KernelProfile) -> str:
         flops, moved = float(row.cost.flops), float(row.cost.bytes)
         reached = row.share_of_limit
         share = row.seconds / self.seconds if self.seconds else 0.0
@@ -88,7 +88,7 @@ class Profile:
             f"{'-' if reached is None else f'{reached:.0%}':>7}  {name}"
         )
 
-    def _data(self, row: Row) -> dict[str, Any]:
+    def _data(self, row: KernelProfile) -> dict[str, Any]:
         return {
             "kernel": row.name,
             "operands": row.detail,
@@ -103,7 +103,7 @@ class Profile:
         }
 
 
-def profile(executor: Executor, run: Callable[[], object], limits: Limits, rounds: int = 10) -> Profile:
+def profile(executor: CpuExecutor, run: Callable[[], object], limits: Limits, rounds: int = 10) -> Profile:
     """The profile of a program that `run()` has `executor` run; medians of so many rounds.
 
     Every step of the plan is run by itself, which adds the microsecond or two of a call to each. Raises UsageError for
@@ -121,19 +121,19 @@ def profile(executor: Executor, run: Callable[[], object], limits: Limits, round
     finally:
         executor.seconds = None
     each = [statistics.median(taken) for taken in zip(*measured[1:])]
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], KernelProfile] = {}
     for work in works(plan):
         seconds_here = sum(each[work.first : work.first + work.steps])
-        row = Row(work.name, work.detail, 1, seconds_here, limits.seconds(work.cost), work.cost)
+        row = KernelProfile(work.name, work.detail, 1, seconds_here, limits.seconds(work.cost), work.cost)
         known = rows.get((work.name, work.detail))
         rows[work.name, work.detail] = row if known is None else _together([known, row], work.name, work.detail)
     return Profile(list(rows.values()), limits)
 
 
-def _together(rows: list[Row], name: str, detail: str = "") -> Row:
+def _together(rows: list[KernelProfile], name: str, detail: str = "") -> KernelProfile:
     flops, moved = sum(int(row.cost.flops) for row in rows), sum(int(row.cost.bytes) for row in rows)
     seconds, least = sum(row.seconds for row in rows), sum(row.least_seconds for row in rows)
-    return Row(name, detail, sum(row.times for row in rows), seconds, least, Cost(flops, moved))
+    return KernelProfile(name, detail, sum(row.times for row in rows), seconds, least, Cost(flops, moved))
 
 
 def _rate(amount: float, seconds: float) -> float:

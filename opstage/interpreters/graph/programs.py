@@ -32,7 +32,7 @@ _CHANGES_TOLD = 8
 T = TypeVar("T")
 
 
-class Compiled(Protocol[T]):
+class Executable(Protocol[T]):
     """A graph that is ready to run. `nbytes` is about what it keeps."""
 
     graph: Graph
@@ -51,8 +51,8 @@ class Compiled(Protocol[T]):
         ...
 
 
-E = TypeVar("E", bound=Compiled[Any])
-E_co = TypeVar("E_co", bound=Compiled[Any], covariant=True)
+E = TypeVar("E", bound=Executable[Any])
+E_co = TypeVar("E_co", bound=Executable[Any], covariant=True)
 
 
 class Compiling(Protocol[E_co]):

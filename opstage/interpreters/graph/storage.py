@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from ...atomic import write_file
-from ...ops.closed import Body, Constant, Equation
+from ...ops.closed import Body, BodyConstant, Equation
 from ...ops.cursor import Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError
@@ -32,7 +32,7 @@ from .graph import Graph
 from .notation import (
     MOST_LEVELS,
     Array,
-    Sizes,
+    NamedSizes,
     digest,
     read_array,
     read_statics,
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph to a file, whole or not at all. Raises UsageError where that cannot be done."""
-    writer = _Writer()
+    writer = _GraphEncoder()
     writer.body(graph.body)
     document = json.dumps(_document(graph, writer), separators=(",", ":"))
     metadata = {
@@ -85,19 +85,19 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
     try:
         content = json.loads(document)
         json.dumps(content, ensure_ascii=False).encode()  # a name with half a character could not be written again
-        return check_graph(_Reader(content, tensors, every_primitive(more_primitives)).graph())
+        return check_graph(_GraphDecoder(content, tensors, every_primitive(more_primitives)).graph())
     except (GraphError, UsageError) as error:
         raise UsageError(f"{path}: altered or damaged: {error}") from None
     except (OpstageError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise UsageError(f"{path}: altered or damaged: it holds no graph ({type(error).__name__}: {error})") from None
 
 
-def _document(graph: Graph, writer: _Writer) -> dict[str, Any]:
+def _document(graph: Graph, writer: _GraphEncoder) -> dict[str, Any]:
     """What the file says besides the constants: tables, and the bodies in an order in which each comes before its use.
 
     The graph's own body is the last one.
     """
-    sizes = Sizes.of(graph.body)
+    sizes = NamedSizes.of(graph.body)
     return {
         "dtype": dtype_name(graph.dtype),
         "seed": graph.seed,
@@ -112,7 +112,7 @@ def _document(graph: Graph, writer: _Writer) -> dict[str, Any]:
 
 
 @final
-class _Writer:
+class _GraphEncoder:
     """Gathers what bodies refer to in tables, each entry once."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class _Writer:
             self.bodies.append(written)
         return self._known[body]
 
-    def constant(self, constant: Constant) -> list[Any]:
+    def constant(self, constant: BodyConstant) -> list[Any]:
         """[slot, its elements as text or its digest]; the type is that of the slot."""
         if constant.value.dtype == EXACT:
             return [constant.slot, show_array(constant.value)]
@@ -169,7 +169,7 @@ class _Writer:
 
 
 @final
-class _Reader:
+class _GraphDecoder:
     """Makes a graph of a document; what is missing or of another kind raises whatever it raises in Python."""
 
     def __init__(self, document: dict[str, Any], tensors: Mapping[str, Array], known: Mapping[str, Primitive]):
@@ -177,7 +177,7 @@ class _Reader:
         self.tensors = tensors
         self.known = known
         sizes = document["sizes"]
-        self.scope = DimScope() if sizes is None else Sizes(**{name: tuple(sizes[name]) for name in sizes}).scope()
+        self.scope = DimScope() if sizes is None else NamedSizes(**{name: tuple(sizes[name]) for name in sizes}).scope()
         self.types = [read_type(text, self.scope) for text in document["types"]]
         self.regions = [Region(tuple((str(name), _natural(n)) for name, n in path)) for path in document["regions"]]
         self.bodies: list[Body] = []
@@ -220,12 +220,12 @@ class _Reader:
             raise UsageError(f"its bodies within each other have more than {MOST_SLOTS:,} tensors")
         return body
 
-    def constant(self, slot: int, content: str, types: Sequence[TensorType]) -> Constant:
+    def constant(self, slot: int, content: str, types: Sequence[TensorType]) -> BodyConstant:
         type_ = _at(types, slot)
         if content.startswith("["):
             shape = tuple([size for size in type_.shape if isinstance(size, int)])
-            return Constant(slot, read_array(content, shape, type_.dtype), type_)
-        return Constant(slot, held_constant(content, self.tensors), type_)
+            return BodyConstant(slot, read_array(content, shape, type_.dtype), type_)
+        return BodyConstant(slot, held_constant(content, self.tensors), type_)
 
     def equation(self, written: dict[str, Any]) -> Equation:
         bodies = [_at(self.bodies, position) for position in written["bodies"]]

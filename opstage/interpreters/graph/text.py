@@ -27,7 +27,7 @@ from ...ops.cursor import Region
 from ...ops.errors import SourceLine
 from ...ops.types import dtype_name
 from .graph import Graph
-from .notation import Array, Sizes, digest, quoted, show_array, show_region, show_static, show_type
+from .notation import Array, NamedSizes, digest, quoted, show_array, show_region, show_static, show_type
 
 VERSION = 1
 INDENT = "  "
@@ -38,7 +38,7 @@ _PLAIN_FILE = re.compile(r"[\w./-]+", re.ASCII)
 def show_graph(graph: Graph) -> str:
     """The text of a graph, which `parse` reads; larger constants stand in it by digest, see `large_constants`."""
     lines = [f"graph {VERSION}: {dtype_name(graph.dtype)}, seed {graph.seed}"]
-    sizes = Sizes.of(graph.body)
+    sizes = NamedSizes.of(graph.body)
     if sizes is not None:
         lines += [f"size {name}" for name in sizes.names]
         lines += [f"where {relation}" for relation in sizes.declared]

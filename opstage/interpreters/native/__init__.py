@@ -12,14 +12,14 @@ keep the cores busy, a meeting takes until each has had its turn, 18 ms for a st
 
 from .blas import Blas, find_blas, one_thread
 from .compiler import Kernel, compile_kernel
-from .pool import Schedule, Step, call, workers
+from .pool import KernelCall, KernelSequence, call, workers
 from .product import multiply
 
 __all__ = [
     "Blas",
     "Kernel",
-    "Schedule",
-    "Step",
+    "KernelCall",
+    "KernelSequence",
     "call",
     "compile_kernel",
     "find_blas",

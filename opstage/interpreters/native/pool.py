@@ -26,7 +26,7 @@ from .blas import find_blas
 from .compiler import Kernel, compile_kernel, import_numba
 
 
-class Step(NamedTuple):
+class KernelCall(NamedTuple):
     """A kernel with its tasks 0 … tasks, divided among the workers if `parallel`, and its arguments' words."""
 
     kernel: Kernel
@@ -36,12 +36,12 @@ class Step(NamedTuple):
 
 
 @final
-class Schedule:
+class KernelSequence:
     """Steps to be run one after the other, all by one call. Memory that the arguments point to must stay alive."""
 
     __slots__ = ("_steps", "_table", "_words", "action")
 
-    def __init__(self, steps: Sequence[Step]):
+    def __init__(self, steps: Sequence[KernelCall]):
         self._steps = tuple(steps)  # their kernels and arguments are only pointed to below
         self._table = np.array(
             [
@@ -61,7 +61,7 @@ class Schedule:
 
 def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
     """Do one step now."""
-    Schedule((Step(kernel, tasks, arguments),)).run()
+    KernelSequence((KernelCall(kernel, tasks, arguments),)).run()
 
 
 @cache

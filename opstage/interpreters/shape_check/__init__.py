@@ -7,7 +7,7 @@ from .finding import Finding
 from .history import Entry, History, Named
 from .interpreter import ShapeOps, ShapeRef
 from .lints import LINTS, Step
-from .report import Assumption, Declaration, Report
+from .report import Assumption, DeclaredConstraint, Report
 from .rules import RULES
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "RULES",
     "Assumption",
     "Contract",
-    "Declaration",
+    "DeclaredConstraint",
     "Entry",
     "Finding",
     "History",

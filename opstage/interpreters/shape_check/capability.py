@@ -48,7 +48,7 @@ class Answer:
         return self.obstacle is None
 
 
-class _Use(NamedTuple):
+class _OpUse(NamedTuple):
     """One way in which the program uses an op."""
 
     primitive: Primitive
@@ -71,7 +71,7 @@ def capabilities(report: Report, options: Options) -> tuple[Answer, ...]:
     return (*answers, *_in_onnx(uses, options))
 
 
-def _on(uses: list[_Use], options: Options, backend: str, device: str, dtype: str) -> Answer:
+def _on(uses: list[_OpUse], options: Options, backend: str, device: str, dtype: str) -> Answer:
     where = f"{backend} on {device}"
     try:
         wanted = options.replace(backend=backend, device=device, dtype=dtype)
@@ -81,7 +81,7 @@ def _on(uses: list[_Use], options: Options, backend: str, device: str, dtype: st
     return Answer(where, dtype, _first(uses, lambda use: _lacks_kernel(interpreter, wanted, use)))
 
 
-def _in_onnx(uses: list[_Use], options: Options) -> Iterator[Answer]:
+def _in_onnx(uses: list[_OpUse], options: Options) -> Iterator[Answer]:
     from ..graph.onnx import RULES
 
     if options.dtype == "exact":
@@ -89,7 +89,7 @@ def _in_onnx(uses: list[_Use], options: Options) -> Iterator[Answer]:
         return
     memo: dict[Primitive, str] = {}
 
-    def unsaid(use: _Use) -> str:
+    def unsaid(use: _OpUse) -> str:
         rule = RULES.get(use.primitive)
         if rule is not None and rule.says is not None:
             return ""
@@ -107,7 +107,7 @@ def _in_onnx(uses: list[_Use], options: Options) -> Iterator[Answer]:
         yield Answer("ONNX, one training step", options.dtype, _first(uses, unsaid))
 
 
-def _first(uses: list[_Use], fault: Callable[[_Use], str]) -> Obstacle | None:
+def _first(uses: list[_OpUse], fault: Callable[[_OpUse], str]) -> Obstacle | None:
     for use in uses:
         reason = fault(use)
         if reason:
@@ -115,7 +115,7 @@ def _first(uses: list[_Use], fault: Callable[[_Use], str]) -> Obstacle | None:
     return None
 
 
-def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _Use) -> str:
+def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _OpUse) -> str:
     """Why an interpreter cannot compute an op, neither itself nor by its decomposition; empty where it can."""
     if interpreter.has_kernel(use.primitive) or any(isinstance(value, Body) for value in use.static.values()):
         return ""  # the ops of a body are uses of their own
@@ -131,17 +131,17 @@ def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _Use
     return ""
 
 
-def _parts(use: _Use, options: Options) -> list[_Use]:
+def _parts(use: _OpUse, options: Options) -> list[_OpUse]:
     """The ops that a composite is made of."""
     parts = ShapeOps(options)
     try:
         parts.decompose(use.primitive, tuple(ShapeRef(type_, parts) for type_ in use.types), use.static)
     except OpstageError:
         return []
-    return [_Use(e.primitive, e.input_types, e.static, use.source, use.step_only) for e in parts.history.entries]
+    return [_OpUse(e.primitive, e.input_types, e.static, use.source, use.step_only) for e in parts.history.entries]
 
 
-def _uses(report: Report) -> Iterator[_Use]:
+def _uses(report: Report) -> Iterator[_OpUse]:
     """Each op that the program uses in each way, with the line that first does."""
     entries = report.history.entries
     places = {entry.ordinal: entry.place for entry in entries if entry.place is not None}
@@ -153,12 +153,12 @@ def _uses(report: Report) -> Iterator[_Use]:
             continue
         met.add(key)
         place = places.get(entry.ordinal)
-        use = _Use(entry.primitive, entry.input_types, entry.static, place and place.source, step_only)
+        use = _OpUse(entry.primitive, entry.input_types, entry.static, place and place.source, step_only)
         yield use
         yield from _inside(use)
 
 
-def _inside(use: _Use) -> Iterator[_Use]:
+def _inside(use: _OpUse) -> Iterator[_OpUse]:
     """The ops in the body of a loop."""
     for body in use.static.values():
         if not isinstance(body, Body):
@@ -166,6 +166,6 @@ def _inside(use: _Use) -> Iterator[_Use]:
         for equation in body.equations:
             types = tuple(body.types[slot] for slot in equation.inputs)
             source = body.lines.get(equation.ordinal) or use.source
-            inner = _Use(equation.primitive, types, equation.static, source, use.step_only)
+            inner = _OpUse(equation.primitive, types, equation.static, source, use.step_only)
             yield inner
             yield from _inside(inner)

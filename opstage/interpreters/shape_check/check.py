@@ -15,7 +15,7 @@ from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
 from .lints import Step, lint
-from .report import Declaration, Report
+from .report import DeclaredConstraint, Report
 
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
 
@@ -102,7 +102,7 @@ def _report(
     outputs: Any,
     inputs: Any,
     parameters: Any,
-    declarations: tuple[Declaration, ...] = (),
+    declarations: tuple[DeclaredConstraint, ...] = (),
     warnings: tuple[Finding, ...] = (),
 ) -> Report:
     return Report(
@@ -119,12 +119,12 @@ def _report(
     )
 
 
-def _declarations(specs: Sequence[Spec]) -> tuple[Declaration, ...]:
+def _declarations(specs: Sequence[Spec]) -> tuple[DeclaredConstraint, ...]:
     """What the Specs declare, each constraint once, where it was written first."""
-    found: dict[str, Declaration] = {}
+    found: dict[str, DeclaredConstraint] = {}
     for spec in specs:
         for constraint in spec.where:
-            found.setdefault(constraint, Declaration(constraint, spec.source))
+            found.setdefault(constraint, DeclaredConstraint(constraint, spec.source))
     return tuple(found.values())
 
 

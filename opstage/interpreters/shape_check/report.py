@@ -37,7 +37,7 @@ class Assumption:
 
 
 @dataclass(frozen=True)
-class Declaration:
+class DeclaredConstraint:
     """A constraint that a Spec declares; every run is held to it."""
 
     constraint: str
@@ -65,7 +65,7 @@ class Report:
     inputs: tuple[tuple[str, str], ...] = field(default=())
     """Path and type of every input tensor."""
     warnings: tuple[Finding, ...] = ()
-    declarations: tuple[Declaration, ...] = ()
+    declarations: tuple[DeclaredConstraint, ...] = ()
     """The constraints that the Specs declare."""
     history: History = field(default_factory=History, repr=False, compare=False)
     """What the program did, op by op."""
@@ -132,11 +132,13 @@ class Report:
     def to_json(self, *, indent: int | None = None) -> str:
         """Findings, conditions, inputs and the table as JSON: the document of one target that `opstage check --format
         json` writes, described in `shape_check.formats.document`; its section `table` in `shape_check.table.data`."""
-        from .formats import Outcome, Section, to_document
+        from .formats import CheckOutcome, Section, to_document
         from .table.data import table_as_dict
 
         table = Section("table", table_as_dict(self), str(self.table))
-        return json.dumps(to_document(Outcome.of(self, "program", sections=[table])), indent=indent, ensure_ascii=False)
+        return json.dumps(
+            to_document(CheckOutcome.of(self, "program", sections=[table])), indent=indent, ensure_ascii=False
+        )
 
     def _repr_html_(self) -> str:
         from .table.html import report_html

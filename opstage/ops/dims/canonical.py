@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from . import polynomial as poly
-from .polynomial import Atom, AtomTable, Minimum, Monomial, Name, Polynomial, Quotient
+from .polynomial import Atom, AtomTable, Minimum, Monomial, NamedDim, Polynomial, Quotient
 from .problems import TooComplexError
 
 _MOST_ARGUMENTS = 8  # of a minimum that others are merged into
@@ -95,7 +95,7 @@ def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomi
         found = image(atom)
         if found is not None:
             return found
-        if isinstance(atom, Name):
+        if isinstance(atom, NamedDim):
             return poly.variable(atom)
         parts = [substitute(atoms, part, image) for part in poly.parts(atom)]
         if isinstance(atom, Minimum):
@@ -125,7 +125,7 @@ def _cancel(numerator: Polynomial, denominator: Polynomial) -> tuple[Polynomial,
         numerator = {m: c // common for m, c in numerator.items()}
         denominator = {m: c // common for m, c in denominator.items()}
     # Names are never negative; another atom might be, and cancelling it would change the denominator's sign.
-    shared = tuple(atom for atom in poly.common_factor(denominator, numerator) if isinstance(atom, Name))
+    shared = tuple(atom for atom in poly.common_factor(denominator, numerator) if isinstance(atom, NamedDim))
     if shared:
         numerator = poly.strip(numerator, shared)
         denominator = poly.strip(denominator, shared)

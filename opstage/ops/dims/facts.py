@@ -68,13 +68,13 @@ class Facts:
         self.claims = tuple(claims)
         self.atoms = atoms
         self._rules: list[poly.Polynomial] = []
-        self._ranges: dict[poly.Name, Range] = {}
-        self._images: dict[poly.Name, poly.Polynomial] = {}
+        self._ranges: dict[poly.NamedDim, Range] = {}
+        self._images: dict[poly.NamedDim, poly.Polynomial] = {}
         self._normal_atoms: dict[poly.Atom, poly.Polynomial] = {}
         self._chosen: dict[poly.Atom, poly.Polynomial] = {}
         equations: list[poly.Polynomial] = []
         inequalities: list[poly.Polynomial] = []
-        lows: dict[poly.Name, int] = {}
+        lows: dict[poly.NamedDim, int] = {}
         for claim in self.claims:
             (equations if claim.is_zero else inequalities).append(claim.polynomial)
             single = _linear_in_one_name(claim.polynomial)
@@ -108,18 +108,18 @@ class Facts:
         )
         return result
 
-    def range_of(self, name: poly.Name) -> Range:
+    def range_of(self, name: poly.NamedDim) -> Range:
         """The values that a name without an image may take, as far as its own range says."""
         return self._ranges.get(name, _DEFAULT)
 
-    def image_of(self, name: poly.Name) -> poly.Polynomial:
+    def image_of(self, name: poly.NamedDim) -> poly.Polynomial:
         """The name itself, or what the equations say it equals."""
         image = self._images.get(name)
         return poly.variable(name) if image is None else image
 
     def normal(self, p: poly.Polynomial) -> poly.Polynomial:
         """`p` rewritten by the equations; equal to `p` wherever the facts hold."""
-        if not self._images and not self.equations and all(isinstance(atom, poly.Name) for m in p for atom in m):
+        if not self._images and not self.equations and all(isinstance(atom, poly.NamedDim) for m in p for atom in m):
             return p
         return self._reduce(substitute(self.atoms, p, self._normal_atom))
 
@@ -128,7 +128,7 @@ class Facts:
         if found is None:
             if atom in self._chosen:
                 found = self.normal(self._chosen[atom])
-            elif isinstance(atom, poly.Name):
+            elif isinstance(atom, poly.NamedDim):
                 found = self.image_of(atom)
             elif isinstance(atom, poly.Quotient):
                 found = self._normal_quotient(atom)
@@ -150,7 +150,9 @@ class Facts:
         """Whether p >= 0 is one of the inequalities, or follows from the ranges of the names in it."""
         if p in self.inequalities:
             return True
-        least = lower_bound(p, lambda atom: self.range_of(atom) if isinstance(atom, poly.Name) else Range(None, None))
+        least = lower_bound(
+            p, lambda atom: self.range_of(atom) if isinstance(atom, poly.NamedDim) else Range(None, None)
+        )
         return least is not None and least >= 0
 
     def _normal_quotient(self, quotient: poly.Quotient) -> poly.Polynomial:
@@ -221,7 +223,7 @@ class Facts:
 
     def _without_positive(self, p: poly.Polynomial) -> poly.Polynomial:
         """`p` without the positive names that divide it: B*M == B*N says that M == N."""
-        names = (atom for atom in poly.common_factor(p) if isinstance(atom, poly.Name))
+        names = (atom for atom in poly.common_factor(p) if isinstance(atom, poly.NamedDim))
         return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
@@ -277,13 +279,13 @@ class Facts:
         self._assign(name, poly.add({(self._primed(name, 0),): step}, poly.constant(first)))
         return True
 
-    def _primed(self, name: poly.Name, low: int) -> poly.Name:
+    def _primed(self, name: poly.NamedDim, low: int) -> poly.NamedDim:
         """A new name for the quotient that `name` is solved by; its other bounds follow from the range of `name`."""
         primed = self.atoms.name(name.text + "'")
         self._ranges[primed] = Range(low, None)
         return primed
 
-    def _assign(self, name: poly.Name, image: poly.Polynomial) -> None:
+    def _assign(self, name: poly.NamedDim, image: poly.Polynomial) -> None:
         def replace(atom: poly.Atom) -> poly.Polynomial | None:
             return image if atom is name else None
 
@@ -354,20 +356,20 @@ def _primitive(p: poly.Polynomial) -> poly.Polynomial:
     return {monomial: coefficient // common for monomial, coefficient in p.items()}
 
 
-def _linear_in_one_name(p: poly.Polynomial) -> tuple[poly.Name, int, int] | None:
+def _linear_in_one_name(p: poly.Polynomial) -> tuple[poly.NamedDim, int, int] | None:
     """(name, a, b) when `p` is a*name + b."""
     monomials = [monomial for monomial in p if monomial]
-    if len(monomials) == 1 and len(monomials[0]) == 1 and isinstance(monomials[0][0], poly.Name):
+    if len(monomials) == 1 and len(monomials[0]) == 1 and isinstance(monomials[0][0], poly.NamedDim):
         return monomials[0][0], p[monomials[0]], p.get((), 0)
     return None
 
 
-def _single_name(p: poly.Polynomial) -> poly.Name | None:
+def _single_name(p: poly.Polynomial) -> poly.NamedDim | None:
     linear = _linear_in_one_name(p)
     return linear[0] if linear is not None and linear[1:] == (1, 0) else None
 
 
-def _lone_names(p: poly.Polynomial) -> list[poly.Name]:
+def _lone_names(p: poly.Polynomial) -> list[poly.NamedDim]:
     """The names that occur in `p` exactly once, as a term of their own."""
     occurrences = [*poly.names_of(p)]
-    return [m[0] for m in p if len(m) == 1 and isinstance(m[0], poly.Name) and occurrences.count(m[0]) == 1]
+    return [m[0] for m in p if len(m) == 1 and isinstance(m[0], poly.NamedDim) and occurrences.count(m[0]) == 1]

@@ -29,7 +29,7 @@ _FOREIGN = re.compile(r"[^\w\s+\-*/%(),<=>!.]")
 
 def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
     """The dim that `text` denotes; `name` gives the dim of a name. Raises `UsageError`."""
-    reader = _Reader(text, "dim expression", name)
+    reader = _DimReader(text, "dim expression", name)
     tree = reader.tree()
     if isinstance(tree, ast.Compare):
         reader.fail("a size is wanted here, not a comparison")
@@ -41,7 +41,7 @@ def parse_expression(text: str, name: Callable[[str], Dim]) -> Dim:
 
 def parse_relations(text: str, name: Callable[[str], Dim]) -> list[tuple[Dim, str, Dim]]:
     """The relations (left, operator, right) of a constraint; `1 <= B <= 64` gives two. Raises `UsageError`."""
-    reader = _Reader(text, "constraint", name)
+    reader = _DimReader(text, "constraint", name)
     tree = reader.tree()
     if not isinstance(tree, ast.Compare):
         reader.fail("a relation is wanted, such as 'T <= 1024', 'D == H*K' or 'N % 3 == 0'")
@@ -70,7 +70,7 @@ _COMBINED = "only + - * // % combine sizes, and ** with a number on its right"
 _ALLOWED = "write names, integers, + - * // %, min, max, parentheses"
 
 
-class _Reader:
+class _DimReader:
     """Walks the syntax tree of one text."""
 
     def __init__(self, text: str, kind: str, name: Callable[[str], Dim]):

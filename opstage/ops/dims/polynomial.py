@@ -29,7 +29,7 @@ MOST_ARGUMENTS = 64  # of a minimum
 LONGEST_ATOM = 400_000  # characters; random expressions of three levels reach 300,000
 
 
-class Name:
+class NamedDim:
     """A named dim, such as `B`."""
 
     __slots__ = ("text",)
@@ -69,7 +69,7 @@ class Minimum:
         return self.text
 
 
-Atom: TypeAlias = Name | Quotient | Minimum
+Atom: TypeAlias = NamedDim | Quotient | Minimum
 Monomial: TypeAlias = tuple[Atom, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
 
@@ -84,15 +84,15 @@ class AtomTable:
     __slots__ = ("_minima", "_names", "_quotients")
 
     def __init__(self) -> None:
-        self._names: dict[str, Name] = {}
+        self._names: dict[str, NamedDim] = {}
         self._quotients: dict[tuple[frozenset[tuple[Monomial, int]], ...], Quotient] = {}
         self._minima: dict[frozenset[frozenset[tuple[Monomial, int]]], Minimum] = {}
 
-    def name(self, text: str) -> Name:
+    def name(self, text: str) -> NamedDim:
         """The atom of a name."""
         found = self._names.get(text)
         if found is None:
-            found = self._names[text] = Name(text)
+            found = self._names[text] = NamedDim(text)
         return found
 
     def quotient(self, numerator: Polynomial, denominator: Polynomial) -> Quotient:
@@ -240,16 +240,16 @@ def strip(p: Polynomial, factor: Monomial) -> Polynomial:
 
 def parts(atom: Atom) -> tuple[Polynomial, ...]:
     """The polynomials that an atom is made of; none for a name."""
-    if isinstance(atom, Name):
+    if isinstance(atom, NamedDim):
         return ()
     return atom.arguments if isinstance(atom, Minimum) else (atom.numerator, atom.denominator)
 
 
-def names_of(p: Polynomial) -> Iterator[Name]:
+def names_of(p: Polynomial) -> Iterator[NamedDim]:
     """Every name in `p`, inside other atoms too; repeated as often as it stands there."""
     for monomial in p:
         for atom in monomial:
-            if isinstance(atom, Name):
+            if isinstance(atom, NamedDim):
                 yield atom
             else:
                 for part in parts(atom):
@@ -261,7 +261,7 @@ def evaluate(p: Polynomial, values: Mapping[str, int]) -> int:
     total = 0
     for monomial, coefficient in p.items():
         for atom in monomial:
-            coefficient *= values[atom.text] if isinstance(atom, Name) else _evaluate_atom(atom, values)
+            coefficient *= values[atom.text] if isinstance(atom, NamedDim) else _evaluate_atom(atom, values)
         total += coefficient
     return total
 
@@ -322,7 +322,7 @@ def _with_maxima(p: Polynomial) -> Polynomial:
         cofactor = {without(monomial, tuple(minima)) or (): coefficient}
         rest = add(add(p, {monomial: coefficient}, -1), multiply(cofactor, highest))
         if len(rest) + 1 < len(p):
-            greatest = Name("max" + Minimum(add(highest, argument, -1) for argument in arguments).text[3:])
+            greatest = NamedDim("max" + Minimum(add(highest, argument, -1) for argument in arguments).text[3:])
             return _with_maxima(add(rest, multiply(cofactor, variable(greatest)), -1))
     return p
 

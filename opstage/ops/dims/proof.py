@@ -124,13 +124,13 @@ class Prover:
     def _splits(self, p: poly.Polynomial) -> Iterator[tuple[int, Iterator[Prover | None]]]:
         """Numbers of cases, and the provers that assume them; None for one that never comes about."""
         compounds = _compounds(p)
-        moduli: dict[poly.Name, int] = {}
+        moduli: dict[poly.NamedDim, int] = {}
         for atom in compounds:
             divisor = poly.constant_value(atom.denominator) if isinstance(atom, poly.Quotient) else None
             if divisor is not None:
                 for monomial, coefficient in poly.parts(atom)[0].items():
                     for name in monomial:
-                        if isinstance(name, poly.Name):
+                        if isinstance(name, poly.NamedDim):
                             modulus = divisor // math.gcd(divisor, coefficient)
                             moduli[name] = math.lcm(moduli.get(name, 1), modulus)
         for name, modulus in sorted(moduli.items(), key=lambda item: item[1]):
@@ -150,14 +150,14 @@ class Prover:
         claims = [Claim(False, poly.add(other, least, -1)) for other in others]
         return self._case((atom, index), claims, len(atom.arguments), (atom, least))
 
-    def _where_remainder(self, name: poly.Name, modulus: int, remainder: int) -> Prover | None:
+    def _where_remainder(self, name: poly.NamedDim, modulus: int, remainder: int) -> Prover | None:
         variable, divisor = poly.variable(name), poly.constant(modulus)
         quotient = floor_divide(self.facts.atoms, variable, divisor)
         rest = poly.add(variable, poly.multiply(divisor, quotient), -1)
         claim = Claim(True, poly.add(rest, poly.constant(remainder), -1))
         return self._case((name, modulus, remainder), [claim], modulus)
 
-    def _where_value(self, name: poly.Name, value: int, count: int) -> Prover | None:
+    def _where_value(self, name: poly.NamedDim, value: int, count: int) -> Prover | None:
         claim = Claim(True, poly.add(poly.variable(name), poly.constant(value), -1))
         return self._case((name, value), [claim], count)
 
@@ -243,7 +243,7 @@ class Prover:
         return -1 if low is None else low
 
     def _range_of(self, atom: poly.Atom) -> Range:
-        if isinstance(atom, poly.Name):
+        if isinstance(atom, poly.NamedDim):
             return self.facts.range_of(atom)
         found = self._ranges.get(atom)
         if found is None:
@@ -296,7 +296,7 @@ def _compounds(*polynomials: poly.Polynomial) -> list[poly.Quotient | poly.Minim
     waiting = list(polynomials)
     while waiting:
         for atom in chain.from_iterable(waiting.pop()):
-            if not isinstance(atom, poly.Name) and atom not in found:
+            if not isinstance(atom, poly.NamedDim) and atom not in found:
                 found[atom] = None
                 waiting += poly.parts(atom)
     return list(found)

@@ -60,7 +60,7 @@ def _constants(p: poly.Polynomial) -> Iterator[int]:
                 yield from _constants(part)
 
 
-def _connected(claim: Claim, declared: Sequence[Claim]) -> tuple[list[poly.Name], list[Claim]]:
+def _connected(claim: Claim, declared: Sequence[Claim]) -> tuple[list[poly.NamedDim], list[Claim]]:
     """The claim's names with all that the declared claims tie to them, and those claims."""
     names = dict.fromkeys(poly.names_of(claim.polynomial))
     waiting = [(fact, dict.fromkeys(poly.names_of(fact.polynomial))) for fact in declared]

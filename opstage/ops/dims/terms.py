@@ -209,7 +209,7 @@ def _factors(factors: Iterable[tuple[Base, int]]) -> Factors:
 
 
 def _is_atom(base: Base) -> bool:
-    return isinstance(base, (poly.Name, poly.Quotient, poly.Minimum))
+    return isinstance(base, (poly.NamedDim, poly.Quotient, poly.Minimum))
 
 
 def _inverse(scope: DimScope, a: Terms) -> Terms:
@@ -236,7 +236,7 @@ def _root(scope: DimScope, a: Terms) -> Terms:
             outside, inside = add({}, outside, -1), poly.scale(inside, -1)
         return multiply(_root(scope, outside), {((_expression(scope, inside), 1),): _ONE})
     ((factors, coefficient),) = a.items()
-    uncertain = [twice for base, twice in factors if not isinstance(base, (poly.Name, int))]
+    uncertain = [twice for base, twice in factors if not isinstance(base, (poly.NamedDim, int))]
     if coefficient < 0 and not uncertain:
         raise ShapeError(f"the square root of {render(a)} is not real")
     if (
@@ -270,7 +270,7 @@ def _split(a: Terms) -> _Split | None:
         atoms: list[poly.Atom] = []
         for base, least in lowest.items():
             times, odd = divmod(exponents.get(base, 0) - least, 2)
-            if isinstance(base, (poly.Name, poly.Quotient, poly.Minimum)):
+            if isinstance(base, (poly.NamedDim, poly.Quotient, poly.Minimum)):
                 atoms += [base] * times
             elif times:
                 return None
@@ -336,4 +336,4 @@ def _base_text(base: Base) -> str:
     if isinstance(base, int):
         return str(base)
     text = str(base) if isinstance(base, DimExpr) else base.text
-    return text if isinstance(base, (poly.Name, poly.Minimum)) else f"({text})"
+    return text if isinstance(base, (poly.NamedDim, poly.Minimum)) else f"({text})"

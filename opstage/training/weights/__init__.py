@@ -17,13 +17,13 @@ from ...tensors import decode, decode_metadata, encode, read_bytes
 from ..saved import TrainerValues
 from ..trainer import ScalarTrainer
 from .cells import pytorch_cells
-from .mapping import Array, Row, Source, WeightMap
+from .mapping import Array, MappedParameter, Source, WeightMap
 from .names import pytorch_name
 from .propose import propose
 from .tied import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
 
 __all__ = [
-    "Row",
+    "MappedParameter",
     "Source",
     "WeightMap",
     "export_weights",

@@ -8,7 +8,7 @@ from enum import Enum
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Layout(Enum):
+class WeightLayout(Enum):
     """SAME: (out, in, …), PyTorch's; TRANSPOSED: (in, out); CHANNELS_LAST: (…, in, out), Flax's convolutions."""
 
     SAME = "same"
@@ -17,9 +17,9 @@ class Layout(Enum):
 
     def axes(self, rank: int) -> tuple[int, ...] | None:
         """The permutation that brings a weight of this layout to ours; None if there is nothing to do."""
-        if self is Layout.TRANSPOSED:
+        if self is WeightLayout.TRANSPOSED:
             return (1, 0)
-        if self is Layout.CHANNELS_LAST:
+        if self is WeightLayout.CHANNELS_LAST:
             return (rank - 1, rank - 2, *range(rank - 2))
         return None
 
@@ -29,21 +29,21 @@ def square(weight: tuple[int, ...]) -> bool:
     return len(weight) == 2 and weight[0] == weight[1]
 
 
-def layouts(ours: Shapes, theirs: Shapes) -> list[Layout]:
+def layouts(ours: Shapes, theirs: Shapes) -> list[WeightLayout]:
     """The layouts in which their layer can be ours, the likeliest first; none if shapes do not agree."""
     for role, shape in ours.items():
         if role != "weight" and role in theirs and theirs[role] != shape:
             return []
     if "weight" not in ours:
-        return [Layout.SAME] if set(ours) <= set(theirs) else []
+        return [WeightLayout.SAME] if set(ours) <= set(theirs) else []
     if "weight" not in theirs:
         return []
     mine, other = ours["weight"], theirs["weight"]
     found = []
     if [n for n in mine if n != 1] == [n for n in other if n != 1]:
-        found.append(Layout.SAME)
+        found.append(WeightLayout.SAME)
     if len(other) == 2 and mine == other[::-1]:
-        found.append(Layout.TRANSPOSED)
+        found.append(WeightLayout.TRANSPOSED)
     if len(other) > 2 and mine == (other[-1], other[-2], *other[:-2]) and mine != other:
-        found.append(Layout.CHANNELS_LAST)
+        found.append(WeightLayout.CHANNELS_LAST)
     return found

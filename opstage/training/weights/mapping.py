@@ -70,7 +70,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Row:
+class MappedParameter:
     """One parameter: its source and why it is that one, or the error that it has none."""
 
     path: str
@@ -83,7 +83,7 @@ class Row:
 class WeightMap:
     """A proposal for every parameter, and the tensors that none of them takes."""
 
-    rows: Sequence[Row]
+    rows: Sequence[MappedParameter]
     unused: Sequence[str] = ()
 
     @property

@@ -43,7 +43,7 @@ _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 _OUT = {"proj", "o", "out", "wo"}
 
 
-class Name(NamedTuple):
+class TensorName(NamedTuple):
     """A tensor's name taken apart; `module` is the name without the role."""
 
     module: str
@@ -52,7 +52,7 @@ class Name(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def read_name(name: str) -> Name:
+def read_name(name: str) -> TensorName:
     """`h.0.ln_1.bias` -> module `h.0.ln_1`, role bias, words (block, norm), numbers (0, 1).
 
     A name without a role, such as `positions`, is all module, its role weight.
@@ -74,10 +74,10 @@ def read_name(name: str) -> Name:
             numbers.append(_ORDINALS[word])
         elif _SAME.get(word, word) and _SAME.get(word, word) not in words:
             words.append(_SAME.get(word, word))
-    return Name(module, role, tuple(words), tuple(numbers))
+    return TensorName(module, role, tuple(words), tuple(numbers))
 
 
-def likeness(a: Name, b: Name) -> float:
+def likeness(a: TensorName, b: TensorName) -> float:
     """From 0 to 1: the share of the words that both have (Dice's coefficient)."""
     if not a.words and not b.words:
         return 0.5

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .cells import cell_and_side
-from .layout import Layout, layouts, square
-from .mapping import Array, Row, Source, WeightMap
-from .names import Name, likeness, read_name
+from .layout import WeightLayout, layouts, square
+from .mapping import Array, MappedParameter, Source, WeightMap
+from .names import TensorName, likeness, read_name
 
 _FUSED = ("in_proj", "qkv", "c_attn", "query_key_value")
 _BOOKKEEPING = ("num_batches_tracked", "rotary_emb.inv_freq")
@@ -26,7 +26,7 @@ _BOOKKEEPING = ("num_batches_tracked", "rotary_emb.inv_freq")
 class _Layer:
     """The tensors of one layer by role."""
 
-    name: Name
+    name: TensorName
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def propose(
 
 def _decided(
     parameters: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Array], overrides: Mapping[str, str]
-) -> tuple[dict[str, Row], set[str]]:
+) -> tuple[dict[str, MappedParameter], set[str]]:
     rows, ignored = {}, set()
     for path, text in overrides.items():
         name, transposed = text.removesuffix(":T"), text.endswith(":T")
@@ -69,13 +69,15 @@ def _decided(
             continue
         if path not in parameters or name not in tensors:
             what = f"no parameter {path!r}" if path not in parameters else f"no tensor {name!r} in the file"
-            rows[path] = Row(path, parameters.get(path, ()), None, f"you chose {text}, but there is {what}")
+            rows[path] = MappedParameter(path, parameters.get(path, ()), None, f"you chose {text}, but there is {what}")
             continue
         shape, found = parameters[path], tensors[name].shape
         axes = tuple(reversed(range(len(found)))) if transposed else None
         fits = _without_ones(found[::-1] if transposed else found) == _without_ones(shape)
         source = Source(name, found, axes) if fits else None
-        rows[path] = Row(path, shape, source, "your choice" if fits else f"{text} that you chose is {found}")
+        rows[path] = MappedParameter(
+            path, shape, source, "your choice" if fits else f"{text} that you chose is {found}"
+        )
     return rows, ignored
 
 
@@ -216,7 +218,7 @@ def _score(a: _Layer, b: _Layer, place_a: tuple[int, ...], place_b: tuple[int, .
         place = 1.0 if place_a[:-1] == place_b[:-1] else -1.0
     else:
         place = 0.5 if place_a[-1] == place_b[-1] else 0.0
-    transposed = Layout.TRANSPOSED in layouts(a.shapes, b.shapes) and a.weight != b.weight
+    transposed = WeightLayout.TRANSPOSED in layouts(a.shapes, b.shapes) and a.weight != b.weight
     return same_name + 2 * likeness(a.name, b.name) + place - (0.25 if transposed else 0.0)
 
 
@@ -238,7 +240,9 @@ def _places(layers: Sequence[_Layer]) -> list[tuple[int, ...]]:
     return places
 
 
-def _rows(ours: Sequence[_Layer], theirs: Sequence[_Layer], pairs: Mapping[int, int | list[int]]) -> list[Row]:
+def _rows(
+    ours: Sequence[_Layer], theirs: Sequence[_Layer], pairs: Mapping[int, int | list[int]]
+) -> list[MappedParameter]:
     matched = [(ours[i], theirs[j]) for i, j in pairs.items() if isinstance(j, int)]
     rows = []
     for i, a in enumerate(ours):
@@ -246,19 +250,19 @@ def _rows(ours: Sequence[_Layer], theirs: Sequence[_Layer], pairs: Mapping[int, 
         if isinstance(j, list):
             names = " or ".join(sorted({theirs[n].name.module for n in j}))
             why = f"ambiguous: {names} would do" if j else "missing: no layer of the file has its shape"
-            rows += [Row(path, a.shapes[role], None, why) for role, path in a.paths.items()]
+            rows += [MappedParameter(path, a.shapes[role], None, why) for role, path in a.paths.items()]
             continue
         b = theirs[j]
         how, doubt = _layout(a, b, matched)
         for role, path in a.paths.items():
             source = b.sources.get(role)
             if source is None:
-                rows.append(Row(path, a.shapes[role], None, f"missing: {b.name.module} has no {role}"))
+                rows.append(MappedParameter(path, a.shapes[role], None, f"missing: {b.name.module} has no {role}"))
             elif role == "weight" and doubt:
-                rows.append(Row(path, a.shapes[role], None, doubt))
+                rows.append(MappedParameter(path, a.shapes[role], None, doubt))
             else:
                 axes = how.axes(len(b.weight)) if role == "weight" else None
-                rows.append(Row(path, a.shapes[role], replace(source, axes=axes), _why(a, b)))
+                rows.append(MappedParameter(path, a.shapes[role], replace(source, axes=axes), _why(a, b)))
     return rows
 
 
@@ -268,7 +272,7 @@ def _why(a: _Layer, b: _Layer) -> str:
     return "like name" if likeness(a.name, b.name) >= 0.5 and a.name.words else "place and shape"
 
 
-def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> tuple[Layout, str]:
+def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> tuple[WeightLayout, str]:
     """How their weight lies, and the doubt if nothing tells.
 
     A square weight fits either way. One that was cut out of a larger one lies as that was cut; any other lies as the
@@ -280,7 +284,7 @@ def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> t
         return possible[0], ""
     source = b.sources["weight"]
     if source.parts > 1:
-        return (Layout.SAME, Layout.TRANSPOSED)[source.axis], ""
+        return (WeightLayout.SAME, WeightLayout.TRANSPOSED)[source.axis], ""
     told = {
         layouts(x.shapes, y.shapes)[0]
         for x, y in matched
@@ -291,7 +295,7 @@ def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> t
     }
     if len(told) > 1:
         return possible[0], f"ambiguous: {b.name.module} is square, and other layers lie both ways"
-    return (told.pop() if told else Layout.SAME), ""
+    return (told.pop() if told else WeightLayout.SAME), ""
 
 
 def _harmless(name: str, tensors: Mapping[str, Array], used: set[str]) -> bool:

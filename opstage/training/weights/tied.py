@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...ops.errors import UsageError
 from ...ops.places import show_tied
 from ..parameters import same_bits
-from .mapping import Array, Row, WeightMap
+from .mapping import Array, MappedParameter, WeightMap
 from .names import likeness, read_name
 from .propose import propose
 
@@ -98,7 +98,7 @@ def _likeliest(paths: tuple[str, ...], shape: tuple[int, ...], tensors: Mapping[
     return max(paths, key=likest)
 
 
-def _row(row: Row, owners: Mapping[str, str], tied: Tied) -> Row:
+def _row(row: MappedParameter, owners: Mapping[str, str], tied: Tied) -> MappedParameter:
     if row.path not in owners:
         return row
     name = owners[row.path]
@@ -106,7 +106,7 @@ def _row(row: Row, owners: Mapping[str, str], tied: Tied) -> Row:
     return replace(row, path=name, why=f"{row.why}; tied to {', '.join(others)}")
 
 
-def _with_parted(rows: Sequence[Row], tensors: Mapping[str, Array]) -> list[Row]:
+def _with_parted(rows: Sequence[MappedParameter], tensors: Mapping[str, Array]) -> list[MappedParameter]:
     """The rows, where those that take one tensor by two of its names say that the parameters are apart here."""
     stored = stored_once(tensors)[1]
     takers: dict[str, dict[str, str]] = {}  # of a shared tensor: its name -> the parameter that takes it by that one

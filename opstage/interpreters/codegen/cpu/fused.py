@@ -20,7 +20,7 @@ from ....ops.types import TensorType
 from ...host import DATA, READABLE, Array, address_of, packed
 from ...native import access
 from ...native.compiler import Kernel
-from ...native.pool import Schedule, Step, workers
+from ...native.pool import KernelCall, KernelSequence, workers
 from ..arena import Item, arrange
 from ..clusters import read_by
 from ..decomposition import Expander
@@ -31,13 +31,13 @@ from ..primitives import ROW_MAX, ROW_SUM
 from ..views import merged
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
-from .texts import Text
-from .words import Address, ErrorFlag, Room
+from .texts import LoopSource
+from .words import Address, ErrorFlag, WorkerScratch
 
 _MOST_TABLES = 8
 
 
-def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Fused | None:
+def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
     """The kernel of a composite for operands of some types; None if its loops cannot do all of it."""
     if not READABLE:
         return None
@@ -48,7 +48,7 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
         return None
     read, results = read_by(legal, units), _results(legal)
     loops = [cluster_steps(legal, unit, number, read, results) for number, unit in enumerate(units)]
-    return Fused(legal, [*chain(*loops)])
+    return FusedLoops(legal, [*chain(*loops)])
 
 
 def _by_rows(legal: Legal) -> bool:
@@ -62,19 +62,19 @@ def _results(legal: Legal) -> list[int]:
     return [legal.views[slot].root for slot in legal.outputs]
 
 
-class _Loop(NamedTuple):
+class _LoopCall(NamedTuple):
     """A step of a call: its kernel, which is compiled by the first one, its tasks, and which words are its own."""
 
-    kernel: Kernel | Text
+    kernel: Kernel | LoopSource
     tasks: int
     first: int
     many: int
     parallel: bool
 
-    def step(self, words: Any) -> Step:
+    def step(self, words: Any) -> KernelCall:
         """The step, with all words of a call at hand."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self.kernel.compiled()
-        return Step(kernel, self.tasks, words[self.first : self.first + self.many], self.parallel)
+        return KernelCall(kernel, self.tasks, words[self.first : self.first + self.many], self.parallel)
 
 
 class _Patch(NamedTuple):
@@ -86,7 +86,7 @@ class _Patch(NamedTuple):
 
 
 @final
-class Fused:
+class FusedLoops:
     """A composite's loops for operands of some shapes; a call makes new results and is safe in any number of threads.
 
     They are compiled by the first call.
@@ -106,16 +106,16 @@ class Fused:
         self._flags: list[int] = []  # words that say where an index out of range is noted
         own: dict[Hashable, Item] = {}  # what stands in the scratch, all of it throughout a call
         inside: list[tuple[int, Hashable, int]] = []
-        self._steps: list[_Loop] = []
+        self._steps: list[_LoopCall] = []
         for step in steps:
             loop = step.loop
-            self._steps.append(_Loop(loop.kernel, loop.tasks, len(words), len(loop.words), step.parallel))
+            self._steps.append(_LoopCall(loop.kernel, loop.tasks, len(words), len(loop.words), step.parallel))
             for word in loop.words:
                 at = len(words)
                 if isinstance(word, ErrorFlag):
                     self._flags.append(at)
                 words.append(word if isinstance(word, int) else 0)
-                if isinstance(word, Room):
+                if isinstance(word, WorkerScratch):
                     key: Hashable = (step.unit, word.key)
                     own[key] = Item(key, word.nbytes * workers(), 0, 0)
                     inside.append((at, key, 0))
@@ -165,7 +165,7 @@ class Fused:
 
 
 # The words of a call are written by machine code: in Python each would take longer than the loops on a small operand.
-_PLACE = Text(
+_PLACE = LoopSource(
     "place",
     f"data = int64({DATA})",
     """def kernel(lo, hi, worker, arguments):
@@ -188,7 +188,7 @@ class _Table:
         words: Sequence[int],
         flags: Sequence[int],
         patches: Sequence[_Patch],
-        steps: Sequence[_Loop],
+        steps: Sequence[_LoopCall],
     ):
         self.error = np.zeros(1, np.int64)
         arguments = np.array(words, np.int64)
@@ -197,9 +197,9 @@ class _Table:
         arrays = np.zeros(1 + max(p.array for p in patches), np.int64)
         place = np.array([address_of(x) for x in (arrays, patch, arguments)], np.int64)
         moved = arguments.view(np.uint64)
-        schedule = Schedule(
+        schedule = KernelSequence(
             [
-                Step(_PLACE.compiled(), len(patches), place.view(np.uint64), False),
+                KernelCall(_PLACE.compiled(), len(patches), place.view(np.uint64), False),
                 *[loop.step(moved) for loop in steps],
             ]
         )

@@ -20,8 +20,8 @@ from ..formulas import FORMULAS, Constants
 from ..legal import Legal
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..views import View
-from .texts import Text
-from .words import Address, ErrorFlag, Loop, Room, Word
+from .texts import LoopSource
+from .words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch
 
 _BLOCK = 32
 """Rows that are added in a running sum of their own dtype, column by column. The sums of blocks are added in float64:
@@ -35,15 +35,15 @@ _LANES = 64
 """Rows that are gone through side by side where their first elements are neighbours, and so on, but not their own."""
 
 
-def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> Loop:
+def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> LoweredLoop:
     """The kernel of a cluster that leaves the values of `stored` in memory."""
-    return _Writer(cluster, equations, stored).loop()
+    return _LoopWriter(cluster, equations, stored).loop()
 
 
 _NO_VIEW = View(-1, 0, (), ())
 
 
-class _Operand(NamedTuple):
+class _CpuOperand(NamedTuple):
     name: str
     dtype: str
     level: Level
@@ -60,7 +60,7 @@ class _Runs(NamedTuple):
 
 
 @final
-class _Writer:
+class _LoopWriter:
     def __init__(self, cluster: Cluster, equations: list[Equation], stored: Collection[int]):
         self.cluster = cluster
         self.legal: Legal = cluster.legal
@@ -70,21 +70,21 @@ class _Writer:
         self.words: list[Word] = []
         self.scopes = 0
         self.names: dict[str, tuple[str, str, str]] = {}
-        self.rooms: list[tuple[Room, int]] = []
+        self.rooms: list[tuple[WorkerScratch, int]] = []
         self.panel = False  # whether `_LANES` rows are gone through side by side, lane l of them in an inner loop
         self.head: list[str] = []  # what is done once
         self.after_row: list[str] = []
         self.after_rows: list[str] = []
-        self.lanes: dict[str, _Operand] = {}
+        self.lanes: dict[str, _CpuOperand] = {}
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
-            (view, level): _Operand(
+            (view, level): _CpuOperand(
                 f"x{i}", dtype_name(self.legal.types[view.root].dtype), level, access.READ, view, False
             )
             for i, (view, level) in enumerate(cluster.operands)
         }
         self.writes = {
-            slot: _Operand(
+            slot: _CpuOperand(
                 f"y{i}",
                 dtype_name(self.legal.types[slot].dtype),
                 cluster.levels[slot],
@@ -108,7 +108,7 @@ class _Writer:
 
     # Text -----------------------------------------------------------------------------------------------------------
 
-    def loop(self) -> Loop:
+    def loop(self) -> LoweredLoop:
         sizes, table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
         *outer, inner = sizes
         flat = not outer and self.extent is None
@@ -156,7 +156,7 @@ class _Writer:
                 *_in(1, self.after_rows),
             ]
         tasks = inner if flat else math.prod(turns)
-        return Loop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
+        return LoweredLoop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
 
     def _side_by_side(self, sizes: Sequence[int], table: Mapping[str, Sequence[int]]) -> bool:
         """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
@@ -172,11 +172,11 @@ class _Writer:
         terms = [(step, "j"), (lane, "l")]
         return " + ".join(name if n == 1 else f"{name} * {self.word(n)}" for n, name in terms if n) or "0"
 
-    def _room(self, name: str, dtype: str, nbytes: int) -> _Operand:
+    def _room(self, name: str, dtype: str, nbytes: int) -> _CpuOperand:
         """Memory of the worker's own."""
         nbytes = -(-nbytes // 64) * 64
-        room = _Operand(name, dtype, Level.ROW, self._scope(), _NO_VIEW, True)
-        self.head.append(f"{name}_at = {self.word(Room(name, nbytes))} + worker * {self.word(nbytes)}")
+        room = _CpuOperand(name, dtype, Level.ROW, self._scope(), _NO_VIEW, True)
+        self.head.append(f"{name}_at = {self.word(WorkerScratch(name, nbytes))} + worker * {self.word(nbytes)}")
         return room
 
     def _set(self, name: str, dtype: str, value: str) -> str:
@@ -193,21 +193,21 @@ class _Writer:
     def _each_row(self, lines: list[str]) -> list[str]:
         return ["for l in range(wide):", *_in(1, lines)] if self.panel and lines else lines
 
-    def _text(self, lines: list[str]) -> Text:
+    def _text(self, lines: list[str]) -> LoopSource:
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
         accesses = tuple([(name, *of) for name, of in sorted(self.names.items())])
-        return Text(name[:60], "\n".join(self.constants.definitions), "\n".join(lines), accesses)
+        return LoopSource(name[:60], "\n".join(self.constants.definitions), "\n".join(lines), accesses)
 
     def _access(self, kind: str, dtype: str, scope: str) -> str:
         name = f"{kind}_{dtype}_{scope.replace(' ', '_')}"
         self.names[name] = (kind, dtype, scope)
         return name
 
-    def _load(self, operand: _Operand, index: str) -> str:
+    def _load(self, operand: _CpuOperand, index: str) -> str:
         text = f"{self._access('load', operand.dtype, operand.scope)}({operand.name}_at, {index})"
         return f"({text} != 0)" if operand.dtype == "bool" else text
 
-    def _store(self, operand: _Operand, index: str, value: str) -> str:
+    def _store(self, operand: _CpuOperand, index: str, value: str) -> str:
         value = f"uint8(1 if {value} else 0)" if operand.dtype == "bool" else value
         return f"{self._access('store', operand.dtype, operand.scope)}({operand.name}_at, {index}, {value})"
 
@@ -219,7 +219,7 @@ class _Writer:
         inside: list[list[str]] = [[] for _ in range(levels)]
         loaded: list[set[str]] = [set() for _ in range(levels)]
         runs = [_Runs([], []) for _ in range(levels)]
-        kept: dict[int, _Operand] = {}
+        kept: dict[int, _CpuOperand] = {}
         made_at: dict[int, int] = {}
 
         for operand in self.reads.values():
@@ -293,11 +293,11 @@ class _Writer:
                 lines += [f"for j in range({count}):", *_in(1, each)]
         return lines
 
-    def _moves(self, operand: _Operand) -> bool:
+    def _moves(self, operand: _CpuOperand) -> bool:
         """Whether it has more than one element for a row, or a panel."""
         return self.panel or self.inner[operand.name] != "0"
 
-    def _again(self, slot: int, made: int, kept: dict[int, _Operand], inside: list[list[str]]) -> str:
+    def _again(self, slot: int, made: int, kept: dict[int, _CpuOperand], inside: list[list[str]]) -> str:
         """A value of an earlier pass: from where it was stored, or from a row of the worker's own."""
         stored = self.writes.get(slot)
         if stored is not None and (self.panel or self.inner[stored.name] == "j"):
@@ -320,9 +320,9 @@ class _Writer:
         kind, view, zero = dtype_name(dtype), self.legal.views[out], self.constants(0, dtype)
         assert self.extent is not None
         nbytes = -(-self.extent * dtype.itemsize // 64) * 64
-        room = Room(f"c{name}", nbytes + -(-self.extent * 8 // 64) * 64)
-        part = _Operand(f"c{name}", kind, Level.COLUMN, self._scope(), view, True)
-        whole = _Operand(f"d{name}", "float64", Level.COLUMN, self._scope(), view, True)
+        room = WorkerScratch(f"c{name}", nbytes + -(-self.extent * 8 // 64) * 64)
+        part = _CpuOperand(f"c{name}", kind, Level.COLUMN, self._scope(), view, True)
+        whole = _CpuOperand(f"d{name}", "float64", Level.COLUMN, self._scope(), view, True)
         total = f"({self._load(whole, 'j')} + {self._load(part, 'j')})"
         head.append(f"c{name}_at = {self.word(room)} + worker * {self.word(room.nbytes)}")
         head.append(f"d{name}_at = c{name}_at + {self.word(nbytes)}")

@@ -12,7 +12,7 @@ from ..clusters import Unit, left_in_memory
 from ..legal import Legal
 from .source import cluster_loop
 from .totals import total_loop
-from .words import Loop
+from .words import LoweredLoop
 
 _FEW = 1 << 13
 """Elements; a loop over fewer is not divided among the workers."""
@@ -21,7 +21,7 @@ _FEW = 1 << 13
 class NativeStep(NamedTuple):
     """A loop in machine code, the workers' together if `parallel`; `unit` is the place of what it is a part of."""
 
-    loop: Loop
+    loop: LoweredLoop
     parallel: bool
     unit: int
 

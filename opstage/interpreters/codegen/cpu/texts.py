@@ -36,7 +36,7 @@ from {__name__} import _main
 _main()"""
 
 
-class Text(NamedTuple):
+class LoopSource(NamedTuple):
     """A kernel as text.
 
     preamble    definitions of its constants
@@ -67,7 +67,7 @@ class Text(NamedTuple):
         return space["kernel"]
 
 
-def compile_texts(texts: Sequence[Text]) -> dict[Text, Kernel]:
+def compile_texts(texts: Sequence[LoopSource]) -> dict[LoopSource, Kernel]:
     """The kernels of all texts."""
     distinct = list(dict.fromkeys(texts))
     missing = sorted((text for text in distinct if not is_known(text.content)), key=lambda text: -len(text.body))
@@ -87,7 +87,7 @@ def compile_texts(texts: Sequence[Text]) -> dict[Text, Kernel]:
     return {text: text.compiled() for text in distinct}
 
 
-def _elsewhere(texts: Sequence[Text]) -> subprocess.Popen[bytes] | None:
+def _elsewhere(texts: Sequence[LoopSource]) -> subprocess.Popen[bytes] | None:
     """Another process that compiles these texts."""
     try:
         process = subprocess.Popen(
@@ -116,4 +116,4 @@ def _roots() -> list[str]:
 
 def _main() -> None:
     for name, preamble, body, accesses in json.load(sys.stdin):
-        Text(name, preamble, body, tuple(tuple(each) for each in accesses)).compiled()
+        LoopSource(name, preamble, body, tuple(tuple(each) for each in accesses)).compiled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...native.compiler import Kernel
-from .texts import Text
+from .texts import LoopSource
 
 
 class Address(NamedTuple):
@@ -15,7 +15,7 @@ class Address(NamedTuple):
     offset: int
 
 
-class Room(NamedTuple):
+class WorkerScratch(NamedTuple):
     """A word: where memory of `nbytes` for each worker is; `key` tells the rooms of a kernel apart."""
 
     key: str
@@ -26,17 +26,17 @@ class ErrorFlag(NamedTuple):
     """A word: where an index out of range is noted."""
 
 
-Word = int | Address | Room | ErrorFlag
+Word = int | Address | WorkerScratch | ErrorFlag
 
 
-class Loop(NamedTuple):
+class LoweredLoop(NamedTuple):
     """A kernel and what it is called with.
 
     kernel      its text until it is compiled, with those of the other loops
     totals      (room, slot) of the sums over rows, which each worker has in a room of its own
     """
 
-    kernel: Kernel | Text
+    kernel: Kernel | LoopSource
     tasks: int
     words: tuple[Word, ...]
-    totals: tuple[tuple[Room, int], ...]
+    totals: tuple[tuple[WorkerScratch, int], ...]

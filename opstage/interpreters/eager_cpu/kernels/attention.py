@@ -28,7 +28,7 @@ Sizes = tuple[int, ...]
 _WEIGHTS_BYTES = 1 << 20  # what the weights of one block may take; the caches of a core hold about as much
 
 
-class Block(NamedTuple):
+class ScoreTile(NamedTuple):
     """Weights that are computed together: of the queries `at` of some matrices, for the first keys of each.
 
     at      a slice of every leading axis, then of the queries
@@ -57,7 +57,7 @@ class Block(NamedTuple):
         return part
 
 
-def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -> Iterator[Block]:
+def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -> Iterator[ScoreTile]:
     """Blocks that go through all weights of `shape` (..., n, m) in order, each of one query at least.
 
     Keys that `causal` allows to no query of a block are left out of it, unless `every_key` is wanted.
@@ -71,7 +71,7 @@ def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -
             run = slice(start, min(start + length, shape[apart]))
             at = (*[slice(i, i + 1) for i in index], run, *whole)
             keys = min(shape[-1], max(1, at[-1].stop)) if causal and not every_key else shape[-1]
-            yield Block(at, (*[part.stop - part.start for part in at], keys), causal)
+            yield ScoreTile(at, (*[part.stop - part.start for part in at], keys), causal)
 
 
 def _apart(shape: Sizes, room: int) -> int:
@@ -79,7 +79,7 @@ def _apart(shape: Sizes, room: int) -> int:
     return next((axis for axis in range(len(shape) - 2) if math.prod(shape[axis + 1 :]) <= room), len(shape) - 2)
 
 
-def different_blocks(shape: Sizes, causal: bool, itemsize: int) -> list[Block]:
+def different_blocks(shape: Sizes, causal: bool, itemsize: int) -> list[ScoreTile]:
     """The blocks of the first entry of axes that are gone through one entry at a time; the others are like them."""
     return list(blocks(shape[_apart(shape, _WEIGHTS_BYTES // itemsize) :], causal, itemsize))
 
@@ -162,7 +162,7 @@ def _cotangents(
 # By NumPy ------------------------------------------------------------------------------------------------------------
 
 
-def _forbid(block: Block, mask: list[Array], scores: Array) -> None:
+def _forbid(block: ScoreTile, mask: list[Array], scores: Array) -> None:
     """-inf where a query may not attend."""
     for m in mask:
         np.copyto(scores, -np.inf, where=~m)
@@ -171,7 +171,7 @@ def _forbid(block: Block, mask: list[Array], scores: Array) -> None:
         np.copyto(scores, -np.inf, where=~np.tri(queries, keys, block.first, dtype=np.bool_))
 
 
-def _exponentials(block: Block, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def _exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
     _forbid(block, mask, e)
     e.max(axis=-1, keepdims=True, out=peak)
     if mask:
@@ -182,7 +182,7 @@ def _exponentials(block: Block, mask: list[Array], peak: Array, total: Array, e:
         np.copyto(total, 1, where=total == 0)
 
 
-def _weights(block: Block, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
+def _weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
     _forbid(block, mask, p)
     np.exp(np.subtract(p, peak, out=p), out=p)
     np.divide(p, total, out=p)
@@ -210,7 +210,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # By loops ------------------------------------------------------------------------------------------------------------
 
 
-def _fast_exponentials(block: Block, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def _fast_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
     places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
@@ -218,7 +218,7 @@ def _fast_exponentials(block: Block, mask: list[Array], peak: Array, total: Arra
         loops.exponentials(*places, flat(peak), flat(total), rows(e))
 
 
-def _fast_weights(block: Block, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
+def _fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
     places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_weights(rows(mask[0]), flat(peak), flat(total), *places, rows(p), rows(s))

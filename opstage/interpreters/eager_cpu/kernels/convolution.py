@@ -21,9 +21,9 @@ from numpy.lib.stride_tricks import as_strided
 from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
-from ...native import Schedule, Step, workers
+from ...native import KernelCall, KernelSequence, workers
 from ..loops import convolution_steps as native
-from ..loops.geometry import Geometry, Plan
+from ..loops.geometry import ConvGeometry, ConvTiling
 from ..loops.workspace import workspace
 from .finite import only_numbers
 from .windows import Sizes, reaches, window_counts, zeros
@@ -225,19 +225,19 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 _WORTH_A_CALL = 1 << 14  # multiplications from which on the pool is faster than NumPy
 
 
-def _worth(geometry: Geometry) -> Geometry | None:
+def _worth(geometry: ConvGeometry) -> ConvGeometry | None:
     return geometry if geometry.multiplications >= _WORTH_A_CALL and native.supported(geometry) else None
 
 
-def _memory(plan: Plan) -> tuple[int, int]:
+def _memory(plan: ConvTiling) -> tuple[int, int]:
     """Addresses of the workspace and the partial sums of a plan."""
     own = workers() * plan.workspace
     at = workspace(own + plan.partial)
     return at, at + own
 
 
-def _do(steps: tuple[Step, ...]) -> None:
-    Schedule(steps).run()
+def _do(steps: tuple[KernelCall, ...]) -> None:
+    KernelSequence(steps).run()
 
 
 def fast_conv(
@@ -248,7 +248,7 @@ def fast_conv(
     images = packed(_images(x, len(sizes)))
     counts = window_counts(images.shape[2:], sizes, stride, padding, dilation)
     geometry = _worth(
-        Geometry(
+        ConvGeometry(
             x.dtype.name, len(images), images.shape[1], len(kernel), groups, images.shape[2:], sizes, counts,
             stride, padding, dilation,
         )
@@ -272,7 +272,7 @@ def fast_conv_kernel_grad(
     images, cotangents = packed(_images(x, rank)), packed(_images(g, rank))
     channels = cotangents.shape[1]
     geometry = _worth(
-        Geometry(
+        ConvGeometry(
             x.dtype.name, len(images), images.shape[1], channels, groups, images.shape[2:], kernel,
             cotangents.shape[2:], stride, padding, dilation,
         )
@@ -301,7 +301,7 @@ def fast_conv_transpose(
     spatial = images.shape[2:]
     cells = _adjoint_cells(spatial, sizes, stride, padding, output_padding, dilation)
     geometry = _worth(
-        Geometry(
+        ConvGeometry(
             x.dtype.name, len(images), channels, len(kernel), groups, cells, sizes, spatial, stride, padding, dilation
         )
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
 from ...host import address_of, packed
-from ...native import Schedule
+from ...native import KernelSequence
 from ..loops import pooling as native
 from .windows import Sizes, reach, window_counts, zeros
 
@@ -216,7 +216,7 @@ def _do(
         primitive, x.dtype.name, planes, address_of(x), address_of(out), index_at, address_of(outside), cells, kernel,
         counts, stride, padding, count_include_pad,
     )  # fmt: skip
-    Schedule((step,)).run()
+    KernelSequence((step,)).run()
     return not outside[0]
 
 

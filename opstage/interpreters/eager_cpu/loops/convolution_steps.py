@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...native import Kernel, Step, find_blas, workers
+from ...native import Kernel, KernelCall, find_blas, workers
 from .convolution import WORDS, convolution_kernel
 from .direct_steps import (
     direct_grad_plan,
@@ -22,38 +22,38 @@ from .direct_steps import (
     is_direct,
     is_grad_direct,
 )
-from .geometry import Geometry, Plan, Sizes, Words, rounded_up
+from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _COLUMN_BYTES = 512 << 10  # of the windows of a block; beside them the kernel and the result stay in a cache of 1 MB
 _FEW_WINDOWS = 128  # of an image, for a product of matrices: then a block has more than one image
 _RANK = 3
 
 
-def supported(geometry: Geometry) -> bool:
+def supported(geometry: ConvGeometry) -> bool:
     """Whether there are kernels for it."""
     return 1 <= len(geometry.cells) <= _RANK and geometry.dtype in ("float32", "float64") and find_blas() is not None
 
 
 @lru_cache(1024)
-def conv_plan(geometry: Geometry) -> Plan:
+def conv_plan(geometry: ConvGeometry) -> ConvTiling:
     return direct_plan(geometry) if is_direct(geometry) else _gemm_plan(geometry)
 
 
 @lru_cache(1024)
-def _gemm_plan(geometry: Geometry) -> Plan:
+def _gemm_plan(geometry: ConvGeometry) -> ConvTiling:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
     blocks = -(-geometry.images // images) * -(-math.prod(geometry.counts[:-1]) // lines)
-    return Plan(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
+    return ConvTiling(workspace, 0, blocks, _words(geometry, workspace, tile, images, 1, 1, pointwise, lines))
 
 
-def conv_kernel_grad_plan(geometry: Geometry) -> Plan:
+def conv_kernel_grad_plan(geometry: ConvGeometry) -> ConvTiling:
     return direct_grad_plan(geometry) if is_grad_direct(geometry) else _gemm_grad_plan(geometry)
 
 
 @lru_cache(1024)
-def _gemm_grad_plan(geometry: Geometry) -> Plan:
+def _gemm_grad_plan(geometry: ConvGeometry) -> ConvTiling:
     images, lines = _blocks(geometry)
     pointwise = _is_pointwise(geometry)
     workspace, tile = _workspace(geometry, images, lines, pointwise)
@@ -61,11 +61,11 @@ def _gemm_grad_plan(geometry: Geometry) -> Plan:
     parts = max(1, min(workers(), blocks))
     kernel_bytes = geometry.channels_out * geometry.depth * geometry.itemsize
     words = _words(geometry, workspace, tile, images, 1, parts, pointwise, lines)
-    return Plan(workspace, (parts - 1) * kernel_bytes, parts, words)
+    return ConvTiling(workspace, (parts - 1) * kernel_bytes, parts, words)
 
 
 @lru_cache(1024)
-def col2im_plan(geometry: Geometry) -> Plan:
+def col2im_plan(geometry: ConvGeometry) -> ConvTiling:
     """The adjoint in x. A task has some channels of an image, so that tasks add to cells of their own."""
     line_bytes = math.prod(geometry.kernel) * geometry.counts[-1] * geometry.itemsize
     all_lines, channels_in = math.prod(geometry.counts[:-1]), geometry.channels_in // geometry.groups
@@ -75,10 +75,10 @@ def col2im_plan(geometry: Geometry) -> Plan:
         channels = min(channels, max(1, -(-channels_in // workers())))
     workspace = rounded_up(line_bytes * lines * channels)
     tasks = geometry.images * geometry.groups * -(-channels_in // channels)
-    return Plan(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
+    return ConvTiling(workspace, 0, tasks, _words(geometry, workspace, 0, 1, channels, 1, False, lines))
 
 
-def _blocks(geometry: Geometry) -> tuple[int, int]:
+def _blocks(geometry: ConvGeometry) -> tuple[int, int]:
     """How many images, and how many lines of windows, a block has: more than one image only if all its lines fit."""
     line_bytes = max(1, geometry.depth * geometry.counts[-1] * geometry.itemsize)
     all_lines = max(1, math.prod(geometry.counts[:-1]))
@@ -91,7 +91,7 @@ def _blocks(geometry: Geometry) -> tuple[int, int]:
     return images, lines
 
 
-def _is_pointwise(geometry: Geometry) -> bool:
+def _is_pointwise(geometry: ConvGeometry) -> bool:
     """Whether the planes of an image are the windows already, one image to a block."""
     return (
         max(geometry.kernel) == 1
@@ -101,7 +101,7 @@ def _is_pointwise(geometry: Geometry) -> bool:
     )
 
 
-def _workspace(geometry: Geometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
+def _workspace(geometry: ConvGeometry, images: int, lines: int, pointwise: bool) -> tuple[int, int]:
     """Bytes that a worker needs, and where among them the tile stands, behind the windows."""
     length = images * lines * geometry.counts[-1] * geometry.itemsize
     columns = 0 if pointwise else rounded_up(geometry.depth * length)
@@ -110,7 +110,7 @@ def _workspace(geometry: Geometry, images: int, lines: int, pointwise: bool) -> 
 
 
 def _words(
-    geometry: Geometry,
+    geometry: ConvGeometry,
     workspace: int,
     tile: int,
     images: int,
@@ -145,8 +145,8 @@ def _words(
 
 
 def conv_steps(
-    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
-) -> tuple[Step, ...]:
+    geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
+) -> tuple[KernelCall, ...]:
     """conv(kernel, bias, x) at `out`, from addresses; bias is 0 if there is none.
 
     `workspace` has conv_plan(geometry).workspace bytes for each of `workers()`, and `partial` has .partial in all.
@@ -156,14 +156,14 @@ def conv_steps(
     return _gemm_steps(geometry, x, kernel, bias, out, workspace)
 
 
-def _gemm_steps(g: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int) -> tuple[Step, ...]:
+def _gemm_steps(g: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int) -> tuple[KernelCall, ...]:
     plan = _gemm_plan(g)
-    return (Step(_kernel("conv", g), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
+    return (KernelCall(_kernel("conv", g), plan.tasks, _placed(plan, x, kernel, out, bias, workspace, 0)),)
 
 
 def conv_kernel_grad_steps(
-    geometry: Geometry, x: int, cotangent: int, out: int, workspace: int, partial: int
-) -> tuple[Step, ...]:
+    geometry: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int
+) -> tuple[KernelCall, ...]:
     """conv_kernel_grad(x, cotangent) at `out`."""
     plan = conv_kernel_grad_plan(geometry)
     if is_grad_direct(geometry):
@@ -171,14 +171,14 @@ def conv_kernel_grad_steps(
         plan = plan._replace(words=_words(geometry, 0, 0, 1, 1, plan.tasks, False, 1))
     else:
         words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-        main = Step(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
+        main = KernelCall(_kernel("conv_kernel_grad", geometry), plan.tasks, words)
     if plan.tasks == 1:
         return (main,)
     words = _placed(plan, x, cotangent, out, 0, workspace, partial)
-    return main, Step(_kernel("combine", geometry), geometry.channels_out, words)
+    return main, KernelCall(_kernel("combine", geometry), geometry.channels_out, words)
 
 
-def conv_transpose_plan(geometry: Geometry) -> Plan:
+def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
     """Of conv's adjoint in x. It is computed as a conv with the kernel turned round where that is faster.
 
     That conv has a padding of zeros, which the adjoint has not. Where a weight is no number, of which zeros make nan,
@@ -196,18 +196,18 @@ def conv_transpose_plan(geometry: Geometry) -> Plan:
     return adjoint._replace(workspace=workspace, partial=offset + notes * geometry.itemsize)
 
 
-def _notes(turned: Geometry) -> tuple[int, int]:
+def _notes(turned: ConvGeometry) -> tuple[int, int]:
     """How many notes there are of a kernel that is turned round, and the bytes of that, behind which they stand."""
     return turned.channels_out, turned.channels_out * turned.depth * turned.itemsize
 
 
 def conv_transpose_steps(
-    geometry: Geometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
-) -> tuple[Step, ...]:
+    geometry: ConvGeometry, x: int, kernel: int, bias: int, out: int, workspace: int, partial: int
+) -> tuple[KernelCall, ...]:
     """conv_transpose(kernel, bias, x) at `out`; `geometry` is that of the conv whose adjoint in x it is."""
     plan = col2im_plan(geometry)
     again = _placed(plan, out, kernel, x, bias, workspace, partial)
-    mend = Step(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
+    mend = KernelCall(_kernel("col2im", geometry), plan.tasks, again, parallel=False)
     if is_direct(geometry, True):
         again[34], again[8] = direct_notes(geometry, True), direct_panels(geometry, True)
         return *direct_steps(geometry, x, kernel, bias, out, workspace, partial, back=True), mend
@@ -217,14 +217,14 @@ def conv_transpose_steps(
     again[34], again[8] = _notes(turned)
     words = _placed(plan, 0, kernel, 0, 0, 0, partial)
     return (
-        Step(_kernel("turn", geometry), geometry.channels_in, words),
+        KernelCall(_kernel("turn", geometry), geometry.channels_in, words),
         *_gemm_steps(turned, x, partial, bias, out, workspace),
         mend,
     )
 
 
 @lru_cache(1024)
-def _turned(geometry: Geometry) -> Geometry | None:
+def _turned(geometry: ConvGeometry) -> ConvGeometry | None:
     """The conv that is the adjoint in x, if there is one and it has not many more products than that."""
     g = geometry
     border = tuple(d * (k - 1) - p for k, p, d in zip(g.kernel, g.padding, g.dilation))
@@ -236,13 +236,13 @@ def _turned(geometry: Geometry) -> Geometry | None:
     )
 
 
-def _kernel(name: str, geometry: Geometry) -> Kernel:
+def _kernel(name: str, geometry: ConvGeometry) -> Kernel:
     kernel = convolution_kernel(name, geometry.dtype)
     assert kernel is not None
     return kernel
 
 
-def _placed(plan: Plan, x: int, second: int, out: int, bias: int, workspace: int, partial: int) -> Words:
+def _placed(plan: ConvTiling, x: int, second: int, out: int, bias: int, workspace: int, partial: int) -> Words:
     words = plan.words.copy()
     words[1:7] = x, second, out, bias, workspace, partial
     return words

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...native import Step, workers
+from ...native import KernelCall, workers
 from .direct_convolution import WORDS, direct_kernel, has_registers
 from .direct_kernel_grad import COLUMNS, SCRATCH, direct_grad_kernel
-from .geometry import Geometry, Plan, Sizes, Words, rounded_up
+from .geometry import ConvGeometry, ConvTiling, Sizes, Words, rounded_up
 
 _VECTOR_BYTES = 64
 _BLOCK_BYTES = 512 << 10  # of the copied lines of a block; beside them panels and the result stay in a cache of 1 MB
@@ -28,7 +28,7 @@ _CHANNELS_A_COPY = 8  # of the result, for each time
 _FEW_VECTORS = 6  # of a block, so that few of their lanes have no window
 
 
-class _Side(NamedTuple):
+class _PlaneGeometry(NamedTuple):
     """What a convolution is along its last two axes, whichever way it goes: the words of the same names."""
 
     source: Sizes
@@ -46,7 +46,7 @@ def _two(sizes: Sizes, missing: int) -> Sizes:
     return ((missing,) * 2 + sizes)[-2:]
 
 
-def _side(g: Geometry, back: bool) -> _Side:
+def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
     cells, kernel, counts, stride, dilation = (_two(s, 1) for s in (g.cells, g.kernel, g.counts, g.stride, g.dilation))
     padding = _two(g.padding, 0)
     reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
@@ -61,17 +61,17 @@ def _side(g: Geometry, back: bool) -> _Side:
     if not back:
         planes = tuple(k if o else min(k, s // math.gcd(s, d)) for k, s, d, o in zip(kernel, stride, dilation, own))
         beyond = tuple(0 if o else r // s for r, s, o in zip(reach, stride, own))
-        return _Side(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
+        return _PlaneGeometry(sources, targets, once, stride, padding, planes, beyond, (0, 0), own)
     # Cell a·s + r of the result has the windows a + (r + p - k·d)/s, for the k for which that is a whole number.
     before = tuple(-p if o else max(0, -((p - r) // s)) for r, s, p, o in zip(reach, stride, padding, own))
     counted_from = tuple(0 if o else p + b * s for p, b, s, o in zip(padding, before, stride, own))
     beyond = tuple(0 if o else (s - 1 + c) // s for s, c, o in zip(stride, counted_from, own))
     planes = tuple(k if o else 1 for k, o in zip(kernel, own))
-    return _Side(sources, targets, stride, once, before, planes, beyond, counted_from, own)
+    return _PlaneGeometry(sources, targets, stride, once, before, planes, beyond, counted_from, own)
 
 
 @lru_cache(1024)
-def _reached(g: Geometry) -> tuple[Geometry, Sizes]:
+def _reached(g: ConvGeometry) -> tuple[ConvGeometry, Sizes]:
     """A conv with the cells of the kernel alone that are more than padding to some window, and the first of them."""
     kernel, padding, first = list(g.kernel), list(g.padding), [0] * len(g.kernel)
     for axis in range(max(0, len(kernel) - 2), len(kernel)):
@@ -84,13 +84,13 @@ def _reached(g: Geometry) -> tuple[Geometry, Sizes]:
     return g._replace(kernel=tuple(kernel), padding=tuple(padding)), _two(tuple(first), 0)
 
 
-def _channels(g: Geometry, back: bool) -> Sizes:
+def _channels(g: ConvGeometry, back: bool) -> Sizes:
     """Of a group: those of the source, and of the target."""
     channels = g.channels_in // g.groups, g.channels_out // g.groups
     return channels[::-1] if back else channels
 
 
-def _rows(g: Geometry, back: bool) -> int:
+def _rows(g: ConvGeometry, back: bool) -> int:
     """The output channels of a tile: as few as need no more tiles than fewer would."""
     channels = _channels(g, back)[1]
     if channels == 1:
@@ -98,7 +98,7 @@ def _rows(g: Geometry, back: bool) -> int:
     return 4 if channels <= 4 or (channels < 32 and 0 < channels % 8 <= 4) else 8
 
 
-class _Block(NamedTuple):
+class _Tile(NamedTuple):
     """Lines and images that are taken together, and the vectors of their windows."""
 
     lines: int
@@ -108,7 +108,7 @@ class _Block(NamedTuple):
     vectors: int
 
 
-def _vectors(side: _Side, lines: int, pitch: int, lanes: int) -> tuple[bool, int]:
+def _vectors(side: _PlaneGeometry, lines: int, pitch: int, lanes: int) -> tuple[bool, int]:
     """Whether vectors run on over the ends of lines, and how many they are."""
     width = -(-side.target[1] // side.target_step[1])
     in_lines, over_ends = lines * -(-width // lanes), -(-((lines - 1) * pitch + width) // lanes)
@@ -117,7 +117,7 @@ def _vectors(side: _Side, lines: int, pitch: int, lanes: int) -> tuple[bool, int
 
 
 @lru_cache(1024)
-def _block(g: Geometry, back: bool) -> _Block:
+def _block(g: ConvGeometry, back: bool) -> _Tile:
     """Of a geometry that is `_reached`."""
     side, lanes = _side(g, back), 64 // g.itemsize
     all_lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
@@ -133,17 +133,17 @@ def _block(g: Geometry, back: bool) -> _Block:
     if lines == all_lines and vectors < _MANY_VECTORS:
         most = min(-(-g.images // workers()), _BLOCK_BYTES // (line_bytes * (lines + side.beyond[0])))
         images = max(1, min(most, -(-_MANY_VECTORS // vectors)))
-    return _Block(lines, images, pitch, flat, vectors * images)
+    return _Tile(lines, images, pitch, flat, vectors * images)
 
 
 @lru_cache(1024)
-def is_direct(g: Geometry, back: bool = False) -> bool:
+def is_direct(g: ConvGeometry, back: bool = False) -> bool:
     """Whether conv, or its adjoint in x, is computed so: where most lanes of vectors have a window."""
     return _is_possible(g) and (_channels(g, back)[1] == 1 or _is_full(g, back))
 
 
 @lru_cache(1024)
-def is_grad_direct(g: Geometry) -> bool:
+def is_grad_direct(g: ConvGeometry) -> bool:
     """Whether the kernel's gradient is computed so; a product of matrices with many rows is worth its windows."""
     channels, lanes = g.channels_out // g.groups, 64 // g.itemsize
     if not _is_possible(g) or channels < _FEW_CHANNELS:
@@ -152,12 +152,12 @@ def is_grad_direct(g: Geometry) -> bool:
     return _is_full(g, False) and (channels <= _SOME_CHANNELS or _reached(g)[0].kernel != g.kernel or filled)
 
 
-def _is_possible(g: Geometry) -> bool:
+def _is_possible(g: ConvGeometry) -> bool:
     is_flat = len(g.cells) < 3 or (g.cells[0] == g.kernel[0] == g.counts[0] == 1 and g.padding[0] == 0)
     return has_registers() and is_flat and 0 not in (g.images, g.channels_in, g.channels_out, *g.cells, *g.counts)
 
 
-def _is_full(g: Geometry, back: bool) -> bool:
+def _is_full(g: ConvGeometry, back: bool) -> bool:
     side, lanes = _side(_reached(g)[0], back), 64 // g.itemsize
     lines, width = (-(-n // s) for n, s in zip(side.target, side.target_step))
     pitch = width + side.beyond[1]
@@ -171,7 +171,7 @@ def _is_full(g: Geometry, back: bool) -> bool:
 
 
 @lru_cache(1024)
-def direct_plan(g: Geometry, back: bool = False) -> Plan:
+def direct_plan(g: ConvGeometry, back: bool = False) -> ConvTiling:
     reached, rows = _reached(g)[0], _rows(g, back)
     side, block = _side(reached, back), _block(reached, back)
     channels_in, channels_out = _channels(g, back)
@@ -183,15 +183,15 @@ def direct_plan(g: Geometry, back: bool = False) -> Plan:
     tasks = -(-g.images // block.images) * -(-all_lines // block.lines)
     words = _words(g, back, block, own)
     blocks = g.groups * -(-channels_out // rows)
-    return Plan(own, panels + blocks * g.itemsize, tasks, words)
+    return ConvTiling(own, panels + blocks * g.itemsize, tasks, words)
 
 
-def _channel_bytes(g: Geometry, side: _Side, block: _Block) -> int:
+def _channel_bytes(g: ConvGeometry, side: _PlaneGeometry, block: _Tile) -> int:
     """Of the copy of a channel."""
     return math.prod(side.planes) * (block.lines + side.beyond[0]) * block.pitch * g.itemsize
 
 
-def _words(g: Geometry, back: bool, block: _Block, own: int) -> Words:
+def _words(g: ConvGeometry, back: bool, block: _Tile, own: int) -> Words:
     reached, first = _reached(g)
     side, channel = _side(reached, back), _channel_bytes(reached, _side(reached, back), block)
     channels_in, channels_out = _channels(g, back)
@@ -210,48 +210,48 @@ def _words(g: Geometry, back: bool, block: _Block, own: int) -> Words:
     return words
 
 
-def direct_panels(g: Geometry, back: bool) -> int:
+def direct_panels(g: ConvGeometry, back: bool) -> int:
     """Bytes of the kernel that is laid out; behind them stand the notes, one for each of `direct_notes`."""
     rows = _rows(g, back)
     channels_in, _ = _channels(g, back)
     return direct_notes(g, back) * (channels_in * math.prod(_reached(g)[0].kernel) + 1) * rows * g.itemsize
 
 
-def direct_notes(g: Geometry, back: bool) -> int:
+def direct_notes(g: ConvGeometry, back: bool) -> int:
     return g.groups * -(-_channels(g, back)[1] // _rows(g, back))
 
 
 def direct_steps(
-    g: Geometry, source: int, kernel: int, bias: int, target: int, workspace: int, panels: int, back: bool = False
-) -> tuple[Step, ...]:
+    g: ConvGeometry, source: int, kernel: int, bias: int, target: int, workspace: int, panels: int, back: bool = False
+) -> tuple[KernelCall, ...]:
     """conv(kernel, bias, source) at `target`, or its adjoint in x, of an operand `source`."""
     plan, rows = direct_plan(g, back), _rows(g, back)
     words = plan.words.copy()
     words[:4] = source, panels, target, workspace
     words[31], words[35] = bias, kernel
     return (
-        Step(direct_kernel("lay_out", g.dtype, rows), direct_notes(g, back), words),
-        Step(direct_kernel("direct", g.dtype, rows), plan.tasks, words),
+        KernelCall(direct_kernel("lay_out", g.dtype, rows), direct_notes(g, back), words),
+        KernelCall(direct_kernel("direct", g.dtype, rows), plan.tasks, words),
     )
 
 
 # The kernel's gradient ------------------------------------------------------------------------------------------------
 
 
-def _grad_rows(g: Geometry) -> int:
+def _grad_rows(g: ConvGeometry) -> int:
     return 1 if g.channels_out == g.groups else 4
 
 
 class _GradBlock(NamedTuple):
     """What is taken together: windows, channels of x, and channels of the cotangent."""
 
-    windows: _Block
+    windows: _Tile
     channels_in: int
     channels_out: int
 
 
 @lru_cache(1024)
-def _grad_block(g: Geometry) -> _GradBlock:
+def _grad_block(g: ConvGeometry) -> _GradBlock:
     """Of a geometry that is `_reached`."""
     side, lanes = _side(g, False), 64 // g.itemsize
     all_lines, width = side.target
@@ -272,11 +272,11 @@ def _grad_block(g: Geometry) -> _GradBlock:
     images = 1
     if lines == all_lines:
         images = max(1, min(-(-g.images // workers()), _GRAD_BYTES // bytes_of(lines)))
-    return _GradBlock(_Block(lines, images, pitch, flat, vectors * images), channels_in, channels_out)
+    return _GradBlock(_Tile(lines, images, pitch, flat, vectors * images), channels_in, channels_out)
 
 
 @lru_cache(1024)
-def direct_grad_plan(g: Geometry) -> Plan:
+def direct_grad_plan(g: ConvGeometry) -> ConvTiling:
     reached, rows = _reached(g)[0], _grad_rows(g)
     side, (block, channels_in, channels_out) = _side(reached, False), _grad_block(reached)
     cells, channel = math.prod(reached.kernel), _channel_bytes(reached, side, block)
@@ -289,13 +289,13 @@ def direct_grad_plan(g: Geometry) -> Plan:
     words = _words(g, False, block, own).copy()
     words[27], words[33], words[34], words[35] = channels_in * channel, channels_in, channels_out, parts
     words.flags.writeable = False
-    return Plan(own, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
+    return ConvTiling(own, (parts - 1) * g.channels_out * g.depth * g.itemsize, parts, words)
 
 
-def direct_grad_step(g: Geometry, x: int, cotangent: int, out: int, workspace: int, partial: int) -> Step:
+def direct_grad_step(g: ConvGeometry, x: int, cotangent: int, out: int, workspace: int, partial: int) -> KernelCall:
     """conv_kernel_grad(x, cotangent) at `out`, but for the sums of the plan's other parts, at `partial`."""
     plan = direct_grad_plan(g)
     words = plan.words.copy()
     words[:4] = x, partial, cotangent, workspace
     words[31] = out
-    return Step(direct_grad_kernel(g.dtype, _grad_rows(g)), plan.tasks, words)
+    return KernelCall(direct_grad_kernel(g.dtype, _grad_rows(g)), plan.tasks, words)

@@ -14,7 +14,7 @@ Words = npt.NDArray[np.uint64]
 _ALIGNED = 64
 
 
-class Geometry(NamedTuple):
+class ConvGeometry(NamedTuple):
     """A conv: x (images, channels_in, *cells), kernel (channels_out, channels_in/groups, *kernel), result
     (images, channels_out, *counts). The sizes along axes have one length, 1, 2 or 3.
     """
@@ -45,7 +45,7 @@ class Geometry(NamedTuple):
         return self.images * self.channels_out * math.prod(self.counts) * self.depth
 
 
-class Plan(NamedTuple):
+class ConvTiling(NamedTuple):
     """How one of the convolutions is divided.
 
     workspace     bytes that each worker needs

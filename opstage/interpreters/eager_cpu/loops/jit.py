@@ -33,7 +33,7 @@ def rows(x: Array) -> Array:
 
 
 @final
-class Loop:
+class JitLoop:
     """A function of packed arrays and numbers; the last `results` arguments are the arrays that it writes.
 
     The dtype of the last one decides the types of all. Every operation is rounded as written and in its order, but for
@@ -82,9 +82,9 @@ def _apart(flags: Any) -> Any:
     return flags
 
 
-def loop(*, results: int = 1) -> Callable[[Function], Loop]:
-    """Decorates a function that is to become a `Loop`."""
-    return lambda function: Loop(function, results)
+def loop(*, results: int = 1) -> Callable[[Function], JitLoop]:
+    """Decorates a function that is to become a `JitLoop`."""
+    return lambda function: JitLoop(function, results)
 
 
 @final
@@ -92,7 +92,7 @@ class Elementwise:
     """A NumPy ufunc of a formula: it broadcasts, and takes arrays of any strides.
 
     numba makes it of the formula and a loop, and inlines the one into the other, without which there are no vector
-    instructions, only if the formula is short: about the size of exp and ten operations. A longer one needs a `Loop`.
+    instructions, only if the formula is short: about the size of exp and ten operations. A longer one is a `JitLoop`.
     """
 
     __slots__ = ("_factory", "_functions", "_operands", "_compiled", "_owners")

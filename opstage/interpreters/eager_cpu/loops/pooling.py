@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive
-from ...native import Kernel, Step, compile_kernel
+from ...native import Kernel, KernelCall, compile_kernel
 
 Sizes = tuple[int, ...]
 Words = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ def pool_step(
     stride: Sizes,
     padding: Sizes,
     count_include_pad: bool = True,
-) -> Step:
+) -> KernelCall:
     """The step of `max_pool`, `max_pool_scatter`, `max_pool_gather`, `avg_pool` or `avg_pool_grad`, from addresses.
 
     `x` is the first operand. `index` is 0 for means; `flag` is the address of a word that scatter and gather set to 1
@@ -56,7 +56,7 @@ def pool_step(
     """
     words = _words(cells, kernel, counts, stride, padding, count_include_pad).copy()
     words[:4] = x, out, index, flag
-    return Step(pool_kernel(primitive, dtype), planes, words)
+    return KernelCall(pool_kernel(primitive, dtype), planes, words)
 
 
 @lru_cache(1024)

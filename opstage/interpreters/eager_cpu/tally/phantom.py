@@ -57,7 +57,7 @@ class Count:
 
 
 @final
-class Memory:
+class CountedMemory:
     """Bytes that are counted from now until nobody holds them any more."""
 
     __slots__ = ("_count", "nbytes", "number")
@@ -129,7 +129,7 @@ class Phantom(NDArrayOperatorsMixin):
 
     __slots__ = ("answer", "carrier", "dtype", "memory")
 
-    def __init__(self, carrier: Array, dtype: np.dtype[Any], memory: Memory, answer: bool = False):
+    def __init__(self, carrier: Array, dtype: np.dtype[Any], memory: CountedMemory, answer: bool = False):
         self.carrier = carrier
         self.dtype = dtype
         self.memory = memory
@@ -139,11 +139,11 @@ class Phantom(NDArrayOperatorsMixin):
     def new(cls, shape: Iterable[Any], dtype: Any, strides: Sizes | None = None, answer: bool = False) -> Phantom:
         """In memory of its own."""
         sizes, kind = tuple(map(int, shape)), np.dtype(dtype)
-        memory = Memory(math.prod(sizes) * kind.itemsize, current.count)
+        memory = CountedMemory(math.prod(sizes) * kind.itemsize, current.count)
         return cls(_carrier(sizes, strides, kind.itemsize), kind, memory, answer)
 
     @classmethod
-    def on(cls, memory: Memory, shape: Sizes, strides: Sizes | None, dtype: np.dtype[Any]) -> Phantom:
+    def on(cls, memory: CountedMemory, shape: Sizes, strides: Sizes | None, dtype: np.dtype[Any]) -> Phantom:
         """In memory that is there."""
         return cls(_carrier(shape, strides, dtype.itemsize), dtype, memory)
 

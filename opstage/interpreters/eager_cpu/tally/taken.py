@@ -10,7 +10,7 @@ import numpy as np
 from ....ops.primitive import Static
 from ....ops.types import TensorType
 from .functions import MAKERS
-from .phantom import Count, Memory, Phantom, Sizes, current
+from .phantom import Count, CountedMemory, Phantom, Sizes, current
 from .world import results_of
 
 
@@ -52,7 +52,7 @@ def taken(
 ) -> Taken:
     """What `kernel` takes for operands of these types, which are of numbers, and strides. Nothing is computed."""
     current.count = Count()
-    memory: list[Memory] = [Memory(0, current.count) for _ in types]
+    memory: list[CountedMemory] = [CountedMemory(0, current.count) for _ in types]
     shapes: Any = [type_.shape for type_ in types]
     phantoms = [Phantom.on(m, shape, s, t.dtype) for m, shape, s, t in zip(memory, shapes, strides, types)]
     current.count = count = Count()

@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ... import host, indices, native
-from ...codegen.cpu.fused import Fused, fused
+from ...codegen.cpu.fused import FusedLoops, fused
 from ...native import product
 from ..kernels import attention, convolution
 from ..loops import convolution_steps, jit, pooling, workspace
@@ -64,7 +64,7 @@ def _runs(*args: Any) -> list[slice]:
     return every if len(every) < 4 else [*every[:2], every[-1]]
 
 
-def _blocks(*args: Any) -> Iterator[attention.Block]:
+def _blocks(*args: Any) -> Iterator[attention.ScoreTile]:
     """Two blocks of each shape: the others take no more."""
     seen: Counter[Any] = Counter()
     for block in attention.blocks(*args):
@@ -80,15 +80,15 @@ def _fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
 
 def results_of(kernel: Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
     """What a kernel gives in the world in which nothing is computed."""
-    if isinstance(kernel, Fused):
-        return twin(Fused.memory)(kernel, *operands)[0]
+    if isinstance(kernel, FusedLoops):
+        return twin(FusedLoops.memory)(kernel, *operands)[0]
     return twin(kernel)(*operands, **static)
 
 
 _INSTEAD: tuple[tuple[Any, Any], ...] = (
     (np, _Numpy()),
     (as_strided, strided),
-    (native.Schedule, _Idle),
+    (native.KernelSequence, _Idle),
     (fused, _fused),
     (convolution_steps.conv_steps, _nothing),
     (convolution_steps.conv_kernel_grad_steps, _nothing),
@@ -109,7 +109,7 @@ def twin(value: Any) -> Any:
     """`value` in the world in which nothing is computed."""
     if id(value) in _BY_ID:
         return _BY_ID[id(value)]
-    if not isinstance(value, (FunctionType, ModuleType, partial, jit.Loop, jit.Elementwise)):
+    if not isinstance(value, (FunctionType, ModuleType, partial, jit.JitLoop, jit.Elementwise)):
         return value
     found = _twins.get(id(value))
     if found is None:
@@ -118,7 +118,7 @@ def twin(value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
-    if isinstance(value, jit.Loop):
+    if isinstance(value, jit.JitLoop):
         return _nothing
     if isinstance(value, jit.Elementwise):
         return _elementwise

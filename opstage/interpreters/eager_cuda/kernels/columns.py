@@ -25,7 +25,7 @@ from ...gpu.buffer import DeviceBuffer
 from ...gpu.counting import quotient, remainder, steps
 from ...gpu.device.grid import WARP
 from ...gpu.device.interface import Device
-from ...gpu.device.matrices import Layout
+from ...gpu.device.matrices import MatrixLayout
 from ...gpu.language import cuda, device_function
 from .launches import Kernel
 from .windows import Windows, over_cells, over_windows, padded_indices, window_begins
@@ -47,7 +47,7 @@ WIDE = 64
 ZERO = np.float32(0)
 
 
-class Geometry(NamedTuple):
+class ColumnsGeometry(NamedTuple):
     """Sizes of a convolution, seen from conv.
 
     groups      of channels, which have nothing to do with each other
@@ -72,7 +72,7 @@ class Geometry(NamedTuple):
         return self.images * self.w.places
 
 
-def by_product(geometry: Geometry) -> bool:
+def by_product(geometry: ColumnsGeometry) -> bool:
     """Whether a convolution, its adjoint or its kernel's gradient is computed by a product, not by the direct kernel.
 
     In numbers for an H100, reckoned and not measured. All three multiply outputs·depth times for a window and group.
@@ -202,7 +202,7 @@ class Run(NamedTuple):
     length: int
 
 
-def runs(geometry: Geometry) -> Iterator[Run]:
+def runs(geometry: ColumnsGeometry) -> Iterator[Run]:
     """All windows: as many at a time as WORKSPACE has room for, whole images if it has room for one."""
     each = geometry.groups * (geometry.depth + geometry.outputs) * FLOAT32.itemsize
     most = max(1, WORKSPACE // each)
@@ -213,7 +213,12 @@ def runs(geometry: Geometry) -> Iterator[Run]:
 
 
 def conv_by_product(
-    device: Device, g: Geometry, out: DeviceBuffer, kernel: DeviceBuffer, x: DeviceBuffer, bias: DeviceBuffer | None
+    device: Device,
+    g: ColumnsGeometry,
+    out: DeviceBuffer,
+    kernel: DeviceBuffer,
+    x: DeviceBuffer,
+    bias: DeviceBuffer | None,
 ) -> None:
     if images_are_columns(g):
         return _each_image(device, g, out, kernel, x, bias, turned=False)
@@ -231,7 +236,12 @@ def conv_by_product(
 
 
 def transpose_by_product(
-    device: Device, g: Geometry, out: DeviceBuffer, kernel: DeviceBuffer, x: DeviceBuffer, bias: DeviceBuffer | None
+    device: Device,
+    g: ColumnsGeometry,
+    out: DeviceBuffer,
+    kernel: DeviceBuffer,
+    x: DeviceBuffer,
+    bias: DeviceBuffer | None,
 ) -> None:
     """The adjoint: `x` has the sizes of conv's result, `out` those of its x."""
     if images_are_columns(g):
@@ -250,7 +260,7 @@ def transpose_by_product(
 
 
 def kernel_grad_by_product(
-    device: Device, g: Geometry, out: DeviceBuffer, x: DeviceBuffer, cotangent: DeviceBuffer
+    device: Device, g: ColumnsGeometry, out: DeviceBuffer, x: DeviceBuffer, cotangent: DeviceBuffer
 ) -> None:
     total = out.reshaped((g.groups, g.outputs, g.depth))
     for run in runs(g):
@@ -261,7 +271,7 @@ def kernel_grad_by_product(
         del part
 
 
-def images_are_columns(g: Geometry) -> bool:
+def images_are_columns(g: ColumnsGeometry) -> bool:
     """Whether conv and its adjoint need no columns: windows are single cells in order, and an image, as it lies, is a
     matrix wide enough for a product of its own."""
     return g.w.same and g.groups == 1 and (g.images == 1 or g.w.places >= WIDE)
@@ -269,7 +279,7 @@ def images_are_columns(g: Geometry) -> bool:
 
 def _each_image(
     device: Device,
-    g: Geometry,
+    g: ColumnsGeometry,
     out: DeviceBuffer,
     kernel: DeviceBuffer,
     x: DeviceBuffer,
@@ -280,25 +290,25 @@ def _each_image(
     """out[n] = kernel·x[n] + bias, or kernelᵀ·x[n] + bias."""
     to, of = (g.inputs, g.outputs) if turned else (g.outputs, g.inputs)
     results, images = (each.reshaped((g.images, n, g.w.places)) for each, n in ((out, to), (x, of)))
-    same_for_all = Layout(g.outputs, g.inputs, row=g.inputs, matrix=0)
+    same_for_all = MatrixLayout(g.outputs, g.inputs, row=g.inputs, matrix=0)
     device.product(results, kernel, images, x_turned=turned, x_layout=same_for_all)
     if bias is not None:
         device.each(bias_kernel, out.size, out, bias, np.int32(to), np.int32(g.w.places))
 
 
-def _columns(device: Device, g: Geometry, x: DeviceBuffer, run: Run) -> DeviceBuffer:
+def _columns(device: Device, g: ColumnsGeometry, x: DeviceBuffer, run: Run) -> DeviceBuffer:
     """(groups, depth, windows) of a run of windows."""
     return _gathered(device, g, g.inputs, x, run, g.w)
 
 
-def _rows(device: Device, g: Geometry, y: DeviceBuffer, run: Run) -> DeviceBuffer:
+def _rows(device: Device, g: ColumnsGeometry, y: DeviceBuffer, run: Run) -> DeviceBuffer:
     """(groups, outputs, windows) of what has conv's result's sizes: the columns of windows of one cell."""
     places = g.w.places
     numbers = device.numbers(places, places, 1, 1, 0, 1)
     return _gathered(device, g, g.outputs, y, run, Windows(numbers, 1, places, places, 1, dilated=False, same=True))
 
 
-def _gathered(device: Device, g: Geometry, channels: int, x: DeviceBuffer, run: Run, w: Windows) -> DeviceBuffer:
+def _gathered(device: Device, g: ColumnsGeometry, channels: int, x: DeviceBuffer, run: Run, w: Windows) -> DeviceBuffer:
     shape = g.groups, channels * w.cells, run.length
     if w.same and g.images == 1 and run.length == g.windows:
         return x.reshaped(shape)

@@ -19,13 +19,13 @@ from ...gpu.counting import quotient, remainder, steps, unrolled_steps
 from ...gpu.device.interface import Device
 from ...gpu.language import cuda, device_function
 from ...gpu.rows import MOST_WARPS, ZERO, joined_sum
-from .columns import Geometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
+from .columns import ColumnsGeometry, by_product, conv_by_product, kernel_grad_by_product, transpose_by_product
 from .launches import Entry, Kernel, Types
 from .windows import cell_at, over_cells, over_windows, padded_indices, window_begins, windows
 
 NOTHING = np.int32(0)
 
-# Sizes have the names of `Geometry`, so x has groups·inputs channels and conv's result groups·outputs.
+# Sizes have the names of `ColumnsGeometry`, so x has groups·inputs channels and conv's result groups·outputs.
 
 
 @cache
@@ -197,22 +197,22 @@ def conv_kernel_grad(
 
 def _geometry(
     device: Device, x: DeviceBuffer, result: DeviceBuffer, kernel: tuple[int, ...], groups: int, window: Any
-) -> Geometry:
+) -> ColumnsGeometry:
     """Of the conv from x to result with a kernel of that shape, whichever of the three is computed."""
     outputs, inputs, *sizes = kernel
     rank = len(sizes)
     w = windows(device, x.shape[-rank:], result.shape[-rank:], tuple(sizes), **window)
     images = x.shape[0] if len(x.shape) == rank + 2 else 1
-    return Geometry(images, groups, inputs, outputs // groups, w)
+    return ColumnsGeometry(images, groups, inputs, outputs // groups, w)
 
 
-def _each(device: Device, kernel: Kernel, out: Any, weight: Any, x: Any, bias: Any, g: Geometry) -> None:
+def _each(device: Device, kernel: Kernel, out: Any, weight: Any, x: Any, bias: Any, g: ColumnsGeometry) -> None:
     given = bias[0] if bias else weight  # a pointer that is not read
     biased = np.int32(bool(bias))
     device.each(kernel, out.size, out, weight, x, given, biased, g.w.numbers, *map(np.int32, _numbers(g)))
 
 
-def _numbers(g: Geometry) -> tuple[int, ...]:
+def _numbers(g: ColumnsGeometry) -> tuple[int, ...]:
     return g.groups, g.inputs, g.outputs, g.w.places, g.w.plane, g.w.cells
 
 

@@ -12,7 +12,7 @@ from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from ...gpu.buffer import LARGEST, DeviceBuffer
 from ...gpu.device.interface import Device
-from ...gpu.device.matrices import Layout
+from ...gpu.device.matrices import MatrixLayout
 from .launches import Entry, Types
 from .logic import fill_kernel
 from .strided import copy
@@ -61,7 +61,7 @@ def by_even_rows(device: Device, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBu
         device.product(out, x, y, **more)
         return
     wide = device.empty(TensorType((*batch, rows, apart), out.dtype))
-    device.product(wide, x, y, out_layout=Layout(rows, columns, apart, rows * apart), **more)
+    device.product(wide, x, y, out_layout=MatrixLayout(rows, columns, apart, rows * apart), **more)
     copy(device, (math.prod((*batch, rows)), columns), out, wide, out_strides=[columns, 1], strides=[apart, 1])
 
 

@@ -55,7 +55,7 @@ class Resources(NamedTuple):
     divisions: int = 0
 
 
-class Compiled(NamedTuple):
+class CompiledKernel(NamedTuple):
     """A cubin and the name in it of its one kernel."""
 
     name: str
@@ -63,7 +63,7 @@ class Compiled(NamedTuple):
     resources: Resources
 
 
-def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Compiled:
+def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> CompiledKernel:
     """The kernel for a signature, on GPUs of compute capability `cc`, as (9, 0) for sm_90; from disk if it is there.
 
     Raises UnsupportedError, with the kernel's name and what the compiler said, where it does not compile.
@@ -90,7 +90,7 @@ def to_ptx(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> str:
     return str(text)
 
 
-def _compiled(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Compiled:
+def _compiled(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> CompiledKernel:
     try:
         name, ptx = _renamed(to_ptx(kernel, signature, cc), kernel)
         cubin, log = _linked(ptx, cc)
@@ -99,7 +99,7 @@ def _compiled(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> Co
             f"the kernel {show(kernel, signature)} did not compile for sm_{cc[0]}{cc[1]}: {type(error).__name__}: "
             f"{str(error).strip()}"
         ) from error
-    return Compiled(name, cubin, resources(log, ptx))
+    return CompiledKernel(name, cubin, resources(log, ptx))
 
 
 def _renamed(ptx: str, kernel: Kernel) -> tuple[str, str]:
@@ -182,12 +182,12 @@ def _identity(path: str | None) -> str:
     return "none" if found is None else f"{found.st_size} {found.st_mtime_ns}"
 
 
-def _packed(compiled: Compiled) -> bytes:
+def _packed(compiled: CompiledKernel) -> bytes:
     """A line that says what it is, and the cubin."""
     return json.dumps([compiled.name, *compiled.resources]).encode() + b"\n" + compiled.cubin
 
 
-def _unpacked(kept: bytes) -> Compiled:
+def _unpacked(kept: bytes) -> CompiledKernel:
     line, _, cubin = kept.partition(b"\n")
     name, *numbers = json.loads(line)
-    return Compiled(name, cubin, Resources(*numbers))
+    return CompiledKernel(name, cubin, Resources(*numbers))

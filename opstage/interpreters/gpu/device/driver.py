@@ -26,7 +26,7 @@ from .failures import GO_ON, Failures
 from .gemm import Gemm, ProductFailed, Shape, alignment
 from .grid import Grid
 from .interface import Device
-from .matrices import Layout, layout_of
+from .matrices import MatrixLayout, layout_of
 from .script import Call, Script
 from .signature import Kernel, Pointers, Signature, signature_of
 from .staging import Staging
@@ -235,9 +235,9 @@ class Gpu(Device):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
-        x_layout: Layout | None = None,
-        y_layout: Layout | None = None,
-        out_layout: Layout | None = None,
+        x_layout: MatrixLayout | None = None,
+        y_layout: MatrixLayout | None = None,
+        out_layout: MatrixLayout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         batch, (rows, columns, *_) = math.prod(out.shape[:-2]), layout_of(out, out_layout)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 from ....ops.errors import UnsupportedError, UsageError
 from ....ops.types import FLOAT32
 from ....options import MatmulPrecision
-from .matrices import Layout
+from .matrices import MatrixLayout
 
 WORKSPACE = 32 << 20
 """Bytes: what NVIDIA recommends for sm_90."""
@@ -99,30 +99,30 @@ class Shape(NamedTuple):
     extent: int
     x_turned: bool = False
     y_turned: bool = False
-    x_layout: Layout | None = None
-    y_layout: Layout | None = None
-    out_layout: Layout | None = None
+    x_layout: MatrixLayout | None = None
+    y_layout: MatrixLayout | None = None
+    out_layout: MatrixLayout | None = None
     aligned: int = MOST_ALIGNED
 
     @property
-    def x_stored(self) -> Layout:
+    def x_stored(self) -> MatrixLayout:
         return _stored(self.x_layout, *((self.extent, self.rows) if self.x_turned else (self.rows, self.extent)))
 
     @property
-    def y_stored(self) -> Layout:
+    def y_stored(self) -> MatrixLayout:
         return _stored(self.y_layout, *((self.columns, self.extent) if self.y_turned else (self.extent, self.columns)))
 
     @property
-    def out_stored(self) -> Layout:
+    def out_stored(self) -> MatrixLayout:
         return _stored(self.out_layout, self.rows, self.columns)
 
 
-def _stored(given: Layout | None, rows: int, columns: int) -> Layout:
+def _stored(given: MatrixLayout | None, rows: int, columns: int) -> MatrixLayout:
     """How matrices lie: as given, or one after the other."""
-    return given if given is not None else Layout(rows, columns, columns, rows * columns)
+    return given if given is not None else MatrixLayout(rows, columns, columns, rows * columns)
 
 
-class Plan(NamedTuple):
+class GemmPlan(NamedTuple):
     """What a product of one shape and precision is asked for with; made once."""
 
     operation: Any
@@ -169,7 +169,7 @@ class Gemm:
     def __init__(self, library: Any, workspace: Callable[[int], int], stream: int):
         self._library = library
         self._stream = stream
-        self._plans: dict[tuple[Shape, MatmulPrecision, int], Plan] = {}
+        self._plans: dict[tuple[Shape, MatmulPrecision, int], GemmPlan] = {}
         self._workspace = workspace(WORKSPACE)
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
@@ -210,7 +210,7 @@ class Gemm:
         if status:
             raise self._error("cublasLtMatmul", status, shape)
 
-    def _plan(self, shape: Shape, precision: MatmulPrecision, bias: int | None) -> Plan:
+    def _plan(self, shape: Shape, precision: MatmulPrecision, bias: int | None) -> GemmPlan:
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
         for attribute, turned in ((TURN_A, shape.y_turned), (TURN_B, shape.x_turned)):
@@ -235,9 +235,9 @@ class Gemm:
         )
         if not found.value or best.state:
             raise UnsupportedError(f"cuBLASLt has no algorithm for {_show(shape)} with matmul_precision={precision!r}")
-        return Plan(operation, x, y, out, byref(best.algorithm))
+        return GemmPlan(operation, x, y, out, byref(best.algorithm))
 
-    def _layout(self, stored: Layout, shape: Shape) -> Any:
+    def _layout(self, stored: MatrixLayout, shape: Shape) -> Any:
         """Of column-major matrices, whose columns are our rows."""
         layout, sizes = c_void_p(), (stored.columns, stored.rows, stored.row)
         self._call("cublasLtMatrixLayoutCreate", byref(layout), CUDA_R_32F, *sizes, shape=shape)

@@ -22,7 +22,7 @@ from ..buffer import DeviceBuffer, Memory
 from .alone import Lock, alone
 from .backlog import Backlog, Job
 from .grid import GRID, Grid
-from .matrices import Layout
+from .matrices import MatrixLayout
 from .script import Call, Script
 from .watch import Require, Watch, Watched, range_error
 
@@ -235,9 +235,9 @@ class Device(ABC):
         *,
         x_turned: bool = False,
         y_turned: bool = False,
-        x_layout: Layout | None = None,
-        y_layout: Layout | None = None,
-        out_layout: Layout | None = None,
+        x_layout: MatrixLayout | None = None,
+        y_layout: MatrixLayout | None = None,
+        out_layout: MatrixLayout | None = None,
         bias: DeviceBuffer | None = None,
     ) -> None:
         """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..buffer import DeviceBuffer
 
 
-class Layout(NamedTuple):
+class MatrixLayout(NamedTuple):
     """rows, columns    of one matrix as it lies in memory
     row, matrix      elements from one row to the next, and from one matrix to the next
     """
@@ -18,9 +18,9 @@ class Layout(NamedTuple):
     matrix: int
 
 
-def layout_of(operand: DeviceBuffer, given: Layout | None) -> Layout:
+def layout_of(operand: DeviceBuffer, given: MatrixLayout | None) -> MatrixLayout:
     """That given, or that of matrices which lie one after the other."""
     if given is not None:
         return given
     rows, columns = operand.shape[-2:]
-    return Layout(rows, columns, columns, rows * columns)
+    return MatrixLayout(rows, columns, columns, rows * columns)

@@ -13,7 +13,7 @@ from ..buffer import DeviceBuffer
 from ..counting import quotient, remainder
 from ..language import cuda
 from .interface import Device
-from .matrices import Layout, layout_of
+from .matrices import MatrixLayout, layout_of
 
 TILE = 16
 WIDTH = TILE + 1
@@ -86,9 +86,9 @@ def launch_product(
     *,
     x_turned: bool = False,
     y_turned: bool = False,
-    x_layout: Layout | None = None,
-    y_layout: Layout | None = None,
-    out_layout: Layout | None = None,
+    x_layout: MatrixLayout | None = None,
+    y_layout: MatrixLayout | None = None,
+    out_layout: MatrixLayout | None = None,
     bias: DeviceBuffer | None = None,
 ) -> None:
     """out = x·y + bias, as `Device.product` says."""

@@ -35,7 +35,7 @@ class _Thread:
 
     __slots__ = ("threadIdx", "blockIdx", "thread_id", "waits_at", "value", "block", "run")
 
-    def __init__(self, index: Any, block_index: Any, thread_id: int, block: _Block):
+    def __init__(self, index: Any, block_index: Any, thread_id: int, block: _BlockScheduler):
         self.threadIdx = index
         self.blockIdx = block_index
         self.thread_id = thread_id
@@ -48,7 +48,7 @@ class _Thread:
 _current: _Thread
 
 
-class _Block:
+class _BlockScheduler:
     """Stands in for the simulator's BlockManager: runs one block of threads at a time."""
 
     def __init__(self, f: Callable[..., None], grid_dim: Any, block_dim: Any, debug: bool):
@@ -223,5 +223,5 @@ def pointer(elements: Any) -> Any:
 
 def install() -> None:
     """Let the simulator run kernels this way."""
-    simulator_kernel.BlockManager = _Block
+    simulator_kernel.BlockManager = _BlockScheduler
     simulator_kernel.FakeCUDAModule = _CudaModule

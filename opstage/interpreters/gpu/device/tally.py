@@ -23,7 +23,7 @@ from .interface import Device
 
 
 @final
-class _Block:
+class _TallyHandle:
     """A handle of memory that is nowhere."""
 
     __slots__ = ("kind",)
@@ -64,7 +64,7 @@ class Tally(Device):
 
     def rename(self, memory: Memory, kind: Hashable) -> None:
         """Count this memory as of another kind from now on."""
-        block: _Block = memory.handle
+        block: _TallyHandle = memory.handle
         self._now[block.kind] -= memory.nbytes
         self._now[kind] += memory.nbytes
         block.kind = kind
@@ -78,7 +78,7 @@ class Tally(Device):
         self._now[kind] += nbytes
         if self.used + nbytes > self.peak:
             self.at_peak = Counter(self._now)
-        return _Block(kind)
+        return _TallyHandle(kind)
 
     @override
     def deallocate(self, handle: Any, nbytes: int) -> None:

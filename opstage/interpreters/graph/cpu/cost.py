@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC
 from ....ops.catalogue.pooling import MAX_POOL_GATHER
 from ....ops.closed import Equation
-from ....ops.closed import Loop as Turns
+from ....ops.closed import ScanParameters as Turns
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from ...codegen.clusters import Level, Unit
 from ...codegen.cpu.words import Address
 from ...codegen.legal import Legal
 from ...codegen.views import View
-from .plan import HostStep, LoopStep, NativeStep, Plan
+from .plan import CpuPlan, HostStep, LoopStep, NativeStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
 """Ops that read no more of their first operand than they give."""
@@ -40,7 +40,7 @@ class Work(NamedTuple):
     cost: Cost
 
 
-def works(plan: Plan) -> list[Work]:
+def works(plan: CpuPlan) -> list[Work]:
     """What all steps do, in their order."""
     found: list[Work] = []
     at = 0
@@ -55,7 +55,7 @@ def works(plan: Plan) -> list[Work]:
     return found
 
 
-def _single(plan: Plan, unit: Unit, first: int, count: int) -> Work:
+def _single(plan: CpuPlan, unit: Unit, first: int, count: int) -> Work:
     """An op by itself, whose loops prepare and complete what the main one does."""
     (e,) = unit.equations
     detail = " · ".join(_sizes(plan.legal, slot) for slot in e.inputs)
@@ -73,7 +73,7 @@ def _single(plan: Plan, unit: Unit, first: int, count: int) -> Work:
     return Work(name, detail, first, count, _unit_cost(plan, unit))
 
 
-def _cluster(plan: Plan, unit: Unit, first: int, count: int) -> list[Work]:
+def _cluster(plan: CpuPlan, unit: Unit, first: int, count: int) -> list[Work]:
     """A fused loop, and the loops that add up what its workers have summed."""
     legal = plan.legal
     main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
@@ -89,7 +89,7 @@ def _cluster(plan: Plan, unit: Unit, first: int, count: int) -> list[Work]:
     return [Work(main.loop.kernel.name, "", first, 1, cost), *found]
 
 
-def _unit_cost(plan: Plan, unit: Unit) -> Cost:
+def _unit_cost(plan: CpuPlan, unit: Unit) -> Cost:
     legal = plan.legal
     made = {slot for e in unit.equations for slot in e.outputs}
     read: dict[int, dict[View, int]] = {}  # by root, the bytes that each view of it shows
@@ -114,7 +114,7 @@ def _flops(legal: Legal, e: Equation) -> int:
     return int(flops)
 
 
-def _is_stored(plan: Plan, unit: Unit, slot: int) -> bool:
+def _is_stored(plan: CpuPlan, unit: Unit, slot: int) -> bool:
     if unit.cluster is None or unit.cluster.levels[slot] is Level.COLUMN:
         return True
     return slot in plan.results or slot in plan.legal.parts or slot in plan.offsets

@@ -22,11 +22,11 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, ErrorFlag, Loop, Room, Word
+from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch
 from ...codegen.legal import Legal
 from ...eager_cpu.loops import convolution_steps, pooling
-from ...eager_cpu.loops.geometry import Geometry, Plan
-from ...native import Step, access
+from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
+from ...native import KernelCall, access
 from ...native.compiler import Kernel, compile_kernel
 from ...native.inlined import register_formulas
 
@@ -34,7 +34,7 @@ _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""
 
 
-def library_loops(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def library_loops(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     """The loops of an op, each with whether the workers divide it; None if there are none for it."""
     lower = LIBRARY.get(e.primitive)
     if lower is None or any(legal.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
@@ -52,9 +52,10 @@ class _Marks:
         self._words.append(word)
         return _MARK | len(self._words)
 
-    def loops(self, steps: tuple[Step, ...]) -> list[tuple[Loop, bool]]:
+    def loops(self, steps: tuple[KernelCall, ...]) -> list[tuple[LoweredLoop, bool]]:
         return [
-            (Loop(s.kernel, s.tasks, tuple([self._word(int(w)) for w in s.arguments]), ()), s.parallel) for s in steps
+            (LoweredLoop(s.kernel, s.tasks, tuple([self._word(int(w)) for w in s.arguments]), ()), s.parallel)
+            for s in steps
         ]
 
     def _word(self, value: int) -> Word:
@@ -72,18 +73,20 @@ def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return shape if len(shape) == rank + 2 else (1, *shape)
 
 
-def _rooms(plan: Plan, workers: int, mark: _Marks) -> tuple[int, int]:
-    return mark(Room("workspace", max(64, plan.workspace))), mark(Room("partial", -(-max(64, plan.partial) // workers)))
+def _rooms(plan: ConvTiling, workers: int, mark: _Marks) -> tuple[int, int]:
+    return mark(WorkerScratch("workspace", max(64, plan.workspace))), mark(
+        WorkerScratch("partial", -(-max(64, plan.partial) // workers))
+    )
 
 
-def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
     kernel_shape = legal.views[kernel].shape
     rank = len(kernel_shape) - 2
     adjoint = e.primitive is CONV_TRANSPOSE
     given, made = (_batched(legal.views[slot].shape, rank) for slot in (x, out))
     inside, outside = (made, given) if adjoint else (given, made)
-    geometry = Geometry(
+    geometry = ConvGeometry(
         dtype_name(legal.types[x].dtype), given[0], inside[1], outside[1], static["groups"], inside[2:],
         kernel_shape[2:], outside[2:], static["stride"], static["padding"], static["dilation"],
     )  # fmt: skip
@@ -97,11 +100,11 @@ def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | 
     return mark.loops(steps(geometry, *at, *_rooms(plan, workers, mark)))
 
 
-def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, g), (out,), static = e.inputs, e.outputs, e.static
     rank = len(static["kernel"])
     given, pulled = (_batched(legal.views[slot].shape, rank) for slot in (x, g))
-    geometry = Geometry(
+    geometry = ConvGeometry(
         dtype_name(legal.types[x].dtype), given[0], given[1], pulled[1], static["groups"], given[2:],
         static["kernel"], pulled[2:], static["stride"], static["padding"], static["dilation"],
     )  # fmt: skip
@@ -113,7 +116,7 @@ def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[Loo
     return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_rooms(plan, workers, mark)))
 
 
-def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     primitive, static, kernel = e.primitive, e.static, e.static["kernel"]
     x, *index = e.inputs
     if primitive is MAX_POOL:
@@ -136,7 +139,7 @@ def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | 
 # Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _gather(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _gather(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, index), (out,) = e.inputs, e.outputs
     if legal.types[x].dtype.kind == "b":
         return None
@@ -146,10 +149,10 @@ def _gather(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] 
         _at(legal, x), _at(legal, index), Address(out, 0), shape[0], math.prod(shape[1:]),
         int(e.static["mode"] == "raise"), ErrorFlag(),
     )  # fmt: skip
-    return [(Loop(kernel, count, words, ()), legal.views[out].size > 1 << 13)]
+    return [(LoweredLoop(kernel, count, words, ()), legal.views[out].size > 1 << 13)]
 
 
-def _scatter(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _scatter(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, v, index), (out,) = e.inputs, e.outputs
     shape, count = legal.views[x].shape, legal.views[index].size
     kernel = _rows_kernel("scatter", dtype_name(legal.types[x].dtype), dtype_name(legal.types[index].dtype))
@@ -158,7 +161,7 @@ def _scatter(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]]
         _at(legal, x), _at(legal, v), _at(legal, index), Address(out, 0), shape[0], columns, count,
         int(e.static["mode"] == "raise"), ErrorFlag(),
     )  # fmt: skip
-    return [(Loop(kernel, columns, words, ()), legal.views[v].size > 1 << 13 and columns > 32)]
+    return [(LoweredLoop(kernel, columns, words, ()), legal.views[v].size > 1 << 13 and columns > 32)]
 
 
 @cache
@@ -221,7 +224,7 @@ _TEXTS = {
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
-def _draw(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | None:
+def _draw(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (out,), counters = e.outputs, e.inputs
     if any(legal.types[slot].dtype.itemsize != 8 for slot in counters):
         return None
@@ -231,7 +234,7 @@ def _draw(legal: Legal, e: Equation, workers: int) -> list[tuple[Loop, bool]] | 
     first, *rest = (_at(legal, slot) for slot in counters)
     words: tuple[Word, ...] = (_signed(splitmix64(e.static["seed"])), Address(out, 0), _signed(site), first, *rest)
     count = legal.views[out].size
-    return [(Loop(kernel, count, words, ()), count > 1 << 13)]
+    return [(LoweredLoop(kernel, count, words, ()), count > 1 << 13)]
 
 
 def _signed(word: int) -> int:
@@ -271,7 +274,7 @@ _DRAW = """def kernel(lo, hi, worker, arguments):
         store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
 """
 
-_Lower = Callable[[Legal, Equation, int], "list[tuple[Loop, bool]] | None"]
+_Lower = Callable[[Legal, Equation, int], "list[tuple[LoweredLoop, bool]] | None"]
 LIBRARY: Mapping[Primitive, _Lower] = {
     CONV: _conv,
     CONV_TRANSPOSE: _conv,

@@ -9,15 +9,15 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.closed import Loop as Turns
+from ....ops.closed import ScanParameters as Turns
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
-from ...codegen.cpu.words import Address, ErrorFlag, Room
+from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...native.compiler import Kernel
-from ...native.pool import Schedule, Step
-from .plan import HostStep, LoopStep, NativeStep, Plan
+from ...native.pool import KernelCall, KernelSequence
+from .plan import CpuPlan, HostStep, LoopStep, NativeStep
 
 Addresses = npt.NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class Linked:
         "_inner",
     )
 
-    def __init__(self, plan: Plan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
+    def __init__(self, plan: CpuPlan, error: Array, eager: NumpyOps, lines: Mapping[int, SourceLine | None]):
         self.plan = plan
         self.error = error
         self._arena: Array | None = None
@@ -89,7 +89,7 @@ class Linked:
                     else:
                         inside.append((len(words), plan.offsets[slot] + offset))
                         words.append(0)
-                elif isinstance(word, Room):
+                elif isinstance(word, WorkerScratch):
                     inside.append((len(words), plan.offsets[step.unit, word.key]))
                     words.append(0)
                 elif isinstance(word, ErrorFlag):
@@ -104,29 +104,29 @@ class Linked:
         self._starts = starts
         self._segments, self._split = self._scheduled()
 
-    def _scheduled(self, *, alone: bool = False) -> tuple[list[Schedule | HostStep | LoopStep], int]:
+    def _scheduled(self, *, alone: bool = False) -> tuple[list[KernelSequence | HostStep | LoopStep], int]:
         """The steps in their order, those in machine code together as far as they follow each other unless `alone`.
 
         And with which of them the plan's second part begins.
         """
         split = None
-        segments: list[Schedule | HostStep | LoopStep] = []
-        native: list[Step] = []
+        segments: list[KernelSequence | HostStep | LoopStep] = []
+        native: list[KernelCall] = []
         arguments = self._words.view(np.uint64)
         for i, (start, step) in enumerate(zip(self._starts, self.plan.steps)):
             if native and (alone or not isinstance(step, NativeStep) or i == self.plan.split):
-                segments.append(Schedule(native))
+                segments.append(KernelSequence(native))
                 native = []
             if i == self.plan.split:
                 split = len(segments)
             if isinstance(step, NativeStep):
                 assert isinstance(step.loop.kernel, Kernel)
                 mine = arguments[start : start + len(step.loop.words)]
-                native.append(Step(step.loop.kernel, step.loop.tasks, mine, step.parallel))
+                native.append(KernelCall(step.loop.kernel, step.loop.tasks, mine, step.parallel))
             else:
                 segments.append(step)
         if native:
-            segments.append(Schedule(native))
+            segments.append(KernelSequence(native))
         return segments, len(segments) if split is None else split
 
     def _placed(self, word: Address) -> tuple[int, int]:
@@ -183,8 +183,8 @@ class Linked:
     def end(self, moving: Sequence[Array], then: Sequence[Action], seconds: list[float] | None = None) -> None:
         """Do the rest, which cannot fail, on the same arrays, and `then`; without `seconds` it is one moment."""
         rest = self._segments[self._split :]
-        if seconds is None and all(isinstance(segment, Schedule) for segment in rest):
-            at_once([*[segment.action for segment in rest if isinstance(segment, Schedule)], *then])
+        if seconds is None and all(isinstance(segment, KernelSequence) for segment in rest):
+            at_once([*[segment.action for segment in rest if isinstance(segment, KernelSequence)], *then])
         else:
             self._do_part(moving, seconds, second=True)
             at_once(then)
@@ -197,8 +197,8 @@ class Linked:
             if seconds is not None:
                 seconds[i] += perf_counter() - since
 
-    def _do(self, segment: Schedule | HostStep | LoopStep, moving: Sequence[Array]) -> None:
-        if isinstance(segment, Schedule):
+    def _do(self, segment: KernelSequence | HostStep | LoopStep, moving: Sequence[Array]) -> None:
+        if isinstance(segment, KernelSequence):
             segment.run()
         elif isinstance(segment, HostStep):
             self._host(segment, moving)
@@ -210,7 +210,7 @@ class Linked:
 
     @property
     def _native(self) -> bool:
-        return all(isinstance(segment, Schedule) for segment in self._segments)
+        return all(isinstance(segment, KernelSequence) for segment in self._segments)
 
     def value(self, slot: int, moving: Sequence[Array]) -> Array:
         """What a slot holds, seen where it stands."""

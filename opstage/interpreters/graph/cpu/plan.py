@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from ....ops.closed import Body, Equation
-from ....ops.closed import Loop as Turns
+from ....ops.closed import ScanParameters as Turns
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import Level, Unit, read_by
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
-from ...codegen.cpu.texts import Text, compile_texts
-from ...codegen.cpu.words import Address, ErrorFlag, Room
+from ...codegen.cpu.texts import LoopSource, compile_texts
+from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
 from ...codegen.gathering import gather
 from ...codegen.legal import Legal
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
@@ -39,12 +39,12 @@ class LoopStep(NamedTuple):
     """A scan: a plan of its body, gone through once per turn."""
 
     equation: Equation
-    plan: Plan
+    plan: CpuPlan
     unit: int
 
 
 @final
-class Plan:
+class CpuPlan:
     """What is done, and where everything lies; the kernels of clusters are texts until they are compiled.
 
     offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
@@ -84,7 +84,7 @@ class Plan:
                 items += _rooms_of_a_loop(step)
             elif isinstance(step, NativeStep):
                 number = step.unit
-                rooms = {word.key: word for word in step.loop.words if isinstance(word, Room)}
+                rooms = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
                 items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
         begun: dict[int, list[int]] = {}  # when the parts of a whole are written
         for slot, part in legal.parts.items():
@@ -136,7 +136,9 @@ class Plan:
             elif isinstance(step, NativeStep):
                 for word in step.loop.words:
                     slot = word[0] if isinstance(word, Address) else None
-                    total += 32 if slot in moving else 24 if slot in self.offsets or isinstance(word, Room) else 8
+                    total += (
+                        32 if slot in moving else 24 if slot in self.offsets or isinstance(word, WorkerScratch) else 8
+                    )
         return total
 
     @property
@@ -159,11 +161,13 @@ class Plan:
         kernels = compile_texts([text for plan in plans for text in plan._texts()])
         for plan in plans:
             for i, step in enumerate(plan.steps):
-                if isinstance(step, NativeStep) and isinstance(step.loop.kernel, Text):
+                if isinstance(step, NativeStep) and isinstance(step.loop.kernel, LoopSource):
                     plan.steps[i] = step._replace(loop=step.loop._replace(kernel=kernels[step.loop.kernel]))
 
-    def _texts(self) -> list[Text]:
-        return [s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, Text)]
+    def _texts(self) -> list[LoopSource]:
+        return [
+            s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, LoopSource)
+        ]
 
     def _kept_in_registers(self, slot: int, unit: Unit, readers: set[int], number: int) -> bool:
         if unit.cluster is None:
@@ -184,7 +188,7 @@ class Plan:
                 product = product_loop(legal, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
             if by_hand is None and e.primitive is SCAN and _turns(legal, e):
-                return [LoopStep(e, Plan(_computed(Turns(**e.static)), own_outputs=True), number)]
+                return [LoopStep(e, CpuPlan(_computed(Turns(**e.static)), own_outputs=True), number)]
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
@@ -229,4 +233,4 @@ def _is_product(legal: Legal, e: Equation) -> bool:
     )
 
 
-__all__ = ["HostStep", "LoopStep", "NativeStep", "Plan"]
+__all__ = ["CpuPlan", "HostStep", "LoopStep", "NativeStep"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, Loop, Word
+from ...codegen.cpu.words import Address, LoweredLoop, Word
 from ...codegen.legal import Legal
 from ...codegen.matrices import batch_axes, leading_dimension
 from ...codegen.views import View
@@ -14,7 +14,7 @@ _SMALL = 1 << 17
 """A product of fewer multiplications and additions is not divided: starting the workers takes as long."""
 
 
-def product_loop(legal: Legal, e: Equation, workers: int) -> Loop | None:
+def product_loop(legal: Legal, e: Equation, workers: int) -> LoweredLoop | None:
     """matmul or bmm; None without a BLAS that can be called."""
     a, b = (legal.views[slot] for slot in e.inputs)
     dtype = dtype_name(legal.types[e.outputs[0]].dtype)
@@ -33,7 +33,7 @@ def product_loop(legal: Legal, e: Equation, workers: int) -> Loop | None:
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
     words = gemm_words(dtype, at, (m, n, k), transposed, leading, parts, inner=inner, steps=steps)
-    return Loop(kernel, batch * parts, words, ())
+    return LoweredLoop(kernel, batch * parts, words, ())
 
 
 def _address(view: View, size: int) -> Address:

@@ -25,7 +25,7 @@ _ARRAYS_OF_A_RESULT = 3
 """One that is being made, one from the run before, one that somebody still reads."""
 
 
-class Room(NamedTuple):
+class ScratchBlock(NamedTuple):
     """Memory for one run, its first byte at a multiple of `ALIGNMENT`; what is in it nobody knows."""
 
     memory: Array
@@ -38,7 +38,7 @@ class Room(NamedTuple):
 
 
 @final
-class Scratch:
+class CpuScratch:
     """The memory of all programs of an interpreter.
 
     A run takes a room for its intermediate results and gives it back when it is done; so programs that run one after
@@ -50,12 +50,12 @@ class Scratch:
     __slots__ = ("_free", "_arrays", "_bytes", "_most")
 
     def __init__(self) -> None:
-        self._free: list[Room] = []  # one at most
+        self._free: list[ScratchBlock] = []  # one at most
         self._arrays: dict[Kind, deque[Array]] = {}  # by kind, the one of which an array was made last at the end
         self._bytes = 0  # of all these
         self._most = 0  # bytes of arrays for results that are kept
 
-    def take(self, nbytes: int) -> Room:
+    def take(self, nbytes: int) -> ScratchBlock:
         """A room of at least so many bytes, which nobody else has. Raises OutOfMemoryError."""
         try:
             room = self._free.pop()
@@ -76,9 +76,9 @@ class Scratch:
             ) from None
         at = address_of(whole)
         start = -at % ALIGNMENT
-        return Room(whole[start : start + nbytes], at + start)
+        return ScratchBlock(whole[start : start + nbytes], at + start)
 
-    def give_back(self, room: Room) -> None:
+    def give_back(self, room: ScratchBlock) -> None:
         """It may be taken again."""
         kept = self._free[:1]
         if not kept or kept[0].nbytes < room.nbytes:

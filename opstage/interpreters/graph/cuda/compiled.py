@@ -15,8 +15,8 @@ from ...gpu.device import Device
 from ...gpu.device.alone import require_own_process
 from ..graph import Graph
 from ..programs import Programs
-from .executor import Executor
-from .scratch import Scratch
+from .executor import CudaExecutor
+from .scratch import CudaScratch
 
 
 @final
@@ -29,13 +29,13 @@ class CompiledCudaOps(OnDevice):
         super().__init__(options, device)
         self.options = options
         self._eager = CudaOps(options, self.device)
-        self._scratch = Scratch(self.device)
-        self._waiting: list[Executor] = []
-        self.programs: Programs[Executor] = Programs(self, options.program_memory)
+        self._scratch = CudaScratch(self.device)
+        self._waiting: list[CudaExecutor] = []
+        self.programs: Programs[CudaExecutor] = Programs(self, options.program_memory)
 
-    def compile(self, graph: Graph, spare: Collection[int] = ()) -> Executor:
+    def compile(self, graph: Graph, spare: Collection[int] = ()) -> CudaExecutor:
         """What runs a graph; results may be written over the inputs at the positions `spare`."""
-        return Executor(graph, self._eager, self.options, spare, self._scratch, self._waiting)
+        return CudaExecutor(graph, self._eager, self.options, spare, self._scratch, self._waiting)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

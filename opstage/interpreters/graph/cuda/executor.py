@@ -32,14 +32,14 @@ from ...wire import to_wire
 from ..bounds import kept_bytes
 from ..graph import Graph
 from ..replay import replay
-from .plan import Plan
+from .plan import CudaPlan
 from .recorder import Spot, placed
-from .scratch import Scratch
+from .scratch import CudaScratch
 from .target import optimise
 
 
 @final
-class Executor:
+class CudaExecutor:
     """Runs a graph on buffers of a device. Inputs at the positions `spare` may be written over by results."""
 
     def __init__(
@@ -48,8 +48,8 @@ class Executor:
         eager: CudaOps,
         options: Options,
         spare: Collection[int],
-        scratch: Scratch,
-        waiting: list[Executor],
+        scratch: CudaScratch,
+        waiting: list[CudaExecutor],
     ):
         """`waiting` is where it puts itself when it has run and may have met an index out of range."""
         self.graph = graph
@@ -59,7 +59,7 @@ class Executor:
         self._eager = eager
         self._device: Device = eager.device
         self._graphs = options.cuda_graphs
-        self.plan = plan = Plan(optimise(graph).body, self._device, options.matmul_precision, spare)
+        self.plan = plan = CudaPlan(optimise(graph).body, self._device, options.matmul_precision, spare)
         self.nbytes = kept_bytes(graph.body, len(plan.calls), plan.constants.values())
         self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}

@@ -23,8 +23,8 @@ from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import total
 from ...gpu.buffer import DeviceBuffer
-from ...gpu.device.matrices import Layout
-from .recorder import Recorder
+from ...gpu.device.matrices import MatrixLayout
+from .recorder import LaunchRecorder
 
 _FEW = 1 << 10
 """Elements of a tensor of one number that is kept rather than filled anew in every run."""
@@ -38,7 +38,7 @@ class Lowering:
             do so, which read and write each element once, and nothing but them reads that input once they have begun
     """
 
-    def __init__(self, body: Body, recorder: Recorder, precision: MatmulPrecision, spare: Collection[int] = ()):
+    def __init__(self, body: Body, recorder: LaunchRecorder, precision: MatmulPrecision, spare: Collection[int] = ()):
         """`spare` are the places of inputs that may be written over."""
         self.legal = legal = Legal(body, CUDA, own_outputs=True)
         self.units = gather(legal)
@@ -184,6 +184,6 @@ class Lowering:
         )
 
 
-def _layout(view: View, lies: Leading, step: int) -> Layout:
+def _layout(view: View, lies: Leading, step: int) -> MatrixLayout:
     rows, columns = view.shape[-2:][::-1] if lies.transposed else view.shape[-2:]
-    return Layout(rows, columns, lies.dimension, step)
+    return MatrixLayout(rows, columns, lies.dimension, step)

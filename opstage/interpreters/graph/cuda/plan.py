@@ -15,14 +15,14 @@ from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device
 from ...gpu.device.script import Call
 from .lower import Lowering
-from .recorder import Recorder, Spot, spots
+from .recorder import LaunchRecorder, Spot, spots
 
 ALIGNMENT = 256
 """Bytes: what cuBLASLt and wide loads take for granted."""
 
 
 @final
-class Plan:
+class CudaPlan:
     """What is asked of a device, on numbered blocks of memory.
 
     calls, split    all calls, and how many come before the first that writes over an input
@@ -35,7 +35,7 @@ class Plan:
     """
 
     def __init__(self, body: Body, device: Device, precision: MatmulPrecision, spare: Collection[int] = ()):
-        recorder = Recorder(device)
+        recorder = LaunchRecorder(device)
         lowering = Lowering(body, recorder, precision, spare)
         taken = lowering.inputs()
         self.inputs = [_block(buffer) for buffer in taken]

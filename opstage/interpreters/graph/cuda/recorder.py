@@ -25,7 +25,7 @@ class Spot(NamedTuple):
 
 
 @final
-class Recorder(Device):
+class LaunchRecorder(Device):
     """What `device` would be asked for.
 
     calls       in the order in which they were asked for

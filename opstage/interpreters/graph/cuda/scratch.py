@@ -9,7 +9,7 @@ from ...gpu.device import Device
 
 
 @final
-class Scratch:
+class CudaScratch:
     """One block for all programs of an interpreter, as large as the largest needs: one run at a time has it, and holds
     it, so that it may be trimmed meanwhile.
 

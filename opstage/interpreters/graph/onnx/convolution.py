@@ -10,7 +10,7 @@ from ....ops.errors import UnsupportedError
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer, is_empty
 
 Ints = tuple[int, ...]
@@ -100,8 +100,8 @@ def _conv_kernel_grad(
     return (writer.node("Slice", out, writer.ints(*(0,) * rank), ends, axes),)
 
 
-RULES: dict[Primitive, Rule] = {
-    convolution.CONV: Rule(_conv),
-    convolution.CONV_TRANSPOSE: Rule(_conv_transpose),
-    convolution.CONV_KERNEL_GRAD: Rule(_conv_kernel_grad),
+RULES: dict[Primitive, OnnxRule] = {
+    convolution.CONV: OnnxRule(_conv),
+    convolution.CONV_TRANSPOSE: OnnxRule(_conv_transpose),
+    convolution.CONV_KERNEL_GRAD: OnnxRule(_conv_kernel_grad),
 }

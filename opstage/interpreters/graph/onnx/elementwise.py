@@ -9,7 +9,7 @@ from ....ops.catalogue import activation, elementwise, logic
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, INT64, Shape, TensorType, as_dtype
 from .nodes import Value
-from .rules import Rule, broadcasting, direct
+from .rules import OnnxRule, broadcasting, direct
 from .writer import Writer
 
 Operands = tuple[Value, ...]
@@ -74,7 +74,7 @@ def _iota(
     return (writer.expanded(writer.reshaped(steps, (size,), column), column, shape),)
 
 
-RULES: dict[Primitive, Rule] = {
+RULES: dict[Primitive, OnnxRule] = {
     elementwise.ADD: broadcasting("Add"),
     elementwise.SUB: broadcasting("Sub"),
     elementwise.MUL: broadcasting("Mul"),
@@ -82,7 +82,7 @@ RULES: dict[Primitive, Rule] = {
     elementwise.MAXIMUM: broadcasting("Max", note=_NAN),
     elementwise.MINIMUM: broadcasting("Min", note=_NAN),
     elementwise.NEG: direct("Neg"),
-    elementwise.SCALE: Rule(_scale),
+    elementwise.SCALE: OnnxRule(_scale),
     elementwise.ABS: direct("Abs"),
     elementwise.SQRT: direct("Sqrt"),
     elementwise.EXP: direct("Exp"),
@@ -94,20 +94,20 @@ RULES: dict[Primitive, Rule] = {
     elementwise.SIGMOID: direct("Sigmoid"),
     elementwise.SOFTPLUS: direct("Softplus"),
     elementwise.ERF: direct("Erf"),
-    elementwise.POW: Rule(_pow),
-    elementwise.CLAMP: Rule(_clamp, _NAN),
-    elementwise.SAFE_LOG: Rule(_safe_log, _NAN),
+    elementwise.POW: OnnxRule(_pow),
+    elementwise.CLAMP: OnnxRule(_clamp, _NAN),
+    elementwise.SAFE_LOG: OnnxRule(_safe_log, _NAN),
     activation.RELU: direct("Relu", note=_NAN),
-    activation.SILU: Rule(_silu),
-    activation.GELU: Rule(_gelu),
+    activation.SILU: OnnxRule(_silu),
+    activation.GELU: OnnxRule(_gelu),
     logic.LESS: broadcasting("Less"),
     logic.LESS_EQUAL: broadcasting("LessOrEqual"),
     logic.EQUAL: broadcasting("Equal"),
     logic.LOGICAL_AND: broadcasting("And"),
     logic.LOGICAL_NOT: direct("Not"),
     logic.SELECT: broadcasting("Where"),
-    logic.CAST: Rule(_cast),
-    logic.DETACH: Rule(_detach),
-    logic.FULL: Rule(_full),
-    logic.IOTA: Rule(_iota),
+    logic.CAST: OnnxRule(_cast),
+    logic.DETACH: OnnxRule(_detach),
+    logic.FULL: OnnxRule(_full),
+    logic.IOTA: OnnxRule(_iota),
 }

@@ -9,7 +9,7 @@ from ....ops.catalogue import indexing
 from ....ops.primitive import Primitive
 from ....ops.types import INT64, TensorType
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer
 
 _NOTE = 'with mode="raise" a runtime may take a negative index to count from the end'
@@ -57,9 +57,9 @@ def _or_spare(writer: Writer, x: Value, index: Value) -> str:
     return writer.node("Where", inside, wide, count)
 
 
-RULES: dict[Primitive, Rule] = {
-    indexing.GATHER_ROWS: Rule(_gather_rows, _NOTE),
-    indexing.GATHER_VEC: Rule(_gather_rows, _NOTE),
-    indexing.SCATTER_ADD_ROWS: Rule(_scatter_add_rows, _NOTE),
-    indexing.SCATTER_ADD_VEC: Rule(_scatter_add_rows, _NOTE),
+RULES: dict[Primitive, OnnxRule] = {
+    indexing.GATHER_ROWS: OnnxRule(_gather_rows, _NOTE),
+    indexing.GATHER_VEC: OnnxRule(_gather_rows, _NOTE),
+    indexing.SCATTER_ADD_ROWS: OnnxRule(_scatter_add_rows, _NOTE),
+    indexing.SCATTER_ADD_VEC: OnnxRule(_scatter_add_rows, _NOTE),
 }

@@ -9,7 +9,7 @@ from ....ops.dims import Dim, is_zero
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer
 
 Operands = tuple[Value, ...]
@@ -33,11 +33,11 @@ def _unsqueeze(writer: Writer, operands: Operands, results: Results, /, *, axis:
     return (writer.node("Unsqueeze", *operands, writer.ints(axis)),)
 
 
-def _transpose(*axes: int) -> Rule:
+def _transpose(*axes: int) -> OnnxRule:
     def says(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
         return (writer.node("Transpose", *operands, perm=axes),)
 
-    return Rule(says)
+    return OnnxRule(says)
 
 
 def _swap_adjacent(writer: Writer, operands: Operands, results: Results, /, *, depth: int) -> tuple[str, ...]:
@@ -105,19 +105,19 @@ def _spread(
     return flat, (*shape[:axis], end, *shape[axis + 1 :])
 
 
-RULES: dict[Primitive, Rule] = {
-    layout.BROADCAST_TO: Rule(_broadcast_to),
-    layout.RESHAPE: Rule(_reshape),
-    layout.FLATTEN: Rule(_reshape),
-    layout.SQUEEZE: Rule(_squeeze),
-    layout.UNSQUEEZE: Rule(_unsqueeze),
-    layout.PERMUTE: Rule(_permute),
+RULES: dict[Primitive, OnnxRule] = {
+    layout.BROADCAST_TO: OnnxRule(_broadcast_to),
+    layout.RESHAPE: OnnxRule(_reshape),
+    layout.FLATTEN: OnnxRule(_reshape),
+    layout.SQUEEZE: OnnxRule(_squeeze),
+    layout.UNSQUEEZE: OnnxRule(_unsqueeze),
+    layout.PERMUTE: OnnxRule(_permute),
     layout.TRANSPOSE2D: _transpose(1, 0),
     layout.TRANSPOSE3D_FIRST_TO_LAST: _transpose(1, 2, 0),
     layout.TRANSPOSE3D_LAST_TO_FIRST: _transpose(2, 0, 1),
     layout.TRANSPOSE3D_LAST_TWO: _transpose(0, 2, 1),
-    layout.SWAP_ADJACENT_AT_DEPTH: Rule(_swap_adjacent),
-    layout.CONCAT: Rule(_concat),
-    layout.SLICE: Rule(_slice),
-    layout.PAD: Rule(_pad),
+    layout.SWAP_ADJACENT_AT_DEPTH: OnnxRule(_swap_adjacent),
+    layout.CONCAT: OnnxRule(_concat),
+    layout.SLICE: OnnxRule(_slice),
+    layout.PAD: OnnxRule(_pad),
 }

@@ -6,7 +6,7 @@ from ....ops.catalogue import linalg
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer, is_empty
 
 
@@ -30,8 +30,8 @@ def _linear(
     return (writer.node("Add", out, *bias) if bias else out,)
 
 
-RULES: dict[Primitive, Rule] = {
-    linalg.MATMUL: Rule(_product),
-    linalg.BMM: Rule(_product),
-    linalg.LINEAR: Rule(_linear),
+RULES: dict[Primitive, OnnxRule] = {
+    linalg.MATMUL: OnnxRule(_product),
+    linalg.BMM: OnnxRule(_product),
+    linalg.LINEAR: OnnxRule(_linear),
 }

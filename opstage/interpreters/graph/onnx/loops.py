@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.closed import Loop
+from ....ops.closed import ScanParameters
 from ....ops.dims import is_zero
 from ....ops.primitive import Primitive
 from ....ops.types import INT64, TensorType
 from ...structural import SCAN
 from .nodes import Subgraph, Value, prune
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer
 
 
@@ -22,7 +22,7 @@ def _scan(
     What was captured is read from outside. A loop over no xs runs over the numbers of its turns. Run in reverse,
     inputs are read from the last to the first, and outputs put in front of each other.
     """
-    loop = Loop(**static)
+    loop = ScanParameters(**static)
     split = loop.carries + loop.entries
     if is_zero(loop.length):
         empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in results[loop.carries :]]
@@ -61,4 +61,4 @@ def _own(writer: Writer, subgraph: Subgraph, ref: Value) -> Value:
         writer.nodes = outside
 
 
-RULES: dict[Primitive, Rule] = {SCAN: Rule(_scan)}
+RULES: dict[Primitive, OnnxRule] = {SCAN: OnnxRule(_scan)}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ....ops.dims import DimExpr
 from ....ops.errors import UsageError
 from ....ops.types import DType, TensorType
-from .nodes import Node, Subgraph, Value
+from .nodes import OnnxNode, Subgraph, Value
 
 
 def package() -> Any:
@@ -35,7 +35,7 @@ class Messages:
     def graph(
         self,
         name: str,
-        nodes: Sequence[Node],
+        nodes: Sequence[OnnxNode],
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         initializers: Mapping[str, npt.NDArray[Any]],
@@ -50,13 +50,13 @@ class Messages:
             value_info=[self.tensor(n, type_) for n, type_ in types.items()],
         )
 
-    def node(self, node: Node) -> Any:
+    def node(self, node: OnnxNode) -> Any:
         attributes = {name: self.attribute(node, value) for name, value in node.attributes.items()}
         return self.onnx.helper.make_node(
             node.op, node.inputs, node.outputs, name=node.name, doc_string=node.doc or None, **attributes
         )
 
-    def attribute(self, node: Node, value: Any) -> Any:
+    def attribute(self, node: OnnxNode, value: Any) -> Any:
         if isinstance(value, Subgraph):
             return self.graph(f"{node.name}/body", value.nodes, value.inputs, value.outputs, {}, {})
         if isinstance(value, np.dtype):

@@ -13,7 +13,7 @@ from ....ops.errors import UnsupportedError, UsageError
 from ....ops.types import EXACT
 from ..graph import Graph
 from .messages import Messages, package
-from .nodes import Node, Value, prune
+from .nodes import OnnxNode, Value, prune
 from .table import RULES
 from .values import arrays
 from .writer import Writer
@@ -41,7 +41,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     results = writer.write(graph.body, inputs)
     outputs = [Value(name, result.type, writer) for name, result in zip(free, results)]
     for output, result in zip(outputs, results):
-        writer.nodes.append(Node("Identity", [result.name], [output.name], {}, output.name))
+        writer.nodes.append(OnnxNode("Identity", [result.name], [output.name], {}, output.name))
     nodes = prune(writer.nodes, {output.name for output in outputs})
     read = set[str]().union(*[node.reads() for node in nodes])
     given_names = {value.name: given[name] for value, name in zip(inputs, names) if name in given}

@@ -26,7 +26,7 @@ class Value(Typed):
 
 
 @dataclass
-class Node:
+class OnnxNode:
     """outputs = op(inputs). `doc` says which op of the program wrote it, and where that stands."""
 
     op: str
@@ -46,7 +46,7 @@ class Node:
 class Subgraph:
     """The body of a loop: an attribute of a node, which may read every name outside of it."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     inputs: Sequence[Value] = ()
     outputs: Sequence[Value] = ()
 
@@ -59,10 +59,10 @@ class Subgraph:
 _OPTIONAL_FROM = {"MaxPool": 1, "LayerNormalization": 1}
 
 
-def prune(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
+def prune(nodes: Sequence[OnnxNode], outputs: set[str]) -> list[OnnxNode]:
     """The nodes on which `outputs` depend, without the optional outputs that nobody reads."""
     needed = set(outputs)
-    kept: list[Node] = []
+    kept: list[OnnxNode] = []
     for node in reversed(nodes):
         if needed.isdisjoint(node.outputs):
             continue

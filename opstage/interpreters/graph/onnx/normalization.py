@@ -8,7 +8,7 @@ from ....ops.catalogue import normalization
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, TensorType
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer
 
 
@@ -60,7 +60,7 @@ def _along(writer: Writer, x: Value, axis: int, value: float) -> Value:
     return Value(writer.filled(type_.shape, value, x.dtype), type_, writer)
 
 
-RULES: dict[Primitive, Rule] = {
-    normalization.LAYER_NORM: Rule(_layer_norm),
-    normalization.BATCH_NORM_EVAL: Rule(_batch_norm_eval),
+RULES: dict[Primitive, OnnxRule] = {
+    normalization.LAYER_NORM: OnnxRule(_layer_norm),
+    normalization.BATCH_NORM_EVAL: OnnxRule(_batch_norm_eval),
 }

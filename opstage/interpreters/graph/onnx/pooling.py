@@ -14,7 +14,7 @@ from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
 from .convolution import batched, unbatched
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .writer import Writer
 
 Ints = tuple[int, ...]
@@ -127,10 +127,10 @@ def _avg_pool_grad(
     return (writer.reshaped(name, (prod(leading), 1, *shape), results[0].shape),)
 
 
-RULES: dict[Primitive, Rule] = {
-    pooling.MAX_POOL: Rule(_max_pool, "of nan ONNX says nothing"),
-    pooling.MAX_POOL_SCATTER: Rule(_max_pool_scatter),
-    pooling.MAX_POOL_GATHER: Rule(_max_pool_gather),
-    pooling.AVG_POOL: Rule(_avg_pool),
-    pooling.AVG_POOL_GRAD: Rule(_avg_pool_grad),
+RULES: dict[Primitive, OnnxRule] = {
+    pooling.MAX_POOL: OnnxRule(_max_pool, "of nan ONNX says nothing"),
+    pooling.MAX_POOL_SCATTER: OnnxRule(_max_pool_scatter),
+    pooling.MAX_POOL_GATHER: OnnxRule(_max_pool_gather),
+    pooling.AVG_POOL: OnnxRule(_avg_pool),
+    pooling.AVG_POOL_GRAD: OnnxRule(_avg_pool_grad),
 }

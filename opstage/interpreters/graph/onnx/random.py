@@ -10,7 +10,7 @@ from ....ops.splitmix import splitmix64
 from ....ops.types import INT64, Shape, TensorType, as_dtype
 from ...scalar import random as scalar
 from .nodes import Value
-from .rules import Rule
+from .rules import OnnxRule
 from .words import UINT64, Word, constant
 from .writer import Writer
 
@@ -52,4 +52,4 @@ def _word(writer: Writer, integer: Value) -> Word:
     return Word(writer, writer.converted(integer, UINT64))
 
 
-RULES: dict[Primitive, Rule] = {random.RAND_UNIFORM: Rule(_rand_uniform)}
+RULES: dict[Primitive, OnnxRule] = {random.RAND_UNIFORM: OnnxRule(_rand_uniform)}

@@ -6,7 +6,7 @@ from ....ops.catalogue import reduction
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .nodes import Value
-from .rules import Rule, Says, direct
+from .rules import OnnxRule, Says, direct
 from .writer import Writer, is_empty
 
 
@@ -41,12 +41,12 @@ def _argmax(
     return (writer.node("ArgMax", *operands, axis=axis, keepdims=int(keepdims)),)
 
 
-RULES: dict[Primitive, Rule] = {
-    reduction.SUM: Rule(_sum),
-    reduction.REDUCE_SUM: Rule(_reduce("ReduceSum")),
-    reduction.REDUCE_MEAN: Rule(_reduce("ReduceMean")),
-    reduction.REDUCE_MAX: Rule(_reduce("ReduceMax"), "of nan ONNX says nothing"),
-    reduction.ARGMAX: Rule(_argmax, "of nan ONNX says nothing"),
+RULES: dict[Primitive, OnnxRule] = {
+    reduction.SUM: OnnxRule(_sum),
+    reduction.REDUCE_SUM: OnnxRule(_reduce("ReduceSum")),
+    reduction.REDUCE_MEAN: OnnxRule(_reduce("ReduceMean")),
+    reduction.REDUCE_MAX: OnnxRule(_reduce("ReduceMax"), "of nan ONNX says nothing"),
+    reduction.ARGMAX: OnnxRule(_argmax, "of nan ONNX says nothing"),
     reduction.SOFTMAX: direct("Softmax", "axis"),
     reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
 }

@@ -17,7 +17,7 @@ Says: TypeAlias = "Callable[..., tuple[str, ...] | None]"
 call to the op's decomposition, where ONNX's own operator means something else."""
 
 
-class Rule(NamedTuple):
+class OnnxRule(NamedTuple):
     """says    what adds the nodes
     note    where ONNX leaves open what Opstage fixes
     """
@@ -26,19 +26,19 @@ class Rule(NamedTuple):
     note: str = ""
 
 
-Rules: TypeAlias = Mapping[Primitive, Rule]
+Rules: TypeAlias = Mapping[Primitive, OnnxRule]
 
 
-def broadcasting(op: str, *, note: str = "") -> Rule:
+def broadcasting(op: str, *, note: str = "") -> OnnxRule:
     """One ONNX operator on operands of one shape, of which it can repeat those that are smaller."""
 
     def says(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
         return (writer.broadcasting(op, *operands),)
 
-    return Rule(says, note)
+    return OnnxRule(says, note)
 
 
-def direct(op: str, *statics: str, note: str = "") -> Rule:
+def direct(op: str, *statics: str, note: str = "") -> OnnxRule:
     """One ONNX operator on the same operands; static parameters called `statics` are attributes of the same name."""
 
     def says(
@@ -46,4 +46,4 @@ def direct(op: str, *statics: str, note: str = "") -> Rule:
     ) -> tuple[str, ...]:
         return (writer.node(op, *operands, **{name: static[name] for name in statics}),)
 
-    return Rule(says, note)
+    return OnnxRule(says, note)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .writer import Writer
 
 
-class Sizes:
+class SizeExpressions:
     """What is known of the named sizes. All is computed outside of loops, each expression once.
 
     A size is a vector of one int64, as Shape gives it and Concat takes it.
@@ -102,7 +102,7 @@ class Sizes:
 
     def _atom(self, atom: poly.Atom) -> str:
         if atom.text not in self._known:
-            if isinstance(atom, poly.Name):
+            if isinstance(atom, poly.NamedDim):
                 self._known[atom.text] = self._name(atom)
             elif isinstance(atom, poly.Quotient):
                 self._known[atom.text] = self._quotient(atom)
@@ -115,7 +115,7 @@ class Sizes:
         a, b = self._polynomial(quotient.numerator), self._polynomial(quotient.denominator)
         return self._node("Div", self._node("Sub", a, self._node("Mod", a, b)), b)
 
-    def _name(self, name: poly.Name) -> str:
+    def _name(self, name: poly.NamedDim) -> str:
         """N from an axis of size N, else from one of size a·N + b."""
         found = self._read_off(poly.variable(name))
         if found is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ....ops.primitive import Primitive
 from . import convolution, elementwise, indexing, layout, linalg, loops, normalization, pooling, random, reduction
-from .rules import Rule
+from .rules import OnnxRule
 
-RULES: dict[Primitive, Rule] = {
+RULES: dict[Primitive, OnnxRule] = {
     primitive: rule
     for family in (
         elementwise,

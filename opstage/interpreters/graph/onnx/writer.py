@@ -21,9 +21,9 @@ from ....ops.types import DType, Shape, TensorType, as_dtype
 from ...host import as_array
 from ...interpreter import BaseInterpreter
 from ...tracer import constants, evaluate
-from .nodes import Node, Subgraph, Value
+from .nodes import OnnxNode, Subgraph, Value
 from .rules import Rules
-from .sizes import Sizes
+from .sizes import SizeExpressions
 
 
 @final
@@ -52,10 +52,10 @@ class Writer(BaseInterpreter[Value]):
     def __init__(self, rules: Rules, dtype: DType, seed: int):
         super().__init__(dtype, seed)
         self.rules = rules
-        self.nodes: list[Node] = []
+        self.nodes: list[OnnxNode] = []
         self.initializers: dict[str, npt.NDArray[Any]] = {}
         self.types: dict[str, TensorType] = {}
-        self.sizes = Sizes(self)
+        self.sizes = SizeExpressions(self)
         self._inputs: set[str] = set()
         self._root = self.nodes
         self._names: dict[str, int] = {}
@@ -93,7 +93,7 @@ class Writer(BaseInterpreter[Value]):
         name = self.unique(f"{region}/{op}" if region else op)
         outputs = [name] if count == 1 else [self.unique(f"{name}:{i}") for i in range(count)]
         names = [i if isinstance(i, str) else i.name for i in inputs]
-        (self._root if at_root else self.nodes).append(Node(op, names, outputs, attributes, name, self._origin()))
+        (self._root if at_root else self.nodes).append(OnnxNode(op, names, outputs, attributes, name, self._origin()))
         return tuple(outputs)
 
     def once(self, key: Any, x: Value, make: Callable[[], str]) -> str:

@@ -34,7 +34,7 @@ def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
     rewrite = Rewrite(body)
     types = rewrite.types
     uniforms = Uniforms(body.constants)
-    known = _Known(body, uniforms, types)
+    known = _KnownArrays(body, uniforms, types)
     for equation in body.equations:
         inputs = rewrite.inputs(equation)
         value = uniforms.see(equation, inputs, types)
@@ -63,7 +63,7 @@ _COMPACT = frozenset((IOTA, BROADCAST_TO))
 
 
 @final
-class _Known:
+class _KnownArrays:
     """The arrays that are known before the graph runs."""
 
     __slots__ = ("arrays", "_uniforms", "_types", "_ops")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....ops.closed import Body, Loop
+from ....ops.closed import Body, ScanParameters
 from ...codegen.hoisting import hoisted
 from ...structural import SCAN
 from .rewrite import Rewrite
@@ -15,7 +15,7 @@ def hoist(body: Body) -> Body:
         inputs = rewrite.inputs(equation)
         parts = None
         if equation.primitive is SCAN:
-            loop = Loop(**equation.static)
+            loop = ScanParameters(**equation.static)
             split = loop.carries + loop.entries
             if isinstance(loop.length, int) and loop.length > 1:
                 parts = hoisted(loop.body, split)

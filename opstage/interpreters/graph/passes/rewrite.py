@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from ....ops.closed import Body, Constant, Equation, with_opened
+from ....ops.closed import Body, BodyConstant, Equation, with_opened
 from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.types import TensorType
 
@@ -24,7 +24,7 @@ class Rewrite:
         self.body = body
         self.types: list[TensorType] = list(body.types)
         self.equations: list[Equation] = []
-        self.constants: list[Constant] = list(body.constants)
+        self.constants: list[BodyConstant] = list(body.constants)
         self.same: dict[int, int] = {}
         self.changed = False
 
@@ -89,7 +89,7 @@ class Rewrite:
         self.changed = True
         self.types.append(type)
         slot = len(self.types) - 1
-        self.constants.append(Constant(slot, value, type))
+        self.constants.append(BodyConstant(slot, value, type))
         return slot
 
     def close(self) -> Body:

@@ -12,7 +12,7 @@ from ....ops.catalogue.indexing import GATHER_ROW, GATHER_SCALAR
 from ....ops.catalogue.layout import PAD
 from ....ops.catalogue.logic import FULL, SELECT
 from ....ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM, SUM
-from ....ops.closed import Constant, Equation
+from ....ops.closed import BodyConstant, Equation
 from ....ops.dims import DimExpr, DimFloat, prod
 from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, Static
@@ -34,7 +34,7 @@ class Uniforms:
 
     __slots__ = ("_values",)
 
-    def __init__(self, constants: Iterable[Constant] = ()):
+    def __init__(self, constants: Iterable[BodyConstant] = ()):
         self._values: dict[int, Any] = {}
         for constant in constants:
             self.see_constant(constant)
@@ -43,7 +43,7 @@ class Uniforms:
         """The number; None for a tensor that does not hold one alone, or of which nobody knows."""
         return self._values.get(slot)
 
-    def see_constant(self, constant: Constant) -> None:
+    def see_constant(self, constant: BodyConstant) -> None:
         """Note a constant."""
         value = constant.value
         if 0 < value.size <= _LARGEST_CONSTANT:

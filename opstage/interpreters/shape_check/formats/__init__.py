@@ -1,7 +1,17 @@
 """What a check found, written for a terminal, for programs, and for services that show findings beside the code."""
 
 from .document import FORMAT, VERSION, from_document, to_document
-from .outcome import Outcome, Section, Unusable
+from .outcome import CheckOutcome, Section, Unusable
 from .render import FORMATS, render
 
-__all__ = ["FORMAT", "FORMATS", "VERSION", "Outcome", "Section", "Unusable", "from_document", "render", "to_document"]
+__all__ = [
+    "FORMAT",
+    "FORMATS",
+    "VERSION",
+    "CheckOutcome",
+    "Section",
+    "Unusable",
+    "from_document",
+    "render",
+    "to_document",
+]

@@ -2,8 +2,8 @@
 
     {"format": "opstage check", "version": 1, "exit_code": 0, "errors": 0, "warnings": 0, "targets": [TARGET …]}
 
-A TARGET has the fields of `Outcome`, a finding those of `Finding` with its place as `location`. Within a version fields
-may be added and none is changed or removed.
+A TARGET has the fields of `CheckOutcome`, a finding those of `Finding` with its place as `location`. Within a version
+fields may be added and none is changed or removed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from ....ops.errors import SourceLine
 from ..finding import Finding
-from ..report import Assumption, Declaration
-from .outcome import Outcome, Section, Unusable
+from ..report import Assumption, DeclaredConstraint
+from .outcome import CheckOutcome, Section, Unusable
 
 FORMAT = "opstage check"
 VERSION = 1
 
 
-def render(outcomes: Sequence[Outcome], exit_code: int) -> str:
+def render(outcomes: Sequence[CheckOutcome], exit_code: int) -> str:
     """The document of all outcomes as text."""
     document = {
         "format": FORMAT,
@@ -34,7 +34,7 @@ def render(outcomes: Sequence[Outcome], exit_code: int) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def to_document(outcome: Outcome) -> dict[str, Any]:
+def to_document(outcome: CheckOutcome) -> dict[str, Any]:
     """One target as plain data."""
     return {
         "target": outcome.target,
@@ -62,10 +62,10 @@ def to_document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def from_document(document: Mapping[str, Any]) -> Outcome:
+def from_document(document: Mapping[str, Any]) -> CheckOutcome:
     """The outcome that `to_document` was given. Raises KeyError or TypeError for anything else."""
     unusable = document["unusable"]
-    return Outcome(
+    return CheckOutcome(
         document["target"],
         document["what"],
         tuple(_as_finding(finding) for finding in document["findings"]),
@@ -73,7 +73,7 @@ def from_document(document: Mapping[str, Any]) -> Outcome:
             Assumption(a["relation"], a["op"], _as_source(a["location"]), reason=a["message"])
             for a in document["conditions"]
         ),
-        tuple(Declaration(d["constraint"], _as_source(d["location"])) for d in document["declarations"]),
+        tuple(DeclaredConstraint(d["constraint"], _as_source(d["location"])) for d in document["declarations"]),
         tuple((entry["name"], entry["type"]) for entry in document["inputs"]),
         document["outputs"],
         document["ops"],

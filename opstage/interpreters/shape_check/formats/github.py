@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from ....ops.errors import SourceLine
 from ....ops.untrusted import printable
 from ..finding import Finding
-from .outcome import Outcome
+from .outcome import CheckOutcome
 from .places import shown_path
 
 
-def render(outcomes: Sequence[Outcome]) -> str:
+def render(outcomes: Sequence[CheckOutcome]) -> str:
     """A command per finding, undecided condition and target that could not be checked."""
     return "".join(f"{line}\n" for outcome in outcomes for line in _outcome(outcome))
 
 
-def _outcome(outcome: Outcome) -> Iterator[str]:
+def _outcome(outcome: CheckOutcome) -> Iterator[str]:
     if outcome.unusable is not None:
         message = f"{outcome.target}: {outcome.unusable.reason}"
         yield _command("error", outcome.unusable.source, "opstage: not checked", message)

@@ -1,4 +1,4 @@
-"""`Outcome`: what came of checking one target, as plain data. Every format is written from it."""
+"""`CheckOutcome`: what came of checking one target, as plain data. Every format is written from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ....ops.errors import SourceLine
 from ..finding import Finding
-from ..report import Assumption, Declaration, Report
+from ..report import Assumption, DeclaredConstraint, Report
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Unusable:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """What came of one target.
 
     target     what was checked: `model.py:loss`, `cnn`
@@ -45,7 +45,7 @@ class Outcome:
     what: str = ""
     findings: tuple[Finding, ...] = ()
     conditions: tuple[Assumption, ...] = ()
-    declarations: tuple[Declaration, ...] = ()
+    declarations: tuple[DeclaredConstraint, ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
     outputs: str = ""
     ops: int = 0
@@ -59,7 +59,7 @@ class Outcome:
     tied: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> Outcome:
+    def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> CheckOutcome:
         """The outcome of a check that could be made."""
         return cls(
             target,

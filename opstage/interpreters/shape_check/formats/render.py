@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from . import document, github, sarif, terminal
-from .outcome import Outcome
+from .outcome import CheckOutcome
 
 FORMATS = ("terminal", "json", "github", "sarif")
 
 
-def render(form: str, outcomes: Sequence[Outcome], exit_code: int = 0, *, colour: bool = False) -> str:
+def render(form: str, outcomes: Sequence[CheckOutcome], exit_code: int = 0, *, colour: bool = False) -> str:
     """The text of all outcomes in the format called `form`."""
     match form:
         case "json":

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from ....ops.errors import SourceLine
 from ..finding import Finding
 from ..rules import RULES
-from .outcome import Outcome
+from .outcome import CheckOutcome
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def render(outcomes: Sequence[Outcome], exit_code: int, version: str) -> str:
+def render(outcomes: Sequence[CheckOutcome], exit_code: int, version: str) -> str:
     """The log of one run; a target that could not be checked is a notification of its invocation."""
     met = {finding.rule: None for outcome in outcomes for finding in outcome.findings}
     rules = [*RULES, *(rule for rule in met if rule not in RULES)]

@@ -12,7 +12,7 @@ from ....ops.places import show_tied
 from ....ops.untrusted import printable
 from ..finding import Finding
 from .document import from_document, to_document
-from .outcome import Outcome
+from .outcome import CheckOutcome
 from .places import shown_path
 
 Paint = Callable[[str, str], str]
@@ -22,7 +22,7 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "
 _PRINTED, _WIDE = 20, 200  # lines and columns that are shown of what a target printed
 
 
-def render(outcomes: Sequence[Outcome], *, colour: bool = False) -> str:
+def render(outcomes: Sequence[CheckOutcome], *, colour: bool = False) -> str:
     """All outcomes; a program that is right by one line, with its inputs above it."""
     paint = _painter() if colour else _plain
     parts = [_outcome(_shown(outcome), paint) for outcome in outcomes]
@@ -31,7 +31,7 @@ def render(outcomes: Sequence[Outcome], *, colour: bool = False) -> str:
     return "\n".join(parts)
 
 
-def render_unusable(outcome: Outcome, *, colour: bool = False) -> str:
+def render_unusable(outcome: CheckOutcome, *, colour: bool = False) -> str:
     """Why a target could not be checked."""
     outcome = _shown(outcome)
     assert outcome.unusable is not None
@@ -45,13 +45,13 @@ def render_finding(finding: Finding, *, colour: bool = False) -> str:
     return "\n".join(_finding(finding, _painter() if colour else _plain))
 
 
-def suggestion(outcomes: Sequence[Outcome]) -> str:
+def suggestion(outcomes: Sequence[CheckOutcome]) -> str:
     """All constraints that would settle what is refuted or undecided, as an argument to paste."""
     every = dict.fromkeys(constraint for outcome in outcomes for constraint in outcome.suggestions)
     return f"where=[{', '.join(_quoted(constraint) for constraint in every)}]" if every else ""
 
 
-def _outcome(outcome: Outcome, paint: Paint) -> str:
+def _outcome(outcome: CheckOutcome, paint: Paint) -> str:
     lines = [paint(f"{outcome.target}, {outcome.what}:" if outcome.what else f"{outcome.target}:", "bold")]
     if outcome.printed:
         lines += _printed(outcome.printed, paint)
@@ -76,7 +76,7 @@ def _outcome(outcome: Outcome, paint: Paint) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(outcome: Outcome) -> Outcome:
+def _shown(outcome: CheckOutcome) -> CheckOutcome:
     """The same with nothing in it that a terminal would obey, but for the sections, which may be coloured."""
     document = _printable(to_document(replace(outcome, sections=())))
     return replace(from_document(document), sections=outcome.sections)
@@ -90,7 +90,7 @@ def _printable(value: Any) -> Any:
     return [_printable(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _summary(outcome: Outcome, paint: Paint) -> str:
+def _summary(outcome: CheckOutcome, paint: Paint) -> str:
     counts = [_count(len(outcome.errors), "error"), _count(len(outcome.warnings), "warning")]
     if outcome.errors:
         return paint(" and ".join(count for count in counts if not count.startswith("0")), "error")
@@ -99,7 +99,7 @@ def _summary(outcome: Outcome, paint: Paint) -> str:
     return f"{paint('ok', 'good')}: {work}"
 
 
-def _total(outcomes: Sequence[Outcome], paint: Paint) -> str:
+def _total(outcomes: Sequence[CheckOutcome], paint: Paint) -> str:
     unusable = sum(outcome.unusable is not None for outcome in outcomes)
     wrong = sum(bool(outcome.errors) for outcome in outcomes)
     parts = [f"{len(outcomes) - unusable - wrong} of {_count(len(outcomes), 'program')} right"]

@@ -2,7 +2,7 @@
 
 from .formula import Formula
 from .interpreter import MemoryOps, Tensor
-from .report import Memory
-from .timeline import History, Kind, Moment
+from .report import PeakMemory
+from .timeline import AllocationTrace, MemoryKind, Moment
 
-__all__ = ["Formula", "History", "Kind", "Memory", "MemoryOps", "Moment", "Tensor"]
+__all__ = ["AllocationTrace", "Formula", "MemoryKind", "MemoryOps", "Moment", "PeakMemory", "Tensor"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
-from ....ops.closed import Loop
+from ....ops.closed import ScanParameters
 from ....ops.dims import Dim, DimScope, evaluate
 from ....ops.lists import no_ref
 from ....ops.primitive import Primitive, Static
@@ -30,7 +30,7 @@ from ...structural import SCAN
 from ...tracer import constants
 from ...tracer import evaluate as evaluate_body
 from .fitting import fitted
-from .timeline import Buffer, History, Kind, Timeline
+from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
 
 _TURNS = 3
 """Of a loop that are gone through: the memory of all later ones is that of the third."""
@@ -61,7 +61,7 @@ class _Result(NamedTuple):
     nbytes: Dim
 
 
-class _Known(NamedTuple):
+class _OpFootprint(NamedTuple):
     """What an op does on operands of some types and layouts; `kept` at other sizes."""
 
     results: tuple[_Result, ...]
@@ -104,16 +104,16 @@ class MemoryOps(BaseInterpreter[Tensor]):
         options: Options,
         scope: DimScope,
         samples: Sequence[Mapping[str, int]],
-        regions: Mapping[str, Kind] | None = None,
+        regions: Mapping[str, MemoryKind] | None = None,
     ):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.scope = scope
         self.timeline = Timeline()
-        self.kind = Kind.ACTIVATIONS
+        self.kind = MemoryKind.ACTIVATIONS
         self.samples = samples
         self.regions = regions or {}
         self._options = options
-        self._known: dict[Any, _Known] = {}
+        self._known: dict[Any, _OpFootprint] = {}
         self._keeping: list[Callable[[Mapping[str, int]], int]] = []
 
     @property
@@ -133,7 +133,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def has_kernel(self, primitive: Primitive) -> bool:
         return primitive in kernel_table(self._options.dtype, self._options.fast_kernels)
 
-    def new(self, type: TensorType, kind: Kind | None = None) -> Tensor:
+    def new(self, type: TensorType, kind: MemoryKind | None = None) -> Tensor:
         """A tensor with memory of its own."""
         return Tensor(type, self, self.timeline.take(type.nbytes, self.kind if kind is None else kind), self._rows)
 
@@ -160,7 +160,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         finally:
             self.kind = outside
 
-    def history(self) -> History:
+    def history(self) -> AllocationTrace:
         """What has been taken and given back until now."""
         keeping = tuple(self._keeping)
 
@@ -175,7 +175,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def bind(self, primitive: Primitive, refs: tuple[Tensor, ...], static: Static, /) -> tuple[Tensor, ...]:
         refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is SCAN:
-            return self._loop(refs, Loop(**static))
+            return self._loop(refs, ScanParameters(**static))
         key = (primitive, *[ref.type for ref in refs], *[ref.layout for ref in refs], *static.values())
         known = self._known.get(key)
         if known is None:
@@ -186,7 +186,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
                     raise self.unsupported(primitive)
                 return self.decompose(primitive, refs, static)
             known = self._known[key] = found
-        kind = Kind.GRADIENTS if self.cursor.backward and self.kind is Kind.ACTIVATIONS else self.kind
+        kind = MemoryKind.GRADIENTS if self.cursor.backward and self.kind is MemoryKind.ACTIVATIONS else self.kind
         buffers = [ref.buffer for ref in refs]
         for _, _, of, nbytes in known.results:
             buffers.append(self.timeline.take(nbytes, kind) if of is None else buffers[of])
@@ -200,7 +200,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
     def _asked(
         self, primitive: Primitive, refs: tuple[Tensor, ...], types: tuple[TensorType, ...], static: Static
-    ) -> _Known | None:
+    ) -> _OpFootprint | None:
         """What the op's kernel takes at each of the samples; None if it has none."""
         types_in = tuple([ref.type for ref in refs])
         found: list[Taken] = []
@@ -225,7 +225,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         workspace: Dim = 0
         for nbytes in numbers[len(types) :]:
             workspace = workspace + nbytes
-        return _Known(tuple(results), workspace)
+        return _OpFootprint(tuple(results), workspace)
 
     def _taken(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, layout: Layout
@@ -250,7 +250,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         layout = tuple([None if strides is None else strides[1:] for strides in x.layout])
         return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, layout)
 
-    def _loop(self, operands: tuple[Tensor, ...], loop: Loop) -> tuple[Tensor, ...]:
+    def _loop(self, operands: tuple[Tensor, ...], loop: ScanParameters) -> tuple[Tensor, ...]:
         """The first turns of a loop; what it stacks is there from the start, as eager_cpu has it."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]

@@ -1,4 +1,4 @@
-"""`Memory`: the tensor memory of a training step at its peak, and what it is made of."""
+"""`PeakMemory`: the tensor memory of a training step at its peak, and what it is made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .timeline import Moment
 
 
 @dataclass(frozen=True)
-class Memory:
+class PeakMemory:
     """Bytes of tensors at the moment of a step when they are most, in a run that has made steps before.
 
     parameters    the values from which the step starts
@@ -37,7 +37,7 @@ class Memory:
     blocks: int = 0
 
     @classmethod
-    def of(cls, moment: Moment) -> Memory:
+    def of(cls, moment: Moment) -> PeakMemory:
         """Of one moment of an eager step."""
         return cls(**{kind.name.lower(): nbytes for kind, nbytes in moment.of.items()})
 

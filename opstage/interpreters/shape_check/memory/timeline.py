@@ -16,7 +16,7 @@ from .formula import Formula, Kept
 Rows = npt.NDArray[np.int64]
 
 
-class Kind(IntEnum):
+class MemoryKind(IntEnum):
     """What memory is for."""
 
     PARAMETERS = 0
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
     """How much memory there is at one time, in bytes, and of which kind."""
 
     total: int
-    of: Mapping[Kind, int]
+    of: Mapping[MemoryKind, int]
 
 
 @final
@@ -70,37 +70,37 @@ class Timeline:
         self._sizes: list[Dim] = []
         self._number: dict[Dim, int] = {}
 
-    def take(self, nbytes: Dim, kind: Kind) -> Buffer:
+    def take(self, nbytes: Dim, kind: MemoryKind) -> Buffer:
         """Memory that lives as long as the result."""
         return Buffer(self._events, self._code(nbytes, kind))
 
     def work_in(self, nbytes: Dim) -> None:
         """Memory that is taken for a moment."""
         if not isinstance(nbytes, int) or nbytes:
-            code = self._code(nbytes, Kind.WORKSPACE)
+            code = self._code(nbytes, MemoryKind.WORKSPACE)
             self._events += (code, -code)
 
-    def _code(self, nbytes: Dim, kind: Kind) -> int:
+    def _code(self, nbytes: Dim, kind: MemoryKind) -> int:
         number = self._number.get(nbytes)
         if number is None:
             number = self._number[nbytes] = len(self._sizes)
             self._sizes.append(nbytes)
-        return number * len(Kind) + kind + 1
+        return number * len(MemoryKind) + kind + 1
 
-    def close(self, kept: Kept) -> History:
+    def close(self, kept: Kept) -> AllocationTrace:
         """What has happened so far, for good; `kept` is there all the time."""
-        return History(np.array(self._events, np.int64), tuple(self._sizes), kept)
+        return AllocationTrace(np.array(self._events, np.int64), tuple(self._sizes), kept)
 
 
 @final
-class History:
+class AllocationTrace:
     """The events of a run, their sizes in named dims or in numbers, and the workspace that is kept between kernels."""
 
     __slots__ = ("_number", "_kind", "_sign", "_sizes", "_kept")
 
     def __init__(self, events: Rows, sizes: tuple[Dim, ...], kept: Kept):
         which = np.abs(events) - 1
-        self._number, self._kind = which // len(Kind), which % len(Kind)
+        self._number, self._kind = which // len(MemoryKind), which % len(MemoryKind)
         self._sign = np.sign(events)
         self._sizes = sizes
         self._kept = kept
@@ -110,8 +110,8 @@ class History:
         value = np.array([evaluate(size, sizes) for size in self._sizes], np.int64)
         change = self._sign * value[self._number]
         at = int(np.argmax(np.cumsum(change))) + 1
-        of = {kind: int(change[:at][self._kind[:at] == kind].sum()) for kind in Kind}
-        of[Kind.WORKSPACE] += self._kept(sizes)
+        of = {kind: int(change[:at][self._kind[:at] == kind].sum()) for kind in MemoryKind}
+        of[MemoryKind.WORKSPACE] += self._kept(sizes)
         return Moment(sum(of.values()), of)
 
     def formula(self, sample: Mapping[str, int]) -> Formula:
