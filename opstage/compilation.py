@@ -86,7 +86,7 @@ def compile(
 
 
 class _Compiled:
-    """What both forms share.
+    """The base of both forms.
 
     graph     the recorded program, symbolic where the Specs are
     options   with which it runs

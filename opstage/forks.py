@@ -1,4 +1,4 @@
-"""What a fork leaves usable: locks, and objects that are told that they are in a child.
+"""Fork safety: locks that stay usable in a child process, and objects notified that they are in one.
 
 A child has the memory of its parent and only the thread that forked. A lock that another thread held would stay locked
 for ever, and what it guards may be half done. So a fork first takes all locks made here, which waits for the threads

@@ -42,7 +42,7 @@ class Options:
     """Where tensors live: `cpu`, `cuda`, or one of several GPUs by its number, `cuda:1` (`cuda` is `cuda:0`), in the
     order that CUDA_VISIBLE_DEVICES gives. A GPU asked for where there is none is an error, never a fallback."""
     dtype: FloatName = "float32"
-    """What floating inputs are cast to on entry; `exact` computes with `fractions.Fraction`, without rounding."""
+    """The dtype to which floating inputs are cast; `exact` computes with `fractions.Fraction`, without rounding."""
     seed: int = 0
     """Feeds the random ops, the initialisers and the loaders; 0 <= seed < 2^64."""
     requires_grad_by_default: bool = True

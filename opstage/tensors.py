@@ -44,7 +44,7 @@ _DTYPES = {
 
 
 class TensorHeader(NamedTuple):
-    """What a file says of a tensor before its bytes: a dtype as the format calls it (`F32`), and a shape."""
+    """The header of a tensor in a file: a dtype as the format calls it (`F32`), and a shape."""
 
     dtype: str
     shape: tuple[int, ...]

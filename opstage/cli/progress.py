@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, a line per epoch otherwise."""
+"""Progress of a training run: a bar on a terminal, a line per epoch otherwise."""
 
 from __future__ import annotations
 

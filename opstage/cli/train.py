@@ -107,7 +107,7 @@ def _announce(task: Task, voice: Voice) -> None:
 
 
 def _not_finite(error: NotFiniteError, settings: Settings) -> str:
-    """What was found, what is left of the run, and how to find out more."""
+    """The message of a run stopped by nan or infinity: where, which checkpoint is kept, how to find out more."""
     out = settings.run.out
     again = f"opstage train {settings.run.model} with the same settings and" if out is None else f"--resume {out} with"
     lines = [f"opstage: stopped at {error.place}"]

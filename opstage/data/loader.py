@@ -16,7 +16,7 @@ _SITE = site_of((("opstage.loader", 0),), 0)
 
 
 class Batches(Protocol):
-    """What a training loop reads: numbered epochs of numbered batches, the same ones whenever they are asked for."""
+    """The input of a training loop: numbered epochs of numbered batches, the same ones at every request."""
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""

@@ -50,7 +50,7 @@ masks to a hundredth; zeros, of which zip bombs are made, to a thousandth."""
 
 
 class ArrayHeader(NamedTuple):
-    """What is known of an array without its values."""
+    """The shape and dtype of an array, without its values."""
 
     shape: tuple[int, ...]
     dtype: DType

@@ -76,7 +76,7 @@ class Divergence:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison. `amplified` ops differ on their own operands but agree on equal ones.
+    """The result of a comparison. `amplified` ops differ on their own operands but agree on equal ones.
 
     not_finite    the first step whose loss is nan or infinite on both sides; nothing was compared beyond it
     """

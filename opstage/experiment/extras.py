@@ -1,4 +1,4 @@
-"""What needs a package that the core does not: TensorBoard events (extra `tensorboard`) and the plot (extra `plot`)."""
+"""Outputs that need optional packages: TensorBoard events (extra `tensorboard`) and the plot (extra `plot`)."""
 
 from __future__ import annotations
 

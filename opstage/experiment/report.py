@@ -41,7 +41,7 @@ pre.sample { white-space: pre-wrap; border: 1px solid var(--line); padding: .5em
 
 @dataclass(frozen=True)
 class ReportContent:
-    """What a report shows. `status` is a sentence; `run` is the content of run.json."""
+    """The content of a report. `status` is a sentence; `run` is the content of run.json."""
 
     title: str
     status: str

@@ -32,7 +32,7 @@ class Watcher(Observer, AbstractContextManager[Any], Protocol):
 @final
 @dataclass(frozen=True)
 class RunOutcome:
-    """What came of a run: the results of its epochs, and the seconds that this process spent on it."""
+    """The result of a run: the results of its epochs, and the seconds that this process spent on it."""
 
     results: Sequence[EpochResult]
     seconds: float

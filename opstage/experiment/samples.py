@@ -1,4 +1,4 @@
-"""What a trained model makes, to be looked at: images of a vae, a unet or a pinn, text of a gpt."""
+"""Samples of a trained model: images of a vae, a unet or a pinn, text of a gpt."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GeneratedText:
 
 
 def samples(task: Task) -> ImageRows | GeneratedText | None:
-    """What the trained model of `task` makes; None for a model that only judges."""
+    """Samples of the trained model of `task`; None for a model that generates nothing."""
     make = _MAKERS.get(task.settings.run.model)
     return None if make is None else make(task)
 

@@ -265,7 +265,7 @@ MAY_CHANGE = frozenset(
         "data.prefetch",
     }
 )
-"""What a resumed run may be told anew; the data file is known by its content."""
+"""Settings that a resumed run may change; the data file is identified by its content."""
 
 _NOWHERE = "default"
 

@@ -45,7 +45,7 @@ def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, A
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """What `describe_run` described, from the file that keeps it. Raises `UsageError`."""
+    """Read the description that `describe_run` made from its file. Raises `UsageError`."""
     document = Document.of(
         read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
     )

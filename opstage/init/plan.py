@@ -49,7 +49,7 @@ class Declaration:
 @final
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a plan gives to one parameter: its path, its shape and a seeded elementary initialiser that fits it."""
+    """The initialisation of one parameter: its path, its shape and a seeded elementary initialiser that fits it."""
 
     path: str
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ class Plan:
         return cls(trees.unflatten(structure, [declaration.initialiser for declaration in leaves]))
 
     def placements(self, parameters: Any, *, seed: int = 0) -> list[Placement]:
-        """What each parameter gets, in the order of their paths, with every check made and nothing changed.
+        """The placement of each parameter, in the order of their paths, with every check made and nothing changed.
 
         `parameters` is a tree of anything that has a `shape`: arrays, declarations, parameters. Raises `UsageError`,
         naming the parameter, where the lengths or structures differ, an initialiser does not fit its parameter, or the

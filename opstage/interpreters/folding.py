@@ -27,7 +27,7 @@ class Op(Protocol):
 
     @property
     def form(self) -> Hashable:
-        """What it has in common with the same op of another block."""
+        """A key equal for the same op in another block."""
         ...
 
 
@@ -37,7 +37,7 @@ N = TypeVar("N", bound=Op)
 @final
 @dataclass(eq=False)
 class Group(Generic[N]):
-    """What stands in one region, in the order in which it was first entered."""
+    """The contents of one region, in the order in which they were first entered."""
 
     name: str
     path: str

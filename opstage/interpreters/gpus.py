@@ -1,4 +1,4 @@
-"""What this machine has for CUDA, by the driver's own C functions: asked without the packages that kernels need."""
+"""The CUDA driver and GPUs of this machine, from the driver's C functions, without the packages that kernels need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GpuInfo(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What the driver says.
+    """The driver's version and GPUs.
 
     version   the newest CUDA that it runs, as (13, 0); None where there is no driver
     gpus      in the driver's order
@@ -41,7 +41,7 @@ def inherited() -> bool:
 
 
 def look(library: Any = None) -> Machine:
-    """What the driver of this machine says, or `library` in its place."""
+    """Query the driver of this machine, or `library` in its place."""
     global _initialised_by
     if library is None:
         try:

@@ -1,4 +1,4 @@
-"""What a session stands on: a base interpreter for code that is not a program, whose ops come one by one."""
+"""The base interpreter of a session: for code that is not a program, whose ops come one by one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Imperative(Transparent[R]):
         """A ref to an array that may be another one when it is next asked for."""
 
     def moment(self) -> Moment:
-        """What is live, as it is now."""
+        """The live values at this moment."""
         return {}
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Immediate(Imperative[R]):
 
 
 def make_imperative(options: Options) -> Imperative[Any]:
-    """What `options` ask for: ops computed at once or, with backend "compiled", recorded until a value is asked for."""
+    """The interpreter that `options` choose: immediate or, with backend "compiled", deferred until a value is read."""
     own: Any = make_interpreter(options)
     base = watched(own, options)
     if options.backend == "compiled":

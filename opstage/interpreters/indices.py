@@ -55,7 +55,7 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
 
 
 def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
-    """What a composite asks of its indices, in its own words; its parts would speak of theirs."""
+    """Check a composite's indices, with errors in its own terms; its parts would name theirs."""
     if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
         logits, labels, *_ = operands
         require_labels(primitive.name, logits.shape, labels, ignore_index=static["ignore_index"])

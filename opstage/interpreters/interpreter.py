@@ -262,7 +262,7 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
     __slots__ = ("inner", "closed")
     ref_type: type[Any]
     misplaced = "a ref of an inner derivative was used outside of it; return it from the inner function instead"
-    """What is said of a ref of this interpreter that an op of an outer one gets."""
+    """The error where an op of an outer interpreter gets a ref of this one."""
 
     def __init__(self, inner: Interpreter[Inner], *, differentiates: bool):
         super().__init__(

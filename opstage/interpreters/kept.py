@@ -1,4 +1,4 @@
-"""What a loop keeps of its turns for a backward pass, and the products that a backward pass does after its loop."""
+"""Values that a loop keeps of its iterations for the backward pass, and products that are done after its loop."""
 
 from __future__ import annotations
 

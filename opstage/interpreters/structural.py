@@ -131,7 +131,7 @@ def _describe(result: Any) -> str:
 
 
 class _Scanned(NamedTuple):
-    """What a bound scan gives."""
+    """The results of a bound scan."""
 
     carry: tuple[Any, ...]
     ys: tuple[Any, ...]

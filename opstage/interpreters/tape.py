@@ -263,7 +263,7 @@ class Tape(Wrapper[Node[R], R]):
         return tuple([Node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
 
     def saved(self, outputs: Sequence[Node[R]]) -> list[R]:
-        """What is kept of the ops on which the outputs depend."""
+        """The values saved by the ops on which the outputs depend."""
         reached = _reached(list({ref.record: None for ref in outputs if ref.record is not None}))
         ops = [record for record in reached if record.primitive is not None]
         return [value for record in ops for value in record.saved if value is not None]

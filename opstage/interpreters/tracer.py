@@ -120,7 +120,7 @@ class Tracer(Wrapper[Traced[R], R]):
 
 
 def constants(ops: Interpreter[R], body: Body) -> tuple[R, ...]:
-    """What the body holds, as refs of `ops`; made once for any number of runs."""
+    """The body's constants, as refs of `ops`; made once for any number of runs."""
     return tuple([ops.const(constant.value, dtype=constant.type.dtype) for constant in body.constants])
 
 

@@ -14,7 +14,7 @@ from ..ops.types import DType, as_dtype, dtype_name
 Array = npt.NDArray[Any]
 
 DEVICE_DTYPES: tuple[DType, ...] = tuple(np.dtype(t) for t in (np.float32, np.int32, np.int64, np.bool_))
-"""What devices hold."""
+"""The dtypes that devices hold."""
 
 _FORMATS: dict[DType, Callable[[Array], Array]] = {}
 
@@ -39,7 +39,7 @@ def has_wire_form(dtype: DType) -> bool:
 
 
 def no_wire_form(dtype: DType) -> str:
-    """What is wrong with a dtype that cannot be uploaded, and what to do."""
+    """The error for a dtype that cannot be uploaded, and what to do."""
     names = ", ".join(map(dtype_name, DEVICE_DTYPES))
     return (
         f"a tensor of {dtype_name(dtype)} has no form on the device, which holds {names}; use "

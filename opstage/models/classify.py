@@ -1,4 +1,4 @@
-"""What classifiers share: their loss and their metrics, from the logits alone."""
+"""The loss and the metrics of classifiers, from the logits alone."""
 
 from __future__ import annotations
 

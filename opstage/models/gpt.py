@@ -37,7 +37,7 @@ class Config:
 
     @property
     def block(self) -> Block:
-        """What all blocks have in common."""
+        """The configuration that all blocks share."""
         return Block(self.width, self.heads, self.hidden, causal=True, dropout=self.dropout)
 
 

@@ -20,7 +20,7 @@ from .layers import Tree, layer_norm, linear, linear_init, norm_init
 
 @dataclass(frozen=True)
 class Block:
-    """What all blocks of a model have in common: `width` numbers for each position, `heads` that divide them among
+    """The configuration of a model's blocks: `width` numbers for each position, `heads` that divide them among
     themselves, and a hidden layer of `hidden` units. With `causal`, no position attends to a later one. Frozen and
     hashable, so that it can be handed to a region.
     """

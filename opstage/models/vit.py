@@ -49,7 +49,7 @@ class Config:
 
     @property
     def block(self) -> Block:
-        """What the transformer blocks have in common."""
+        """The configuration that the transformer blocks share."""
         return Block(self.embedding, self.heads, self.hidden, dropout=self.dropout)
 
 

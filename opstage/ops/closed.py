@@ -155,7 +155,7 @@ class Body:
 
     @property
     def effects(self) -> frozenset[Effect]:
-        """What its ops do beside their results."""
+        """The effects of its ops."""
         if self._effects is None:
             self._effects = frozenset().union(*[equation.effects for equation in self.equations])
         return self._effects

@@ -28,7 +28,7 @@ class Region:
         return Region((*self.path, (name, occurrence)))
 
     def mark(self) -> tuple[int, dict[str, int]]:
-        """What `rewind` takes, to forget the draws and regions from here on: those of a call that failed."""
+        """A mark for `rewind`, which forgets the draws and regions from here on: those of a call that failed."""
         return self.draws, dict(self._children)
 
     def rewind(self, mark: tuple[int, dict[str, int]]) -> None:

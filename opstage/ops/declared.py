@@ -59,7 +59,7 @@ def shapes(
 
 
 def declared(program: Any) -> Shapes | None:
-    """What `shapes` was told of a program; None where it was not used."""
+    """The shapes that `shapes` declared of a program; None where it was not used."""
     found = getattr(program, _MARK, None)
     return found if isinstance(found, Shapes) else None
 

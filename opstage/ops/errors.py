@@ -158,7 +158,7 @@ class ValidationError(UsageError):
 
 
 class ProgramWarning(UserWarning):
-    """What the shape checker finds odd in a program that it lets run; `finding` is the same as data."""
+    """A suspicious construct that the shape checker reports and lets run; `finding` is the same as data."""
 
     def __init__(self, message: str, finding: object = None):
         super().__init__(message)
@@ -219,7 +219,7 @@ class DtypeError(LocatedError, TypeError):
 
 
 class UnsupportedError(LocatedError, NotImplementedError):
-    """What an interpreter cannot do for an op, dtype or device; it is said, never worked around silently.
+    """An op, dtype or device that an interpreter does not support; it is never worked around silently.
 
     `every_op` says that it can do no op at all, for the same reason: then a check says so once.
     """
@@ -237,7 +237,7 @@ class OutOfMemoryError(LocatedError, MemoryError):
 
 
 class DeviceError(LocatedError, RuntimeError):
-    """What a device's driver or one of its libraries failed at.
+    """A failure of a device's driver or of one of its libraries.
 
     lost    whether this process can use the device no more; otherwise it can go on
     """

@@ -1,4 +1,4 @@
-"""What passes may know of an op without knowing the op: its kind, and its effects beside its result."""
+"""The properties of an op that passes may ask for: its kind, and its effects besides its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kind(Enum):
 
 
 class Effect(Enum):
-    """What an op does beside giving results that its operands and static parameters alone determine."""
+    """A side effect: anything besides results that operands and static parameters alone determine."""
 
     DRAWS = "draws"
     """Random bits: two draws stay two, and none is made before the program runs."""

@@ -1,4 +1,4 @@
-"""What an op *is*: its name, operands, shape rule, derivative rules, decomposition and cost, in one value.
+"""The definition of an op: its name, operands, shape rule, derivative rules, decomposition and cost, in one value.
 
 A primitive's block in the catalogue is the only place that knows these; every interpreter reads them from here. The
 derivative rules and the decomposition are programs over `Ops`, so one copy of the mathematics serves all of them.
@@ -28,7 +28,7 @@ NO_STATIC: Static = {}
 
 
 class Context(Protocol[R_co]):
-    """What a vjp rule sees of the forward call besides the cotangents.
+    """The forward call as a vjp rule sees it, besides the cotangents.
 
     `saved` is aligned with the primitive's `saves`; an entry that no wanted cotangent reads is None.
     `inputs` and `outputs` are the types of all operands present and of all outputs and residuals.

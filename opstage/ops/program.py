@@ -1,4 +1,4 @@
-"""What a training program may return beside its loss."""
+"""Values that a training program may return besides its loss."""
 
 from __future__ import annotations
 

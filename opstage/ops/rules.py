@@ -1,4 +1,4 @@
-"""What several rules share: agreement of operands, zeros and ones, sums of the terms that exist."""
+"""Helpers of several rules: agreement of operands, zeros and ones, sums of the terms that exist."""
 
 from __future__ import annotations
 

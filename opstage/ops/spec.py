@@ -24,7 +24,7 @@ _MOST_AXES = 64  # of a NumPy array
 @leaf
 @dataclass(frozen=True)
 class Spec:
-    """What is known of a tensor before there is one.
+    """The declared shape and dtype of a tensor.
 
     shape   dims separated by spaces: integers, names, and expressions of them, which hold spaces only in parentheses
             (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means one size wherever it stands

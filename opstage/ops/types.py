@@ -34,7 +34,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class TensorType(NamedTuple):
-    """What a shape rule knows of a tensor."""
+    """The shape and dtype of a tensor: all that a shape rule knows of it."""
 
     shape: Shape
     dtype: DType

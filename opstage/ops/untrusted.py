@@ -1,4 +1,4 @@
-"""What comes from outside, a text or a file that anybody may have made: how much of it is looked at, and shown.
+"""Untrusted texts and files: how much of them is read, and how messages show them.
 
 Python's own limits are not enough: an integer of 5,000 digits cannot be shown, one of 4,000 can and fills the screen; a
 syntax tree may be too deep to walk; a string may hold what a terminal obeys.

@@ -20,7 +20,7 @@ _BATCH = 64
 def check_data(
     path: str | os.PathLike[str], batch: Mapping[str, Spec], batch_size: int | None = None
 ) -> tuple[Finding, ...]:
-    """What keeps the arrays of a data file from being batches of the shapes declared, by the names of the arguments.
+    """Findings where the arrays of a data file do not fit the declared batches, by the names of the arguments.
 
     Of a .npz file only the headers are read, of a .csv file the first rows. Raises UsageError where it cannot be read.
     """
@@ -77,7 +77,7 @@ def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeade
 
 
 def _misfit(names: Sequence[str], specs: Sequence[Spec], arrays: Sequence[ArrayHeader], origin: str) -> Finding | None:
-    """What a trainer with these Specs would say of the batch."""
+    """The error that a trainer with these Specs would raise for the batch, as a finding."""
     for name, array in zip(names, arrays):
         if array.dtype.kind not in "fiub":
             return _finding(

@@ -23,7 +23,7 @@ _NAMES = {"F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "B
 def check_checkpoint(
     path: str | os.PathLike[str], params: Any, state: Any = None, options: Options | None = None
 ) -> tuple[Finding, ...]:
-    """What keeps the tensors stored at `path` from being those of `params` (and `state`), pytrees of Specs or arrays.
+    """Findings where the tensors stored at `path` do not fit `params` (and `state`), pytrees of Specs or arrays.
 
     path   a run directory, a checkpoint in one, or a safetensors file; only the header is read
 

@@ -1,4 +1,4 @@
-"""What one backward pass of a session found."""
+"""The gradients of one backward pass of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer holds from step to step: parameters, the program's own state, moments; exported and restored whole."""
+"""The state of a trainer: parameters, the program's own state, moments; exported and restored whole."""
 
 from __future__ import annotations
 

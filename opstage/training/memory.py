@@ -117,7 +117,7 @@ class StepMemory:
             raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
 
     def _needed(self, sizes: Mapping[str, int]) -> int:
-        """What has to be free; more than there is where a device's tensors cannot be so large."""
+        """The bytes that have to be free; more than exist where a device's tensors cannot be so large."""
         try:
             return self.at(**sizes).needed
         except ShapeError:
@@ -152,7 +152,7 @@ class StepMemory:
         return tuple(self.step.layout.program(ops, *refs)[0])
 
     def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> AllocationTrace:
-        """What a step on the eager interpreter takes and gives back; `sample` has sizes for the names left symbolic."""
+        """The allocations of a step on the eager interpreter; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
         samples = [sample, *near(self.step.specs, sizes, sample)]
@@ -164,13 +164,13 @@ class StepMemory:
         return history
 
     def _on_device(self, sizes: Mapping[str, int]) -> PeakMemory:
-        """What a device is asked for that only counts."""
+        """The memory of a step on a device that only counts."""
         from .device_memory import device_memory  # with the kernels
 
         return device_memory(self.step.layout, self.options, self._types(sizes, DimScope()), self._kinds)
 
     def _compiled(self, sizes: Mapping[str, int]) -> PeakMemory:
-        """What the plan of the compiled step says, beside what comes in."""
+        """The memory of the compiled step: its plan, and its inputs."""
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
         plan = CpuPlan(optimise(graph)[0].body, spare=self.step.layout.donated())

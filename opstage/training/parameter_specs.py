@@ -23,7 +23,7 @@ _SUPPLIED: dict[str, Callable[[], Any]] = {
     "rng": lambda: np.random.default_rng(0),
     "dtype": lambda: "float32",
 }
-"""What a function that makes parameters may ask for, by the names of its arguments."""
+"""The arguments that a function that makes parameters may take, by name."""
 
 
 def parameter_specs(source: Any, name: str = "params") -> Any:

@@ -25,7 +25,7 @@ FORWARD = "the forward pass"
 STEP = "one training step"
 
 _LOSSES = ("loss", "objective", "criterion")
-"""What the names of programs say that return one."""
+"""Words in the names of programs that return a loss."""
 
 _PARAMETERS = ("params", "parameters", "weights", "variables", "theta")
 
@@ -254,7 +254,7 @@ def _forward_alone(program: Any, name: str, outputs: Any) -> Finding:
 
 
 def _complete(report: Report, program: Any, name: str) -> Report:
-    """What a program returns must be tensors, and a finding that has no line of its own is the whole function's."""
+    """Require a program to return tensors, and place findings without a line of their own at the whole function."""
     errors = list(report.errors)
     if report.ok and _is_empty(report.outputs):
         errors.append(

@@ -1,4 +1,4 @@
-"""What a trainer's batches are held to: Specs, the check of a whole step for them, and what that check left open."""
+"""The contract of a trainer's batches: Specs, the check of a whole step for them, and its open conditions."""
 
 from __future__ import annotations
 

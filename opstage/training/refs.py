@@ -1,4 +1,4 @@
-"""What a session takes as a ref: a tensor of its own live tape, or a handle of natural numbers.
+"""Refs of a session: a tensor of its own live tape, or a handle of natural numbers.
 
 Natural numbers are indices and labels; they take no gradient and may be set anew between ops.
 """

@@ -92,7 +92,7 @@ class Running:
         return StepLayout(loss, held.places, trained, held.structure if held.has_state else None, batch, key, *step)
 
     def run(self, program: Callable[..., Row], layout: StepLayout, refs: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-        """What a program of a layout gives on (parameters, state, batch), on the host: its result, and what follows."""
+        """Run a program of a layout on (parameters, state, batch): its result and its other outputs, on the host."""
         held = self._held
         ran, outputs = self.execute(program, layout, layout.pack(held.values(), held.state, refs))
         arrays, result = [held.host(ref) for ref in outputs], result_of(ran)

@@ -1,4 +1,4 @@
-"""What a trainer hands out to be saved, as arrays of the host by dotted path, and the check of what comes back."""
+"""The saved form of a trainer, as arrays of the host by dotted path, and the check of what is restored."""
 
 from __future__ import annotations
 

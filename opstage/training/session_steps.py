@@ -27,7 +27,7 @@ class _State:
 
 
 class _Updated(NamedTuple):
-    """What a step makes of one parameter: its new value and slots, as refs of the base interpreter."""
+    """The update of one parameter: its new value and slots, as refs of the base interpreter."""
 
     param: Param
     state: _State

@@ -16,7 +16,7 @@ from .saved import OptimizerValues, TrainerValues
 from .trainer import ScalarTrainer
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")
-"""What can change a run's bits."""
+"""Packages whose version can change a run's bits."""
 
 
 def versions() -> dict[str, str]:

@@ -28,11 +28,11 @@ UPDATE = "update"
 Clip = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 Row: TypeAlias = "tuple[list[Any], Structure]"
-"""What a program of tensors in a row returns: the leaves of its result, and the structure of (the first of) them."""
+"""The outputs of a flat program: the leaves of its result, and the structure of (the first of) them."""
 
 
 class Stepped(NamedTuple):
-    """What a step gave: trees of the loss, the metrics and the program's new state, and what it moved, in rows."""
+    """The outputs of a step: trees of the loss, the metrics and the program's new state, and flat updated values."""
 
     loss: Any
     metrics: dict[str, Any]
@@ -44,7 +44,7 @@ class Stepped(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class StepLayout:
-    """What a step takes and gives, in order, and the programs that do.
+    """The inputs and outputs of a step, in order, and its programs.
 
     It takes the parameters, each once, the leaves of the program's own state and of the batch, the optimizer's slots
     parameter by parameter, and its scalars. It gives loss, metrics and new state, the new trained parameters, and their
@@ -111,11 +111,11 @@ class StepLayout:
     def pack(
         self, parameters: Iterable[Any], state: Iterable[Any], batch: Iterable[Any], slots: Any = (), scalars: Any = ()
     ) -> tuple[Any, ...]:
-        """What the programs take, in a row; `slots` are those of each trained parameter."""
+        """The flat inputs of the programs; `slots` are those of each trained parameter."""
         return (*parameters, *state, *batch, *chain.from_iterable(slots), *scalars)
 
     def unpack(self, outputs: Sequence[Any], structure: Structure) -> Stepped:
-        """What a step gave."""
+        """The outputs of a step, unpacked."""
         end = structure.num_leaves
         split = end + len(self.moved)
         each = pairwise(accumulate(self.slots, initial=split))
@@ -124,7 +124,7 @@ class StepLayout:
         return Stepped(loss, metrics, state, outputs[end:split], slots)
 
     def tree(self, ops: Any, *row: Any) -> Any:
-        """What the step gives, or without an optimizer the loss and metrics, as a pytree."""
+        """The step's outputs, or without an optimizer the loss and metrics, as a pytree."""
         outputs, structure = self.program(ops, *row)
         return unflatten(structure, outputs) if self.optimizer is None else tuple(self.unpack(outputs, structure))
 
@@ -164,7 +164,7 @@ class StepLayout:
         return (params, *trees) if self.state is None else (params, unflatten(self.state, row[first:last]), *trees)
 
     def value(self, ops: Any, *row: Any) -> Row:
-        """Whatever the user's program gives on (parameters, state, batch), nothing differentiated."""
+        """The result of the user's program on (parameters, state, batch), nothing differentiated."""
         return _undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
 
     def forward(self, ops: Any, *row: Any) -> Row:

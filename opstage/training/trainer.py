@@ -36,7 +36,7 @@ from .turns import in_turn
 @final
 @dataclass(frozen=True)
 class StepResult:
-    """What one training step gave."""
+    """The results of one training step."""
 
     loss: Any
     metrics: Mapping[str, Any]

@@ -41,7 +41,7 @@ class Turns:
 
 
 class HasTurns(Protocol):
-    """What threads use one after the other."""
+    """An object whose methods run under its locks, one thread at a time."""
 
     @property
     def _turns(self) -> Turns: ...

@@ -1,4 +1,4 @@
-"""What runs in the process that checks a user's file: it reads a request and writes the outcomes to a file.
+"""The child process that checks a user's file: it reads a request and writes the outcomes to a file.
 
 The first argument is the folder for that file. The request comes on the standard input, which then stays open for as
 long as the parent lives.

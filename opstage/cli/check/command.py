@@ -157,7 +157,7 @@ def _has_colours(stream: Any) -> bool:
 
 
 def _options(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """What a file and the flags set among the Options. Raises UsageError for values that they do not allow."""
+    """The Options that a file and the flags set, by name. Raises UsageError for values that are not allowed."""
     base = Options() if config is None else Options.from_toml(config)
     given = {name: value for name, value in flags.items() if value is not None}
     chosen = Options.from_dict(given, base=base, source="the command line")

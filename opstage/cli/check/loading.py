@@ -71,7 +71,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def find(module: ModuleType, path: str) -> Any:
-    """What `path` (`loss`, `Model.loss`) names in a module."""
+    """Return the object at `path` (`loss`, `Model.loss`) in a module."""
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
@@ -103,7 +103,7 @@ def declaring(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 @contextmanager
 def _refusing(what: str, path: Path | None) -> Iterator[None]:
-    """Whatever is raised in the block, as a Refusal that says `what`."""
+    """Raise any exception of the block as a Refusal that says `what`."""
     try:
         yield
     except Refusal:

@@ -1,4 +1,4 @@
-"""What is asked of one target, as plain data."""
+"""A request to check one target, as plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of every target alike.
+    """The options of a check, the same for every target.
 
     inputs, where   texts of `--input` and `--where`
     param           texts of `--param`

@@ -1,4 +1,4 @@
-"""What flags add to a report: findings about files, and parts beside the findings."""
+"""Additions to a report that flags ask for: findings about files, and sections besides the findings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _at(report: Report, text: str) -> Report:
 
 
 def _table(report: Report, columns: int | None) -> Section:
-    """What each block and each op costs; for a terminal in its width."""
+    """The cost of each block and op; for a terminal, in its width."""
     text = str(report.table) if columns is None else for_terminal(report.table, columns)
     return Section("table", table_as_dict(report), text.rstrip())
 
@@ -109,7 +109,7 @@ def optimizer_called(name: str | None) -> Optimizer | None:
 
 
 def _stored(checked: Checked, options: Options, asked: Asked) -> tuple[Finding, ...]:
-    """What files hold, against what the program was checked with."""
+    """Findings where the contents of files disagree with the types that the program was checked with."""
     found: tuple[Finding, ...] = ()
     if asked.checkpoint is not None:
         found += check_checkpoint(asked.checkpoint, checked.params, checked.state, options)

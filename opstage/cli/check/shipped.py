@@ -67,7 +67,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
 
 
 def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:
-    """What keeps the model's own data from being its batches."""
+    """Findings where the model's own data do not fit its declared batches."""
     training, _ = load_data(settings, model, recipe(model.name))
     arrays = {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(training.names, training.arrays)}
     size = asked.batch_size if asked.batch_size is not None else settings.data.batch_size

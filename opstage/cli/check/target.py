@@ -1,4 +1,4 @@
-"""What a word after `opstage check` means."""
+"""Targets of `opstage check`, parsed from the command line."""
 
 from __future__ import annotations
 

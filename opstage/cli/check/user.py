@@ -69,7 +69,7 @@ def _check(label: str, program: Callable[..., Any], module: ModuleType, request:
 
 
 def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -> Shapes:
-    """What the flags say; what they leave out, the function may declare itself."""
+    """The shapes given by flags; those left out come from the function's own declaration."""
     asked, own = request.asked, declared(program) or Shapes({})
     given = read_inputs(asked.inputs)
     inputs = {**own.inputs, **given}

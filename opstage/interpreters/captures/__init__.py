@@ -1,4 +1,4 @@
-"""What a program reads besides its arguments: Python's own state, which may change between two runs.
+"""Captured state: values that a program reads besides its arguments, which may change between two runs.
 
 An eager run sees such a change by itself. Whoever keeps what a program did, a compiled program or a report on one, asks
 here what it read: `observed` while it runs, `Capture` for the places, a `Guard` for whether they hold the same.

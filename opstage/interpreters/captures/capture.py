@@ -1,4 +1,4 @@
-"""What a program has read of Python's state, as places with what they held."""
+"""The Python state that a program has read, as places with the values that they held."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Capture:
 
     @property
     def changeable(self) -> list[tuple[str, str, SourceLine | None]]:
-        """What others may change between two runs: its name, what it is, and the line that reads it."""
+        """Captured state that may change between two runs: its name, its kind, and the line that reads it."""
         return self._contents.changeable
 
     # Functions --------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Capture:
     # Chains -----------------------------------------------------------------------------------------------------------
 
     def _chain(self, value: Any, read: Read, what: str, where: SourceLine) -> None:
-        """What is read of `value` by the attributes of a chain, and all of what it ends in."""
+        """Capture the attributes that a chain reads of `value`, and all of the value at its end."""
         last = len(read.attributes) - 1
         for at, name in enumerate(read.attributes):
             if isinstance(value, OF_THE_RUN) or is_plain(value):
@@ -279,7 +279,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _user_callables(program: Any) -> list[Any]:
-    """What the framework's own functions, of which a base program is made, have of the user's to call."""
+    """The user's callables that a base program, made of the framework's own functions, can call."""
     found: list[Any] = []
     waiting, seen = [program], set()
     while waiting:

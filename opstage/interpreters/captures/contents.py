@@ -214,7 +214,7 @@ def is_generator(value: Any) -> bool:
 
 
 def _data(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What a class or module defines besides functions, classes and modules."""
+    """The names and values that a class or module defines, without functions, classes and modules."""
     return [
         (name, value)
         for name, value in names.items()

@@ -1,4 +1,4 @@
-"""What runs while a program is recorded: the functions that are not the framework's, and what they ask of the world.
+"""Observation of a recording: which functions ran that are not the framework's, and what they read of the world.
 
 Python itself says which functions run, by `sys.setprofile`. So nothing is guessed: a helper is found however it was
 reached, and code that did not run is not looked at.
@@ -42,7 +42,7 @@ class Ran(NamedTuple):
 
 @final
 class Observation:
-    """What ran in one thread while this was in force; see `observed`.
+    """The functions that ran in one thread, and what they read, while this was active; see `observed`.
 
     functions   by code and globals
     asked       what was asked of the world outside of the program, a clock or a file, and where
@@ -62,7 +62,7 @@ class Observation:
         self._kinds: dict[int, tuple[CodeType, _Kind]] = {}  # by id; the code is held, so that its id stays its own
 
     def note(self, frame: FrameType, event: str, arg: Any) -> None:
-        """What `sys.setprofile` calls."""
+        """The callback of `sys.setprofile`."""
         if event == "call":
             code = frame.f_code
             known = self._kinds.get(id(code))
@@ -112,7 +112,7 @@ class Observation:
 
 @final
 class _Kind:
-    """What is to be noted of a function: nothing of the framework's and the libraries', else what it reads.
+    """How a function is observed: not at all if it is the framework's or a library's, else by what it reads.
 
     names     those of its arguments and outer variables whose values matter
     argument  of functions that read Python's state by a name, what the name is called
@@ -142,7 +142,7 @@ def _held(value: Any) -> Callable[[], Any]:
 
 _REFS = (Infix, Ops, tuple)
 _TREES = (dict, list, Scalars)
-"""What a program is given, or makes: refs, interpreters, trees of them; a dict of a class of its own may be more."""
+"""The trees that a program receives or builds: of refs, of interpreters; a subclass of dict may hold more."""
 
 _WORLD = {
     name: frozenset(owners)

@@ -73,7 +73,7 @@ class _Single(CapturedSlot, Protocol):
 
     @abstractmethod
     def read(self) -> Any:
-        """What is there now."""
+        """The present value."""
 
     @override
     def settle(self) -> bool:
@@ -156,7 +156,7 @@ class Attribute(_Single):
 
 @final
 class Method(_Single):
-    """What a class defines by a name, as it stands in the class: a function, a property."""
+    """An attribute as a class defines it: a function, a property."""
 
     def __init__(self, of: type, name: str, what: str, where: SourceLine | None):
         self.of, self.name, self.what, self.where = of, name, what, where

@@ -1,4 +1,4 @@
-"""What comes before kernels, for every target: equations in legal form, in clusters, and each result's place in memory.
+"""Lowering up to kernels, for every target: equations in legal form, fused clusters, and the memory plan.
 
 `legal` says every layout op as strides (`views`), `clusters` gathers what one loop can do, `formulas` has the text of
 each op in it, `axes` the sizes and strides that the loop goes through, and `arena` gives every intermediate result its

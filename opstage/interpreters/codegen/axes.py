@@ -12,7 +12,7 @@ from .views import View
 
 
 class LoopOperand(Protocol):
-    """What a loop reads or writes, under a name in its text."""
+    """An operand or result of a loop, under a name in its source."""
 
     @property
     def name(self) -> str: ...

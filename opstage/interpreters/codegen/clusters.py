@@ -32,7 +32,7 @@ class Level(Enum):
 
 @final
 class Unit:
-    """What is done at one time: a cluster, or a single equation that is none."""
+    """A unit of the schedule: a cluster, or a single equation outside of any."""
 
     __slots__ = ("equations", "number", "cluster", "readers")
 
@@ -187,7 +187,7 @@ def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
 def left_in_memory(
     legal: Legal, unit: Unit, place: int, read: Mapping[int, set[int]], results: Collection[int]
 ) -> set[int]:
-    """What a cluster makes that others than it `read`, or that is a part of a whole or one of the `results`."""
+    """The slots of a cluster that must be stored: read by other units, part of a concatenation, or `results`."""
     made = unit.cluster.levels if unit.cluster is not None else ()
     return {slot for slot in made if slot in results or slot in legal.parts or read.get(slot, set()) - {place}}
 

@@ -50,7 +50,7 @@ def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], st
 
 @final
 class _DecompositionRef:
-    """What a decomposition computes with."""
+    """The ref of a decomposition: a numbered slot and its type."""
 
     __slots__ = ("slot", "type")
 

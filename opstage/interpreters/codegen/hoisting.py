@@ -1,4 +1,4 @@
-"""What every turn of a loop would compute alike, taken out of its body to be computed once before the loop."""
+"""Loop-invariant code motion: equations that every iteration would compute alike are computed before the loop."""
 
 from __future__ import annotations
 

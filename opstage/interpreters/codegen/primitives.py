@@ -40,4 +40,4 @@ INDEX_CHECK = _internal("index_check", Kind.POINTWISE, no_flops, Effect.RAISES)
 
 REDUCTIONS = frozenset({ROW_SUM, ROW_MAX, COLUMN_SUM})
 PRODUCTS = frozenset({MATMUL, BMM})
-"""What a library of products does, or a kernel of one."""
+"""Ops done by a BLAS, or by a kernel for matrix products."""

@@ -1,4 +1,4 @@
-"""What the kernels of a target want of the equations that they are given."""
+"""Targets: the constraints of a target's kernels on the equations that they are generated from."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _FUSED_LIMIT = 1 << 11
 def kernel_of(
     primitive: Primitive, types: tuple[TensorType, ...], static: Static, options: Options
 ) -> Callable[..., Any] | None:
-    """What computes an op on operands of these types; None if it is decomposed."""
+    """The kernel of an op for operands of these types; None if it is decomposed."""
     kernel = kernel_table(options.dtype, options.fast_kernels).get(primitive)
     if kernel is None and options.fast_kernels and options.dtype != "exact":
         return _loops_of(primitive, types, static)
@@ -231,7 +231,7 @@ class NumpyOps(HostArrays):
         return ready(self, body, varying)
 
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
-        """What computes an op on operands of these types, to be called with its static parameters; None if nothing."""
+        """The kernel of an op for operands of these types, called with its static parameters; None without one."""
         kernel = self._kernels.get(primitive)
         if kernel is None and self._generated:
             loops = _loops_of(primitive, types, static)

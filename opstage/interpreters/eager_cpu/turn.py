@@ -47,7 +47,7 @@ def written_out(body: Body, has_kernel: Keep) -> Body:
 
 @final
 class _Turn:
-    """What `evaluate` gives for a body that holds no composite but those with kernels, at the price of the kernels.
+    """`evaluate` of a body that holds no composite but those with kernels, at the cost of the kernels alone.
 
     The slots are numbers in the order in which values come: inputs, constants, results.
     """
@@ -89,7 +89,7 @@ class _Turn:
 
 
 def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
-    """What computes an equation, on its operands alone."""
+    """The kernel of an equation, as a function of its operands alone."""
     if e.primitive is SCAN:
         loop = ScanParameters(**e.static)
         return partial(run_turns, ops, loop, ops.turn(loop.body, loop.carries + loop.entries))

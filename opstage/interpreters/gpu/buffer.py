@@ -64,7 +64,7 @@ class DeviceBuffer:
 
     @property
     def handle(self) -> Any:
-        """What the device calls this memory, of which nothing is put off. Raises ProgramError once it was freed."""
+        """The device's handle of this memory, its deferred work launched. Raises ProgramError once it was freed."""
         memory = self.memory
         if memory.job is not None:
             memory.device.flush()

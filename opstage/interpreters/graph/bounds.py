@@ -15,7 +15,7 @@ from ...ops.closed import Body
 from ...ops.errors import ProgramWarning
 
 _EQUATION = 1100
-"""What Python takes for an equation of a graph or a plan, with its types, places and addresses; a test measures it."""
+"""Bytes of an equation of a graph or a plan in Python, with its types, places and addresses; a test measures it."""
 
 _REMEMBERED = 256
 

@@ -1,4 +1,4 @@
-"""What every graph keeps to, as a table of rules, and the check that holds a graph to them."""
+"""The invariants of every graph, as a table, and the check that verifies them."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ RULES: tuple[Invariant, ...] = (
 
 
 def violations(body: Body, path: str = "") -> list[str]:
-    """What breaks the rules in a body and in the closed bodies within it, a line each; of very many the first ones."""
+    """The violations in a body and in the closed bodies within it, a line each; of very many the first ones."""
     found: list[str] = []
     broken: set[str] = set()
     for rule in RULES:

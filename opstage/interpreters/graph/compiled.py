@@ -33,7 +33,7 @@ class CompiledOps(HostArrays):
         self.programs: Programs[CpuExecutor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> CpuExecutor:
-        """What runs a graph; results may be written over the inputs at the positions `spare`."""
+        """Compile a graph; results may be written over the inputs at the positions `spare`."""
         return CpuExecutor(graph, self.options, spare, self._scratch)
 
     @override

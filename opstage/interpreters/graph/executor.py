@@ -1,4 +1,4 @@
-"""What runs a graph on the CPU: a plan with its memory, its machine code, and what goes in and out."""
+"""The executor of a graph on the CPU: a plan with its memory, its machine code, its inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled executor makes of a graph: passes, kernels and memory, in numbers and as text."""
+"""The explanation of a compiled graph: passes, kernels and memory, in numbers and as text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MemoryUse(NamedTuple):
 
 @final
 class Explanation:
-    """What became of a graph. `str` is for reading; sizes are in bytes.
+    """The passes, kernels and memory of a compiled graph. `str` is for reading; sizes are in bytes.
 
     passes      what each pass did
     units       clusters of ops, and ops that stand alone
@@ -104,7 +104,7 @@ class Explanation:
 
 
 def explain(graph: Graph, options: Options | None = None, spare: Collection[int] = ()) -> Explanation:
-    """What `Options(backend="compiled")` makes of a graph, whose inputs at the positions `spare` may be written over.
+    """Explain how a graph is compiled, whose inputs at the positions `spare` may be written over.
 
     Raises UsageError for a graph with symbolic sizes or of fractions, and for a device that has no planner.
     """
@@ -194,7 +194,7 @@ def _unfused(plan: CpuPlan) -> int:
 
 
 def _memories(legal: Legal, slot: int) -> Iterable[int]:
-    """What must stay while a slot is read: its root, and the concatenation of which that is a part."""
+    """The slots whose memory must live while a slot is read: its root, and the concatenations that hold it."""
     if slot in legal.literals:
         return
     root: int | None = legal.views[slot].root

@@ -92,7 +92,7 @@ class Graph:
         return to_html(self, title)
 
     def explain(self, options: Options | None = None) -> Explanation:
-        """What the compiled executor makes of the graph: what each pass did, kernels per step, planned peak memory.
+        """Explain how the graph is compiled: what each pass did, kernels per step, planned peak memory.
 
         To be read, and an object with the numbers. Raises UsageError for symbolic sizes and for graphs of fractions.
         """

@@ -61,7 +61,7 @@ def show_type(type_: TensorType) -> str:
 
 
 def read_type(text: str, scope: DimScope) -> TensorType:
-    """What `show_type` wrote, its sizes in `scope`. Raises UsageError."""
+    """Parse the text of `show_type`, its sizes in `scope`. Raises UsageError."""
     shape, _, dtype = text.rpartition(" ")
     if not (shape.startswith("(") and shape.endswith(")")):
         raise UsageError(f"{brief(text)} is no type; one is written like (B, 3) float32")
@@ -212,7 +212,7 @@ def _escaped(name: str) -> str:
 
 
 def read_region(text: str) -> Region:
-    """What `show_region` wrote. Raises UsageError."""
+    """Parse the text of `show_region`. Raises UsageError."""
     path = []
     if text.count("/") >= MOST_LEVELS:
         raise UsageError(f"{brief(text)} is no region: it has more than {MOST_LEVELS} levels")
@@ -233,7 +233,7 @@ def read_region(text: str) -> Region:
 
 
 def digest(array: Array) -> str:
-    """What names an array by its content: SHA-256 of dtype, shape and bytes."""
+    """The name of an array by its content: SHA-256 of dtype, shape and bytes."""
     head = f"{dtype_name(array.dtype)} {array.shape} ".encode()
     return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
 
@@ -280,7 +280,7 @@ def _no_body(position: int) -> Body:
 
 
 class NamedSizes(NamedTuple):
-    """What is known of the named sizes of a graph: names, what was declared and what its recording had to assume."""
+    """The named sizes of a graph: names, declared constraints, and those that its recording had to assume."""
 
     names: tuple[str, ...]
     declared: tuple[str, ...]

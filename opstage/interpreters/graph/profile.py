@@ -1,4 +1,4 @@
-"""What a compiled program spends: the time of every kernel, beside what the machine would need at the least."""
+"""The profile of a compiled program: the time of every kernel, next to the least that the machine would need."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Compiling(Protocol[E_co]):
     seed: int
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> E_co:
-        """What runs a graph; results may be written over the inputs at the positions `spare`."""
+        """Compile a graph; results may be written over the inputs at the positions `spare`."""
         ...
 
 
@@ -91,7 +91,7 @@ class _Forms(Generic[E]):
 
 @final
 class Programs(Generic[E]):
-    """What `ops`, whose part this is, has compiled: a program with an identity once per types of its inputs, any other
+    """The compiled programs of `ops`, whose part this is: one with an identity once per types of its inputs, any other
     each time.
 
     lock        is held while one of them runs
@@ -207,12 +207,12 @@ def _marks(key: Hashable, known: _Forms[Any]) -> list[int]:
 
 
 def _mark(key: Hashable, graph: Graph) -> int:
-    """What tells a program apart: by its key alone another one may be taken for it that has come in its place."""
+    """A fingerprint of a program: its key alone may be that of another one which has come in its place."""
     return hash((key, body_key(graph.body)))
 
 
 def _with_body(known: _Forms[E] | None, graph: Graph) -> E | None:
-    """What was compiled for a graph that computes the same."""
+    """The executable of a graph that computes the same."""
     if known is None:
         return None
     key = body_key(graph.body)

@@ -93,7 +93,7 @@ def load_graph(path: str | os.PathLike[str], *, more_primitives: Mapping[str, Pr
 
 
 def _document(graph: Graph, writer: _GraphEncoder) -> dict[str, Any]:
-    """What the file says besides the constants: tables, and the bodies in an order in which each comes before its use.
+    """The file's content besides the constants: tables, and the bodies, each before its use.
 
     The graph's own body is the last one.
     """

@@ -23,7 +23,7 @@ WRITTEN = 48
 
 @cache
 def _tools() -> SimpleNamespace:
-    """What functions are made of; `kinds` are numba's type, LLVM's and the bytes, by dtype."""
+    """The modules that build accesses; `kinds` are numba's type, LLVM's and the bytes, by dtype."""
     ir, types = import_module("llvmlite.ir"), import_module("numba").types
     kinds = {
         "float32": (types.float32, ir.FloatType(), 4),

@@ -33,7 +33,7 @@ SOURCES = (
     "interpreters/graph/cpu",
     "ops/splitmix.py",
 )
-"""What is compiled, or makes the text of what is: folders and files of the package."""
+"""The folders and files of the package that are compiled, or that generate the source of what is."""
 
 _COMPILERS = ("numba", "llvmlite")
 _ELSEWHERE = (  # places, what GPUs do, and threads, among which a step is divided when it runs

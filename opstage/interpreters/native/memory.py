@@ -1,4 +1,4 @@
-"""What kernels are written with, beyond Python: memory by address, and calls by address.
+"""Intrinsics of kernels beyond Python: memory by address, and calls by address.
 
 These are numba intrinsics; they exist once numba is imported, so this module is imported by what compiles, not before.
 """

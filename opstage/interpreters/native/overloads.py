@@ -43,7 +43,7 @@ class Overloads:
         self._function = f"{cache_path} {filename_base} {source_stamp}"  # its file, its name and line, the file's time
 
     def load(self, key: Any) -> Any:
-        """What was saved under `key`, None if there is nothing."""
+        """Load the entry saved under `key`; None without one."""
         text = self._text(key)
         found = read_kept(self._path(text), text)
         return None if found is None else pickle.loads(found)

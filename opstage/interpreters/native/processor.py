@@ -1,4 +1,4 @@
-"""What processor this is, said without LLVM where the system tells: importing that costs 40 MB of memory."""
+"""The processor's name and features, without LLVM where the system reports them: importing that costs 40 MB."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def has_avx512() -> bool:
 
 
 def _told() -> dict[str, str]:
-    """What the system says of the first processor, by name."""
+    """The system's description of the first processor, by name."""
     try:
         first = _INFORMATION.read_text().partition("\n\n")[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""What the threads of a team are written with: numbers that one of them at a time changes, and sleep until one does.
+"""Intrinsics of a team's threads: atomic updates of numbers, and waiting until one changes.
 
 As `memory`, this module is imported by what compiles, not before. All accesses are sequentially consistent.
 """

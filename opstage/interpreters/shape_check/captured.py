@@ -1,4 +1,4 @@
-"""What a program reads besides its arguments and others may change: lists, dicts, arrays, attributes of objects.
+"""Findings on captured state that others may change: lists, dicts, arrays, attributes of objects.
 
 Such a program is right on every interpreter: an eager run sees a change by itself, and a compiled program is recorded
 anew. But each change costs a recording, and what is no argument is neither in a checkpoint nor in a graph.

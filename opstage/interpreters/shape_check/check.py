@@ -73,7 +73,7 @@ def unusable(what: str, error: OpstageError, options: Options) -> Report:
 
 
 def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
-    """What ended the program: an error that no op made, or the user's own code."""
+    """The finding for an exception that ended the program: an error outside of any op, or of the user's own code."""
     if isinstance(error, LocatedError):
         return Finding(
             error.op or "program",
@@ -120,7 +120,7 @@ def _report(
 
 
 def _declarations(specs: Sequence[Spec]) -> tuple[DeclaredConstraint, ...]:
-    """What the Specs declare, each constraint once, where it was written first."""
+    """The constraints of the Specs, each once, where it was written first."""
     found: dict[str, DeclaredConstraint] = {}
     for spec in specs:
         for constraint in spec.where:

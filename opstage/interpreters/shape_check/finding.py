@@ -23,10 +23,10 @@ class Finding:
     bindings: tuple[str, ...] = ()
     """Where each named dim of the operands was bound."""
     rule: str = "program"
-    """What kind of finding it is, one of `RULES`."""
+    """The kind of finding, one of `RULES`."""
     severity: Severity = "error"
     fix: str = ""
-    """What would mend it, as an instruction."""
+    """The fix, as an instruction."""
     constraint: str | None = None
     """The constraint on named dims that would make it right, such as `N % 3 == 0`."""
     calls: tuple[SourceLine, ...] = field(default=(), compare=False)

@@ -1,4 +1,4 @@
-"""What would mend a failed call: small changes to it, tried on the op's own shape rule.
+"""Fixes of a failed call: small changes to it, tried on the op's own shape rule.
 
 A change is suggested only where it makes the call right for every allowed size, where no other change of its kind does,
 and where something besides the shapes speaks for it: a name, a dtype, the place of an operand. Shapes that merely agree

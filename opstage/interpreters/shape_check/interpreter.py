@@ -42,7 +42,7 @@ from .report import Assumption
 
 
 class _Inferred:
-    """What a call gives and costs, and how many calls were like it: sums of formulas are made once, at the end."""
+    """The results and cost of a call, and the number of equal calls: formulas are summed once, at the end."""
 
     __slots__ = ("outputs", "cost", "calls")
 

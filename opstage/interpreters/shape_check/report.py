@@ -1,4 +1,4 @@
-"""What a check found: `Report`, its findings, and the cost of the program as formulas in the named dims."""
+"""`Report`: the findings of a check, and the cost of the program as formulas in the named dims."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Assumption:
     holds: Callable[[dict[str, int]], bool] | None = field(default=None, compare=False)
     """Whether it holds for given sizes of the named dims."""
     reason: str = ""
-    """What the op says where it does not hold."""
+    """The op's error where it does not hold."""
 
     def __str__(self) -> str:
         return f"{self.relation}, needed by {self.op}" + (f" at {self.source}" if self.source else "")
@@ -53,7 +53,7 @@ class Report:
 
     errors: tuple[Finding, ...]
     conditions: tuple[Assumption, ...]
-    """What was left undecided; a run is held to it."""
+    """Undecided conditions, to which a run is held."""
     outputs: Any
     """The pytree of output types; None when an error hides it."""
     cost: Cost
@@ -68,12 +68,12 @@ class Report:
     declarations: tuple[DeclaredConstraint, ...] = ()
     """The constraints that the Specs declare."""
     history: History = field(default_factory=History, repr=False, compare=False)
-    """What the program did, op by op."""
+    """The program, op by op."""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """What `at` put in for the named dims."""
+    """The sizes that `at` substituted for the named dims."""
 
     notes: tuple[Finding, ...] = ()
-    """What is right as it is and worth knowing."""
+    """Remarks on what is right and worth knowing."""
 
     @property
     def ok(self) -> bool:
@@ -97,7 +97,7 @@ class Report:
 
     @cached_property
     def table(self) -> Table:
-        """What each block and each op costs: parameters, FLOPs, bytes moved, bytes saved for the backward pass."""
+        """The cost of each block and op: parameters, FLOPs, bytes moved, bytes saved for the backward pass."""
         from .table import Table
 
         return Table(self.history)

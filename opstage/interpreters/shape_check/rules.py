@@ -19,4 +19,4 @@ RULES: dict[str, str] = {
     "program": "The program broke a rule of refs, or raised an error of its own.",
     **{lint.rule: lint.about for lint in LINTS},
 }
-"""What each rule is about, in a sentence."""
+"""A sentence on each rule."""

@@ -104,7 +104,7 @@ RESHAPE = Primitive(
 
 
 def _anything(x: TensorType, **static: Any) -> None:
-    """What needs no more than its parts need."""
+    """The check of an op that needs no more than its parts do: none."""
 
 
 def _reshaping(name: str, shape: Callable[..., Shape], require: Callable[..., None] = _anything) -> Primitive:

@@ -140,7 +140,7 @@ def _linear_shape(*operands: TensorType, has_bias: bool) -> tuple[TensorType, ..
 
 
 def _hint(weight: TensorType, has_bias: bool, x: TensorType) -> str:
-    """What may have been meant where weight and x do not fit: x flattened, weight transposed, or another weight."""
+    """The likely fix where weight and x do not fit: flatten x, transpose weight, or take another weight."""
     (features_out, features_in), last = weight.shape, x.shape[-1]
     for start in range(1, len(x.shape) - 1):
         if equal(prod(x.shape[start:]), features_in) is Verdict.proved:

@@ -88,7 +88,7 @@ def _keeping_classes(shape: Shape) -> Shape:
 def _require_labels(
     logits: TensorType, labels: TensorType, reduction: str, ignore_index: Any, label_smoothing: Any
 ) -> None:
-    """What cross_entropy and its derivative ask of logits, labels and static parameters."""
+    """Check logits, labels and static parameters of cross_entropy and its derivative."""
     if reduction not in REDUCTIONS:
         raise ShapeError(f"reduction must be one of {REDUCTIONS} but is {reduction!r}{nearest(reduction, REDUCTIONS)}")
     if not isinstance(ignore_index, int) or isinstance(ignore_index, bool) or not -(2**31) <= ignore_index < 2**31:

@@ -1,4 +1,4 @@
-"""What the normalisations share: (x - mean)/√(variance + eps) over some axes, then a scale gamma and a shift beta."""
+"""The common part of normalisations: (x - mean)/√(variance + eps) over some axes, then scale gamma and shift beta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What convolutions and pools share: how many windows fit along an axis, and the check of a shape that follows."""
+"""Windows of convolutions and pools: how many fit along an axis, and the check of a shape that follows."""
 
 from __future__ import annotations
 

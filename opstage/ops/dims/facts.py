@@ -1,4 +1,4 @@
-"""What has been declared about the named dims of a scope, in solved form.
+"""Declared facts about the named dims of a scope, in solved form.
 
 A claim says that a polynomial is zero or that it is nonnegative. `Facts` turns the declared claims into
 
@@ -43,7 +43,7 @@ class Claim(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells this claim from others, to remember answers by."""
+        """A key of this claim, under which answers are cached."""
         return self.is_zero, frozenset(self.polynomial.items())
 
 

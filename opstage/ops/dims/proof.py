@@ -1,4 +1,4 @@
-"""What follows from the facts: `Prover` answers whether a claim holds for every allowed value, or for none.
+"""Proofs from the facts: `Prover` answers whether a claim holds for every allowed value, or for none.
 
 An inequality p >= 0 is shown by bounding p over the ranges of its atoms, less up to three known inequalities, each
 times a nonnegative term (so K <= T and T <= S give K <= S). A floor quotient q = n//d counts as an atom with a
@@ -312,7 +312,7 @@ def _defining_inequalities(atom: poly.Quotient | poly.Minimum) -> list[poly.Poly
 
 
 def _multiplied_out(p: poly.Polynomial) -> Iterator[poly.Polynomial]:
-    """What is nonnegative just where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k + 1)*d."""
+    """Polynomials that are nonnegative just where `p` is: n//d >= k is n >= k*d, and n//d <= k is n < (k + 1)*d."""
     for monomial, coefficient in p.items():
         atom = monomial[0] if len(monomial) == 1 else None
         if not isinstance(atom, poly.Quotient) or coefficient not in (1, -1):

@@ -128,7 +128,7 @@ class DimFloat:
         return algebra.evaluate(self.terms, env)
 
     def require_defined(self) -> None:
-        """What it divides by or takes a root of must be at least 1; else as `require_at_most` does."""
+        """Require its divisors and radicands to be at least 1; where they are not, act as `require_at_most` does."""
         for p, text in algebra.divisors(self.terms):
             claim = claim_of(poly.constant(1), "<=", p)
             self.scope.require(claim, f"{self} needs {text} to be at least 1")
@@ -144,7 +144,7 @@ class DimFloat:
 
 
 class _UnknownReal(DimFloat):
-    """What becomes of a real that `UNKNOWN` takes part in."""
+    """A real that depends on `UNKNOWN`."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ Message: TypeAlias = str | Callable[[], str]
 
 
 class Verdict(enum.Enum):
-    """What is known of a statement about every allowed value."""
+    """The verdict on a statement about every allowed value."""
 
     proved = "proved"
     refuted = "refuted"

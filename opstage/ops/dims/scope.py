@@ -210,7 +210,7 @@ class DimScope:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is undecided in here becomes no condition: it is asked, and not what the program does."""
+        """Ask without assuming: an undecided relation in this block becomes no condition."""
         kept, assumed = len(self.conditions), self._assumed
         try:
             yield

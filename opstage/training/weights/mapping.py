@@ -88,7 +88,7 @@ class WeightMap:
 
     @property
     def errors(self) -> list[str]:
-        """What keeps the map from being applied, a line each."""
+        """The reasons that keep the map from being applied, a line each."""
         missing = [f"{show_path(row.path)} {show_shape(row.shape)}: {row.why}" for row in self.rows if not row.source]
         return missing + [f"{name}: no parameter takes it" for name in self.unused]
 

@@ -58,7 +58,7 @@ def _by_rows(legal: Legal) -> bool:
 
 
 def _results(legal: Legal) -> list[int]:
-    """What has the elements of each result; its shape may be another."""
+    """The root slot that holds the elements of each result; its shape may differ."""
     return [legal.views[slot].root for slot in legal.outputs]
 
 

@@ -1,4 +1,4 @@
-"""What the texts of kernels call, for the CPU."""
+"""The namespace of generated kernels on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import functions
 
 @cache
 def namespace() -> dict[str, Any]:
-    """What the text of a kernel may refer to."""
+    """The names that the source of a kernel may refer to."""
     numba = import_module("numba")
     register_formulas()
     exp, erf = functions.exp, functions.erf

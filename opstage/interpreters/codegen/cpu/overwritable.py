@@ -13,7 +13,7 @@ from ..views import View
 
 @final
 class Overwritable:
-    """What a cluster reads for the last time at which place of its loop: what its results may be written over."""
+    """Operands that a cluster reads for the last time, and where in its loop: its results may be written over them."""
 
     __slots__ = ("_cluster", "_written", "_last")
 

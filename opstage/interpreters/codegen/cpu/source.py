@@ -53,7 +53,7 @@ class _CpuOperand(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """What is done before and after each run of a row's elements, where a pass goes through them in runs."""
+    """Statements before and after each chunk of a row's elements, where a pass goes through them in chunks."""
 
     begin: list[str]
     end: list[str]

@@ -1,4 +1,4 @@
-"""What a cluster becomes on the CPU: loops in machine code, one after the other."""
+"""Lowering of a cluster for the CPU: loops in machine code, one after the other."""
 
 from __future__ import annotations
 

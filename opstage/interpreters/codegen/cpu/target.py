@@ -1,4 +1,4 @@
-"""What generated kernels on the CPU want."""
+"""The target of generated loops on the CPU."""
 
 from __future__ import annotations
 

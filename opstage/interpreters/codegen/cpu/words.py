@@ -1,4 +1,4 @@
-"""What a kernel is called with: words, which are numbers, or say where memory is that is known when it is placed."""
+"""Kernel arguments as words: numbers, or symbolic addresses of memory that are resolved once it is placed."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ScoreTile(NamedTuple):
         return start
 
     def of(self, mask: Array, shape: Sizes) -> Array:
-        """What these see of a mask that broadcasts to `shape`, that of all weights."""
+        """The tile's part of a mask that broadcasts to `shape`, that of all weights."""
         part: Array = np.broadcast_to(mask, shape)[*self.at, slice(0, self.shape[-1])]
         return part
 

@@ -1,4 +1,4 @@
-"""What convolutions and pools share: zeros, and which cells the windows along an axis reach."""
+"""Windows of convolutions and pools: zero padding, and which cells the windows along an axis reach."""
 
 from __future__ import annotations
 

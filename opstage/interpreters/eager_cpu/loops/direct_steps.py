@@ -29,7 +29,7 @@ _FEW_VECTORS = 6  # of a block, so that few of their lanes have no window
 
 
 class _PlaneGeometry(NamedTuple):
-    """What a convolution is along its last two axes, whichever way it goes: the words of the same names."""
+    """The geometry of a convolution or its adjoint along the last two axes: the kernel arguments of the same names."""
 
     source: Sizes
     target: Sizes
@@ -243,7 +243,7 @@ def _grad_rows(g: ConvGeometry) -> int:
 
 
 class _GradBlock(NamedTuple):
-    """What is taken together: windows, channels of x, and channels of the cotangent."""
+    """A tile of the kernel's gradient: windows, channels of x, and channels of the cotangent."""
 
     windows: _Tile
     channels_in: int

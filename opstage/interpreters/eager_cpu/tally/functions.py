@@ -155,4 +155,4 @@ MAKERS: dict[Any, Any] = {
     np.asarray: lambda x, dtype=None: _array(x, dtype, copy=False),
     np.ascontiguousarray: lambda x: _array(x, order="C", copy=False),
 }
-"""What stands in the place of these."""
+"""The replacements of functions of NumPy that make arrays."""

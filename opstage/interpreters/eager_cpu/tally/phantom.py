@@ -80,7 +80,7 @@ current = _Current()
 
 
 class _Interface:
-    """What NumPy is told of an array that is nowhere."""
+    """The array interface of an array without memory."""
 
     def __init__(self, shape: Sizes, strides: Sizes | None, size: int):
         self.__array_interface__ = {
@@ -309,7 +309,7 @@ def _reduce(ufunc: Any, x: Phantom, **options: Any) -> Any:
 
 
 def computed(function: Callable[..., Any], *args: Any, **options: Any) -> Array:
-    """What NumPy makes of a few elements of each phantom."""
+    """Apply a function of NumPy to a few elements of each phantom."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*[_some(arg) for arg in args], **options))
 
@@ -328,7 +328,7 @@ def together(*operands: Any) -> Sizes:
 
 
 def reduced(shape: Sizes, axis: Any, keepdims: Any) -> Sizes:
-    """What is left of a shape when axes are reduced."""
+    """The shape that remains when axes are reduced."""
     axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     gone = {a % len(shape) for a in axes}
     return tuple([1 if a in gone else n for a, n in enumerate(shape) if keepdims or a not in gone])

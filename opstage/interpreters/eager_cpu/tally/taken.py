@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What one call of a kernel takes.
+    """The memory of one call of a kernel.
 
     results     outputs, then residuals
     beside      bytes of what there is besides the operands and all results, block by block, at the moment when it is
@@ -50,7 +50,7 @@ class Taken(NamedTuple):
 def taken(
     kernel: Callable[..., Any], types: Sequence[TensorType], strides: Sequence[Sizes | None], static: Static
 ) -> Taken:
-    """What `kernel` takes for operands of these types, which are of numbers, and strides. Nothing is computed."""
+    """The memory that `kernel` takes for operands of these concrete types and strides. Nothing is computed."""
     current.count = Count()
     memory: list[CountedMemory] = [CountedMemory(0, current.count) for _ in types]
     shapes: Any = [type_.shape for type_ in types]

@@ -79,7 +79,7 @@ def _fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) 
 
 
 def results_of(kernel: Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
-    """What a kernel gives in the world in which nothing is computed."""
+    """Run a kernel on phantoms: its results, of which nothing is computed."""
     if isinstance(kernel, FusedLoops):
         return twin(FusedLoops.memory)(kernel, *operands)[0]
     return twin(kernel)(*operands, **static)

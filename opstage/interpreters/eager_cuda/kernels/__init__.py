@@ -1,4 +1,4 @@
-"""What computes each op on a device: `KERNELS` maps primitives to functions that launch kernels.
+"""The kernel table of a device: `KERNELS` maps primitives to functions that launch kernels.
 
 An entry is `(device, types, *buffers, **static) -> buffers`, with the types that the op's shape rule gives its outputs
 and residuals. Each family of ops has a module of the same name as in the catalogue; ops of one element, of whatever

@@ -131,7 +131,7 @@ def mask_axes(device: Device, mask: DeviceBuffer, shape: tuple[int, ...]) -> tup
 
 
 def _seen(device: Device, q: DeviceBuffer, mask: tuple[DeviceBuffer, ...], shape: Any, causal: bool) -> tuple[Any, ...]:
-    """What says to the kernels which keys a query may attend to, and the factor of its scores."""
+    """Kernel arguments for masking: which keys a query may attend to, and the factor of its scores."""
     given, (axes, rank) = (mask[0], mask_axes(device, mask[0], shape)) if mask else (q, (device.numbers(0), 0))
     numbers = map(np.int32, (rank, len(mask), causal, *shape[-2:]))
     return given, axes, *numbers, scalar(1 / math.sqrt(q.shape[-1]), q.dtype)

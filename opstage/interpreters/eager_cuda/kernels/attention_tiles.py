@@ -67,7 +67,7 @@ def flagged(flags: Any, matrix: Any, start: Any, rows: Any, count: Any) -> Any:
 
 
 class _Steps(NamedTuple):
-    """What the kernels of one size are made of."""
+    """The device functions that make up the kernels of one size."""
 
     multiply: Any
     accumulate: Any

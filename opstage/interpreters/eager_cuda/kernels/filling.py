@@ -71,4 +71,4 @@ def normal(device: Device, scheme: Normal, shape: tuple[int, ...]) -> DeviceBuff
 
 
 FILLS: Mapping[type[Elementary], Fill] = MappingProxyType({Constant: constant, Uniform: uniform, Normal: normal})
-"""What fills float32 memory by each scheme; a scheme without an entry, such as `Flat`, is made on the host."""
+"""The functions that fill float32 memory by each scheme; one without an entry, such as `Flat`, is made on the host."""

@@ -1,4 +1,4 @@
-"""What many entries of the kernel tables share."""
+"""Functions that many entries of the kernel tables share."""
 
 from __future__ import annotations
 

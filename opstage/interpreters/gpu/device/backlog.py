@@ -25,7 +25,7 @@ MOST = 1024
 
 @final
 class Job:
-    """What one op asked for: results from operands, by a kernel that gets `shared` besides."""
+    """The deferred launch of one op: results from operands, by a kernel that gets `shared` besides."""
 
     __slots__ = ("kernel", "results", "operands", "shared", "op", "region", "watch", "__weakref__")
 

@@ -21,7 +21,7 @@ class Captures(Protocol):
         ...
 
     def captured(self, work: Callable[[], None]) -> Any:
-        """What `work` asks for, none of it done, as a graph."""
+        """Capture the launches of `work` as a graph; none of them is run."""
         ...
 
     def replay(self, graph: Any) -> None:

@@ -39,7 +39,7 @@ _compiling = threading.Lock()
 
 
 class Resources(NamedTuple):
-    """What a kernel takes.
+    """The resources of a compiled kernel.
 
     registers, stack, spilled   of a thread: registers, bytes of its stack, bytes of registers that did not fit
     shared                      bytes of a block
@@ -83,7 +83,7 @@ def compile_kernel(kernel: Kernel, signature: Signature, cc: ComputeCapability) 
 
 
 def to_ptx(kernel: Kernel, signature: Signature, cc: ComputeCapability) -> str:
-    """What nvJitLink is given. Raises whatever numba does."""
+    """The PTX of a kernel, the input of nvJitLink. Raises whatever numba does."""
     from ..language import cuda
 
     text, _ = cuda.compile_ptx(kernel, tuple(map(_numba_type, signature)), cc=cc)
@@ -123,7 +123,7 @@ def _linked(ptx: str, cc: ComputeCapability) -> tuple[bytes, str]:
 
 
 def resources(log: str, ptx: str) -> Resources:
-    """What ptxas said of a kernel with the option -v, and its PTX."""
+    """The resources of a kernel, parsed from the log of `ptxas -v` and from its PTX."""
 
     def number(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
@@ -150,7 +150,7 @@ def _numba_type(name: str) -> Any:
 
 @cache
 def compilers() -> str:
-    """What compiles here: packages by the versions that they say of themselves, NVIDIA's libraries by their files."""
+    """The compilers in use: packages by their versions, NVIDIA's libraries by their files."""
     packages = [f"{name} {_version(name)}" for name in _PACKAGES]
     return ", ".join([*packages, *(f"{name} {_identity(library_path(name))}" for name in _LIBRARIES)])
 

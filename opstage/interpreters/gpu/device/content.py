@@ -1,4 +1,4 @@
-"""What a kernel computes, as a digest: its code, and that of all it calls, with the constants that they read.
+"""A digest of a kernel's content: its code, and that of all it calls, with the constants that they read.
 
 Two functions of the same content compile to the same machine code, wherever and when they were defined.
 """

@@ -186,7 +186,7 @@ class Gpu(Device):
         self._done(self._driver.cuMemcpyDtoHAsync(host, source, nbytes, self._stream.handle))
 
     def event(self) -> Any:
-        """What all that was asked for so far is done by."""
+        """Record an event that completes when all work launched so far is done."""
         return self._stream.record()
 
     # Kernels --------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Gpu(Device):
 
     @alone
     def captured(self, work: Callable[[], None]) -> Any:
-        """What `work` asks for, none of it done, as a graph."""
+        """Capture the launches of `work` as a graph; none of them is run."""
         try:
             self._enter()
             builder = self._stream.create_graph_builder()
@@ -345,7 +345,7 @@ class Gpu(Device):
     # Errors of the driver ------------------------------------------------------------------------------------------
 
     def _done(self, outcome: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a call of the driver gave. Raises RuntimeError, with the driver's name for it, where it failed."""
+        """The results of a driver call. Raises RuntimeError, with the name of its status, where it failed."""
         status, *values = outcome
         if int(status):
             raise RuntimeError(f"the CUDA driver says {getattr(status, 'name', status)}")

@@ -1,4 +1,4 @@
-"""What the driver of a GPU says went wrong, as one error of Opstage: whether the process can go on, and what to do.
+"""Failures that a GPU's driver reports, as one error of Opstage: whether the process can go on, and what to do.
 
 Some of the driver's errors end a GPU's use by the process: every later call gives the same one, and memory cannot be
 read any more. Those of kernels are found by whatever call comes next, not by the one that was at fault.

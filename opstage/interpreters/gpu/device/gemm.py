@@ -123,7 +123,7 @@ def _stored(given: MatrixLayout | None, rows: int, columns: int) -> MatrixLayout
 
 
 class GemmPlan(NamedTuple):
-    """What a product of one shape and precision is asked for with; made once."""
+    """The descriptors and the algorithm of cuBLASLt for a product of one shape and precision; made once."""
 
     operation: Any
     x: Any

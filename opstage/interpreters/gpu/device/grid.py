@@ -8,7 +8,7 @@ WARP = 32
 
 
 class Grid(NamedTuple):
-    """What suits a device.
+    """Launch sizes that suit a device.
 
     threads        of a block that steps through elements
     block          of a block that works on one thing alone

@@ -1,4 +1,4 @@
-"""What an interpreter asks of a device: memory, copies, and kernels run by many threads."""
+"""The interface of a device: memory, copies, and kernel launches."""
 
 from __future__ import annotations
 

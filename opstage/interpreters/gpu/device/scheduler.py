@@ -171,7 +171,7 @@ class _Local:
 
 
 class _CudaModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typed
-    """What `cuda` is while a kernel runs."""
+    """The `cuda` module that a kernel sees while it runs."""
 
     threadIdx = property(lambda self: _current.threadIdx)  # noqa: N815  # the names of CUDA
     blockIdx = property(lambda self: _current.blockIdx)  # noqa: N815

@@ -1,4 +1,4 @@
-"""What is asked of a device many times over, on the same memory."""
+"""Sequences of launches that a device replays on the same memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch's arguments say of the kernel that it needs: a type for each, by name.
+"""The signature of a launch: the type of each argument, by name.
 
 A buffer is a pointer, `float32*`, a tuple of buffers a pointer to pointers, `float32**`, a number of NumPy's its dtype,
 `int32`. A kernel is compiled once for each signature.

@@ -94,7 +94,7 @@ class Simulator(Device):
 
 
 def pointers_of(argument: Any) -> Any:
-    """What a kernel gets for an argument of a launch, where memory is bytes of the host."""
+    """The kernel's argument for an argument of a launch, where memory is bytes of the host."""
     if isinstance(argument, DeviceBuffer):
         return elements_of(argument)
     return tuple(map(elements_of, argument)) if type(argument) is tuple else argument

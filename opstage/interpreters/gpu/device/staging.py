@@ -17,7 +17,7 @@ HALF = 4 << 20
 
 
 class Copies(Protocol):
-    """What the driver does, in the order of one stream."""
+    """The driver's copies, in the order of one stream."""
 
     def pinned(self, nbytes: int) -> int:
         """The address of so many bytes of the host that stay where they are."""
@@ -29,7 +29,7 @@ class Copies(Protocol):
         """From the GPU to the host; returns before it is done."""
 
     def event(self) -> Any:
-        """What all that was asked for so far is done by; its `sync()` waits for that."""
+        """Record an event that completes when all work launched so far is done; its `sync()` waits for it."""
 
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""
@@ -37,7 +37,7 @@ class Copies(Protocol):
 
 @final
 class Everything:
-    """What has happened once all that was asked for is done; for when there is no event, or its wait was broken off."""
+    """An event of all launched work, by synchronising; for when there is no event, or its wait was interrupted."""
 
     def __init__(self, copies: Copies):
         self._copies = copies

@@ -30,7 +30,7 @@ class Watched(NamedTuple):
 
 @final
 class Watch:
-    """What one interpreter has a device look out for; it is the device's `watch` while that interpreter has its lock.
+    """The index checks of one interpreter on a device, whose `watch` it is while that interpreter has its lock.
 
     flag      0, or the number of the first op in `watched` that met an index out of range; None before it is asked for
     watched   the ops that may have met one since the flag was last looked at

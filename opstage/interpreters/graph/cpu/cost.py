@@ -1,4 +1,4 @@
-"""What the loops of a plan have to do: arithmetic, and bytes between memory and the processor.
+"""The work of a plan's loops: arithmetic, and bytes between memory and the processor.
 
 Arithmetic is counted by each op's own formula. Bytes are those that cannot be avoided: what a loop reads of others'
 results, once however often it needs it, and what it leaves in memory. Values that pass between the ops of one loop cost
@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 def works(plan: CpuPlan) -> list[Work]:
-    """What all steps do, in their order."""
+    """The work of each step, in order."""
     found: list[Work] = []
     at = 0
     while at < len(plan.steps):

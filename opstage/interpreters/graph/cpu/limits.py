@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: products of matrices, and copies of memory too large for the caches."""
+"""The limits of this machine, measured: products of matrices, and copies of memory too large for the caches."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Linked:
         return all(isinstance(segment, KernelSequence) for segment in self._segments)
 
     def value(self, slot: int, moving: Sequence[Array]) -> Array:
-        """What a slot holds, seen where it stands."""
+        """The value of a slot, as a view of its memory."""
         legal = self.plan.legal
         type_ = legal.types[slot]
         shape: Any = type_.shape

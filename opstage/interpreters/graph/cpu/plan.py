@@ -45,7 +45,7 @@ class LoopStep(NamedTuple):
 
 @final
 class CpuPlan:
-    """What is done, and where everything lies; the kernels of clusters are texts until they are compiled.
+    """The schedule of a graph on the CPU and its memory; the kernels of clusters are source until they are compiled.
 
     offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
     results     roots that are results, each a buffer of its own, but for those

@@ -33,7 +33,7 @@ class ScratchBlock(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it has room for."""
+        """Its size."""
         return len(self.memory)
 
 
@@ -89,7 +89,7 @@ class CpuScratch:
         self._most = max(self._most, _ARRAYS_OF_A_RESULT * results)
 
     def results(self) -> Callable[[Kind], Array]:
-        """What makes the results of one run: arrays that nobody else holds. To be asked once for each."""
+        """An allocator of one run's results: arrays that nobody else holds. Call it once for each."""
         untried: dict[Kind, int] = {}
 
         def take(kind: Kind) -> Array:

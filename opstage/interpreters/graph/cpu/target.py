@@ -1,4 +1,4 @@
-"""What kernels on the CPU want."""
+"""The target of compiled programs on the CPU."""
 
 from __future__ import annotations
 

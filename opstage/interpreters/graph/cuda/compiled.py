@@ -34,7 +34,7 @@ class CompiledCudaOps(OnDevice):
         self.programs: Programs[CudaExecutor] = Programs(self, options.program_memory)
 
     def compile(self, graph: Graph, spare: Collection[int] = ()) -> CudaExecutor:
-        """What runs a graph; results may be written over the inputs at the positions `spare`."""
+        """Compile a graph; results may be written over the inputs at the positions `spare`."""
         return CudaExecutor(graph, self._eager, self.options, spare, self._scratch, self._waiting)
 
     @override

@@ -1,4 +1,4 @@
-"""What runs a graph on a device: its plan on memory that stays where it is, and what goes in and out.
+"""The executor of a graph on a device: its plan on memory at fixed addresses, its inputs and outputs.
 
 A captured CUDA graph knows addresses, so every input and every result has a place. An input whose buffer stands there
 costs nothing; any other is copied there. A result is given out where it stands. If somebody still holds it when the

@@ -32,7 +32,7 @@ _FEW = 1 << 10
 
 @final
 class Lowering:
-    """What a body asks of a device.
+    """The lowering of a body to launches on a device.
 
     over    outputs that are written over an input, by their places: the place of that input. Only updates of parameters
             do so, which read and write each element once, and nothing but them reads that input once they have begun
@@ -111,7 +111,7 @@ class Lowering:
         return self._device.shifted(self._own(view.root), view.shape, self._bytes_before(view))
 
     def _rest(self, view: View) -> DeviceBuffer:
-        """What a view is of, from its first element on."""
+        """The memory of a view, from its first element on."""
         buffer, before = self._own(view.root), self._bytes_before(view)
         return self._device.shifted(buffer, (buffer.size - before // buffer.dtype.itemsize,), before)
 

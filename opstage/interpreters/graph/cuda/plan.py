@@ -23,7 +23,7 @@ ALIGNMENT = 256
 
 @final
 class CudaPlan:
-    """What is asked of a device, on numbered blocks of memory.
+    """The launches of a graph, on numbered blocks of memory.
 
     calls, split    all calls, and how many come before the first that writes over an input
     inputs          the block of each input

@@ -26,7 +26,7 @@ class Spot(NamedTuple):
 
 @final
 class LaunchRecorder(Device):
-    """What `device` would be asked for.
+    """A device that records launches on numbered blocks, in the place of `device`.
 
     calls       in the order in which they were asked for
     blocks      the bytes of each numbered block

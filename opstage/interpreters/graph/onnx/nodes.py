@@ -1,4 +1,4 @@
-"""What an ONNX model is made of, as plain values: nodes, the values between them, and the bodies of loops."""
+"""ONNX models as plain values: nodes, the values between them, and the bodies of loops."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SizeExpressions:
-    """What is known of the named sizes. All is computed outside of loops, each expression once.
+    """Named sizes and expressions of them. All are computed outside of loops, each expression once.
 
     A size is a vector of one int64, as Shape gives it and Concat takes it.
     """

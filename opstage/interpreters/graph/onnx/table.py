@@ -1,4 +1,4 @@
-"""What each op is in ONNX: the rules of all families."""
+"""The ONNX rule of each op, of all families."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ RULES: dict[Primitive, OnnxRule] = {
     )
     for primitive, rule in family.RULES.items()
 }
-"""What is said by a rule; all else is said by its decomposition."""
+"""The ops with a rule; every other op is exported by its decomposition."""

@@ -43,7 +43,7 @@ def array_key(array: npt.NDArray[Any]) -> Hashable:
 
 
 def body_key(body: Body) -> Hashable:
-    """What a body computes: equal for two with the same equations between the same slots."""
+    """A key of a body's computation: equal for two with the same equations between the same slots."""
     return (
         body.inputs,
         tuple([(constant.slot, array_key(constant.value)) for constant in body.constants]),

@@ -24,7 +24,7 @@ Passes: TypeAlias = Sequence[tuple[str, Pass]]
 
 
 class Note(NamedTuple):
-    """What one pass did: equations that it added, or removed where negative, and the seconds that it took.
+    """The effect of one pass: equations that it added, or removed where negative, and the seconds that it took.
 
     Equations in the bodies of loops count once.
     """
@@ -36,7 +36,7 @@ class Note(NamedTuple):
 
 @final
 class Notes:
-    """What a pipeline did to a graph; `str` is a table of it."""
+    """The effect of a pipeline on a graph; `str` is a table of it."""
 
     __slots__ = ("before", "after", "passes")
 

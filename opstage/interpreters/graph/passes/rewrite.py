@@ -29,7 +29,7 @@ class Rewrite:
         self.changed = False
 
     def inputs(self, equation: Equation) -> tuple[int, ...]:
-        """What an equation of the old body reads, in slots of the new one."""
+        """The inputs of an equation of the old body, in slots of the new one."""
         same = self.same
         return tuple([same.get(slot, slot) for slot in equation.inputs]) if same else equation.inputs
 

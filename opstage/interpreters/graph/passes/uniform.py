@@ -27,7 +27,7 @@ _LARGEST_CONSTANT = 1 << 16
 
 @final
 class Uniforms:
-    """What is known as equations go by in their order: the number that a tensor holds everywhere.
+    """Uniform tensors, found as equations go by in order: the one number that a tensor holds everywhere.
 
     A number is a NumPy scalar of the tensor's dtype, and so has its bits; a Fraction where the dtype is exact.
     """
@@ -100,7 +100,7 @@ Every number is known, but for those of a `select`.
 
 @cache
 def _ops() -> NumpyOps:
-    """What computes with numbers: the bits that it gives to one element are those that it would give to all."""
+    """The interpreter that computes with numbers: the bits of one element are those that it would give to all."""
     return NumpyOps(Options(dtype="float64", fast_kernels=False))
 
 

@@ -1,4 +1,4 @@
-"""What a check found, written for a terminal, for programs, and for services that show findings beside the code."""
+"""Formats of a check's findings: for a terminal, for programs, and for services that show findings in the code."""
 
 from .document import FORMAT, VERSION, from_document, to_document
 from .outcome import CheckOutcome, Section, Unusable

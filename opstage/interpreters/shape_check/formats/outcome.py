@@ -30,7 +30,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What came of one target.
+    """The result of checking one target.
 
     target     what was checked: `model.py:loss`, `cnn`
     what       which part of it: `one training step`, `the forward pass`

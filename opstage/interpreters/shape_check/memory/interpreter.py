@@ -62,7 +62,7 @@ class _Result(NamedTuple):
 
 
 class _OpFootprint(NamedTuple):
-    """What an op does on operands of some types and layouts; `kept` at other sizes."""
+    """The memory of an op on operands of some types and layouts; `kept` at other sizes."""
 
     results: tuple[_Result, ...]
     workspace: Dim
@@ -77,7 +77,7 @@ def _at(
 
 
 def _form(call: Taken) -> tuple[Any, ...]:
-    """What is the same of calls that differ in sizes alone."""
+    """The part of a call that is the same for calls that differ in sizes alone."""
     return tuple([result.of for result in call.results]), len(call.beside)
 
 
@@ -161,7 +161,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
             self.kind = outside
 
     def history(self) -> AllocationTrace:
-        """What has been taken and given back until now."""
+        """The allocations and releases so far."""
         keeping = tuple(self._keeping)
 
         def kept(sizes: Mapping[str, int]) -> int:
@@ -201,7 +201,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def _asked(
         self, primitive: Primitive, refs: tuple[Tensor, ...], types: tuple[TensorType, ...], static: Static
     ) -> _OpFootprint | None:
-        """What the op's kernel takes at each of the samples; None if it has none."""
+        """The memory of the op's kernel, fitted to the samples; None without a kernel."""
         types_in = tuple([ref.type for ref in refs])
         found: list[Taken] = []
         call: Any = None
@@ -230,7 +230,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def _taken(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, layout: Layout
     ) -> Taken | None:
-        """What the op's kernel takes on operands of numbers; None if it has none."""
+        """The memory of the op's kernel for concrete operand types; None without a kernel."""
         kernel = kernel_of(primitive, types, static, self._options)
         return None if kernel is None else taken(kernel, types, layout, static)
 
@@ -241,7 +241,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
     def _kept(
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
     ) -> int:
-        """What stays of the workspace at other sizes, which how operands lie in memory does not change."""
+        """The bytes of workspace kept at other sizes; the layout of operands does not change them."""
         found = self._taken(primitive, *_at(types, static, sizes), (None,) * len(types))
         return 0 if found is None else found.kept
 

@@ -48,7 +48,7 @@ class PeakMemory:
 
     @property
     def needed(self) -> int:
-        """What has to be free: the peak, or on a device its blocks."""
+        """The bytes that have to be free: the peak, or on a device its blocks."""
         return max(self.peak, self.blocks)
 
     def _parts(self) -> dict[str, int]:

@@ -17,20 +17,20 @@ Rows = npt.NDArray[np.int64]
 
 
 class MemoryKind(IntEnum):
-    """What memory is for."""
+    """The purpose of memory."""
 
     PARAMETERS = 0
     OPTIMIZER = 1
     STATE = 2
     BATCH = 3
     ACTIVATIONS = 4
-    """What the forward pass makes, and the backward pass reads."""
+    """Results of the forward pass that the backward pass reads."""
     GRADIENTS = 5
-    """What the backward pass makes: cotangents, of parameters and in between."""
+    """Results of the backward pass: cotangents, of parameters and in between."""
     RESULTS = 6
     """New parameters and slots, beside the old ones."""
     WORKSPACE = 7
-    """What kernels work in."""
+    """Workspaces of kernels."""
 
 
 class Moment(NamedTuple):
@@ -88,7 +88,7 @@ class Timeline:
         return number * len(MemoryKind) + kind + 1
 
     def close(self, kept: Kept) -> AllocationTrace:
-        """What has happened so far, for good; `kept` is there all the time."""
+        """The trace so far, frozen; `kept` is there all the time."""
         return AllocationTrace(np.array(self._events, np.int64), tuple(self._sizes), kept)
 
 

@@ -1,4 +1,4 @@
-"""What a rule sees of the body around an equation, and how it writes what is to stand in its place."""
+"""A rule's view of the body around an equation, and its means to write a replacement."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Surroundings:
         return self.rewrite.types[slot].shape
 
     def simpler(self, primitive: Primitive, inputs: Inputs, static: Static, out: TensorType) -> int | None:
-        """What stands for this op by the first of its rules that applies."""
+        """The slot that replaces this op, by the first of its rules that applies."""
         for rule in self.rules.get(primitive, ()):
             slot = rule(self, inputs, static, out)
             if slot is not None:
