@@ -17,11 +17,11 @@ from ..ops.errors import DtypeError, OpstageError, ShapeError, UsageError
 from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from .commit import Commit
-from .turns import Turn
+from .exclusion import SharedLock
 
 Array = npt.NDArray[Any]
 
-_NOBODYS = Turn()
+_NOBODYS = SharedLock()
 """For parameters that no trainer has, which threads cannot be using at once unless they mean to."""
 
 
@@ -71,7 +71,7 @@ class Param:
         "dtype",
         "_requires_grad",
         "_now",
-        "turn",
+        "lock",
         "__weakref__",
     )
 
@@ -104,7 +104,7 @@ class Param:
     def _begin(self, value: Array | Placement, shape: tuple[int, ...], dtype: DType, requires_grad: bool) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.turn: Turn | None = None  # of the trainers and sessions that have used it, which threads may share
+        self.lock: SharedLock | None = None  # of the trainers and sessions that have used it, which threads may share
         self._now = _Value(0, first=value) if isinstance(value, Placement) else _Value(0, value)
         self.requires_grad = requires_grad
 
@@ -146,7 +146,7 @@ class Param:
     @property
     def value(self) -> Array:
         """The current value, a read-only array that later steps do not change. It is fetched first if need be."""
-        return holding([(self.turn or _NOBODYS).lock], self._view)
+        return holding([(self.lock or _NOBODYS).lock], self._view)
 
     def _view(self) -> Array:
         now = self._now
@@ -158,7 +158,7 @@ class Param:
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         host = self.checked(value)
-        holding([(self.turn or _NOBODYS).lock], self._replace, host)
+        holding([(self.lock or _NOBODYS).lock], self._replace, host)
 
     def _replace(self, host: Array) -> None:
         self._now = _Value(self._now.version + 1, host)

@@ -21,10 +21,10 @@ from ..ops.trees import align, flatten, show_path, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
 from .commit import Commit
+from .exclusion import LockSet, SharedLock
 from .hyperparameters import require_nonnegative
 from .param import Array, Param, prepare_moved
 from .sharing import require_apart
-from .turns import Turn, Turns
 
 
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
@@ -93,13 +93,13 @@ def plan_params(plan: Plan, parameters: Any, options: Options) -> Any:
     )
 
 
-def together(params: Sequence[Param]) -> Turns:
+def together(params: Sequence[Param]) -> LockSet:
     """The locks of parameters that are used together; those that have none yet get one in common."""
-    turns = [param.turn for param in params if param.turn is not None] or [Turn()]
+    locks = [param.lock for param in params if param.lock is not None] or [SharedLock()]
     for param in params:
-        if param.turn is None:
-            param.turn = turns[0]
-    return Turns(turns)
+        if param.lock is None:
+            param.lock = locks[0]
+    return LockSet(locks)
 
 
 def get_values(params: Any) -> Any:

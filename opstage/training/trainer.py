@@ -20,6 +20,7 @@ from ..ops.trees import flatten
 from ..options import Options
 from . import optim
 from .commit import Commit, uninterrupted
+from .exclusion import exclusive
 from .held import Held
 from .hyperparameters import require_real
 from .optim import Optimizer
@@ -30,7 +31,6 @@ from .promises import Promises
 from .running import Running, result_of
 from .saved import OptimizerValues, TrainerValues
 from .step import Clip, Stepped
-from .turns import in_turn
 
 
 @final
@@ -62,7 +62,7 @@ class ScalarTrainer:
         clip: Clip | None,
     ):
         self._held = Held(params, state, requires_grad, options)
-        self._turns = together(self._held.params)
+        self._locks = together(self._held.params)
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
@@ -109,12 +109,12 @@ class ScalarTrainer:
         """Elements in all parameters, each counted once, at however many places it stands."""
         return sum(int(np.prod(param.shape, dtype=np.int64)) for param in self._held.params)
 
-    @in_turn
+    @exclusive
     def get_params(self) -> Any:
         """The parameter values, a tree of arrays of the caller's own; one, read-only, for several places."""
         return get_values(self.params)
 
-    @in_turn
+    @exclusive
     def set_params(self, params: Any) -> None:
         """Overwrite all parameter values; structure, shapes and numbers are checked before any is touched.
 
@@ -123,19 +123,19 @@ class ScalarTrainer:
         set_values(self.params, params)
 
     @property
-    @in_turn
+    @exclusive
     def state(self) -> Any:
         """The program's own state (running statistics), a tree of arrays; None for a program without."""
         return self._held.get_state()
 
-    @in_turn
+    @exclusive
     def set_state(self, state: Any) -> None:
         """Overwrite the program's own state; structure, shapes and dtypes are checked before any is touched."""
         self._held.set_state(state)
 
     # Running --------------------------------------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def forward(self, *batch: Any, train: bool = False) -> Any:
         """The loss of one batch; nothing is differentiated or changed. In evaluation form unless `train`."""
         refs, structure = self._running.batch(batch)
@@ -143,14 +143,14 @@ class ScalarTrainer:
         (loss, self.last_metrics), _ = self._running.run(layout.forward, layout, refs)
         return loss
 
-    @in_turn
+    @exclusive
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
         """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`, any batch."""
         refs, structure = self._running.batch(batch, program)
         layout = self._running.layout_of(program, structure)
         return self._running.run(layout.value, layout, refs)[0]
 
-    @in_turn
+    @exclusive
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
         """Loss and gradients of one batch, in training form; gradients are shaped like params, None where frozen.
 
@@ -179,7 +179,7 @@ class ScalarTrainer:
         optimizer = optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
         return self._named_step("adamw", optimizer, batch)
 
-    @in_turn
+    @exclusive
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
         return self._held.init_optim(optimizer)
@@ -202,7 +202,7 @@ class ScalarTrainer:
         """
         return self._train_step(optimizer, state, batch, moved=True)
 
-    @in_turn
+    @exclusive
     def _train_step(
         self,
         optimizer: Optimizer,
@@ -265,12 +265,12 @@ class ScalarTrainer:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
         return self._promises.report(*specs, optimizer=optimizer)
 
-    @in_turn
+    @exclusive
     def trim(self) -> None:
         """Give memory that is kept for the next step back to the system; parameters, moments and programs stay."""
         self._interpreter.trim()
 
-    @in_turn
+    @exclusive
     def in_front(self, stand: Callable[[BaseInterpreter[Any]], BaseInterpreter[Any]]) -> BaseInterpreter[Any]:
         """Let `stand(interpreter)`, a `Transparent`, take the place of this trainer's interpreter."""
         self._held.interpreter = stand(self._interpreter)
@@ -278,22 +278,22 @@ class ScalarTrainer:
 
     # Leaving and coming back ----------------------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def export(self) -> TrainerValues:
         """All that the next step depends on besides loss, options and optimizer, as arrays of the caller's own."""
         return self._held.export()
 
-    @in_turn
+    @exclusive
     def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
         """An optimizer's state on these parameters as arrays of the caller's own."""
         return self._held.export_optim(optimizer, state)
 
-    @in_turn
+    @exclusive
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
         """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
         return self._held.import_optim(optimizer, saved)
 
-    @in_turn
+    @exclusive
     def restore(self, saved: TrainerValues) -> None:
         """Stand where `export` was called; all is checked, to the dtype, before any is touched.
 
@@ -303,7 +303,7 @@ class ScalarTrainer:
 
     # How it is done -------------------------------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def _named_step(self, name: str, optimizer: Optimizer, batch: tuple[Any, ...]) -> Any:
         state = self._held.moments.get(name)
         if state is None:

@@ -19,7 +19,7 @@ from opstage.locks import holding, holding_if_free
 from opstage.training.parameters import get_values, set_values
 from tests.unit.raising import RaiseAt, Torn, bytecodes
 
-TAKING = ("locks", "training/turns", "training/param", "training/session", "training/trainer", "training/held")
+TAKING = ("locks", "training/exclusion", "training/param", "training/session", "training/trainer", "training/held")
 X = np.arange(3.0)
 
 
@@ -77,7 +77,7 @@ WORKS: dict[str, Callable[[dict[str, Param]], Callable[[], object]]] = {
 @pytest.mark.parametrize("name", WORKS)
 def test_a_lock_is_free_whatever_is_raised_at_whichever_bytecode(name: str) -> None:
     params = two_of_their_own()
-    locks = [param.turn.lock for param in params.values() if param.turn is not None]
+    locks = [param.lock.lock for param in params.values() if param.lock is not None]
     assert len(set(map(id, locks))) == 2
     work = WORKS[name](params)
     work()

@@ -311,5 +311,5 @@ def test_copies_have_locks_of_their_own() -> None:
     get_values([p])
     other = copy.deepcopy(p)
     get_values([other])
-    assert other.turn is not None and other.turn is not p.turn
-    assert pickle.loads(pickle.dumps(p.turn)) is not p.turn
+    assert other.lock is not None and other.lock is not p.lock
+    assert pickle.loads(pickle.dumps(p.lock)) is not p.lock

@@ -1,4 +1,4 @@
-"""One thread at a time: locks that trainers and parameters share, and methods that take them."""
+"""Mutual exclusion: locks that trainers and parameters share, and methods that hold them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 @final
-class Turn:
-    """A lock that its holder may take again. It is never copied or pickled: a copy of what it guards has its own."""
+class SharedLock:
+    """A reentrant lock. It is never copied or pickled: a copy of what it guards has its own."""
 
     __slots__ = ("lock",)
 
@@ -23,38 +23,38 @@ class Turn:
         self.lock = make_lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Turn, ()
+        return SharedLock, ()
 
 
 @final
-class Turns:
-    """Several locks taken together, always in one order, so that nobody waits for somebody who waits."""
+class LockSet:
+    """Several locks acquired together, always in one order, so that there is no deadlock."""
 
     __slots__ = ("_locks",)
 
-    def __init__(self, turns: Iterable[Turn]):
-        self._locks = [turn.lock for turn in sorted(set(turns), key=id)]
+    def __init__(self, locks: Iterable[SharedLock]):
+        self._locks = [shared.lock for shared in sorted(set(locks), key=id)]
 
     def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`work(*args, **kwargs)` while all are held."""
         return holding(self._locks, work, *args, **kwargs)
 
 
-class HasTurns(Protocol):
+class Guarded(Protocol):
     """An object whose methods run under its locks, one thread at a time."""
 
     @property
-    def _turns(self) -> Turns: ...
+    def _locks(self) -> LockSet: ...
 
 
-S = TypeVar("S", bound=HasTurns)
+S = TypeVar("S", bound=Guarded)
 
 
-def in_turn(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """The method, run by one thread at a time; others wait. What it calls of the same object goes on at once."""
+def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Decorate a method to run in one thread at a time; others wait. Calls to the same object inside of it do not."""
 
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._turns.run(method, self, *args, **kwargs)
+        return self._locks.run(method, self, *args, **kwargs)
 
     return waiting
