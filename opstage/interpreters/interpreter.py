@@ -185,8 +185,10 @@ class BaseInterpreter(Interpreter[R]):
 
     # What a loop runs, reads and writes; an interpreter whose values have rows of their own overrides the last three.
 
-    def turn(self, body: Body, varying: int, /) -> Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]]:
-        """The body of a loop made ready for any number of turns, of which the first `varying` inputs are another's.
+    def prepare_body(
+        self, body: Body, varying: int, /
+    ) -> Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]]:
+        """Prepare the body of a loop for any number of iterations, in which its first `varying` inputs change.
 
         A function of the other inputs, which gives one from the first inputs to the body's outputs.
         """

@@ -20,11 +20,11 @@ from .tracer import Traced, Tracer, constants, evaluate
 
 
 def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) -> ScanParameters:
-    """The loop on `ops` as a backward pass wants it: it also stacks the incoming carries and, if the body has a
-    product, what a tape keeps of the ops of a turn.
+    """The loop with the outputs that a backward pass on `ops` reads: it also stacks the incoming carries and, if the
+    body has a product, the values that a tape saves in an iteration.
 
-    To compute that anew would cost the product once more; a body without one costs little beside the memory. Not kept
-    is what the carries and xs hold in another layout, and what is the same in all turns.
+    Recomputing them would cost the product once more; a body without one costs little compared with the memory. Other
+    layouts of carries and xs are not saved, and neither are loop invariants.
     """
     body, carries = loop.body, loop.carries
     wanted = [*body.inputs[:carries]]
@@ -57,7 +57,7 @@ def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) 
 def on_tape(
     tracer: Tracer[Any], body: Body, inputs: Sequence[Traced[Any]], moving: Sequence[bool], kept: Collection[int]
 ) -> tuple[Tape[Traced[Any]], list[Node[Traced[Any]]], tuple[Node[Traced[Any]], ...]]:
-    """A turn on a tape over the tracer: the tape, and what went in and came out.
+    """One iteration on a tape over the tracer: the tape, its inputs and its outputs.
 
     The outputs that are `kept` may be there for the tape alone: that they read a residual opens no composite.
     """

@@ -193,25 +193,25 @@ def _scan_shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
 
 
 def run_loop(ops: BaseInterpreter[R], /, *operands: R, **static: Any) -> tuple[R, ...]:
-    """One turn after the other, for a base interpreter that has no kernel of its own."""
+    """Run the iterations in order, for a base interpreter that has no kernel of its own."""
     loop = ScanParameters(**static)
-    return run_turns(ops, loop, ops.turn(loop.body, loop.carries + loop.entries), *operands)
+    return run_iterations(ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries), *operands)
 
 
-def run_turns(
+def run_iterations(
     ops: BaseInterpreter[R],
     loop: ScanParameters,
-    ready: Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]],
+    prepared: Callable[[Sequence[R]], Callable[[Sequence[R]], Sequence[R]]],
     /,
     *operands: R,
 ) -> tuple[R, ...]:
-    """The same, with the body made ready by `ops.turn`."""
+    """The same, with the body prepared by `ops.prepare_body`."""
     body, length, carries, split = loop.body, int(loop.length), loop.carries, loop.carries + loop.entries
-    state, xs, turn = operands[:carries], operands[carries:split], ready(operands[split:])
+    state, xs, iterate = operands[:carries], operands[carries:split], prepared(operands[split:])
     types = body.output_types[carries:]
     ys = [ops.rows(type_, length) for type_ in types]
     for i in reversed(range(length)) if loop.reverse else range(length):
-        outs = turn((*state, *[ops.row(x, i) for x in xs]))
+        outs = iterate((*state, *[ops.row(x, i) for x in xs]))
         state = tuple(outs[:carries])
         for rows, value in zip(ys, outs[carries:]):
             rows[i] = value
@@ -219,8 +219,8 @@ def run_turns(
 
 
 def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
-    """The loop run the other way, over what was kept of each turn: it pulls the cotangent of the carry back through the
-    turn, computes what was not kept anew, and adds to the cotangents of what was captured. One that is a sum of
+    """The reverse loop over the values saved in each iteration: it pulls the cotangent of the carry back through the
+    iteration, recomputes what was not saved, and accumulates the cotangents of captured tensors. One that is a sum of
     products is a product of the stacked factors after the loop.
     """
     loop = ScanParameters(**static)
@@ -233,7 +233,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
     state = [tracer.input(type_) for type_ in types[:carries]]
     entries = [tracer.input(type_) for type_ in types[carries:split]]
     outside = [tracer.wrap(ref) for ref in captured]
-    # Cotangents: of the carry, from the turn before; of what was stacked, from outside, where any came.
+    # Cotangents: of the carry, from the iteration before; of stacked outputs, from outside, where any came.
     coming = {i: tracer.input(types[i]) for i in range(carries) if moving[i]}
     arrived = {
         i: tracer.input(_entry(ctx.outputs[i]))
@@ -333,7 +333,7 @@ class _ScanPrimitive(Primitive):
 
     @override
     def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
-        """The xs that are read again, what was captured, and what is kept of each turn."""
+        """The xs that are read again, captured tensors, and the values saved in each iteration."""
         loop = ScanParameters(**static)
         xs = [loop.carries + i if i in loop.reread else -1 for i in range(loop.entries)]
         return (*xs, *range(loop.carries + loop.entries, len(needs)), *[len(needs) + i for i in loop.kept])
@@ -346,11 +346,11 @@ class _ScanPrimitive(Primitive):
     def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
         """That of the body, as often as it runs, and the stacked results written once."""
         loop = ScanParameters(**static)
-        turn = loop.body.cost()
+        iteration = loop.body.cost()
         written: Dim = 0
         for rows in outputs[loop.carries :]:
             written = written + rows.nbytes
-        return Cost(loop.length * turn.flops, loop.length * turn.bytes + written)
+        return Cost(loop.length * iteration.flops, loop.length * iteration.bytes + written)
 
 
 # Operands: carry, xs, then what the body captured. Outputs: the last carry, the stacked y's, and what is kept for a

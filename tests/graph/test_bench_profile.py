@@ -109,7 +109,7 @@ def test_a_loop_costs_its_turns() -> None:
         return ops.scan(lambda o, c, x: (o.tanh(o.add(c, x)),) * 2, c, xs)[0]
 
     (*_, scan) = works(planned(program, floats(6), floats(7, 6)))
-    assert scan.name == "scan, 7 turns"
+    assert scan.name == "scan, 7 iterations"
     assert scan.cost.flops == 7 * 2 * 6
     assert scan.cost.bytes >= 7 * F32 * 3 * 6
 

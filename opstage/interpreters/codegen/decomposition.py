@@ -42,7 +42,7 @@ def is_fixed(primitive: Primitive) -> bool:
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
-    """Whether an op is written down as it is; loops are, unless each turn of them is to be written out."""
+    """Whether an op is written down as it is; loops are, unless they are to be unrolled."""
     if primitive is SCAN:
         return not loops
     return primitive.decomposition is None or keep(primitive, operands, static)

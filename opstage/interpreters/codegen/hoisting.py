@@ -12,11 +12,11 @@ _TRANSPOSITIONS = (TRANSPOSE2D, PERMUTE)
 
 
 def hoisted(body: Body, varying: int) -> tuple[Body, Body] | None:
-    """A body that takes the inputs but the first `varying` to what no turn changes, and the rest of `body`, which takes
-    these results after its inputs; None where there is nothing to take out.
+    """The loop invariants of `body` as a body of its inputs but the first `varying`, and the rest of `body`, which
+    takes these results after its inputs; None where there is nothing to hoist.
 
-    Of layout only the transposed operand of a product is, in its own memory: there a product reads it faster, which
-    pays for the copy. Anything else of layout costs a turn nothing.
+    Of layout ops only the transposed operand of a product is hoisted, as a copy: a product reads that faster, which
+    pays for it. Any other layout op costs an iteration nothing.
     """
     fixed = {*body.inputs[varying:], *[constant.slot for constant in body.constants]}
     makers = {}
@@ -38,16 +38,16 @@ def hoisted(body: Body, varying: int) -> tuple[Body, Body] | None:
         if e.outputs[0] in makers and not needed.isdisjoint(e.outputs):
             needed.update(e.inputs)
     before = [e for e in body.equations if e.outputs[0] in makers and not needed.isdisjoint(e.outputs)]
-    turn = [e for e in body.equations if out.keys().isdisjoint(e.outputs)]
+    varying_part = [e for e in body.equations if out.keys().isdisjoint(e.outputs)]
     read = {*body.outputs}
-    for e in reversed(turn):
+    for e in reversed(varying_part):
         if not read.isdisjoint(e.outputs) or e.outputs[0] not in makers:
             read.update(e.inputs)
-    turn = [e for e in turn if not read.isdisjoint(e.outputs) or e.outputs[0] not in makers]
+    varying_part = [e for e in varying_part if not read.isdisjoint(e.outputs) or e.outputs[0] not in makers]
     results = [slot for slot in out if slot in read]
     return (
         _part(body, body.inputs[varying:], before, results),
-        _part(body, [*body.inputs, *results], turn, body.outputs),
+        _part(body, [*body.inputs, *results], varying_part, body.outputs),
     )
 
 

@@ -24,9 +24,9 @@ from ..indices import require_indices
 from ..interpreter import BaseInterpreter
 from ..native import one_thread
 from .kernels import kernel_table
+from .loop_body import prepare_body, zero_dim
 from .loops.workspace import give_back_workspace
 from .memory import give_back_freed_memory, keep_freed_memory
-from .turn import ready, zero_dim
 
 _INFERRED: dict[Any, tuple[TensorType, ...]] = {}  # result types by (primitive, operand types, statics)
 _INFERRED_LIMIT = 1 << 13  # some 6 MB
@@ -223,12 +223,12 @@ class NumpyOps(HostArrays):
         _INFERRED[key] = outputs
 
     @override
-    def turn(
+    def prepare_body(
         self, body: Body, varying: int, /
     ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
         if self.dtype == EXACT:  # decompositions are written out for floats
-            return super().turn(body, varying)
-        return ready(self, body, varying)
+            return super().prepare_body(body, varying)
+        return prepare_body(self, body, varying)
 
     def kernel(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
         """The kernel of an op for operands of these types, called with its static parameters; None without one."""

@@ -1,4 +1,4 @@
-"""Vectors of 64 bytes as values of kernels: what a loop keeps in registers of the processor from turn to turn.
+"""Vectors of 64 bytes as values of kernels: what a loop keeps in registers from iteration to iteration.
 
 A mask is an integer whose bit i says whether lane i takes part; memory at lanes that do not is not touched. LLVM makes
 of all this what the processor has: one instruction each with AVX-512, several elsewhere.

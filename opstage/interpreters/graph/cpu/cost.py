@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC
 from ....ops.catalogue.pooling import MAX_POOL_GATHER
-from ....ops.closed import Equation
-from ....ops.closed import ScanParameters as Turns
+from ....ops.closed import Equation, ScanParameters
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
 from ...codegen.clusters import Level, Unit
@@ -61,10 +60,10 @@ def _single(plan: CpuPlan, unit: Unit, first: int, count: int) -> Work:
     detail = " · ".join(_sizes(plan.legal, slot) for slot in e.inputs)
     step = plan.steps[first]
     if isinstance(step, LoopStep):
-        turns = int(Turns(**e.static).length)
+        iterations = int(ScanParameters(**e.static).length)
         inner = [work.cost for work in works(step.plan)]
-        cost = Cost(turns * sum(int(c.flops) for c in inner), turns * sum(int(c.bytes) for c in inner))
-        return Work(f"scan, {turns} turns", "", first, count, cost)
+        cost = Cost(iterations * sum(int(c.flops) for c in inner), iterations * sum(int(c.bytes) for c in inner))
+        return Work(f"scan, {iterations} iterations", "", first, count, cost)
     if isinstance(step, HostStep):
         name = f"{e.primitive.name} (eager_cpu)"
     else:

@@ -263,13 +263,13 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
     return compile_kernel("rand_uniform", f"{text}{dtype}", function)
 
 
-# splitmix64(splitmix64(seed) + step), then the site, then the turn of each loop around it: see `ops.catalogue.random`
+# splitmix64(splitmix64(seed) + step), then the site, then the iteration of each loop around: see `ops.catalogue.random`
 _DRAW = """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, {words})
     key = mix(word(w[0]) + word(counter(w[3], 0)))
     key = mix(key + word(w[2]))
-    for turn in range(1, {counters}):
-        key = mix(key + word(counter(w[3 + turn], 0)))
+    for loop in range(1, {counters}):
+        key = mix(key + word(counter(w[3 + loop], 0)))
     for j in range(lo, hi):
         store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
 """

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.closed import ScanParameters as Turns
+from ....ops.closed import ScanParameters
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
 from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
@@ -203,7 +203,7 @@ class Linked:
         elif isinstance(segment, HostStep):
             self._host(segment, moving)
         else:
-            self._turns(segment, moving)
+            self._iterate(segment, moving)
 
     def _put(self, addresses: Addresses) -> None:
         self._words[self._patches] = addresses[self._sources] + self._offsets
@@ -258,10 +258,10 @@ class Linked:
 
     # Loops ----------------------------------------------------------------------------------------------------------
 
-    def _turns(self, step: LoopStep, moving: Sequence[Array]) -> None:
-        """One turn after the other. What comes in and goes out of a turn moves along the stacked tensors."""
+    def _iterate(self, step: LoopStep, moving: Sequence[Array]) -> None:
+        """Run the iterations in order. Their inputs and outputs are rows of the stacked tensors."""
         e, inner = step.equation, self._inner[step.unit]
-        loop = Turns(**e.static)
+        loop = ScanParameters(**e.static)
         length, carries = int(loop.length), loop.carries
         operands = [self.value(slot, moving) for slot in e.inputs]
         results = [self.value(slot, moving) for slot in e.outputs]
@@ -271,7 +271,7 @@ class Linked:
             [results[i] for i in range(carries, len(results)) if i not in incoming.values()],
         )
         order = range(length)[::-1] if loop.reverse else range(length)
-        reads: list[list[Array]] = []  # by input of the body, then by turn
+        reads: list[list[Array]] = []  # by input of the body, then by iteration
         writes: list[list[Array]] = []
         for c in range(carries):
             if c in incoming:
@@ -290,8 +290,8 @@ class Linked:
         for y in stacked:
             writes.append([y[i, ...] for i in order])
         if not inner._native:
-            for turn in zip(*reads, *writes):
-                inner.run(turn)
+            for iteration in zip(*reads, *writes):
+                inner.run(iteration)
             return
         table = np.array([[address_of(x) for x in each] for each in (*reads, *writes)], np.int64).T
         for addresses in table:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ....ops.closed import Body, Equation
-from ....ops.closed import ScanParameters as Turns
+from ....ops.closed import Body, Equation, ScanParameters
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import Level, Unit, read_by
 from ...codegen.cpu.overwritable import Overwritable
@@ -36,7 +35,7 @@ class HostStep(NamedTuple):
 
 
 class LoopStep(NamedTuple):
-    """A scan: a plan of its body, gone through once per turn."""
+    """A scan: a plan of its body, run once per iteration."""
 
     equation: Equation
     plan: CpuPlan
@@ -187,8 +186,8 @@ class CpuPlan:
             if by_hand is None and _is_product(legal, e):
                 product = product_loop(legal, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
-            if by_hand is None and e.primitive is SCAN and _turns(legal, e):
-                return [LoopStep(e, CpuPlan(_computed(Turns(**e.static)), own_outputs=True), number)]
+            if by_hand is None and e.primitive is SCAN and _can_be_planned(legal, e):
+                return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
@@ -200,15 +199,15 @@ def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
     return not isinstance(step, NativeStep) or any(isinstance(word, ErrorFlag) for word in step.loop.words)
 
 
-def _turns(legal: Legal, e: Equation) -> bool:
-    """Whether the turns of a scan can be done by a plan: there are some, and no tensor is empty or of fractions."""
+def _can_be_planned(legal: Legal, e: Equation) -> bool:
+    """Whether the body of a scan can be planned: it runs at least once, and no tensor is empty or of fractions."""
     slots = (*e.inputs, *e.outputs)
     body: Body = e.static["body"]
     whole = all(legal.views[slot].size > 0 for slot in slots)
     return whole and int(e.static["length"]) > 0 and all(t.dtype.kind != "O" for t in body.types)
 
 
-def _computed(loop: Turns) -> Body:
+def _computed(loop: ScanParameters) -> Body:
     """The body without those outputs that are carries as they come in, which are written where they are stacked."""
     incoming = loop.incoming().values()
     return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
@@ -216,7 +215,7 @@ def _computed(loop: Turns) -> Body:
 
 def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
     """The memory of the body's plan, and two places for each carry that is not stacked as it comes in."""
-    loop = Turns(**step.equation.static)
+    loop = ScanParameters(**step.equation.static)
     number = step.unit
     items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
     for carry in set(range(loop.carries)).difference(loop.incoming()):

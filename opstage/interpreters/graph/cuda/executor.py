@@ -124,7 +124,7 @@ class CudaExecutor:
         first, second = self._scripts
         second.prepare()
         first.run()
-        turn = self._scratch.turn
+        run = self._scratch.runs
         if plan.flag is not None:
             self._unsettled = inputs, step
             if self not in self._waiting:
@@ -134,7 +134,7 @@ class CudaExecutor:
 
         def finish(then: Sequence[Action]) -> None:
             with device.lock:
-                if turn != self._scratch.turn:
+                if run != self._scratch.runs:
                     raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
                 device.flush()  # what was put off meanwhile may read memory that this writes over
                 second.run()

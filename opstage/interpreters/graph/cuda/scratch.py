@@ -1,4 +1,4 @@
-"""Memory for what programs compute on the way."""
+"""Scratch memory of compiled programs on a device."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class CudaScratch:
     """One block for all programs of an interpreter, as large as the largest needs: one run at a time has it, and holds
     it, so that it may be trimmed meanwhile.
 
-    turn    how many runs have had it
+    runs    how many runs have had it
     """
 
-    __slots__ = ("turn", "_device", "_memory", "__weakref__")
+    __slots__ = ("runs", "_device", "_memory", "__weakref__")
 
     def __init__(self, device: Device):
-        self.turn = 0
+        self.runs = 0
         self._device = device
         self._memory: Memory | None = None
         device.add_idle(self)
 
     def take(self, nbytes: int) -> Memory | None:
         """At least so many bytes for a run that begins; None if it needs none."""
-        self.turn += 1
+        self.runs += 1
         if nbytes and (self._memory is None or self._memory.nbytes < nbytes):
             self._memory = None  # before there is a larger one
             self._memory = self._device.memory(nbytes)

@@ -22,5 +22,5 @@ PASSES = passes.standard(_stays, loops=True)
 
 
 def optimise(graph: Graph) -> Graph:
-    """The same program in fewer and simpler ops, without loops: each of their turns is written out."""
+    """The same program in fewer and simpler ops, without loops, which are unrolled."""
     return passes.optimise(graph, PASSES)[0]

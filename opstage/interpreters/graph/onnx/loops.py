@@ -19,7 +19,7 @@ def _scan(
 ) -> tuple[str, ...]:
     """The carries are its state, xs its inputs, the y's its outputs.
 
-    What was captured is read from outside. A loop over no xs runs over the numbers of its turns. Run in reverse,
+    What was captured is read from outside. A loop over no xs runs over its iteration numbers. Run in reverse,
     inputs are read from the last to the first, and outputs put in front of each other.
     """
     loop = ScanParameters(**static)

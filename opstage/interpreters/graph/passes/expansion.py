@@ -11,10 +11,10 @@ from .rewrite import Rewrite
 
 
 def expand(body: Body, keep: Keep, *, loops: bool = False) -> Body:
-    """The body without composites, except those that `keep` says stay; decompositions are expanded in turn.
+    """The body without composites, except those that `keep` says stay; decompositions are expanded recursively.
 
-    The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops; with `loops` each
-    turn of them is written out.
+    The parts stand in the region, and at the ordinal, of the op that they serve. Loops stay loops; with `loops`
+    they are unrolled.
     """
     rewrite = Rewrite(body)
     types = rewrite.types

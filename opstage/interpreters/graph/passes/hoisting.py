@@ -1,4 +1,4 @@
-"""Hoisting: what all turns of a loop would compute alike is computed once, before the loop."""
+"""Hoisting: loop invariants are computed once, before the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rewrite import Rewrite
 
 
 def hoist(body: Body) -> Body:
-    """The body with each of its loops reading, as one more captured tensor, what no turn changes."""
+    """The body with each of its loops reading its invariants as further captured tensors."""
     rewrite = Rewrite(body)
     for equation in body.equations:
         inputs = rewrite.inputs(equation)
@@ -22,11 +22,11 @@ def hoist(body: Body) -> Body:
         if parts is None:
             rewrite.keep(equation, inputs)
             continue
-        before, turn = parts
+        before, rest = parts
         operands = (*inputs, *rewrite.inline(before, inputs[split:], equation))
-        read = turn.read()
-        kept = [i for i, slot in enumerate(turn.inputs) if i < split or slot in read]
-        static = {**equation.static, "body": turn.taking([turn.inputs[i] for i in kept])}
+        read = rest.read()
+        kept = [i for i, slot in enumerate(rest.inputs) if i < split or slot in read]
+        static = {**equation.static, "body": rest.taking([rest.inputs[i] for i in kept])}
         types = [body.types[slot] for slot in equation.outputs]
         results = rewrite.write(SCAN, tuple([operands[i] for i in kept]), static, types, equation)
         rewrite.replace(equation.outputs, results)

@@ -23,8 +23,8 @@ from ....options import Options
 from ...codegen.hoisting import hoisted
 from ...eager_cpu.interpreter import kernel_of
 from ...eager_cpu.kernels import kernel_table
+from ...eager_cpu.loop_body import written_out
 from ...eager_cpu.tally import Sizes, Taken, taken
-from ...eager_cpu.turn import written_out
 from ...interpreter import BaseInterpreter, Typed
 from ...structural import SCAN
 from ...tracer import constants
@@ -251,7 +251,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, layout)
 
     def _loop(self, operands: tuple[Tensor, ...], loop: ScanParameters) -> tuple[Tensor, ...]:
-        """The first turns of a loop; what it stacks is there from the start, as eager_cpu has it."""
+        """The first iterations of a loop; stacked outputs are allocated at the start, as eager_cpu does."""
         body, carries, split = loop.body, loop.carries, loop.carries + loop.entries
         state, xs, captured = operands[:carries], operands[carries:split], operands[split:]
         body = written_out(body, self._stays)

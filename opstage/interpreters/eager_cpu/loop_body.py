@@ -1,4 +1,4 @@
-"""The body of a loop made ready to run many times: kernels looked up and types inferred once, not in every turn."""
+"""Bodies of loops, prepared to run many times: kernels are looked up and types inferred once, not per iteration."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ...ops.errors import LocatedError
 from ..codegen.decomposition import Expander, Keep
 from ..codegen.hoisting import hoisted
 from ..host import Array
-from ..structural import SCAN, run_turns
+from ..structural import SCAN, run_iterations
 from ..tracer import constants
 
 if TYPE_CHECKING:
     from .interpreter import NumpyOps
 
 
-def ready(
+def prepare_body(
     ops: NumpyOps, body: Body, varying: int
 ) -> Callable[[Sequence[Array]], Callable[[Sequence[Array]], Sequence[Array]]]:
-    """See `BaseInterpreter.turn`. What no turn changes is computed once, and lies as a product reads it fastest."""
+    """See `BaseInterpreter.prepare_body`. Loop invariants are computed once, in the layout that products prefer."""
     body = written_out(body, lambda primitive, types, static: ops.kernel(primitive, types, static) is not None)
     parts = hoisted(body, varying)
     if parts is None:
-        turn = _Turn(ops, body)
-        return lambda captured: partial(turn, captured)
-    before, turn = (_Turn(ops, part) for part in parts)
-    return lambda captured: partial(turn, (*captured, *map(_packed, before(captured, ()))))
+        prepared = _PreparedBody(ops, body)
+        return lambda captured: partial(prepared, captured)
+    invariant, prepared = (_PreparedBody(ops, part) for part in parts)
+    return lambda captured: partial(prepared, (*captured, *map(_packed, invariant(captured, ()))))
 
 
 def _packed(x: Array) -> Array:
@@ -46,7 +46,7 @@ def written_out(body: Body, has_kernel: Keep) -> Body:
 
 
 @final
-class _Turn:
+class _PreparedBody:
     """`evaluate` of a body that holds no composite but those with kernels, at the cost of the kernels alone.
 
     The slots are numbers in the order in which values come: inputs, constants, results.
@@ -92,7 +92,7 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     """The kernel of an equation, as a function of its operands alone."""
     if e.primitive is SCAN:
         loop = ScanParameters(**e.static)
-        return partial(run_turns, ops, loop, ops.turn(loop.body, loop.carries + loop.entries))
+        return partial(run_iterations, ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries))
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)
     if kernel is None:
