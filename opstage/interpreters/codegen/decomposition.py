@@ -9,15 +9,12 @@ from typing import Any, TypeAlias, final
 from typing_extensions import override
 
 from ...ops.catalogue import primitives
-from ...ops.closed import Body, Trace
-from ...ops.errors import ProgramError
-from ...ops.lists import no_ref
+from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
-from ...ops.types import FLOAT64, DType, Shape, TensorType, as_dtype
-from ..host import as_array
-from ..interpreter import BaseInterpreter
+from ...ops.types import FLOAT64, TensorType
 from ..structural import SCAN
 from ..tracer import constants, evaluate
+from ..writing import Variable, Writing
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""
@@ -49,33 +46,14 @@ def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], st
 
 
 @final
-class _DecompositionRef:
-    """The ref of a decomposition: a numbered slot and its type."""
-
-    __slots__ = ("slot", "type")
-
-    def __init__(self, slot: int, type: TensorType):
-        self.slot = slot
-        self.type = type
-
-    @property
-    def shape(self) -> Shape:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
-
-
-@final
-class Expander(BaseInterpreter[_DecompositionRef]):
+class Expander(Writing):
     """Writes down what a decomposition does."""
 
-    __slots__ = ("trace", "keep", "loops")
+    __slots__ = ("keep", "loops")
+    no_values = "a decomposition has no values, so it cannot depend on them"
 
     def __init__(self, keep: Keep, loops: bool):
         super().__init__(FLOAT64, 0)  # decompositions take dtypes and seeds from their operands and statics
-        self.trace = Trace()
         self.keep = keep
         self.loops = loops
 
@@ -89,48 +67,25 @@ class Expander(BaseInterpreter[_DecompositionRef]):
 
     def _body(
         self,
-        write: Callable[[Primitive, tuple[_DecompositionRef, ...], Static], tuple[_DecompositionRef, ...]],
+        write: Callable[[Primitive, tuple[Variable, ...], Static], tuple[Variable, ...]],
         primitive: Primitive,
         operands: tuple[TensorType, ...],
         static: Static,
     ) -> Body:
-        refs = tuple([_DecompositionRef(self.trace.slot(type_), type_) for type_ in operands])
+        refs = tuple([self.input(type_) for type_ in operands])
         results = write(primitive, refs, static)
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], {})
 
     def written_out(self, body: Body) -> Body:
         """`body` without the composites that do not stay; the parts stand where the op stood that they serve."""
-        refs = [_DecompositionRef(self.trace.slot(type_), type_) for type_ in body.input_types]
+        refs = [self.input(type_) for type_ in body.input_types]
         results = evaluate(self, body, refs, constants(self, body))
         return self.trace.close([ref.slot for ref in refs], [ref.slot for ref in results], body.lines)
 
     @override
-    def bind(
-        self, primitive: Primitive, refs: tuple[_DecompositionRef, ...], static: Static, /
-    ) -> tuple[_DecompositionRef, ...]:
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
         operands = tuple([ref.type for ref in refs])
         if not stays(self.keep, primitive, operands, static, self.loops):
             return self.decompose(primitive, refs, static)
         types = primitive.infer(operands, static)
-        slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
-        return tuple([_DecompositionRef(slot, type_) for slot, type_ in zip(slots, types)])
-
-    @override
-    def adopt(self, ref: Any, /) -> _DecompositionRef:
-        if type(ref) is _DecompositionRef:
-            return ref
-        raise no_ref(ref)
-
-    @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _DecompositionRef:
-        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
-        type_ = TensorType(array.shape, array.dtype)
-        return _DecompositionRef(self.trace.constant(array, type_), type_)
-
-    @override
-    def put(self, value: Any, /) -> _DecompositionRef:
-        return self.const(value)
-
-    @override
-    def get(self, ref: _DecompositionRef, /) -> Any:
-        raise ProgramError("a decomposition has no values, so it cannot depend on them")
+        return self.write(primitive, refs, static, types)

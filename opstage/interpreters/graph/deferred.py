@@ -16,11 +16,12 @@ from ...ops.types import DType, TensorType
 from ...options import Options
 from ..imperative import Imperative, Moment, own_array
 from ..interpreter import BaseInterpreter
+from ..writing import Variable
 from .bounds import Bound
 from .graph import Graph
 from .passes.keys import body_key
 from .programs import Executable
-from .recorder import Recorder, Variable
+from .recorder import Recorder
 from .replay import replay
 
 _log = logging.getLogger(__name__)

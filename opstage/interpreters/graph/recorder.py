@@ -11,53 +11,30 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ...ops.closed import Body, Equation, Trace
-from ...ops.errors import ProgramError, SourceLine, user_frame
-from ...ops.infix import Infix
-from ...ops.lists import no_ref
+from ...ops.closed import Body
+from ...ops.errors import SourceLine, user_frame
 from ...ops.primitive import NO_STATIC, Primitive, Static
-from ...ops.types import INT64, DType, TensorType, as_dtype
+from ...ops.types import INT64, DType, TensorType
 from ..captures import observation
-from ..host import as_array
-from ..interpreter import BaseInterpreter, Typed
+from ..writing import Variable, Writing
 from .graph import Graph
 
-_NO_VALUE = "a program that is recorded has no values yet, so its structure cannot depend on them"
-
 
 @final
-class Variable(Typed):
-    """A ref of the recorder: a numbered tensor of the graph, which has a type and no value."""
-
-    __slots__ = ("slot", "type", "ops")
-
-    def __init__(self, slot: int, type: TensorType, ops: Recorder):
-        self.slot = slot
-        self.type = type
-        self.ops = ops
-
-
-@final
-class Recorder(BaseInterpreter[Variable]):
-    """Writes a `Trace`. Symbolic sizes in the types of the inputs stay symbolic in the graph.
+class Recorder(Writing):
+    """Writes down a program that is right.
 
     step_input      the input that holds the number of the training step, once something asked for it
     lines           the user's line of every op, by its ordinal
     """
 
-    __slots__ = ("trace", "step_input", "lines", "closed", "_inferred")
+    __slots__ = ("step_input", "lines", "_inferred")
 
     def __init__(self, dtype: DType, seed: int):
         super().__init__(dtype, seed)
-        self.trace = Trace()
         self.step_input: Variable | None = None
         self.lines: dict[int, SourceLine | None] = {}
-        self.closed: str | None = None
         self._inferred: dict[Any, tuple[TensorType, ...]] = {}
-
-    def input(self, type: TensorType) -> Variable:
-        """A new input."""
-        return Variable(self.trace.slot(type), type, self)
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
         """The body from inputs to outputs, without ops that are neither read nor seen outside.
@@ -70,37 +47,12 @@ class Recorder(BaseInterpreter[Variable]):
         taken, given = [v.slot for v in every], [v.slot for v in outputs]
         return self.trace.close(taken, given, self.lines, prune=True, effects=True)
 
-    # The host's side ------------------------------------------------------------------------------------------------
-
-    @override
-    def put(self, value: Any, /) -> Variable:
-        return self.const(value)
-
-    @override
-    def get(self, ref: Variable, /) -> Any:
-        raise ProgramError(_NO_VALUE)
-
-    # The seam -------------------------------------------------------------------------------------------------------
-
-    @override
-    def adopt(self, ref: Any, /) -> Variable:
-        if type(ref) is Variable and ref.ops is self:
-            if self.closed is not None:
-                raise ProgramError(self.closed)
-            return ref
-        if isinstance(ref, Infix):
-            why = getattr(getattr(ref, "ops", None), "closed", None) or "this one belongs to another run"
-            raise ProgramError(f"refs of two interpreters were mixed: {why}")
-        raise no_ref(ref)
-
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
         seen = observation()
         if seen is not None:
             seen.constant(value)
-        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
-        type_ = TensorType(array.shape, array.dtype)
-        return Variable(self.trace.constant(array, type_), type_, self)
+        return super().const(value, dtype=dtype)
 
     @override
     def step(self) -> Variable:
@@ -121,23 +73,7 @@ class Recorder(BaseInterpreter[Variable]):
         if cursor.ordinal not in self.lines:
             self.lines[cursor.ordinal] = user_frame()
         types = self._infer(primitive, tuple([r.type for r in refs]), static)
-        trace = self.trace
-        first = len(trace.types)
-        trace.types.extend(types)
-        slots = tuple(range(first, first + len(types)))
-        trace.equations.append(
-            Equation(
-                primitive,
-                static,
-                tuple([r.slot for r in refs]),
-                slots,
-                cursor.region,
-                cursor.ordinal,
-                False,
-                cursor.backward,
-            )
-        )
-        return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
+        return self.write(primitive, refs, static, types)
 
     def _infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> tuple[TensorType, ...]:
         key = (primitive, types, *static.values())

@@ -1,0 +1,88 @@
+"""Interpreters that compute nothing and write down what a program does: one trace of it, whatever it is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from typing_extensions import override
+
+from ..ops.closed import Equation, Trace
+from ..ops.errors import ProgramError
+from ..ops.infix import Infix
+from ..ops.lists import no_ref
+from ..ops.primitive import Primitive, Static
+from ..ops.types import DType, TensorType, as_dtype
+from .host import as_array
+from .interpreter import BaseInterpreter, Typed
+
+
+@final
+class Variable(Typed):
+    """A ref of such an interpreter: a numbered tensor of its trace, which has a type and no value."""
+
+    __slots__ = ("slot", "type", "ops")
+
+    def __init__(self, slot: int, type: TensorType, ops: Writing):
+        self.slot = slot
+        self.type = type
+        self.ops = ops
+
+
+class Writing(BaseInterpreter[Variable]):
+    """Writes a `Trace`. Symbolic sizes in the types of the inputs stay symbolic in it. A subclass supplies `bind`.
+
+    closed      once its refs are of no more use, what is said of one that is used nonetheless
+    """
+
+    __slots__ = ("trace", "closed")
+    no_values = "a program that is recorded has no values yet, so its structure cannot depend on them"
+    """What is said where a value is asked for."""
+
+    def __init__(self, dtype: DType, seed: int):
+        super().__init__(dtype, seed)
+        self.trace = Trace()
+        self.closed: str | None = None
+
+    def input(self, type: TensorType) -> Variable:
+        """A new input."""
+        return Variable(self.trace.slot(type), type, self)
+
+    def write(
+        self, primitive: Primitive, refs: Sequence[Variable], static: Static, types: Sequence[TensorType]
+    ) -> tuple[Variable, ...]:
+        """The outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
+        cursor, trace = self.cursor, self.trace
+        first = len(trace.types)
+        trace.types.extend(types)
+        slots = tuple(range(first, first + len(types)))
+        inputs = tuple([ref.slot for ref in refs])
+        trace.equations.append(
+            Equation(primitive, static, inputs, slots, cursor.region, cursor.ordinal, False, cursor.backward)
+        )
+        return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
+
+    @override
+    def put(self, value: Any, /) -> Variable:
+        return self.const(value)
+
+    @override
+    def get(self, ref: Variable, /) -> Any:
+        raise ProgramError(self.no_values)
+
+    @override
+    def adopt(self, ref: Any, /) -> Variable:
+        if type(ref) is Variable and ref.ops is self:
+            if self.closed is not None:
+                raise ProgramError(self.closed)
+            return ref
+        if isinstance(ref, Infix):
+            why = getattr(getattr(ref, "ops", None), "closed", None) or "this one belongs to another run"
+            raise ProgramError(f"refs of two interpreters were mixed: {why}")
+        raise no_ref(ref)
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
+        array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
+        type_ = TensorType(array.shape, array.dtype)
+        return Variable(self.trace.constant(array, type_), type_, self)
