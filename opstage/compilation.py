@@ -32,7 +32,7 @@ from .interpreters.shape_check import Contract
 from .ops.dims import DimScope
 from .ops.errors import UsageError
 from .ops.spec import as_specs
-from .ops.trees import flatten, map_leaves, structure_paths, unflatten
+from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
 from .options import Options
 
@@ -63,8 +63,7 @@ def _recorded(
     base = BaseProgram(value_base(program), structure)
     graph = recorder(base, types, dtype, options.seed, argument_paths(program, trees))
     assert base.result is not None
-    names = [f"output.{path}" if path else "output" for path in structure_paths(base.result)]
-    return Graph(graph.body, graph.input_names, names, dtype, options.seed)
+    return Graph(graph.body, graph.input_names, output_names(base.result), dtype, options.seed)
 
 
 def compile(

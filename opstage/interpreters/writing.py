@@ -1,4 +1,4 @@
-"""Interpreters that compute nothing and write down what a program does: one trace of it, whatever it is made for."""
+"""Interpreters that compute nothing and write a program down: one trace of it, whatever it is made for."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Variable(Typed):
 class Writing(BaseInterpreter[Variable]):
     """Writes a `Trace`. Symbolic sizes in the types of the inputs stay symbolic in it. A subclass supplies `bind`.
 
-    closed      once its refs are of no more use, what is said of one that is used nonetheless
+    closed      the message for a ref that is used when the trace is closed; None before
     """
 
     __slots__ = ("trace", "closed")
     no_values = "a program that is recorded has no values yet, so its structure cannot depend on them"
-    """What is said where a value is asked for."""
+    """The message where a value is asked for."""
 
     def __init__(self, dtype: DType, seed: int):
         super().__init__(dtype, seed)

@@ -90,6 +90,7 @@ class Body:
         equations: Sequence[Equation] | None = None,
         outputs: Sequence[int] | None = None,
         types: Sequence[TensorType] | None = None,
+        lines: Mapping[int, SourceLine | None] | None = None,
     ) -> Body:
         """The same body but for what is given."""
         return Body(
@@ -98,7 +99,7 @@ class Body:
             tuple(equations) if equations is not None else self.equations,
             tuple(outputs) if outputs is not None else self.outputs,
             tuple(types) if types is not None else self.types,
-            self.lines,
+            lines if lines is not None else self.lines,
         )
 
     def __repr__(self) -> str:

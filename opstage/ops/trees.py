@@ -84,6 +84,11 @@ def structure_paths(structure: Structure) -> list[str]:
     return names
 
 
+def output_names(structure: Structure) -> list[str]:
+    """The names of the tensors of a program's result: `output`, or `output.0` in a tree."""
+    return [f"output.{path}" if path else "output" for path in structure_paths(structure)]
+
+
 def align(expected: Structure, tree: Any, expected_name: str, name: str) -> list[Any]:
     """The leaves of `tree` if it has the structure `expected`; else a `UsageError` with the first path that differs."""
     leaves, structure = flatten(tree)

@@ -140,11 +140,11 @@ class StepLayout:
         ]
 
     def output_names(self, structure: Structure) -> list[str]:
-        """`loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…`, of results of this structure."""
+        """`loss`, `metrics.accuracy`, `state.…`, `params.…`, `slots.…`, of results of this structure or of `tree`'s."""
         parts = [path.partition(".") for path in structure_paths(structure)]
         trained = [self.places.names[i] for i in self.moved] if self.optimizer is not None else []
         return [
-            *[named(("loss", "metrics", "state")[int(part)], rest) for part, _, rest in parts],
+            *[named(("loss", "metrics", "state")[int(part)], rest) for part, _, rest in parts if int(part) < 3],
             *[named("params", path) for path in trained],
             *[f"slots.{path}.{i}" for path, count in zip(trained, self.slots) for i in range(count)],
         ]

@@ -74,6 +74,7 @@ def report_on(
         parameters=layout.counts[0],
         tied=tuple([tuple([named("params", path) for path in paths]) for paths in layout.places.tied.values()]),
         step=Step(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
+        naming=layout.output_names,
     )
     return replace(report, warnings=(*made.warnings, *report.warnings)), made
 

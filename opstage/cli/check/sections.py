@@ -51,14 +51,14 @@ def completed(
 
 def _leaves_one_open(checked: Checked, asked: Asked) -> bool:
     """Whether `--at` has all sizes but one, which `--max-memory` is to find."""
-    names = checked.report.history.scope.names
+    names = checked.report.program.scope.names
     return asked.max_memory is not None and len(names) - len(read_sizes(asked.at)) == 1
 
 
 def _at(report: Report, text: str) -> Report:
     """The report with the sizes of `--at`; one on a program that has no dims because its shapes are wrong as it is."""
     sizes = read_sizes(text)
-    if not sizes or (report.errors and not report.history.scope.names):
+    if not sizes or (report.errors and not report.program.scope.names):
         return report
     try:
         return report.at(**sizes)

@@ -4,9 +4,9 @@ from .captured import with_captured
 from .check import check_base_program, unusable
 from .contract import Contract
 from .finding import Finding
-from .history import Entry, History, Named
-from .interpreter import ShapeOps, ShapeRef
+from .interpreter import ShapeOps
 from .lints import LINTS, Step
+from .program import CheckedProgram
 from .report import Assumption, DeclaredConstraint, Report
 from .rules import RULES
 
@@ -14,15 +14,12 @@ __all__ = [
     "LINTS",
     "RULES",
     "Assumption",
+    "CheckedProgram",
     "Contract",
     "DeclaredConstraint",
-    "Entry",
     "Finding",
-    "History",
-    "Named",
     "Report",
     "ShapeOps",
-    "ShapeRef",
     "Step",
     "check_base_program",
     "unusable",

@@ -16,7 +16,7 @@ from ...ops.types import TensorType
 from ...options import DEVICES, FloatName, Options
 from ..interpreter import BaseInterpreter
 from ..registry import backends, make_interpreter
-from .interpreter import ShapeOps, ShapeRef
+from .interpreter import ShapeOps
 from .report import Report
 
 _UPDATE = "update"
@@ -123,7 +123,7 @@ def _lacks_kernel(interpreter: BaseInterpreter[Any], options: Options, use: _OpU
         return interpreter.unsupported(use.primitive).reason
     parts = ShapeOps(options, runs_on=interpreter)
     try:
-        parts.decompose(use.primitive, tuple(ShapeRef(type_, parts) for type_ in use.types), use.static)
+        parts.decompose(use.primitive, tuple([parts.input(type_) for type_ in use.types]), use.static)
     except UnsupportedError as error:
         return error.reason
     except OpstageError:
@@ -135,25 +135,28 @@ def _parts(use: _OpUse, options: Options) -> list[_OpUse]:
     """The ops that a composite is made of."""
     parts = ShapeOps(options)
     try:
-        parts.decompose(use.primitive, tuple(ShapeRef(type_, parts) for type_ in use.types), use.static)
+        parts.decompose(use.primitive, tuple([parts.input(type_) for type_ in use.types]), use.static)
     except OpstageError:
         return []
-    return [_OpUse(e.primitive, e.input_types, e.static, use.source, use.step_only) for e in parts.history.entries]
+    types = parts.trace.types
+    return [
+        _OpUse(e.primitive, tuple([types[slot] for slot in e.inputs]), e.static, use.source, use.step_only)
+        for e in parts.trace.equations
+    ]
 
 
 def _uses(report: Report) -> Iterator[_OpUse]:
     """Each op that the program uses in each way, with the line that first does."""
-    entries = report.history.entries
-    places = {entry.ordinal: entry.place for entry in entries if entry.place is not None}
+    program = report.program
     met = set()
-    for entry in entries:
-        step_only = entry.backward or any(name == _UPDATE for name, _ in entry.region[:1])
-        key = (entry.primitive, entry.input_types, *entry.static.values(), step_only)
-        if entry.doubtful or key in met:
+    for e in program.body.equations:
+        step_only = e.backward or any(name == _UPDATE for name, _ in e.region.path[:1])
+        types = program.types(e.inputs)
+        key = (e.primitive, types, *e.static.values(), step_only)
+        if e.outputs[0] in program.doubtful or key in met:
             continue
         met.add(key)
-        place = places.get(entry.ordinal)
-        use = _OpUse(entry.primitive, entry.input_types, entry.static, place and place.source, step_only)
+        use = _OpUse(e.primitive, types, e.static, program.source(e), step_only)
         yield use
         yield from _inside(use)
 

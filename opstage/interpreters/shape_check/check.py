@@ -9,12 +9,13 @@ from typing import Any
 from ...ops.dims import UNKNOWN, UnknownDimError
 from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_library, is_user_file, nearest
 from ...ops.spec import Spec
-from ...ops.trees import flatten, unflatten
+from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
 from .lints import Step, lint
+from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
 
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
@@ -29,11 +30,12 @@ def check_base_program(
     parameters: int = 0,
     tied: tuple[tuple[str, ...], ...] = (),
     step: Step | None = None,
+    naming: Callable[[Structure], list[str]] = output_names,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
     The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
-    several places; `step` says which are trained.
+    several places; `step` says which are trained; `naming` gives the names of what it returns.
     """
     try:
         runs_on = make_interpreter(options)
@@ -44,27 +46,29 @@ def check_base_program(
         refs = ops.declare(specs, names)
     except OpstageError as error:
         return _report(ops, [Finding("Spec", str(error), rule="spec")], None, (), 0)
-    ops.history.parameters, ops.history.tied = parameters, tied
+    ops.tied = tied
     declarations = _declarations(specs)
     errors: list[Finding] = []
+    adopted: list[Any] = []
+    returned: Structure | None = None
     outputs: Any = None
     count: Any = 0
     for ref in refs[:parameters]:
         count = count + (ref.type.size if ref.dtype.kind in "fO" else 0)
     inputs = tuple((name, str(ref.type)) for name, ref in zip(names, refs))
     try:
-        result, structure = flatten(ops.trace(program, refs))
-        adopted = [ops.adopt(ref) for ref in result]
-        ops.history.outputs = tuple(ref.number for ref in adopted)
-        if not any(ref.doubtful for ref in adopted):
+        result, structure = flatten(ops.follow(program, refs))
+        adopted, returned = [ops.adopt(ref) for ref in result], structure
+        if not any(ref.slot in ops.doubtful for ref in adopted):
             outputs = unflatten(structure, [ref.type for ref in adopted])
     except Exception as error:
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error, ops))
-    odd = lint(ops.history, parameters, step, sound=not (ops.findings or errors))
+    traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
+    odd = lint(traced, step, sound=not (ops.findings or errors))
     errors += [finding for finding in odd if finding.severity == "error"]
     warnings = tuple([finding for finding in odd if finding.severity == "warning"])
-    return _report(ops, errors, outputs, inputs, count, declarations, warnings)
+    return _report(ops, errors, outputs, inputs, count, declarations, warnings, traced)
 
 
 def unusable(what: str, error: OpstageError, options: Options) -> Report:
@@ -104,6 +108,7 @@ def _report(
     parameters: Any,
     declarations: tuple[DeclaredConstraint, ...] = (),
     warnings: tuple[Finding, ...] = (),
+    traced: CheckedProgram | None = None,
 ) -> Report:
     return Report(
         errors=(*ops.findings, *errors),
@@ -115,7 +120,7 @@ def _report(
         inputs=inputs,
         declarations=declarations,
         warnings=warnings,
-        history=ops.history,
+        program=traced if traced is not None else ops.program(),
     )
 
 

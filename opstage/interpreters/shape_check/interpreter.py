@@ -19,7 +19,6 @@ from ...ops.errors import (
     DtypeError,
     LocatedError,
     Place,
-    ProgramError,
     RangeError,
     ShapeError,
     SourceLine,
@@ -27,17 +26,16 @@ from ...ops.errors import (
     user_calls,
     user_place,
 )
-from ...ops.infix import Infix
-from ...ops.lists import no_ref
 from ...ops.places import show_tied
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
-from ...ops.types import DType, TensorType, as_dtype, show_shape
+from ...ops.types import TensorType, as_dtype, show_shape
 from ...options import Options
-from ..interpreter import BaseInterpreter, Holding, Typed
+from ..interpreter import BaseInterpreter, Holding
+from ..writing import Variable, Writing
 from .finding import Finding
 from .fixes import FailedCall, suggest_fix
-from .history import Entry, History, Named
+from .program import CheckedProgram
 from .report import Assumption
 
 
@@ -61,22 +59,7 @@ _RULES: dict[type[LocatedError], str] = {
 
 
 @final
-class ShapeRef(Typed):
-    """A tensor without values; `number` is its own in the history, `origin` the path of an input, `doubtful` marks what
-    follows an error."""
-
-    __slots__ = ("type", "ops", "number", "origin", "doubtful")
-
-    def __init__(self, type: TensorType, ops: ShapeOps, origin: str = "", doubtful: bool = False):
-        self.type = type
-        self.ops = ops
-        self.number = ops.made = ops.made + 1
-        self.origin = origin
-        self.doubtful = doubtful
-
-
-@final
-class ShapeOps(BaseInterpreter[ShapeRef]):
+class ShapeOps(Writing):
     """With `collect` errors become findings and the program goes on; without, the first one is raised."""
 
     __slots__ = (
@@ -88,8 +71,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         "assumptions",
         "bound_at",
         "bound_ops",
-        "history",
-        "made",
+        "origins",
+        "tied",
+        "places",
+        "rules",
+        "doubtful",
         "_memo",
         "_noted",
     )
@@ -105,8 +91,11 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self.assumptions: list[Assumption] = []
         self.bound_at: dict[str, str] = {}
         self.bound_ops = 0
-        self.history = History(self.scope)
-        self.made = 0  # how many tensors there have been
+        self.origins: dict[int, str] = {}  # the path of each input, in order
+        self.tied: tuple[tuple[str, ...], ...] = ()
+        self.places: dict[int, Place | None] = {}
+        self.rules: set[int] = set()
+        self.doubtful: set[int] = set()
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions
 
@@ -118,57 +107,44 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         return False
 
     @override
-    def put(self, value: Any, /) -> ShapeRef:
+    def put(self, value: Any, /) -> Variable:
         return self.declare([value if isinstance(value, Spec) else as_specs(value)], [""])[0]
 
-    def declare(self, specs: Sequence[Spec], origins: Sequence[str]) -> list[ShapeRef]:
+    def declare(self, specs: Sequence[Spec], origins: Sequence[str]) -> list[Variable]:
         """Inputs of the program, called `origins` in messages."""
         refs = [self._bound(spec, origin) for spec, origin in zip(specs, origins)]
         for spec in specs:
             spec.declare(self.scope)
         return refs
 
-    def _bound(self, spec: Spec, origin: str) -> ShapeRef:
+    def _bound(self, spec: Spec, origin: str) -> Variable:
         type_ = spec.bind(self.scope, self.dtype)
         for dim in type_.shape:
             if isinstance(dim, DimExpr):
                 where = f"{origin}: {spec}" if origin else str(spec)
                 self.bound_at.setdefault(str(dim), f"{where}, written at {spec.source}" if spec.source else where)
-        ref = ShapeRef(type_, self, origin)
-        self.history.inputs.append(Named(ref.number, origin, type_))
+        ref = self.input(type_)
+        self.origins[ref.slot] = origin
         return ref
 
     @override
-    def get(self, ref: ShapeRef, /) -> TensorType:
+    def get(self, ref: Variable, /) -> TensorType:
         return ref.type
 
-    def trace(self, program: Callable[..., Any], refs: Sequence[ShapeRef]) -> Any:
+    def follow(self, program: Callable[..., Any], refs: Sequence[Variable]) -> Any:
         """`program(self, *refs)`; the lines that lead to an op are told from here on."""
         return program(self, *refs)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
     @override
-    def adopt(self, ref: Any, /) -> ShapeRef:
-        if type(ref) is ShapeRef and ref.ops is self:
-            return ref
-        if isinstance(ref, Infix):
-            raise ProgramError("refs of two interpreters were mixed: this one belongs to another run")
-        raise no_ref(ref)
-
-    @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> ShapeRef:
-        type_ = as_specs(np.asarray(value)).bind(self.scope, self.dtype)
-        ref = ShapeRef(type_ if dtype is None else TensorType(type_.shape, as_dtype(dtype)), self)
-        self.history.constants[ref.number] = value
-        return ref
-
-    @override
-    def bind(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static, /) -> tuple[ShapeRef, ...]:
-        refs = tuple([self.adopt(ref) for ref in refs])
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
+        for ref in refs:
+            if type(ref) is not Variable or ref.ops is not self:
+                self.adopt(ref)
         types = tuple([ref.type for ref in refs])
-        doubtful = any(ref.doubtful for ref in refs)
-        place = self._stand()
+        doubtful = self._is_doubtful(refs)
+        self._stand()
         key = (primitive, types, *static.values())
         inferred = self._memo.get(key)
         if inferred is None:
@@ -185,35 +161,19 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 self._require_kernel(primitive, refs, static)
                 self._memo[key] = inferred
                 self._note_conditions(primitive)
-        outputs, cost = inferred.outputs, inferred.cost
-        doubtful = doubtful or cost.bytes is UNKNOWN  # an error just now, or one in the body of a loop
-        if not doubtful:
+        outs = self.write(primitive, refs, static, inferred.outputs)
+        if doubtful or inferred.cost.bytes is UNKNOWN:  # an error just now, or one in the body of a loop
+            self.doubtful.update([out.slot for out in outs])
+        else:
             inferred.calls += 1
-        outs = tuple([ShapeRef(t, self, doubtful=doubtful) for t in outputs])
-        cursor = self.cursor
-        self.history.entries.append(
-            Entry(
-                primitive,
-                static,
-                tuple([ref.number for ref in refs]),
-                types,
-                tuple([out.number for out in outs]),
-                outputs,
-                cost,
-                cursor.region.path,
-                cursor.ordinal,
-                cursor.quiet,
-                cursor.backward,
-                place,
-                doubtful,
-            )
-        )
+        if self.cursor.quiet:
+            self.rules.add(outs[0].slot)
         return outs
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:
         self._stand()
-        refs = tuple([ShapeRef(type_, self) for type_ in types])
+        refs = tuple([Variable(-1, type_, self) for type_ in types])  # of another trace
         try:
             outputs = primitive.infer(types, static, self.cursor.region.name)
         except LocatedError as error:
@@ -225,6 +185,33 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self._require_kernel(primitive, refs, static)
         self._note_conditions(primitive)
         return outputs
+
+    def program(
+        self, outputs: Sequence[Variable] = (), parameters: int = 0, output_names: Callable[[], list[str]] = list
+    ) -> CheckedProgram:
+        """What was traced so far, of which the first inputs are the parameters."""
+        trace = self.trace
+        body = Body(
+            tuple(self.origins),
+            tuple(trace.constants),
+            tuple(trace.equations),
+            tuple([ref.slot for ref in outputs]),
+            tuple(trace.types),
+            {},
+        )
+        return CheckedProgram(
+            body,
+            tuple(self.origins.values()),
+            output_names,
+            parameters,
+            self.tied,
+            self.scope,
+            self.places,
+            self.rules,
+            self.doubtful,
+            self.dtype,
+            self.seed,
+        )
 
     @property
     def cost(self) -> Cost:
@@ -244,33 +231,34 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         if not self.collect:
             primitive.infer(tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static, self.cursor.region.name)
             return
-        self.history.places[self.cursor.ordinal] = user_place()
+        self.places[self.cursor.ordinal] = user_place()
         held = []
         for ref in refs:
             while isinstance(ref, Holding):
                 ref = ref.value
             held.append(self.adopt(ref))
-        if any(ref.doubtful for ref in held):
+        if self._is_doubtful(held):
             return
         try:
             primitive.infer(tuple([ref.type for ref in held]), static, self.cursor.region.name)
         except LocatedError as error:
             self._note_error(error, primitive, tuple(held), static)
 
-    def _stand(self) -> Place | None:
+    def _is_doubtful(self, refs: Sequence[Variable]) -> bool:
+        return bool(self.doubtful) and any(ref.slot in self.doubtful for ref in refs)
+
+    def _stand(self) -> None:
         """Count an op, and note its place: what its derivative rules do later, they do on its behalf."""
         self.bound_ops += 1
-        if not self.collect or self.cursor.quiet:
-            return None
-        place = self.history.places[self.cursor.ordinal] = user_place()
-        return place
+        if self.collect and not self.cursor.quiet:
+            self.places[self.cursor.ordinal] = user_place()
 
     def _source(self) -> SourceLine | None:
         """The user's call of the op where the cursor stands."""
-        place = self.history.places.get(self.cursor.ordinal)
+        place = self.places.get(self.cursor.ordinal)
         return None if place is None else place.source
 
-    def _require_kernel(self, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static) -> None:
+    def _require_kernel(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static) -> None:
         """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
         if self.runs_on is None or self.runs_on.has_kernel(primitive):
             return
@@ -281,7 +269,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
                 raise self.runs_on.unsupported(primitive)
             parts = ShapeOps(self.options, runs_on=self.runs_on)
             with self.scope.aside(), suppress(ShapeError):  # sizes are what the op's own rule says
-                parts.decompose(primitive, tuple(ShapeRef(ref.type, parts) for ref in refs), static)
+                parts.decompose(primitive, tuple([parts.input(ref.type) for ref in refs]), static)
         except UnsupportedError as error:
             if not self.collect:
                 raise
@@ -302,7 +290,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         self._noted = len(self.scope.conditions)
 
     def _note_error(
-        self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
+        self, error: LocatedError, primitive: Primitive, refs: tuple[Variable, ...], static: Static
     ) -> None:
         """Add a finding, unless it follows from an earlier one or was made before, where a line runs again.
 
@@ -318,25 +306,27 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         """The user's line that made a tensor."""
         while isinstance(ref, Holding):
             ref = ref.value
-        maker = self._maker(ref) if isinstance(ref, ShapeRef) else None
+        maker = self._maker(ref) if isinstance(ref, Variable) else None
         return None if maker is None else maker[2]
 
-    def _maker(self, ref: ShapeRef) -> tuple[Primitive, Static, SourceLine | None] | None:
+    def _maker(self, ref: Variable) -> tuple[Primitive, Static, SourceLine | None] | None:
         """The op that made a tensor, and where the user called it."""
-        for entry in reversed(self.history.entries):
-            if ref.number in entry.outputs:
-                return entry.primitive, entry.static, None if entry.place is None else entry.place.source
+        for equation in reversed(self.trace.equations):
+            if ref.slot in equation.outputs:
+                place = None if equation.outputs[0] in self.rules else self.places.get(equation.ordinal)
+                return equation.primitive, equation.static, place and place.source
         return None
 
     def _finding(
-        self, error: LocatedError, primitive: Primitive, refs: tuple[ShapeRef, ...], static: Static
+        self, error: LocatedError, primitive: Primitive, refs: tuple[Variable, ...], static: Static
     ) -> Finding:
         names = primitive.operand_names(static, len(refs))
-        tied = {paths[0]: show_tied(paths) for paths in self.history.tied}
+        tied = {paths[0]: show_tied(paths) for paths in self.tied}
+        origins = [self.origins.get(ref.slot, "") for ref in refs]
         operands = tuple(
-            f"{name} is {tied.get(ref.origin, ref.origin)} {show_shape(ref.shape)}"
-            for name, ref in zip(names, refs)
-            if ref.origin
+            f"{name} is {tied.get(origin, origin)} {show_shape(ref.shape)}"
+            for name, ref, origin in zip(names, refs, origins)
+            if origin
         )
         bound: dict[str, list[str]] = {}
         for dim in {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}:
@@ -349,16 +339,17 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
         quiet = self.cursor.quiet
         source = self._source() if quiet else error.source
         makers = [self._maker(ref) for ref in refs]
+        constants = {constant.slot for constant in self.trace.constants}
         call = FailedCall(
             primitive,
             static,
             names,
             tuple([ref.type for ref in refs]),
-            tuple([ref.origin for ref in refs]),
+            tuple(origins),
             source,
             self.dtype,
             makers,
-            tuple([bool(r.origin or m or r.number in self.history.constants) for r, m in zip(refs, makers)]),
+            tuple([bool(o or m or r.slot in constants) for o, m, r in zip(origins, makers, refs)]),
         )
         return Finding(
             error.op or primitive.name,
@@ -370,7 +361,7 @@ class ShapeOps(BaseInterpreter[ShapeRef]):
             rule=rule_of(error),
             fix=suggest_fix(call, error, self.scope),
             constraint=getattr(error, "constraint", None),
-            calls=() if quiet else user_calls(ShapeOps.trace.__code__),
+            calls=() if quiet else user_calls(ShapeOps.follow.__code__),
         )
 
 

@@ -9,14 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...ops.dims import Dim
-from ...ops.errors import SourceLine
+from ...ops.errors import SourceLine, UsageError
 from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
 from .finding import Finding
-from .history import History
+from .program import CheckedProgram
 
 if TYPE_CHECKING:
+    from ..graph.graph import Graph
     from .table import Table
 
 
@@ -67,7 +68,7 @@ class Report:
     warnings: tuple[Finding, ...] = ()
     declarations: tuple[DeclaredConstraint, ...] = ()
     """The constraints that the Specs declare."""
-    history: History = field(default_factory=History, repr=False, compare=False)
+    program: CheckedProgram = field(default_factory=CheckedProgram, repr=False, compare=False)
     """The program, op by op."""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The sizes that `at` substituted for the named dims."""
@@ -82,7 +83,7 @@ class Report:
     @property
     def tied(self) -> tuple[tuple[str, ...], ...]:
         """For each parameter that stands at several places the paths of all of them; in `inputs` is the first."""
-        return self.history.tied
+        return self.program.tied
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -100,7 +101,14 @@ class Report:
         """The cost of each block and op: parameters, FLOPs, bytes moved, bytes saved for the backward pass."""
         from .table import Table
 
-        return Table(self.history)
+        return Table(self.program)
+
+    @property
+    def graph(self) -> Graph:
+        """The program as a graph, to draw and to save; its sizes are those of the report. UsageError after an error."""
+        if self.errors:
+            raise UsageError("a program with errors has no graph; see the report's errors")
+        return self.program.graph()
 
     def at(self, **sizes: int) -> Report:
         """The same with sizes put in for the named dims: its cost, types and table are numbers.
@@ -110,22 +118,22 @@ class Report:
         Every named dim needs one: UsageError for one too few or too many. ShapeError for sizes outside what is declared
         of them, and for those at which a condition that was left undecided does not hold.
         """
-        from .sizes import allowed_sizes, history_at, value_at  # they know this class
+        from .sizes import allowed_sizes, program_at, value_at  # they know this class
 
-        names = () if self.sizes else self.history.scope.names
+        names = () if self.sizes else self.program.scope.names
         if not sizes and not names:
             return self
-        found = allowed_sizes(self.history.scope, self.conditions, sizes, names)
-        history = history_at(self.history, found)
-        inputs = zip(self.inputs, history.inputs)
+        found = allowed_sizes(self.program.scope, self.conditions, sizes, names)
+        program = program_at(self.program, found)
+        inputs = zip(self.inputs, program.body.input_types)
         return replace(
             self,
             conditions=tuple(condition for condition in self.conditions if condition.holds is None),
             outputs=map_leaves(lambda leaf: value_at(leaf, found), self.outputs),
             cost=Cost(value_at(self.cost.flops, found), value_at(self.cost.bytes, found)),
             parameters=value_at(self.parameters, found),
-            inputs=tuple((path, str(named.type)) for (path, _), named in inputs),
-            history=history,
+            inputs=tuple((path, str(type_)) for (path, _), type_ in inputs),
+            program=program,
             sizes=found,
         )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ...ops.closed import Body
 from ...ops.dims import UNKNOWN, DimScope, Verdict, at_most, evaluate
 from ...ops.errors import ShapeError, UsageError, nearest
-from ...ops.primitive import Cost
+from ...ops.primitive import Static
 from ...ops.types import TensorType
-from .history import Entry, History, Named
+from .program import CheckedProgram
 from .report import Assumption
 
 
@@ -53,18 +55,9 @@ def _as_size(name: str, size: Any) -> int:
     raise UsageError(f"{name} is {size!r} of type {type(size).__name__}, but a size is an int")
 
 
-def history_at(history: History, sizes: Mapping[str, int]) -> History:
-    """The same history of tensors with sizes."""
-    put = _Put(sizes)
-    return History(
-        history.scope,
-        [put.entry(entry) for entry in history.entries],
-        [Named(named.number, named.path, put.type(named.type)) for named in history.inputs],
-        history.parameters,
-        history.tied,
-        history.constants,
-        history.outputs,
-    )
+def program_at(program: CheckedProgram, sizes: Mapping[str, int]) -> CheckedProgram:
+    """The same program on tensors with sizes."""
+    return replace(program, body=_Put(sizes).body(program.body))
 
 
 def value_at(tree: Any, sizes: Mapping[str, int]) -> Any:
@@ -77,38 +70,34 @@ class _Put:
 
     def __init__(self, sizes: Mapping[str, int]):
         self._sizes = sizes
-        self._types: dict[tuple[TensorType, ...], tuple[TensorType, ...]] = {}
-        self._costs: dict[Cost, Cost] = {}
+        self._types: dict[TensorType, TensorType] = {}
+        self._bodies: dict[Body, Body] = {}
 
     def value(self, value: Any) -> Any:
         if isinstance(value, int):
             return value
         if isinstance(value, TensorType):
             return self.type(value)
+        if isinstance(value, Body):
+            return self.body(value)
         if type(value) is tuple:
             return tuple([self.value(element) for element in value])
         return UNKNOWN if value is UNKNOWN else evaluate(value, self._sizes)
 
     def type(self, type_: TensorType) -> TensorType:
-        return TensorType(self.value(type_.shape), type_.dtype)
-
-    def types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        found = self._types.get(types)
+        found = self._types.get(type_)
         if found is None:
-            found = self._types[types] = tuple([self.type(type_) for type_ in types])
+            found = self._types[type_] = TensorType(self.value(type_.shape), type_.dtype)
         return found
 
-    def cost(self, cost: Cost) -> Cost:
-        found = self._costs.get(cost)
+    def body(self, body: Body) -> Body:
+        found = self._bodies.get(body)
         if found is None:
-            found = self._costs[cost] = Cost(self.value(cost.flops), self.value(cost.bytes))
+            found = self._bodies[body] = body.replace(
+                equations=[e._replace(static=self.static(e.static)) if e.static else e for e in body.equations],
+                types=[self.type(type_) for type_ in body.types],
+            )
         return found
 
-    def entry(self, entry: Entry) -> Entry:
-        static = entry.static
-        if static:
-            static = {name: self.value(value) for name, value in static.items()}
-        inputs, outputs = self.types(entry.input_types), self.types(entry.output_types)
-        return Entry(
-            entry.primitive, static, entry.inputs, inputs, entry.outputs, outputs, self.cost(entry.cost), *entry[7:]
-        )
+    def static(self, static: Static) -> Static:
+        return {name: self.value(value) for name, value in static.items()}

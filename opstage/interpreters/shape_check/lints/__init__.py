@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..finding import Finding, Severity
-from ..history import History
+from ..program import CheckedProgram
 from . import blocked, indices, probabilities, singles, stretched, unused
 from .subject import Step, Subject
 
@@ -74,13 +74,12 @@ LINTS: tuple[Lint, ...] = (
 )
 
 
-def lint(history: History, parameters: int, step: Step | None, *, sound: bool) -> list[Finding]:
+def lint(program: CheckedProgram, step: Step | None, *, sound: bool) -> list[Finding]:
     """All that the lints find; those of one line in a program that runs it often, such as a layer's, once.
 
-    parameters   how many of the first inputs are the first argument's
-    step         where the program is a whole training step
-    sound        whether no error was found before
+    step     where the program is a whole training step
+    sound    whether no error was found before
     """
-    subject = Subject(history, parameters, step, sound=sound)
+    subject = Subject(program, step, sound=sound)
     found = [finding for each in LINTS for finding in each.find(subject)]
     return list({(f.rule, f.op, f.source, f.reason): f for f in reversed(found)}.values())[::-1]

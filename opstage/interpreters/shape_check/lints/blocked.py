@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....ops.catalogue.logic import DETACH
+from ....ops.closed import Equation
 from ....ops.types import dtype_name, is_float
 from ...structural import SCAN
 from ..finding import Finding
-from ..history import Entry, Named
 from .reach import sources
-from .subject import Subject
+from .subject import Leaf, Subject
 
 RULE = "blocked-gradient"
 
@@ -27,53 +27,54 @@ def blocked_gradients(subject: Subject) -> Iterator[Finding]:
     if not subject.sound or subject.loss is None or not subject.trained:
         return
     moved = sources(subject.forward, [subject.loss], subject.turns, differentiably=True)
-    still = [named for named in subject.trained if named.number not in moved]
+    still = [named for named in subject.trained if named.slot not in moved]
     nothing_moves = len(still) == len(subject.trained)
     if not still or (nothing_moves and subject.step is None):
         return
-    blockers = _blockers(subject, [named for named in still if named.number in subject.used_by_loss])
+    blockers = _blockers(subject, [named for named in still if named.slot in subject.used_by_loss])
     if nothing_moves:
         yield _nothing_moves(subject, next((entry for entry, _ in blockers), None))
         return
     for entry, leaves in blockers:
         names = ", ".join(named.path for named in leaves[:3]) + (f" and {len(leaves) - 3} more" if leaves[3:] else "")
         verb = "reaches" if len(leaves) == 1 else "reach"
-        reason = f"{names} {verb} the loss only through {entry.primitive.name}, {_why(entry)}: no gradient comes back"
+        through = f"{entry.primitive.name}, {_why(subject, entry)}"
+        reason = f"{names} {verb} the loss only through {through}: no gradient comes back"
         yield subject.at(entry, RULE, reason, f"{_fix(entry)}; {_IDLE}")
 
 
-def _nothing_moves(subject: Subject, blocker: Entry | None) -> Finding:
+def _nothing_moves(subject: Subject, blocker: Equation | None) -> Finding:
     count = len(subject.trained)
     which = subject.trained[0].path if count == 1 else f"any of the {count} parameters"
     if blocker is not None:
         reason = f"the loss has no gradient for {which}: it depends on them only through {blocker.primitive.name}"
         reason = reason if count > 1 else reason.replace("on them", "on it")
-        return subject.at(blocker, RULE, f"{reason}, {_why(blocker)}", _fix(blocker), severity="error")
+        return subject.at(blocker, RULE, f"{reason}, {_why(subject, blocker)}", _fix(blocker), severity="error")
     reason = f"the loss does not depend on {which}, so a training step would change nothing"
     source = None if subject.loss is None else subject.source(subject.maker(subject.loss))
     return Finding("loss", reason, source=source, rule=RULE, fix="compute the loss from the parameters")
 
 
-def _why(entry: Entry) -> str:
+def _why(subject: Subject, entry: Equation) -> str:
     if entry.primitive is DETACH:
         return "which ends a gradient"
-    if not is_float(entry.output_types[0].dtype):
-        return f"whose result is {dtype_name(entry.output_types[0].dtype)}"
+    if not is_float(subject.type(entry.outputs[0]).dtype):
+        return f"whose result is {dtype_name(subject.type(entry.outputs[0]).dtype)}"
     return "which has no derivative"
 
 
-def _fix(entry: Entry) -> str:
+def _fix(entry: Equation) -> str:
     if entry.primitive is DETACH:
         return "take out the detach"
     return f"compute the loss from what {entry.primitive.name} reads, or from a smooth stand-in for it"
 
 
-def _blockers(subject: Subject, blocked: Sequence[Named]) -> list[tuple[Entry, list[Named]]]:
+def _blockers(subject: Subject, blocked: Sequence[Leaf]) -> list[tuple[Equation, list[Leaf]]]:
     """The first op at which each parameter's gradient ends, and the parameters that end there."""
-    found: dict[int, Entry] = {}
-    bits = {named.number: 1 << i for i, named in enumerate(blocked)}
+    found: dict[int, Equation] = {}
+    bits = {named.slot: 1 << i for i, named in enumerate(blocked)}
     _follow(subject, subject.forward, subject.used_by_loss, bits, found)
-    ends: dict[int, tuple[Entry, list[Named]]] = {}
+    ends: dict[int, tuple[Equation, list[Leaf]]] = {}
     for i, named in enumerate(blocked):
         if i in found:
             ends.setdefault(id(found[i]), (found[i], []))[1].append(named)
@@ -81,13 +82,17 @@ def _blockers(subject: Subject, blocked: Sequence[Named]) -> list[tuple[Entry, l
 
 
 def _follow(
-    subject: Subject, entries: Sequence[Entry], wanted: set[int] | None, bits: dict[int, int], found: dict[int, Entry]
+    subject: Subject,
+    equations: Sequence[Equation],
+    wanted: set[int] | None,
+    bits: dict[int, int],
+    found: dict[int, Equation],
 ) -> None:
     """Carry the bits of parameters along differentiable paths, and note in `found` where the way of each ends first.
 
     Of the program itself only what is `wanted` is followed; of a loop all.
     """
-    for entry in entries:
+    for entry in equations:
         carried = 0
         for number in entry.inputs:
             carried |= bits.get(number, 0)
@@ -95,7 +100,7 @@ def _follow(
             continue
         if entry.primitive is SCAN:
             _through_loop(subject, entry, bits, found)
-        passes = entry.primitive.differentiable and any(is_float(type_.dtype) for type_ in entry.output_types)
+        passes = entry.primitive.differentiable and any(is_float(subject.type(slot).dtype) for slot in entry.outputs)
         if passes:
             for number in entry.outputs:
                 bits[number] = carried
@@ -106,11 +111,11 @@ def _follow(
                 carried ^= lowest
 
 
-def _through_loop(subject: Subject, loop: Entry, bits: dict[int, int], found: dict[int, Entry]) -> None:
+def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], found: dict[int, Equation]) -> None:
     turn = subject.turns.of(loop)
     for number, outside in zip(turn.inputs, loop.inputs):
         bits[number] = bits.get(outside, 0)
     for _ in range(2):  # once more for what the carry brings back
-        _follow(subject, turn.entries, None, bits, found)
+        _follow(subject, turn.equations, None, bits, found)
         for i in range(loop.static["carries"]):
             bits[turn.inputs[i]] |= bits.get(turn.outputs[i], 0)

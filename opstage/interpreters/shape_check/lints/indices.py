@@ -12,11 +12,11 @@ from ....ops.catalogue.indexing import GATHER_ROWS, GATHER_VEC, SCATTER_ADD_ROWS
 from ....ops.catalogue.layout import BROADCAST_TO, UNSQUEEZE
 from ....ops.catalogue.logic import EQUAL, FULL, IOTA
 from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
+from ....ops.closed import Equation
 from ....ops.dims import Dim, Verdict, at_most, is_zero, require_at_most
 from ....ops.errors import ShapeError
-from ....ops.types import TensorType, show_shape
+from ....ops.types import show_shape
 from ..finding import Finding
-from ..history import Entry
 from .layout import unmoved
 from .subject import Subject
 
@@ -39,14 +39,14 @@ def index_ranges(subject: Subject) -> Iterator[Finding]:
     """
     for entry in subject.calls(*_POSITIONS):
         if entry.static["mode"] == "raise":
-            x, at = entry.input_types[0], _POSITIONS[entry.primitive]
-            found = _literal(subject, entry.inputs[at], entry.input_types[at])
+            x, at = subject.type(entry.inputs[0]), _POSITIONS[entry.primitive]
+            found = _literal(subject, entry.inputs[at])
             if found is not None:
                 yield from _compare(subject, entry, "index", found, x.shape[0], f"x is {show_shape(x.shape)}")
     for entry in subject.calls(CROSS_ENTROPY):
-        logits, labels = entry.input_types
-        found = _literal(subject, entry.inputs[1], labels, ignored=entry.static["ignore_index"])
+        found = _literal(subject, entry.inputs[1], ignored=entry.static["ignore_index"])
         if found is not None:
+            logits = subject.type(entry.inputs[0])
             axis = class_axis(len(logits.shape))
             sizes = f"logits are {show_shape(logits.shape)}, with classes on axis {axis}"
             yield from _compare(subject, entry, "label", found, logits.shape[axis], sizes)
@@ -54,7 +54,7 @@ def index_ranges(subject: Subject) -> Iterator[Finding]:
         yield from _one_hot(subject, entry)
 
 
-def _compare(subject: Subject, entry: Entry, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
+def _compare(subject: Subject, entry: Equation, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
     last = extent - 1
     if found.least < 0:
         reason = f"{what} {found.least} is out of range: {sizes}, so it must be 0 … {last}"
@@ -71,7 +71,7 @@ def _compare(subject: Subject, entry: Entry, what: str, found: _Range, extent: D
             yield subject.at(entry, RULE, error.reason, severity="error", constraint=getattr(error, "constraint", None))
 
 
-def _one_hot(subject: Subject, entry: Entry) -> Iterator[Finding]:
+def _one_hot(subject: Subject, entry: Equation) -> Iterator[Finding]:
     """`ops.one_hot` compares labels, spread along an axis, with the positions along it: one too great has no equal."""
     spread, positions = (subject.maker(number) for number in entry.inputs)
     if spread is None or positions is None or spread.primitive is not BROADCAST_TO or positions.primitive is not IOTA:
@@ -79,7 +79,7 @@ def _one_hot(subject: Subject, entry: Entry) -> Iterator[Finding]:
     axis, labels = positions.static["axis"], subject.maker(spread.inputs[0])
     if labels is None or labels.primitive is not UNSQUEEZE or labels.static["axis"] != axis:
         return
-    found, classes = _literal(subject, labels.inputs[0], labels.input_types[0]), entry.input_types[0].shape[axis]
+    found, classes = _literal(subject, labels.inputs[0]), subject.type(entry.inputs[0]).shape[axis]
     if found is None or not isinstance(found.greatest, int):
         return
     wrong = found.least if found.least < 0 else found.greatest
@@ -88,13 +88,13 @@ def _one_hot(subject: Subject, entry: Entry) -> Iterator[Finding]:
         yield subject.at(entry, RULE, reason, f"labels are 0 … {classes - 1}")
 
 
-def _literal(subject: Subject, number: int, type: TensorType, ignored: int | None = None) -> _Range | None:
+def _literal(subject: Subject, number: int, ignored: int | None = None) -> _Range | None:
     """The range of a tensor that the program made from numbers alone, in the order it likes; None of any other."""
-    if any(is_zero(dim) for dim in type.shape):
+    if any(is_zero(dim) for dim in subject.type(number).shape):
         return None
     number = unmoved(subject, number)
-    if number in subject.history.constants:
-        return _of_array(np.asarray(subject.history.constants[number]), ignored)
+    if number in subject.constants:
+        return _of_array(np.asarray(subject.constants[number]), ignored)
     maker = subject.maker(number)
     if maker is None:
         return None

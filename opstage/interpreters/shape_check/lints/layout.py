@@ -16,7 +16,7 @@ from ....ops.catalogue.layout import (
     UNSQUEEZE,
 )
 from ....ops.catalogue.logic import CAST, DETACH
-from ..history import Entry
+from ....ops.closed import Equation
 from .subject import Subject
 
 _MOVES = {
@@ -38,12 +38,13 @@ _MOVES = {
 def unmoved(subject: Subject, number: int) -> int:
     """The tensor whose numbers these are, before they were laid out anew, repeated or cast from integer to integer."""
     maker = subject.maker(number)
-    while maker is not None and (maker.primitive in _MOVES or _widens(maker)):
+    while maker is not None and (maker.primitive in _MOVES or _widens(subject, maker)):
         number = maker.inputs[0]
         maker = subject.maker(number)
     return number
 
 
-def _widens(entry: Entry) -> bool:
-    kinds = entry.input_types[0].dtype.kind + entry.output_types[0].dtype.kind if entry.primitive is CAST else ""
-    return kinds in ("ii", "ff")
+def _widens(subject: Subject, entry: Equation) -> bool:
+    if entry.primitive is not CAST:
+        return False
+    return subject.type(entry.inputs[0]).dtype.kind + subject.type(entry.outputs[0]).dtype.kind in ("ii", "ff")

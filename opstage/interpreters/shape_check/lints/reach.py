@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ....ops.closed import Equation
 from ....ops.types import is_float
 from ...structural import SCAN
-from ..history import Entry
 from .turns import Turns
 
 
 def sources(
-    entries: Sequence[Entry], targets: Iterable[int], turns: Turns, *, differentiably: bool = False
+    equations: Sequence[Equation], targets: Iterable[int], turns: Turns, *, differentiably: bool = False
 ) -> set[int]:
-    """The numbers of all tensors on which the targets depend, themselves among them.
+    """All tensors on which the targets depend, themselves among them.
 
     With `differentiably` only what takes a cotangent from them counts: floats, through ops that have derivatives.
     """
     live = set(targets)
-    for entry in reversed(entries):
+    for entry in reversed(equations):
         if live.isdisjoint(entry.outputs) or (differentiably and not entry.primitive.differentiable):
             continue
         if entry.primitive is SCAN:
             live.update(_of_loop(entry, live, turns, differentiably))
         elif differentiably:
-            live.update([n for n, type_ in zip(entry.inputs, entry.input_types) if is_float(type_.dtype)])
+            live.update([slot for slot in entry.inputs if is_float(turns.types[slot].dtype)])
         else:
             live.update(entry.inputs)
     return live
 
 
-def _of_loop(loop: Entry, live: set[int], turns: Turns, differentiably: bool) -> list[int]:
+def _of_loop(loop: Equation, live: set[int], turns: Turns, differentiably: bool) -> list[int]:
     """The operands of a loop on which its live outputs depend; a carry depends on what the turn before made of it."""
     turn, carries = turns.of(loop), loop.static["carries"]
     results = len(turn.outputs)
     inside = {turn.outputs[i] for i, n in enumerate(loop.outputs[:results]) if n in live}
     inside |= {turn.inputs[i] for i, n in enumerate(loop.outputs[results:]) if n in live}
     while True:
-        inside = sources(turn.entries, inside, turns, differentiably=differentiably)
+        inside = sources(turn.equations, inside, turns, differentiably=differentiably)
         more = {turn.outputs[i] for i in range(carries) if turn.inputs[i] in inside} - inside
         if not more:
             break

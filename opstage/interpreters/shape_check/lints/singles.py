@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ....ops.catalogue.loss import CROSS_ENTROPY, class_axis
 from ....ops.catalogue.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
 from ....ops.catalogue.reduction import LOG_SOFTMAX, SOFTMAX
+from ....ops.closed import Equation
 from ....ops.dims import Dim, is_one, prod
 from ....ops.types import show_shape
 from ..finding import Finding
-from ..history import Entry
 from .subject import Subject
 
 SOFTMAX_RULE = "softmax-of-one"
@@ -23,12 +23,13 @@ def softmax_of_one(subject: Subject) -> Iterator[Finding]:
     """A softmax over an axis of size 1 is 1 whatever it is given, its logarithm 0, and so is the cross-entropy."""
     for entry in subject.calls(SOFTMAX, LOG_SOFTMAX):
         axis = entry.static["axis"]
-        if is_one(entry.input_types[0].shape[axis]):
+        shape = subject.type(entry.inputs[0]).shape
+        if is_one(shape[axis]):
             value = 1 if entry.primitive is SOFTMAX else 0
-            reason = f"x is {show_shape(entry.input_types[0].shape)}: over axis {axis}, of size 1, it is {value} always"
+            reason = f"x is {show_shape(shape)}: over axis {axis}, of size 1, it is {value} always"
             yield subject.at(entry, SOFTMAX_RULE, reason, f"choose the axis of the scores; {_GATE}")
     for entry in subject.calls(CROSS_ENTROPY):
-        shape = entry.input_types[0].shape
+        shape = subject.type(entry.inputs[0]).shape
         axis = class_axis(len(shape))
         if is_one(shape[axis]):
             reason = f"logits are {show_shape(shape)}: of one class, on axis {axis}, the loss is 0 always"
@@ -41,16 +42,16 @@ def norm_of_one(subject: Subject) -> Iterator[Finding]:
     A batch norm of one element is an error of the op itself.
     """
     for entry in subject.calls(LAYER_NORM, RMS_NORM, GROUP_NORM):
-        if is_one(_count(entry)):
+        if is_one(_count(subject, entry)):
             left = "its sign" if entry.primitive is RMS_NORM else "0"
-            shape = show_shape(entry.input_types[0].shape)
+            shape = show_shape(subject.type(entry.inputs[0]).shape)
             reason = f"x is {shape}: each element is normalised alone, which leaves {left}, whatever it is"
             yield subject.at(entry, NORM_RULE, reason, "normalise over more than one element, or leave the norm out")
 
 
-def _count(entry: Entry) -> Dim:
+def _count(subject: Subject, entry: Equation) -> Dim:
     """How many elements share a mean."""
-    shape = entry.input_types[0].shape
+    shape = subject.type(entry.inputs[0]).shape
     if entry.primitive is GROUP_NORM:
         groups: int = entry.static["groups"]
         return prod((shape[1] // groups, *shape[2:]))

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from ....ops.catalogue.elementwise import ADD, DIV, MUL, SUB
 from ....ops.catalogue.layout import BROADCAST_TO
 from ....ops.catalogue.logic import EQUAL, LESS, LESS_EQUAL
+from ....ops.closed import Equation
 from ....ops.dims import is_one
 from ....ops.errors import Place
 from ....ops.types import Shape, show_shape
 from ..finding import Finding
-from ..history import Entry
 from .subject import Subject
 
 RULE = "stretched-both"
@@ -28,10 +28,12 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
     code; a broadcast that the user wrote has that of a call.
     """
     for entry in subject.calls(ADD, SUB, MUL, DIV, LESS, LESS_EQUAL, EQUAL):
-        if entry.place is None or not _is_operator(entry.place):
+        place = subject.program.place(entry)
+        if place is None or not _is_operator(place):
             continue
         makers = [subject.maker(number) for number in entry.inputs]
-        both = [m for m in makers if m is not None and m.primitive is BROADCAST_TO and m.place == entry.place]
+        spread = [maker for maker in makers if maker is not None and maker.primitive is BROADCAST_TO]
+        both = [maker for maker in spread if subject.program.place(maker) == place]
         if len(both) == 2:
             yield _stretched(subject, entry, both[0], both[1])
 
@@ -40,9 +42,9 @@ def _is_operator(place: Place) -> bool:
     return dis.opname[place.code.co_code[place.instruction]] in _OPERATORS
 
 
-def _stretched(subject: Subject, entry: Entry, left: Entry, right: Entry) -> Finding:
-    x, y = left.input_types[0], right.input_types[0]
-    out = entry.output_types[0].shape
+def _stretched(subject: Subject, entry: Equation, left: Equation, right: Equation) -> Finding:
+    x, y = subject.type(left.inputs[0]), subject.type(right.inputs[0])
+    out = subject.type(entry.outputs[0]).shape
     reason = f"both operands are stretched: {show_shape(x.shape)} and {show_shape(y.shape)} become {show_shape(out)}"
     meant = "write ops.broadcast_to where the larger shape is meant"
     bare = {show_shape(_bare(x.shape)), show_shape(_bare(y.shape))}  # sizes that look alike; == would ask for a proof

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, NamedTuple, final
 
-from ....ops.cursor import Region
+import numpy.typing as npt
+
+from ....ops.closed import Equation
 from ....ops.errors import SourceLine
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType, is_float, show_shape
 from ...structural import SCAN
 from ..finding import Finding, Severity
-from ..history import Entry, History, Named
+from ..program import CheckedProgram
 from .reach import sources
 from .turns import Turns
 
@@ -33,45 +35,56 @@ class Step:
     new: int
 
 
+class Leaf(NamedTuple):
+    """A tensor that the program was given, and its path for messages."""
+
+    slot: int
+    path: str
+    type: TensorType
+
+
 @final
 class Subject:
-    """A program's history, and what its inputs and outputs are for.
+    """A program, and what its inputs and outputs are for.
 
     parameters  the first argument's leaves, if it is a tree or is called `params`; one tensor of another name is an
                 input like the others
     given       the other inputs that the user's program takes
-    results     the numbers of what it returns
+    results     what it returns
     sound       whether there was no error: after one, what is unused may be its consequence
     """
 
-    def __init__(self, history: History, parameters: int, step: Step | None, *, sound: bool):
-        self.history = history
+    def __init__(self, program: CheckedProgram, step: Step | None, *, sound: bool):
+        self.program = program
         self.step = step
-        self.sound = sound and bool(history.outputs)
-        self.turns = Turns(history)
-        inputs = [named for named in history.inputs if named.path]  # the others are no arguments: the random step
+        self.sound = sound and bool(program.body.outputs)
+        self.turns = Turns(program)
+        every = map(Leaf, program.body.inputs, program.names, program.body.input_types)
+        inputs = [named for named in every if named.path]  # the others are no arguments: the random step
+        parameters = program.parameters
         if step is None and not all("." in named.path or named.path == "params" for named in inputs[:parameters]):
             parameters = 0
-        self.parameters: Sequence[Named] = inputs[:parameters]
-        self.given: Sequence[Named] = inputs[parameters : len(inputs) - (step.hidden if step else 0)]
-        self.results = history.outputs[: len(history.outputs) - (step.new if step else 0)]
+        self.parameters: Sequence[Leaf] = inputs[:parameters]
+        self.given: Sequence[Leaf] = inputs[parameters : len(inputs) - (step.hidden if step else 0)]
+        results = program.body.outputs
+        self.results = results[: len(results) - (step.new if step else 0)]
 
     @property
-    def trained(self) -> list[Named]:
+    def trained(self) -> list[Leaf]:
         """The float parameters whose gradient is wanted: where nothing says which, all of them."""
         flags = self.step.trained if self.step else (True,) * len(self.parameters)
         return [named for named, wanted in zip(self.parameters, flags) if wanted and is_float(named.type.dtype)]
 
     @cached_property
     def loss(self) -> int | None:
-        """The number of the loss: the first result, if it is a float scalar."""
+        """The loss: the first result, if it is a float scalar."""
         if not self.results:
             return None
         number = self.results[0]
         maker = self.maker(number)
         if maker is None:
             return None
-        type_ = maker.output_types[maker.outputs.index(number)]
+        type_ = self.type(number)
         return number if not type_.shape and is_float(type_.dtype) else None
 
     @cached_property
@@ -87,67 +100,74 @@ class Subject:
         return sources(self.forward, [self.loss], self.turns)
 
     @cached_property
-    def forward(self) -> Sequence[Entry]:
+    def forward(self) -> Sequence[Equation]:
         """What the program itself did: of a step neither the backward pass nor the update."""
-        entries, last = self.history.entries, max(self.results, default=0)
+        entries, last = self.program.body.equations, max(self.results, default=0)
         if self.step is None:
             return entries
         end = bisect_right(entries, last, key=lambda entry: entry.outputs[0])
-        while end < len(entries) and not (entries[end].rule or entries[end].backward):
+        while end < len(entries) and not (entries[end].outputs[0] in self.program.rules or entries[end].backward):
             end += 1
         return entries[:end]
 
+    def type(self, slot: int) -> TensorType:
+        """Of a tensor, those in loops too."""
+        return self.turns.types[slot]
+
+    @property
+    def constants(self) -> Mapping[int, npt.NDArray[Any]]:
+        """The arrays that the program and its loops hold."""
+        return self.turns.constants
+
     # Ops ------------------------------------------------------------------------------------------------------------
 
-    def calls(self, *primitives: Primitive) -> Iterator[Entry]:
+    def calls(self, *primitives: Primitive) -> Iterator[Equation]:
         """The user's own calls of some ops, those in loops too; none whose types are guesses."""
         for primitive in primitives:
             yield from self._calls.get(primitive, ())
 
     @cached_property
-    def _calls(self) -> dict[Primitive, list[Entry]]:
-        found: dict[Primitive, list[Entry]] = {}
+    def _calls(self) -> dict[Primitive, list[Equation]]:
+        found: dict[Primitive, list[Equation]] = {}
 
-        def walk(entries: Sequence[Entry]) -> None:
-            for entry in entries:
-                if not (entry.rule or entry.backward or entry.doubtful):
+        def walk(equations: Sequence[Equation]) -> None:
+            for entry in equations:
+                made = entry.outputs[0]
+                if not (made in self.program.rules or entry.backward or made in self.turns.doubtful):
                     found.setdefault(entry.primitive, []).append(entry)
                     if entry.primitive is SCAN:
-                        walk(self.turns.of(entry).entries)
+                        walk(self.turns.of(entry).equations)
 
         walk(self.forward)
         return found
 
-    def maker(self, number: int) -> Entry | None:
+    def maker(self, number: int) -> Equation | None:
         """The op that made a tensor; None for an input or a constant."""
         return self._makers.get(number)
 
     @cached_property
-    def _makers(self) -> dict[int, Entry]:
-        makers: dict[int, Entry] = {}
+    def _makers(self) -> dict[int, Equation]:
+        makers: dict[int, Equation] = {}
 
-        def walk(entries: Sequence[Entry]) -> None:
-            for entry in entries:
+        def walk(equations: Sequence[Equation]) -> None:
+            for entry in equations:
                 for number in entry.outputs:
                     makers[number] = entry
                 if entry.primitive is SCAN:
-                    walk(self.turns.of(entry).entries)
+                    walk(self.turns.of(entry).equations)
 
         walk(self.forward)
         return makers
 
     # Findings -------------------------------------------------------------------------------------------------------
 
-    def source(self, entry: Entry | None) -> SourceLine | None:
+    def source(self, entry: Equation | None) -> SourceLine | None:
         """The user's call that an op is, or serves."""
-        if entry is None:
-            return None
-        place = entry.place or self.history.places.get(entry.ordinal)
-        return None if place is None else place.source
+        return self.program.source(entry)
 
     def at(
         self,
-        entry: Entry,
+        entry: Equation,
         rule: str,
         reason: str,
         fix: str = "",
@@ -159,12 +179,12 @@ class Subject:
         """A finding at an op, with the paths of its operands: name, number and type of each, by default its own."""
         if operands is None:
             names = entry.primitive.operand_names(entry.static, len(entry.inputs))
-            operands = list(zip(names, entry.inputs, entry.input_types))
-        paths = {named.number: named.path for named in self.history.inputs}
+            operands = list(zip(names, entry.inputs, map(self.type, entry.inputs)))
+        paths = dict(zip(self.program.body.inputs, self.program.names))
         return Finding(
             entry.primitive.name,
             reason,
-            Region(entry.region).name,
+            entry.region.name,
             self.source(entry),
             tuple(f"{name} is {paths[n]} {show_shape(type_.shape)}" for name, n, type_ in operands if paths.get(n)),
             rule=rule,

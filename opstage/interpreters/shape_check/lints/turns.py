@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
-from ....ops.primitive import Cost
-from ..history import Entry, History
+import numpy.typing as npt
 
-_FREE = Cost(0, 0)
+from ....ops.closed import Equation
+from ..program import CheckedProgram
 
 
 class Turn(NamedTuple):
-    """One turn of a loop: its ops, and its inputs and outputs. What the body captured keeps its number from outside."""
+    """One turn of a loop: its ops, and its inputs and outputs. What the body captured keeps its slot from outside."""
 
-    entries: tuple[Entry, ...]
+    equations: tuple[Equation, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
 
 @final
 class Turns:
-    """The turns of a history's scans, each made once. The constants that a body holds join those of the history."""
+    """The turns of a program's scans, each made once; their tensors are numbered after those of the program.
 
-    def __init__(self, history: History):
-        self._history = history
+    types, constants, doubtful   of both
+    """
+
+    def __init__(self, program: CheckedProgram):
+        self.types = list(program.body.types)
+        self.constants: dict[int, npt.NDArray[Any]] = {c.slot: c.value for c in program.body.constants}
+        self.doubtful = set(program.doubtful)
         self._made: dict[int, Turn] = {}
-        self._numbers = -1  # of tensors inside; those of the program itself are above 0
 
-    def of(self, loop: Entry) -> Turn:
+    def of(self, loop: Equation) -> Turn:
         """One turn of a scan."""
         turn = self._made.get(loop.outputs[0])
         if turn is None:
             turn = self._made[loop.outputs[0]] = self._make(loop)
         return turn
 
-    def _make(self, loop: Entry) -> Turn:
+    def _make(self, loop: Equation) -> Turn:
         body, captured = loop.static["body"], loop.static["carries"] + loop.static["entries"]
-        types, history = body.types, self._history
-        number = [self._numbers - slot for slot in range(len(types))]
-        self._numbers -= len(types)
+        first = len(self.types)
+        self.types += body.types
+        number = list(range(first, len(self.types)))
         for slot, outside in zip(body.inputs[captured:], loop.inputs[captured:]):
             number[slot] = outside
-        for constant in body.constants:
-            history.constants[number[constant.slot]] = constant.value
-        entries = [
-            Entry(
-                equation.primitive,
-                equation.static,
-                tuple([number[slot] for slot in equation.inputs]),
-                tuple([types[slot] for slot in equation.inputs]),
-                tuple([number[slot] for slot in equation.outputs]),
-                tuple([types[slot] for slot in equation.outputs]),
-                _FREE,
-                equation.region.path,
-                equation.ordinal,
-                False,
-                equation.backward or loop.backward,
-                history.places.get(equation.ordinal),
-                loop.doubtful,
+        self.constants.update((number[constant.slot], constant.value) for constant in body.constants)
+        equations = [
+            equation._replace(
+                inputs=tuple([number[slot] for slot in equation.inputs]),
+                outputs=tuple([number[slot] for slot in equation.outputs]),
+                backward=equation.backward or loop.backward,
             )
             for equation in body.equations
         ]
+        if loop.outputs[0] in self.doubtful:
+            self.doubtful.update(*[equation.outputs for equation in equations])
         inputs, outputs = ([number[slot] for slot in slots] for slots in (body.inputs, body.outputs))
-        return Turn(tuple(entries), tuple(inputs), tuple(outputs))
+        return Turn(tuple(equations), tuple(inputs), tuple(outputs))

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ....ops.closed import Equation
 from ....ops.errors import SourceLine
 from ..finding import Finding
-from ..history import Entry, Named
-from .subject import Subject
+from .subject import Leaf, Subject
 
 PARAMETER = "unused-parameter"
 INPUT = "unused-input"
@@ -31,13 +31,13 @@ def unused_parameters(subject: Subject) -> Iterator[Finding]:
     """
     if not subject.sound:
         return
-    trained = {named.number for named in subject.trained} if subject.step else set()
+    trained = {named.slot for named in subject.trained} if subject.step else set()
     if trained and trained.isdisjoint(subject.used_by_loss):
         return
     unused = [
         named
         for named in subject.parameters
-        if named.number not in (subject.used_by_loss if named.number in trained else subject.used)
+        if named.slot not in (subject.used_by_loss if named.slot in trained else subject.used)
         and not _is_meant(named.path)
     ]
     for path, leaves in _branches(unused, subject.parameters):
@@ -49,7 +49,7 @@ def unused_inputs(subject: Subject) -> Iterator[Finding]:
     if not subject.sound:
         return
     for named in subject.given:
-        if named.number not in subject.used and not _is_meant(named.path):
+        if named.slot not in subject.used and not _is_meant(named.path):
             reader = _reader(subject, [named])
             reason = f"{named.type}, is never used: {_fate(subject, named, reader)}"
             fix = "use it, or take it out"
@@ -63,10 +63,10 @@ def _is_meant(path: str) -> bool:
     return any(part.startswith("_") for part in path.split("."))
 
 
-def _branches(unused: Sequence[Named], every: Sequence[Named]) -> list[tuple[str, list[Named]]]:
+def _branches(unused: Sequence[Leaf], every: Sequence[Leaf]) -> list[tuple[str, list[Leaf]]]:
     """The unused leaves, those of a branch that is unused as a whole together, under its path."""
     total, missing = (Counter(p for named in leaves for p in _prefixes(named.path)) for leaves in (every, unused))
-    branches: dict[str, list[Named]] = {}
+    branches: dict[str, list[Leaf]] = {}
     for named in unused:
         whole = next(path for path in _prefixes(named.path) if missing[path] == total[path])
         branches.setdefault(whole, []).append(named)
@@ -79,7 +79,7 @@ def _prefixes(path: str) -> list[str]:
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def _parameter(subject: Subject, path: str, leaves: Sequence[Named]) -> Finding:
+def _parameter(subject: Subject, path: str, leaves: Sequence[Leaf]) -> Finding:
     """The finding on one branch; beside a leaf of the same type that is read twice, where it was probably meant."""
     goal = "any result" if subject.loss is None else "the loss"
     reader = _reader(subject, leaves)
@@ -95,30 +95,30 @@ def _parameter(subject: Subject, path: str, leaves: Sequence[Named]) -> Finding:
     return Finding(path, reason, source=source, rule=PARAMETER, severity="warning", fix=fix)
 
 
-def _fate(subject: Subject, named: Named, reader: Entry | None) -> str:
+def _fate(subject: Subject, named: Leaf, reader: Equation | None) -> str:
     if reader is None:
         return "no op reads it"
-    if named.number in subject.used:
+    if named.slot in subject.used:
         return "it goes into metrics or state alone"
     return f"{reader.primitive.name} reads it, whose result goes nowhere"
 
 
-def _line(subject: Subject, reader: Entry | None) -> SourceLine | None:
+def _line(subject: Subject, reader: Equation | None) -> SourceLine | None:
     """The op that reads it in vain; else the one that made the result which it was to reach."""
     return subject.source(reader if reader is not None else subject.maker(subject.results[0]))
 
 
-def _reader(subject: Subject, leaves: Sequence[Named]) -> Entry | None:
+def _reader(subject: Subject, leaves: Sequence[Leaf]) -> Equation | None:
     """The first op of the program that reads one of these."""
-    numbers = {named.number for named in leaves}
+    numbers = {named.slot for named in leaves}
     return next((e for e in subject.forward if not (e.backward or numbers.isdisjoint(e.inputs))), None)
 
 
-def _read_twice(subject: Subject, unused: Named) -> tuple[Named, Entry, Entry] | None:
+def _read_twice(subject: Subject, unused: Leaf) -> tuple[Leaf, Equation, Equation] | None:
     """A parameter whose path differs in one step, of the same type, that two calls read; and the first two."""
     for named in subject.parameters:
         if str(named.type) == str(unused.type) and _differ_once(named.path, unused.path):
-            calls = {e.ordinal: e for e in reversed(subject.forward) if named.number in e.inputs and not e.backward}
+            calls = {e.ordinal: e for e in reversed(subject.forward) if named.slot in e.inputs and not e.backward}
             if len(calls) > 1:
                 second, first = list(calls.values())[-2:]
                 return named, first, second

@@ -1,4 +1,4 @@
-"""What a program costs, by block and by op: read from the history of a check, shown as text, HTML and data."""
+"""What a program costs, by block and by op: read from a checked program, shown as text, HTML and data."""
 
 from .amounts import Amounts
 from .formula import show_flops, show_formula, show_size

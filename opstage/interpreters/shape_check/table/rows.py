@@ -1,16 +1,18 @@
-"""The ops of a program's history, each with all that is done on its behalf: forward, backward and update."""
+"""The ops of a checked program, each with all that is done on its behalf: forward, backward and update."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, final
 
+from ....ops.closed import Equation
 from ....ops.cursor import Region
 from ....ops.dims import Dim
 from ....ops.errors import Place
+from ....ops.primitive import Cost
 from ....ops.types import TensorType, is_float
 from ...folding import UPDATE
-from ..history import Entry, History
+from ..program import CheckedProgram
 from .amounts import Amounts
 
 
@@ -29,7 +31,7 @@ class Row:
     """One op that the program calls.
 
     op          its name; where a tape took it apart, the names of the parts
-    region      the path of the region in which it was called
+    region      that in which it was called
     operands    what it reads; results: what it makes that users see
     form        a number that is the same for ops that do the same on tensors of the same types
     """
@@ -39,7 +41,7 @@ class Row:
     def __init__(
         self,
         op: str,
-        region: tuple[tuple[str, int], ...],
+        region: Region,
         operands: tuple[Operand, ...],
         results: tuple[Operand, ...],
         amounts: Amounts,
@@ -57,27 +59,27 @@ class Row:
     @property
     def region_name(self) -> str:
         """Such as `blocks.0.attention`."""
-        return Region(self.region).name
+        return self.region.name
 
 
 class _Draft:
-    """What is found of a row: its entries by phase, parameters and kept tensors that are counted with it."""
+    """What is found of a row: its equations by phase, parameters and kept tensors that are counted with it."""
 
     __slots__ = ("forward", "backward", "update", "parameters", "saved")
 
     def __init__(self) -> None:
-        self.forward: list[Entry] = []
-        self.backward: list[Entry] = []
-        self.update: list[Entry] = []
+        self.forward: list[Equation] = []
+        self.backward: list[Equation] = []
+        self.update: list[Equation] = []
         self.parameters: list[Dim] = []
         self.saved: list[Dim] = []
 
 
-def rows_of(history: History) -> tuple[list[Row], list[Row], Dim]:
+def rows_of(program: CheckedProgram) -> tuple[list[Row], list[Row], Dim]:
     """The ops of the program; those of the update that serve no single op (clipping); elements of parameters that no op
     reads."""
-    found = _Reading(history)
-    finish = _Finish(history)
+    found = _Reading(program)
+    finish = _Finish(program)
     return (
         [finish.row(draft) for draft in found.drafts.values()],
         [finish.row(draft) for draft in found.shared],
@@ -86,24 +88,23 @@ def rows_of(history: History) -> tuple[list[Row], list[Row], Dim]:
 
 
 class _Reading:
-    """One walk over the entries.
+    """One walk over the equations.
 
     What the backward pass does for an op has the op's ordinal. What the update does belongs to the op that reads the
     parameter first, else to the op whose gradient it works on.
     """
 
-    def __init__(self, history: History):
-        entries = history.entries
-        self.entries = entries
-        self.start, self.stop = last_backward_pass(entries)
+    def __init__(self, program: CheckedProgram):
+        self.program = program
+        self.start, self.stop = last_backward_pass(program)
         self.drafts: dict[int, _Draft] = {}
         self.shared: list[_Draft] = []
-        given = history.inputs[: history.parameters]
-        parameters = {named.number: named.type.size for named in given if is_float(named.type.dtype)}
+        given = program.body.inputs[: program.parameters]
+        parameters = {slot: type_.size for slot, type_ in zip(given, program.types(given)) if is_float(type_.dtype)}
         owners: dict[int, int] = {}  # of a parameter, or of a gradient and what the update makes of it
         drafts = self.drafts
-        for i, entry in enumerate(entries):
-            path, ordinal = entry.region, entry.ordinal
+        for i, entry in enumerate(program.body.equations):
+            path, ordinal = entry.region.path, entry.ordinal
             if path and path[0][0] == UPDATE:
                 self._update(entry, parameters, owners)
                 continue
@@ -120,9 +121,9 @@ class _Reading:
                     owners[number] = ordinal
                     draft.parameters.append(parameters[number])
         self.unread = [size for number, size in parameters.items() if number not in owners]
-        self._keep(history)
+        self._keep()
 
-    def _update(self, entry: Entry, parameters: dict[int, Dim], owners: dict[int, int]) -> None:
+    def _update(self, entry: Equation, parameters: dict[int, Dim], owners: dict[int, int]) -> None:
         read = [number for number in entry.inputs if number in parameters]
         served = {owners[number] for number in read or entry.inputs if number in owners}
         if len(served) == 1:
@@ -134,20 +135,21 @@ class _Reading:
             draft.update.append(entry)
             self.shared.append(draft)
 
-    def _keep(self, history: History) -> None:
+    def _keep(self) -> None:
         """What the backward pass reads of what the forward pass made; it goes from the last op to the first."""
-        entries, start = self.entries, self.start
+        program, start = self.program, self.start
+        body, entries = program.body, program.body.equations
         if start == self.stop:
             return
         cut = min((entry.outputs[0] for entry in entries[start : self.stop] if entry.outputs), default=0)
-        not_made = {named.number for named in history.inputs} | history.constants.keys()
+        not_made = {*body.inputs, *[constant.slot for constant in body.constants]}
         of: dict[int, int] = {}  # a view and what it looks at
         sizes: dict[int, TensorType] = {}
         for entry in entries[:start]:
             if entry.primitive.view:
                 of[entry.outputs[0]] = of.get(entry.inputs[0], entry.inputs[0])
-            elif not entry.doubtful:
-                sizes.update(zip(entry.outputs, entry.output_types))
+            elif entry.outputs[0] not in program.doubtful:
+                sizes.update((slot, body.types[slot]) for slot in entry.outputs)
         keeper: dict[int, int] = {}
         for entry in entries[start : self.stop]:
             for number in entry.inputs:
@@ -158,76 +160,96 @@ class _Reading:
                 self.drafts[ordinal].saved.append(sizes[number].nbytes)
 
 
-def last_backward_pass(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Where in the history the last run of backward entries starts and stops, the cotangent from which it starts and
+def last_backward_pass(program: CheckedProgram) -> tuple[int, int]:
+    """Where among the equations the last run of backward ones starts and stops, the cotangent from which it starts and
     zeros for what it does not reach included; (0, 0) where there is none."""
+    entries = program.body.equations
     last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].backward), None)
     if last is None:
         return 0, 0
     start, stop = last, last + 1
     while start and entries[start - 1].backward:
         start -= 1
-    while start and _is_filling(entries[start - 1]):
+    while start and _is_filling(program, entries[start - 1]):
         start -= 1
-    while stop < len(entries) and _is_filling(entries[stop]):
+    while stop < len(entries) and _is_filling(program, entries[stop]):
         stop += 1
     return start, stop
 
 
-def _is_filling(entry: Entry) -> bool:
-    return entry.rule and not entry.inputs
+def _is_filling(program: CheckedProgram, entry: Equation) -> bool:
+    return not entry.inputs and entry.outputs[0] in program.rules
+
+
+class _Form(NamedTuple):
+    """One kind of call. `number` tells it from others; of a call whose types are guesses nothing is counted."""
+
+    number: int
+    cost: Cost
 
 
 class _Finish:
-    """Drafts made into rows. Ops with the same entries share their amounts, so what repeats is summed once."""
+    """Drafts made into rows. Ops with the same equations share their amounts, so what repeats is summed once."""
 
-    def __init__(self, history: History):
-        self._paths = {named.number: named.path for named in history.inputs}
+    def __init__(self, program: CheckedProgram):
+        self._program = program
+        self._paths = dict(zip(program.body.inputs, program.names))
+        self._kinds: dict[Any, _Form] = {}
         self._amounts: dict[Any, Amounts] = {}
         self._forms: dict[Any, int] = {}
 
     def row(self, draft: _Draft) -> Row:
-        amounts = self._amounts_of(draft)
-        entries = draft.forward or draft.backward or draft.update
-        called = [entry for entry in entries if not entry.rule]
-        parts = called[:1] or [entry for entry in entries if entry.inputs] or entries
-        made = {number for entry in parts for number in entry.outputs}
+        program = self._program
+        forms = [[self._form(e) for e in phase] for phase in (draft.forward, draft.backward, draft.update)]
+        amounts = self._amounts_of(draft, forms)
+        equations = draft.forward or draft.backward or draft.update
+        called = [e for e in equations if e.outputs[0] not in program.rules]
+        parts = called[:1] or [e for e in equations if e.inputs] or equations
+        made = {slot for e in parts for slot in e.outputs}
         operands: dict[int, Operand] = {}
-        for entry in parts:
-            for number, type_ in zip(entry.inputs, entry.input_types):
-                if number not in made:
-                    operands[number] = Operand(self._paths.get(number, ""), type_)
+        for e in parts:
+            for slot in e.inputs:
+                if slot not in made:
+                    operands[slot] = Operand(self._paths.get(slot, ""), program.body.types[slot])
         last = parts[-1]
         visible = len(last.outputs) if last.primitive.outputs[-1].startswith("*") else len(last.primitive.outputs)
-        key = (amounts, *[_form(entry) for entry in parts])
+        key = (amounts, *[self._form(e).number for e in parts])
         return Row(
-            " + ".join(dict.fromkeys(entry.primitive.name for entry in parts)),
-            entries[0].region,
+            " + ".join(dict.fromkeys(e.primitive.name for e in parts)),
+            equations[0].region,
             tuple(operands.values()),
-            tuple([Operand("", type_) for type_ in last.output_types[:visible]]),
+            tuple([Operand("", type_) for type_ in program.types(last.outputs[:visible])]),
             amounts,
             self._forms.setdefault(key, len(self._forms)),
-            last.place,
+            program.place(last),
         )
 
-    def _amounts_of(self, draft: _Draft) -> Amounts:
-        phases = [
-            [entry.cost for entry in phase if not entry.doubtful]
-            for phase in (draft.forward, draft.backward, draft.update)
-        ]
-        key = (*map(tuple, phases), tuple(draft.parameters), tuple(draft.saved))
-        found = self._amounts.get(key)
+    def _form(self, e: Equation) -> _Form:
+        """What tells one kind of call from another; the site of a random draw does not."""
+        primitive, static, inputs, outputs = e[:4]
+        types, doubtful = self._program.body.types, outputs[0] in self._program.doubtful
+        if "site" in static:
+            static = {name: value for name, value in static.items() if name != "site"}
+        key = (primitive, len(inputs), doubtful, *[types[slot] for slot in inputs + outputs], *static.values())
+        found = self._kinds.get(key)
         if found is None:
-            flops = [_sum(cost.flops for cost in phase) for phase in phases]
-            moved = [_sum(cost.bytes for cost in phase) for phase in phases]
-            found = self._amounts[key] = Amounts._make([_sum(draft.parameters), *flops, *moved, _sum(draft.saved)])
+            known = self._program.types
+            cost = Cost(0, 0) if doubtful else primitive.cost(known(inputs), known(outputs), e.static)
+            found = self._kinds[key] = _Form(len(self._kinds), cost)
         return found
 
-
-def _form(entry: Entry) -> tuple[Any, ...]:
-    """What tells one kind of call from another; the site of a random draw does not."""
-    static = tuple([value for name, value in entry.static.items() if name != "site"])
-    return (entry.primitive, entry.input_types, entry.output_types, static)
+    def _amounts_of(self, draft: _Draft, forms: Sequence[Sequence[_Form]]) -> Amounts:
+        key = (
+            *[tuple([form.number for form in phase]) for phase in forms],
+            tuple(draft.parameters),
+            tuple(draft.saved),
+        )
+        found = self._amounts.get(key)
+        if found is None:
+            flops = [_sum(form.cost.flops for form in phase) for phase in forms]
+            moved = [_sum(form.cost.bytes for form in phase) for phase in forms]
+            found = self._amounts[key] = Amounts._make([_sum(draft.parameters), *flops, *moved, _sum(draft.saved)])
+        return found
 
 
 def _sum(dims: Iterable[Dim]) -> Dim:

@@ -1,4 +1,4 @@
-"""`Table`: the cost of a program by block and by op, read from the history of a check."""
+"""`Table`: the cost of a program by block and by op, read from a checked program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from ...folding import UPDATE, Fold, Group, Tree, folded
-from ..history import History
+from ..program import CheckedProgram
 from .amounts import Amounts, total
 from .rows import Row, rows_of
 
@@ -43,17 +43,17 @@ class Table:
     formulas in the named dims; `report.at(B=64)` puts sizes in.
     """
 
-    def __init__(self, history: History):
-        rows, shared, self.unread = rows_of(history)
+    def __init__(self, program: CheckedProgram):
+        rows, shared, self.unread = rows_of(program)
         tree: Tree[Row] = Tree()
         for row in rows:
-            tree.add(row, row.region)
+            tree.add(row, row.region.path)
         self.root = tree.root
         if shared:
             self.root.members.append(Group(UPDATE, UPDATE, [*shared]))
         self.rows: tuple[Row, ...] = (*rows, *shared)
         """Every op, in the order in which the program calls them."""
-        self.tied = history.tied
+        self.tied = program.tied
         """For each parameter that stands at several places, and is counted once, the paths of all of them."""
         self._known: dict[object, Amounts] = {}
 

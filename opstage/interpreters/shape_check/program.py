@@ -1,0 +1,67 @@
+"""A program as a check traced it: its equations, and what only a check knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...ops.closed import Body, Equation, with_opened
+from ...ops.dims import DimScope
+from ...ops.errors import Place, SourceLine
+from ...ops.types import FLOAT32, DType, TensorType
+
+if TYPE_CHECKING:
+    from ..graph.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedProgram:
+    """body          every op in order, those on which no output depends too; without outputs where an error kept it
+                  from returning
+    names         the path of each input; empty for what is no argument: the random step
+    output_names  makes those of what it returned, which takes a while
+    parameters    how many of the inputs, from the first on, are the model's parameters
+    tied          for each parameter that stands at several places the paths of all of them, the first as in `names`
+    scope         where the named dims live
+    places        where the user's program called each op, by its ordinal
+    rules         the ops that a derivative rule or a decomposition bound on behalf of another, each by its first result
+    doubtful      tensors whose types are guesses, as an error came before
+    dtype, seed   of the interpreter
+    """
+
+    body: Body = field(default_factory=lambda: Body((), (), (), (), (), {}))
+    names: tuple[str, ...] = ()
+    output_names: Callable[[], list[str]] = list
+    parameters: int = 0
+    tied: tuple[tuple[str, ...], ...] = ()
+    scope: DimScope = field(default_factory=DimScope)
+    places: Mapping[int, Place | None] = field(default_factory=dict)
+    rules: Set[int] = frozenset()
+    doubtful: Set[int] = frozenset()
+    dtype: DType = FLOAT32
+    seed: int = 0
+
+    def place(self, equation: Equation) -> Place | None:
+        """Where the user's program called the op; None for what a rule bound."""
+        return None if equation.outputs[0] in self.rules else self.places.get(equation.ordinal)
+
+    def source(self, equation: Equation | None) -> SourceLine | None:
+        """The user's call that an op is, or serves."""
+        place = None if equation is None else self.places.get(equation.ordinal)
+        return None if place is None else place.source
+
+    def types(self, slots: tuple[int, ...]) -> tuple[TensorType, ...]:
+        """Of these tensors."""
+        types = self.body.types
+        return tuple([types[slot] for slot in slots])
+
+    def graph(self) -> Graph:
+        """The ops on which the outputs depend, as `record` gives them."""
+        from ..graph.graph import Graph
+        from ..graph.passes.dead_code import dead_code
+
+        lines = {at: place and SourceLine(place.code.co_filename, place.number) for at, place in self.places.items()}
+        names = [name or "step" for name in self.names]
+        body = self.body.replace(equations=with_opened([*self.body.equations], self.body.outputs), lines=lines)
+        return Graph(dead_code(body), names, self.output_names(), self.dtype, self.seed)
