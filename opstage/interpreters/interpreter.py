@@ -44,6 +44,15 @@ class Interpreter(Ops[R]):
         self.depth = depth
         self.differentiates = differentiates
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a program of several ops may cost it less as one op, see `composing`."""
+        return False
+
+    def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+        """Whether it computes a composite without static parameters at once, on operands of these types."""
+        return False
+
     @abstractmethod
     def adopt(self, ref: Any, /) -> R:
         """`ref` as a ref of this interpreter: itself, or a constant made of one from beneath; else a ProgramError."""

@@ -1,4 +1,4 @@
-"""Tracing a program into a closed body, and running a body on an interpreter."""
+"""Tracing a program into a closed body, running a body on an interpreter, and a body as one op."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Generic, final
 from typing_extensions import override
 
 from ..ops.closed import Body, Trace
+from ..ops.dims import evaluate as at
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import INT64, DType, TensorType
@@ -158,3 +159,34 @@ def evaluate(ops: Interpreter[R], body: Body, inputs: Sequence[R], held: Sequenc
     finally:
         cursor.region, cursor.ordinal, cursor.backward = region, ordinal, outside
     return tuple([values[slot] for slot in body.outputs])
+
+
+@final
+class Composite(Primitive):
+    """A closed body as one op: what it reads of Python's state was read when it was traced, so it is always the same.
+
+    Its operands are of the body's types. Its cost is that of its parts.
+    """
+
+    __slots__ = ("body",)
+
+    def __init__(self, name: str, body: Body):
+        self.body = body
+        types = body.output_types
+        super().__init__(
+            name,
+            operands=tuple([f"x{i}" for i in range(len(body.inputs))]),
+            outputs=tuple([f"y{i}" for i in range(len(types))]),
+            shape=lambda *operands: types,
+            decomposition=lambda ops, /, *refs: evaluate(ops, body, refs, constants(ops, body)),
+            flops=lambda inputs, outputs, /: body.cost().flops,
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> Composite:
+        """The same op, with sizes put in for the names in its shapes."""
+        body = self.body
+        types = [TensorType(at(type_.shape, sizes), type_.dtype) for type_ in body.types]
+        equations = [
+            e._replace(static={name: at(value, sizes) for name, value in e.static.items()}) for e in body.equations
+        ]
+        return Composite(self.name, body.replace(equations=equations, types=types))

@@ -50,6 +50,14 @@ class Cursor:
         self.quiet = False
         self.backward = False
 
+    def mark(self) -> tuple[int, tuple[int, dict[str, int]]]:
+        """What `rewind` takes, to come back here: the ops, draws and regions of a part that is run again."""
+        return self.ordinal, self.region.mark()
+
+    def rewind(self, mark: tuple[int, tuple[int, dict[str, int]]]) -> None:
+        self.ordinal = mark[0]
+        self.region.rewind(mark[1])
+
     def next_site(self) -> int:
         """The random site of the next draw: a hash of the region path and the draw's ordinal within that region."""
         region = self.region

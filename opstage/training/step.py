@@ -6,7 +6,7 @@ its result, or does not. The checker, the recorder and the prediction of memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -20,6 +20,7 @@ from ..ops.places import Places
 from ..ops.program import Aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import dtype_name, show_shape
+from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
 
 UPDATE = "update"
@@ -190,13 +191,32 @@ class StepLayout:
         if self.clip is not None:
             gradients = self.clip(ops, gradients)
         scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
+        composed = self._composed
+        if not composed.given_up and ops.fuses:
+            place = ops.cursor.mark()
+            with composed as update:  # if it gives up now, the ops are bound as they come
+                return self._moved(ops, row, gradients, scalars, update)
+            ops.cursor.rewind(place)
+        return self._moved(ops, row, gradients, scalars, optimizer.update)
+
+    @cached_property
+    def _composed(self) -> ComposedUpdate:
+        assert self.optimizer is not None
+        return ComposedUpdate(self.optimizer)
+
+    def _moved(
+        self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], scalars: Mapping[str, Any], update: Update
+    ) -> list[Any]:
+        """New parameters, then new slots."""
         new: list[Any] = []
         slots: list[Any] = []
         for i, gradient, bounds in zip(self.moved, gradients, self._bounds):
             held = row[bounds]
-            value, after = optimizer.update(ops, row[i], gradient, held, scalars)
+            value, after = update(ops, row[i], gradient, held, scalars)
             after = tuple(after)
             if len(after) != len(held):
+                optimizer = self.optimizer
+                assert optimizer is not None
                 raise ProgramError(
                     f"{optimizer.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
                     f"{len(held)}; its update must return as many as its slots"

@@ -13,7 +13,7 @@ from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
 from ..structural import SCAN
-from ..tracer import constants, evaluate
+from ..tracer import Composite, constants, evaluate
 from ..writing import Variable, Writing
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
@@ -33,9 +33,10 @@ def _catalogue() -> frozenset[Primitive]:
 def is_fixed(primitive: Primitive) -> bool:
     """Whether an op is a composite that is decomposed alike in every call, so that what is made of it can be kept.
 
-    Those of the catalogue are. Of another package's nobody knows what Python state its decomposition reads.
+    Those of the catalogue are, and closed bodies. Of another package's nobody knows what Python state its decomposition
+    reads.
     """
-    return primitive.decomposition is not None and primitive in _catalogue()
+    return type(primitive) is Composite or (primitive.decomposition is not None and primitive in _catalogue())
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:

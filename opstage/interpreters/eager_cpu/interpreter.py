@@ -35,6 +35,7 @@ _NEW: Any = object()
 _SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")  # a comprehension is a call of Python's
 _FUSED: dict[Any, FusedLoops | None] = {}  # generated kernels by the same keys, None where there can be none
 _FUSED_LIMIT = 1 << 11
+_WORTH = 1 << 12  # elements; ops on fewer take less than it takes to write them down and to call what was made of them
 
 
 def kernel_of(
@@ -50,6 +51,11 @@ def kernel_of(
 def _loops_of(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> FusedLoops | None:
     key = (primitive, *[t.shape for t in types], *[t.dtype for t in types], *static.values())
     return _generated(_told_apart(key, static), primitive, types, static)
+
+
+def pays_fused(primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+    """Whether loops are generated from a composite, and save more than it costs to call them."""
+    return max([type_.size for type_ in types]) >= _WORTH and _loops_of(primitive, types, NO_STATIC) is not None
 
 
 def _told_apart(key: Any, static: Static) -> Any:
@@ -139,6 +145,15 @@ class NumpyOps(HostArrays):
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return primitive in self._kernels or (self._generated and _in_loops(primitive, NO_STATIC))
+
+    @property
+    @override
+    def fuses(self) -> bool:
+        return self._generated
+
+    @override
+    def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+        return self._generated and pays_fused(primitive, types)
 
     @override
     def execute_each(

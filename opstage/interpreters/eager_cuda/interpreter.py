@@ -12,7 +12,7 @@ from ...init.schemes import Elementary
 from ...ops.closed import Body
 from ...ops.errors import LocatedError, ProgramError, UnsupportedError
 from ...ops.lists import no_ref
-from ...ops.primitive import Primitive, Static
+from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
 from ..codegen.cuda.fused import Fused, fused
@@ -143,12 +143,22 @@ class CudaOps(OnDevice):
     def has_kernel(self, primitive: Primitive) -> bool:
         return primitive in self.kernels and has_wire_form(self.dtype)
 
+    @property
+    @override
+    def fuses(self) -> bool:
+        return self._generates
+
+    @override
+    def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+        return self._generated(primitive, types, NO_STATIC) is not None
+
     # The seam -------------------------------------------------------------------------------------------------------
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static, /) -> tuple[DeviceBuffer, ...]:
-        types = self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
-        kernel = self.kernels.get(primitive) or self._generated(primitive, refs, static)
+        operands = tuple([TensorType(r.shape, r.dtype) for r in refs])
+        types = self.infer(primitive, operands, static)
+        kernel = self.kernels.get(primitive) or self._generated(primitive, operands, static)
         if kernel is None:
             if primitive.decomposition is None:
                 raise self.unsupported(primitive)
@@ -168,12 +178,11 @@ class CudaOps(OnDevice):
         return results
 
     def _generated(
-        self, primitive: Primitive, refs: tuple[DeviceBuffer, ...], static: Static
+        self, primitive: Primitive, types: tuple[TensorType, ...], static: Static
     ) -> Callable[..., Any] | None:
         """An entry for a composite whose kernels can be generated, made when it is first called."""
         if not self._generates or not is_fixed(primitive) or any(isinstance(value, Body) for value in static.values()):
             return None
-        types = tuple([TensorType(r.shape, r.dtype) for r in refs])
         key = (primitive, types, *distinct(static))
         if key not in _FUSED:
             if len(_FUSED) >= _KNOWN_LIMIT:

@@ -16,18 +16,18 @@ from typing_extensions import override
 from ....ops.closed import ScanParameters
 from ....ops.dims import Dim, DimScope, evaluate
 from ....ops.lists import no_ref
-from ....ops.primitive import Primitive, Static
+from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
 from ...codegen.hoisting import hoisted
-from ...eager_cpu.interpreter import kernel_of
+from ...eager_cpu.interpreter import kernel_of, pays_fused
 from ...eager_cpu.kernels import kernel_table
 from ...eager_cpu.loop_body import written_out
 from ...eager_cpu.tally import Sizes, Taken, taken
 from ...interpreter import BaseInterpreter, Typed
 from ...structural import SCAN
-from ...tracer import constants
+from ...tracer import Composite, constants
 from ...tracer import evaluate as evaluate_body
 from .fitting import fitted
 from .timeline import AllocationTrace, Buffer, MemoryKind, Timeline
@@ -74,6 +74,11 @@ def _at(
     """Operands and static parameters in numbers."""
     numbers = tuple([TensorType(evaluate(type_.shape, sizes), type_.dtype) for type_ in types])
     return numbers, {name: evaluate(value, sizes) for name, value in static.items()}
+
+
+def _sized(primitive: Primitive, sizes: Mapping[str, int]) -> Primitive:
+    """The op whose parts have numbers where they had sizes."""
+    return primitive.at(sizes) if type(primitive) is Composite else primitive
 
 
 def _form(call: Taken) -> tuple[Any, ...]:
@@ -132,6 +137,16 @@ class MemoryOps(BaseInterpreter[Tensor]):
     @override
     def has_kernel(self, primitive: Primitive) -> bool:
         return primitive in kernel_table(self._options.dtype, self._options.fast_kernels)
+
+    @property
+    @override
+    def fuses(self) -> bool:
+        return self._options.fast_kernels
+
+    @override
+    def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+        sizes = self.samples[0]
+        return pays_fused(_sized(primitive, sizes), _at(types, NO_STATIC, sizes)[0])
 
     def new(self, type: TensorType, kind: MemoryKind | None = None) -> Tensor:
         """A tensor with memory of its own."""
@@ -207,7 +222,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         call: Any = None
         for i, sizes in enumerate(self.samples):
             before, call = call, (*_at(types_in, static, sizes), tuple([ref.layout[i] for ref in refs]))
-            here = found[-1] if call == before else self._taken(primitive, *call)
+            here = found[-1] if call == before else self._taken(_sized(primitive, sizes), *call)
             if here is None:
                 return None
             found.append(here)
@@ -242,7 +257,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, sizes: Mapping[str, int]
     ) -> int:
         """The bytes of workspace kept at other sizes; the layout of operands does not change them."""
-        found = self._taken(primitive, *_at(types, static, sizes), (None,) * len(types))
+        found = self._taken(_sized(primitive, sizes), *_at(types, static, sizes), (None,) * len(types))
         return 0 if found is None else found.kept
 
     def _row(self, x: Tensor) -> Tensor:

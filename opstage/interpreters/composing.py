@@ -1,0 +1,261 @@
+"""Small programs as one op each: what a program does is written down, then computed at once where that can be done.
+
+The program runs whenever it is asked for, on refs without values, so it sees Python's state as ever, and whatever it
+does besides is done as often. What is kept is the kernel of what it did the last time; while it does the same, op by
+op, nothing is inferred anew. So a plain program, such as an optimizer's update, is as fast as an op of its own, and
+nothing stale can be served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, NamedTuple, final
+
+from typing_extensions import override
+
+from ..ops.closed import Body, Equation
+from ..ops.errors import ProgramError, SourceLine, user_frame
+from ..ops.primitive import NO_STATIC, Primitive, R, Static
+from ..ops.types import TensorType
+from .codegen.decomposition import distinct
+from .interpreter import BaseInterpreter, Interpreter, Typed, Wrapper
+from .tracer import Composite, evaluate
+
+_MOST_NEW = 8
+"""So often in a row a program may do what it did not do before; then its ops are no longer written down."""
+
+
+class NotComposable(Exception):
+    """A program that cannot run on refs without values."""
+
+
+@final
+class Noted(Typed, Generic[R]):
+    """A ref of a program that is written down."""
+
+    __slots__ = ("slot", "type", "ops")
+
+    def __init__(self, slot: int, type: TensorType, ops: _Notes[R]):
+        self.slot = slot
+        self.type = type
+        self.ops = ops
+
+
+class _NotedOp(NamedTuple):
+    """An op that was written down; `told` are its static parameters where equality does not tell them apart."""
+
+    equation: Equation
+    types: tuple[TensorType, ...]
+    told: tuple[Any, ...]
+
+
+@final
+class _Path:
+    """The ops of one run of a program.
+
+    round       in which it did so first
+    steps       its ops, in order
+    captured    slots of what it read besides its operands
+    types       of all slots
+    composite   all of it as one op, once there is a kernel for that
+    """
+
+    __slots__ = ("round", "steps", "captured", "types", "composite", "body")
+
+    def __init__(
+        self,
+        round: int,
+        operands: int,
+        steps: list[_NotedOp],
+        captured: list[int],
+        types: list[TensorType],
+        outputs: tuple[int, ...],
+        lines: dict[int, SourceLine | None],
+    ):
+        self.round = round
+        self.steps = steps
+        self.captured = captured
+        self.types = types
+        self.composite: Composite | None = None
+        equations = tuple([step.equation for step in steps])
+        self.body = Body((*range(operands), *captured), (), equations, outputs, tuple(types), lines)
+
+
+@final
+class _Notes(Wrapper[Noted[R], R]):
+    """Follows a path as long as the program does the same, then writes down another one."""
+
+    __slots__ = ("path", "steps", "captured", "types", "values", "lines", "_at", "_known")
+    ref_type = Noted
+    misplaced = "a ref of an optimizer's update was used outside of it; return it as a slot instead"
+
+    def __init__(self, inner: Interpreter[R], operands: Sequence[R], path: _Path | None):
+        super().__init__(inner, differentiates=False)
+        self.path = path
+        self.steps: list[_NotedOp] = []
+        self.captured: list[int] = []
+        self.types: list[TensorType] = []
+        self.values = list(operands)
+        self.lines: dict[int, SourceLine | None] = {}
+        self._at = 0
+        self._known: dict[int, Noted[R]] = {}
+        if path is None:
+            self.types += [TensorType(x.shape, x.dtype) for x in operands]
+
+    def operands(self) -> list[Noted[R]]:
+        """Refs of the operands."""
+        types = self.types if self.path is None else self.path.types
+        return [Noted(slot, types[slot], self) for slot in range(len(self.values))]
+
+    def _leave(self) -> None:
+        """Go on without the path: the program does something else."""
+        path = self.path
+        assert path is not None
+        self.path, self.types, self.steps = None, [*path.types], path.steps[: self._at]
+        self.lines.update(path.body.lines)
+
+    @override
+    def wrap(self, value: R, /) -> Noted[R]:
+        type_ = TensorType(value.shape, value.dtype)
+        path, count = self.path, len(self.captured)
+        if path is not None and (count >= len(path.captured) or path.types[path.captured[count]] != type_):
+            self._leave()
+            path = None
+        if path is None:
+            self.types.append(type_)
+            slot = len(self.types) - 1
+        else:
+            slot = path.captured[count]
+        self.captured.append(slot)
+        self.values.append(value)
+        return Noted(slot, type_, self)
+
+    @override
+    def adopt(self, ref: Any, /) -> Noted[R]:
+        if type(ref) is Noted and ref.ops is self:
+            if self.closed is not None:
+                raise ProgramError(self.closed)
+            return ref
+        known = self._known.get(id(ref))  # `values` holds the ref, so that its id stays its own
+        if known is None:
+            value = self.inner.adopt(ref)
+            known = self.wrap(value)
+            if value is ref:
+                self._known[id(ref)] = known
+        return known
+
+    @override
+    def iterations(self) -> tuple[Noted[R], ...]:
+        return tuple(map(self.adopt, self.inner.iterations()))
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Noted[R], ...], static: Static, /) -> tuple[Noted[R], ...]:
+        slots = tuple([r.slot if type(r) is Noted and r.ops is self else self.adopt(r).slot for r in refs])
+        if self.path is not None:
+            steps = self.path.steps
+            if self._at < len(steps):
+                equation, types, told = steps[self._at]
+                if (
+                    equation[0] is primitive
+                    and equation[2] == slots
+                    and equation[1] == static
+                    and (all(static.values()) or told == distinct(static))
+                ):
+                    self._at += 1
+                    return tuple([Noted(slot, type_, self) for slot, type_ in zip(equation[3], types)])
+            self._leave()
+        cursor = self.cursor
+        if cursor.ordinal not in self.lines:
+            self.lines[cursor.ordinal] = user_frame()
+        types = self.inner.infer(primitive, tuple([self.types[slot] for slot in slots]), static)
+        outputs = tuple(range(len(self.types), len(self.types) + len(types)))
+        self.types += types
+        equation = Equation(primitive, static, slots, outputs, cursor.region, cursor.ordinal, False, cursor.backward)
+        self.steps.append(_NotedOp(equation, types, distinct(static)))
+        return tuple([Noted(slot, type_, self) for slot, type_ in zip(outputs, types)])
+
+    def finish(self, outputs: Sequence[Any], operands: int, round: int) -> _Path:
+        """The path that the program took; its refs are of no more use."""
+        slots = tuple([self.adopt(ref).slot for ref in outputs])
+        path = self.path
+        if path is not None and (
+            self._at < len(path.steps) or len(self.captured) < len(path.captured) or slots != path.body.outputs
+        ):
+            self._leave()
+            path = None
+        self.close(self.misplaced)
+        self._known.clear()  # it and its refs hold each other until the garbage collector finds them
+        if path is None:
+            path = _Path(round, operands, self.steps, self.captured, self.types, slots, self.lines)
+        return path
+
+
+@final
+class Composing:
+    """Memory of programs that are run again and again; a `round` is a run of all of them.
+
+    What a program does is compiled when it does it in a second round, so that nothing is compiled for numbers that are
+    others in every round.
+
+    written     whether the ops of some program were written down in this round
+    """
+
+    __slots__ = ("written", "_round", "_paths", "_new", "_alone")
+
+    def __init__(self) -> None:
+        self.written = False
+        self._round = 0
+        self._paths: dict[Hashable, _Path] = {}  # by types of operands: what was done the last time
+        self._new: dict[Hashable, int] = {}  # how often in a row that was new
+        self._alone: set[Hashable] = set()  # types for which ops are better bound as they come
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._round += 1
+        self.written = False
+
+    def run(
+        self, ops: BaseInterpreter[R], name: str, program: Callable[..., Sequence[R]], refs: Sequence[R]
+    ) -> Sequence[R]:
+        """`program(ops, *refs)`, computed as one op called `name` if `ops` has a kernel for all of it.
+
+        Raises NotComposable where the program does something else with its refs than to give them to ops.
+        """
+        types = tuple([(ref.shape, ref.dtype) for ref in refs])
+        if types in self._alone:
+            return program(ops, *refs)
+        known = self._paths.get(types) if ops.executes else None
+        notes = _Notes(ops, refs, known)
+        try:
+            path = notes.finish(program(notes, *notes.operands()), len(refs), self._round)
+        except Exception as error:
+            raise NotComposable from error
+        if path is not known:
+            self._keep(types, path)
+        self.written |= types not in self._alone
+        if path.composite is None and (path.round != self._round or not ops.executes):
+            self._new.pop(types, None)
+            path.composite = self._composite(ops, name, path.body, types)
+        if path.composite is not None:
+            return ops.bind(path.composite, tuple(notes.values), NO_STATIC)
+        if not ops.executes:
+            return program(ops, *refs)
+        return evaluate(ops, path.body, notes.values, ())
+
+    def _composite(self, ops: BaseInterpreter[R], name: str, body: Body, types: Hashable) -> Composite | None:
+        """The op that does what a body does, if there is a kernel for it."""
+        made = Composite(name, body)
+        if ops.has_fused(made, body.input_types):
+            return made
+        if ops.executes:
+            self._alone.add(types)
+        return None
+
+    def _keep(self, types: Hashable, path: _Path) -> None:
+        """Remember what was done for the first time."""
+        self._new[types] = self._new.get(types, 0) + 1
+        if len(path.steps) < 2 or path.body.effects or self._new[types] > _MOST_NEW:
+            self._paths.pop(types, None)
+            self._alone.add(types)
+            return
+        self._paths[types] = path
