@@ -127,7 +127,7 @@ def open_npz(path: str | os.PathLike[str]) -> Iterator[NpzFile]:
             why = (
                 "is a .npy file; expected a .npz file"
                 if kind
-                else "not a .npz file that can be read: it begins like none"
+                else "not a .npz file that can be read: it has no .npz header"
             )
             raise UsageError(f"{path}: {why}")
         try:

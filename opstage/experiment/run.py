@@ -238,7 +238,7 @@ def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str,
     for part in now:
         if before.get(part) != now[part]:
             raise UsageError(
-                f"{place}: cannot be resumed: its {part.replace('_', '-')} data were others: "
+                f"{place}: cannot be resumed: its {part.replace('_', '-')} data have changed since: "
                 f"{_data_line(before.get(part))} then, {_data_line(now[part])} now"
             )
 

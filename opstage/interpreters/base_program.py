@@ -47,26 +47,26 @@ class BaseProgram:
     structure   of the trees; None for a base that takes refs as they are and returns some, with a structure of its own
     key         two programs of one key, on trees of one structure, do the same; None if nobody knows
     result      the structure of what it returned; set when it has run, or by an interpreter that knows it
-    spare       the leaves, by their numbers, over which results may be written: those with True where they are, those
+    donated     the leaves, by their numbers, over which results may be written: those with True where they are, those
                 with False only in a copy. An interpreter that makes use of it sets
     finish      what must be called before anything is read of what the program returned, and writes over those leaves,
                 with actions that take effect in the same moment (see `at_once`); not to call it leaves them as they are
     """
 
-    __slots__ = ("base", "structure", "key", "result", "spare", "finish")
+    __slots__ = ("base", "structure", "key", "result", "donated", "finish")
 
     def __init__(
         self,
         base: Callable[..., Any],
         structure: Structure | None,
         key: Hashable = None,
-        spare: Mapping[int, bool] = MappingProxyType({}),
+        donated: Mapping[int, bool] = MappingProxyType({}),
     ):
         self.base = base
         self.structure = structure
         self.key = None if key is None else (key, structure)
         self.result: Structure | None = None
-        self.spare = spare
+        self.donated = donated
         self.finish: Finish = at_once
 
     @property

@@ -60,7 +60,7 @@ class Interpreter(Ops[R]):
     def decompose(self, primitive: Primitive, refs: tuple[R, ...], static: Static) -> tuple[R, ...]:
         """Outputs and residuals of a composite by its decomposition, run quietly on this interpreter."""
         assert primitive.decomposition is not None, primitive
-        self.foresee(primitive, refs, static)
+        self.before_decompose(primitive, refs, static)
         try:
             with Quietly(self.cursor):
                 return primitive.decomposition(self, *refs, **static)
@@ -69,8 +69,8 @@ class Interpreter(Ops[R]):
             primitive.infer(tuple(TensorType(r.shape, r.dtype) for r in refs), static, self.cursor.region.name)
             raise
 
-    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """A composite is about to be decomposed: whoever collects errors can name it rather than one of its parts."""
+    def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        """Called before a composite is decomposed: so errors can name it rather than one of its parts."""
 
     @override
     def region(self, name: str, f: Callable[..., Any], /, *args: Any) -> Any:
@@ -162,8 +162,8 @@ class BaseInterpreter(Interpreter[R]):
         return True
 
     @override
-    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        """The op's own rule says whether it may be decomposed, as its parts might let more pass."""
+    def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        """Run the op's own shape rule, as those of its parts might let more pass."""
         if not self.cursor.quiet:
             self.infer(primitive, tuple([TensorType(ref.shape, ref.dtype) for ref in refs]), static)
 
@@ -323,8 +323,8 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
         return tuple([self.wrap(iteration) for iteration in self.inner.iterations()])
 
     @override
-    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
-        self.inner.foresee(primitive, refs, static)
+    def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        self.inner.before_decompose(primitive, refs, static)
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:

@@ -15,7 +15,7 @@ from ..ops.closed import ScanParameters
 from ..ops.cursor import Quietly
 from ..ops.dims import Dim, require_equal
 from ..ops.errors import LocatedError, ProgramError, ShapeError
-from ..ops.misfit import Misfit
+from ..ops.invalid_static import InvalidStatic
 from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.rules import add_all
@@ -77,7 +77,7 @@ def scan(
 def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) -> Any:
     """How many iterations there are, a Dim: the size that all leading axes of xs share."""
     count = None if length is None else as_dim("scan", "length", length)
-    if isinstance(count, Misfit):
+    if isinstance(count, InvalidStatic):
         count.raise_()
     if isinstance(count, int) and count < 0:
         raise ShapeError(f"length must be at least 0 but is {count}")

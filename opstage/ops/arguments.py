@@ -1,8 +1,8 @@
 """Canonical forms of the static arguments that users write: axes, per-axis tuples, shapes.
 
 Methods of `Ops` put arguments in these forms once, so that shape rules, derivative rules and kernels see
-non-negative axes and full tuples only. An argument that has no such form becomes a `Misfit`, and the op is bound all
-the same: `Primitive.infer` raises it, so that a misfit is found, placed and collected as every other error of an op.
+non-negative axes and full tuples only. An argument that has no such form becomes an `InvalidStatic`, and the op is
+bound all the same: `Primitive.infer` raises it, so that it is placed and collected as every other error of an op.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from .dims import Dim, DimExpr, DimFloat
-from .misfit import Misfit
+from .invalid_static import InvalidStatic
 from .numbers import plain, plain_sequence
 from .types import show_shape
 
@@ -28,10 +28,10 @@ def normalize_axis(op: str, axis: int, rank: int) -> Any:
     if type(axis) is not int:
         axis = plain(axis)
         if not isinstance(axis, int) or isinstance(axis, bool):
-            return Misfit(f"axis must be an int but is {axis!r}", op)
+            return InvalidStatic(f"axis must be an int but is {axis!r}", op)
     if not -rank <= axis < rank:
         allowed = f"{-rank} … {rank - 1}" if rank else "no axis at all: it is a scalar"
-        return Misfit(f"axis {axis} is out of range for a tensor of rank {rank}, which has axes {allowed}", op)
+        return InvalidStatic(f"axis {axis} is out of range for a tensor of rank {rank}, which has axes {allowed}", op)
     return axis % rank
 
 
@@ -43,12 +43,12 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:
     if not isinstance(given, (tuple, list)):
         return (normalize_axis(op, given, rank),)
     entries = tuple(normalize_axis(op, a, rank) for a in given)
-    misfits = [entry for entry in entries if isinstance(entry, Misfit)]
-    if misfits:
-        return misfits[0]
+    invalid = [entry for entry in entries if isinstance(entry, InvalidStatic)]
+    if invalid:
+        return invalid[0]
     axes = tuple(sorted(entries))
     if len(set(axes)) != len(axes):
-        return Misfit(f"axis {tuple(given)} names an axis twice", op)
+        return InvalidStatic(f"axis {tuple(given)} names an axis twice", op)
     return axes
 
 
@@ -57,10 +57,10 @@ def per_axis(op: str, name: str, value: Any, rank: int, *, least: int) -> Any:
     value = plain_sequence(value)
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:
-        return Misfit(f"{name} has {len(values)} entries but there are {rank} spatial axes: {values}", op)
+        return InvalidStatic(f"{name} has {len(values)} entries but there are {rank} spatial axes: {values}", op)
     entries = [as_int(op, name, entry) for entry in values]
-    if any(isinstance(e, Misfit) or isinstance(v, bool) or e < least for v, e in zip(values, entries)):
-        return Misfit(f"{name} must be ints that are at least {least} but is {values}", op)
+    if any(isinstance(e, InvalidStatic) or isinstance(v, bool) or e < least for v, e in zip(values, entries)):
+        return InvalidStatic(f"{name} must be ints that are at least {least} but is {values}", op)
     return tuple(entries)
 
 
@@ -72,9 +72,9 @@ def as_shape(op: str, shape: Sequence[Dim], *, inferred: bool = False) -> Any:
     result = tuple(int(d) if not isinstance(d, (int, DimExpr)) and hasattr(d, "__index__") else d for d in shape)
     for d in result:
         if not isinstance(d, (int, DimExpr)) or isinstance(d, bool):
-            return Misfit(f"a shape holds ints and dims but is {show_shape(result)}", op)
+            return InvalidStatic(f"a shape holds ints and dims but is {show_shape(result)}", op)
         if isinstance(d, int) and d < (-1 if inferred else 0):
-            return Misfit(f"a shape holds sizes that are at least 0 but is {show_shape(result)}", op)
+            return InvalidStatic(f"a shape holds sizes that are at least 0 but is {show_shape(result)}", op)
     return result
 
 
@@ -83,7 +83,7 @@ def as_int(op: str, name: str, value: Any) -> Any:
     if type(value) is int:
         return value
     if not hasattr(value, "__index__") or isinstance(value, DimExpr):
-        return Misfit(f"{name} must be an integer but is {value!r}", op)
+        return InvalidStatic(f"{name} must be an integer but is {value!r}", op)
     return operator.index(value)
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .dims import Dim
 from .errors import LocatedError, ProgramError
+from .invalid_static import raise_invalid
 from .kinds import Effect, Kind
-from .misfit import raise_misfits
 from .types import TensorType, is_float
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Primitive:
     def infer(self, operands: tuple[TensorType, ...], static: Static, region: str = "") -> tuple[TensorType, ...]:
         """Types of outputs and residuals; an error is placed at this op and the user's line."""
         try:
-            raise_misfits(static)
+            raise_invalid(static)
             return self.shape_rule(*operands, **static)
         except LocatedError as error:
             error.place(self.name, region)

@@ -41,14 +41,14 @@ def check_arrays(
             findings.append(_finding(name, f"{origin} has no array {name!r}{close}; it has {has}"))
             continue
         taken = _taken(array, spec, batch_size)
-        found = _misfit([name], [spec], [taken], origin)
+        found = _mismatch([name], [spec], [taken], origin)
         if found is None:
             fitting.append((name, spec, taken))
         else:
             findings.append(found)
     if not findings and fitting:
         names, specs, taken_together = map(list, zip(*fitting))
-        found = _misfit(names, specs, taken_together, origin)
+        found = _mismatch(names, specs, taken_together, origin)
         findings += [] if found is None else [found]
     return tuple(findings)
 
@@ -76,7 +76,9 @@ def _taken(array: ArrayHeader, spec: Spec, batch_size: int | None) -> ArrayHeade
     return ArrayHeader((min(rows, array.shape[0]), *array.shape[1:]), array.dtype)
 
 
-def _misfit(names: Sequence[str], specs: Sequence[Spec], arrays: Sequence[ArrayHeader], origin: str) -> Finding | None:
+def _mismatch(
+    names: Sequence[str], specs: Sequence[Spec], arrays: Sequence[ArrayHeader], origin: str
+) -> Finding | None:
     """The error that a trainer with these Specs would raise for the batch, as a finding."""
     for name, array in zip(names, arrays):
         if array.dtype.kind not in "fiub":

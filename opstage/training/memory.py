@@ -173,11 +173,11 @@ class StepMemory:
         """The memory of the compiled step: its plan, and its inputs."""
         types = self._types(sizes, DimScope())
         graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
-        plan = CpuPlan(optimise(graph)[0].body, spare=self.step.layout.donated())
+        plan = CpuPlan(optimise(graph)[0].body, donated=self.step.layout.donated())
         given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
         for type_, kind in zip(types, self._kinds):
             given[kind.name.lower()] += _nbytes(type_)
-        results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
+        results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.aliased)
         workspace = plan.table_bytes + sum(constant.nbytes for constant in plan.constants)
         return PeakMemory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
 

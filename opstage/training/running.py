@@ -103,11 +103,11 @@ class Running:
         program: Callable[..., Row],
         layout: StepLayout,
         row: tuple[Any, ...],
-        spare: Mapping[int, bool] = MappingProxyType({}),
+        donated: Mapping[int, bool] = MappingProxyType({}),
     ) -> tuple[BaseProgram, tuple[Any, ...]]:
         """Run a program of a layout: what ran, and values of the interpreter once it is finished; see `BaseProgram`."""
         held = self._held
-        ran = BaseProgram(program, None, (program.__name__, layout.key), spare)
+        ran = BaseProgram(program, None, (program.__name__, layout.key), donated)
         return ran, execute_watched(held.interpreter, ran, row, self._options, held.steps_taken)
 
 

@@ -227,8 +227,8 @@ class ScalarTrainer:
         numbers = [interpreter.put(np.asarray(value)) for value in scalars.values()]
         row = layout.pack(values, held.state, refs, moments, numbers)
         params = [held.params[i] for i in layout.moved]
-        spare = layout.donated(alone(params, interpreter), slots=moved)
-        ran, outputs = self._running.execute(layout.step, layout, row, spare)
+        donated = layout.donated(alone(params, interpreter), slots=moved)
+        ran, outputs = self._running.execute(layout.step, layout, row, donated)
         stepped = layout.unpack(outputs, result_of(ran))
         following = state if moved else OptimizerState.on(interpreter, t, stepped.slots, whose)
         commit = Commit()

@@ -276,7 +276,7 @@ def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:
         (["my_model.py:"], "no function is named"),
         (["mlp", "--input", "x: B"], "--input is for a program of your own"),
         (["my_model.py:loss", "--model.hidden", "8"], "--model.hidden is a setting of shipped models"),
-        (["my_model.py:loss", "--time-limit", "soon"], "'soon' is no time"),
+        (["my_model.py:loss", "--time-limit", "soon"], "'soon' is not a duration"),
         (["my_model.py:loss", "--memory-limit", "much"], "'much' is no amount of memory"),
     ]:
         code, out, err = opstage("check", *words)

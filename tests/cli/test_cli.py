@@ -230,7 +230,7 @@ def test_files_that_are_no_data(opstage: Command, tmp_path: Path) -> None:
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:3000])
     for name, message in [
         ("missing.npz", "no such file"),
-        ("text.npz", "not a .npz file that can be read: it begins like none"),
+        ("text.npz", "not a .npz file that can be read: it has no .npz header"),
         ("folder.npz", "not a .npz file that can be read"),
         ("nothing.npz", "not a .npz file that can be read"),
         ("cut.npz", "not a .npz file that can be read: File is not a zip file"),

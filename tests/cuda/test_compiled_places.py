@@ -174,20 +174,20 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
     choose, device = random.Random(seed), Simulator()
     ops = CompiledCudaOps(COMPILED, device)
     lr = ops.put(RATE)
-    makers = [(k, opstage.record(f, RATE, *[numbers(0)] * 3), spare) for k, (f, _, spare) in PROGRAMS.items()]
-    executors = [(k, ops.compile(graph, spare), spare) for k, graph, spare in makers for _ in range(2)]
+    makers = [(k, opstage.record(f, RATE, *[numbers(0)] * 3), donated) for k, (f, _, donated) in PROGRAMS.items()]
+    executors = [(k, ops.compile(graph, donated), donated) for k, graph, donated in makers for _ in range(2)]
     pool: list[tuple[Any, Any]] = []  # buffers, and what is in them
     for step in range(25):
         while len(pool) < 4 or choose.random() < 0.3:
             array = numbers(choose.randrange(1000))
             pool.append((ops.put(array), array))
-        name, executor, spare = choose.choice(executors)
+        name, executor, donated = choose.choice(executors)
         at = [choose.randrange(len(pool)) for _ in range(3)]
         given = [pool[i] for i in at]
         alone = {
             n + 1: sum(b.memory is given[n][0].memory for b, _ in pool) == 1 and at.count(at[n]) == 1 for n in range(3)
         }
-        free = {n for n in spare if alone[n] and choose.random() < 0.7}
+        free = {n for n in donated if alone[n] and choose.random() < 0.7}
         before = choose.random() < 0.2
         outputs, finish = executor.start((lr, *[b for b, _ in given]), step, free)
         if choose.random() < 0.1:
@@ -196,7 +196,7 @@ def test_whatever_is_held_given_again_or_freed_every_buffer_keeps_its_elements(s
             del outputs, finish
         else:
             finish(())
-            over = {executor.plan.over[o] for o in executor.plan.over}
+            over = {executor.plan.aliased[o] for o in executor.plan.aliased}
             gone = {at[n - 1] for n in free if n in over}
             results = PROGRAMS[name][1](*[array for _, array in given])
             made = list(zip(outputs, results))

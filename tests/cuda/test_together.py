@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import OpstageError, Options, OutOfMemoryError, Param, Session
 from opstage.interpreters.eager_cuda import CudaOps, DeviceBuffer
-from opstage.interpreters.gpu.device import backlog
+from opstage.interpreters.gpu.device import deferred
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.ops.errors import ProgramError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
@@ -53,7 +53,7 @@ def test_more_than_may_wait_take_several_launches(traffic: Traffic, monkeypatch:
     optimizer = OPTIMIZERS["adamw"]
     each = operands(optimizer, [(n,) for n in range(1, 13)])
     expected = opstage.run(updates(optimizer), scalars(optimizer), each, options=CUDA)
-    monkeypatch.setattr(backlog, "MOST", 5)
+    monkeypatch.setattr(deferred, "MOST", 5)
     traffic.clear()
     same_bits(opstage.run(updates(optimizer), scalars(optimizer), each, options=CUDA), expected)
     assert traffic.launches == ["adamw_update"] * 3

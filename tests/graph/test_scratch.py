@@ -334,7 +334,7 @@ def test_a_step_begun_on_one_shape_is_completed_after_a_run_on_another() -> None
     floats = [i for i, x in enumerate(inputs) if x.dtype.kind == "f"]
     wanted = meant(graph, inputs)
     executor, other = ops.compile(graph, floats), ops.compile(between)
-    assert executor.plan is not None and executor.plan.over
+    assert executor.plan is not None and executor.plan.aliased
     outputs, finish = executor.start(inputs, 0, floats)
     other.run(values_for(between, 1))
     finish(())

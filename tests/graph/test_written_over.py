@@ -39,18 +39,18 @@ def test_what_comes_after_the_first_of_them_reads_none_and_cannot_fail(
 ) -> None:
     graph = step_of(name, rows, **sizes)
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
-    plan = CpuPlan(optimise(graph)[0].body, spare=floats)
-    every, over = (sum(int(plan.legal.types[s].nbytes) for s in slots) for slots in (plan.results, plan.over))
+    plan = CpuPlan(optimise(graph)[0].body, donated=floats)
+    every, over = (sum(int(plan.legal.types[s].nbytes) for s in slots) for slots in (plan.results, plan.aliased))
     assert over > 0.98 * every > 0
-    assert len(set(plan.over.values())) == len(plan.over)
+    assert len(set(plan.aliased.values())) == len(plan.aliased)
     assert plan.steps[plan.split].unit == min(
-        number for number, unit in enumerate(plan.units) for e in unit.equations for s in e.outputs if s in plan.over
+        number for number, unit in enumerate(plan.units) for e in unit.equations for s in e.outputs if s in plan.aliased
     )
     for step in plan.steps[plan.split :]:
         assert isinstance(step, NativeStep)
         assert not any(isinstance(word, ErrorFlag) for word in step.loop.words)
     writer = {slot: i for i, unit in enumerate(plan.units) for e in unit.equations for slot in e.outputs}
-    for result, given in plan.over.items():
+    for result, given in plan.aliased.items():
         assert plan.legal.types[result] == plan.legal.types[given]
         readers = [
             i
@@ -89,7 +89,7 @@ def test_results_are_the_same_and_inputs_whole_until_it_is_finished(
         np.testing.assert_array_equal(found, wanted)
     assert executor.plan is not None
     shared = sum(any(np.shares_memory(out, x) for x in given) for out in outputs)
-    assert shared == len(executor.plan.over) > 0
+    assert shared == len(executor.plan.aliased) > 0
 
 
 def test_it_takes_no_memory_for_what_is_written_over() -> None:
@@ -102,7 +102,7 @@ def test_it_takes_no_memory_for_what_is_written_over() -> None:
         for step in range(4):
             outputs, finish = executor.start(values, step, floats)
             finish(())
-        planned = explain(graph, spare=floats).memory
+        planned = explain(graph, donated=floats).memory
         assert planned.results < 0.02 * explain(graph).memory.results
         assert planned.peak <= count.peak <= planned.peak + 40_000
     del outputs

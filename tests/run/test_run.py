@@ -372,7 +372,9 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         started(configured(out, data={"file": str(file), "batch_size": 64}), Quiet(stop_after=1))
     before = sorted(out.rglob("*"))
     np.savez(file, x=x * 2, y=y)
-    with pytest.raises(UsageError, match=r"cannot be resumed: its training data were others: 240 rows \(x <f4 \[240"):
+    with pytest.raises(
+        UsageError, match=r"cannot be resumed: its training data have changed since: 240 rows \(x <f4 \[240"
+    ):
         started(configure_resumed(out, environ={}), resume=True)
     assert sorted(out.rglob("*")) == before
     np.savez(file, x=x, y=y)

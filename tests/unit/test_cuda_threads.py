@@ -123,7 +123,7 @@ def test_whoever_calls_the_driver_has_the_device_to_himself() -> None:
     gpu.launch(kernel, 1, 32, (x, out))
     gpu.product(out, x, x, bias=bias)
     gpu.numbers(1, 2, 3)
-    gpu.put_off(kernel, (out,), (x,))
+    gpu.defer(kernel, (out,), (x,))
     gpu.flush()
     gpu.watched((2,), x)
     gpu.raise_flagged()

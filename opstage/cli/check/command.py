@@ -28,7 +28,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> f
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?", text.strip())
     seconds = float(match[1]) * {"ms": 1e-3, "m": 60.0}.get(match[2] or "s", 1.0) if match is not None else 0.0
     if seconds <= 0:
-        raise click.BadParameter(f"{text!r} is no time; expected one such as 60s, 2m or 500ms")
+        raise click.BadParameter(f"{text!r} is not a duration; expected one such as 60s, 2m or 500ms")
     return seconds
 
 

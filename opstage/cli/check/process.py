@@ -123,7 +123,7 @@ def _failure(request: Request, code: int, late: bool, trace: str) -> CheckOutcom
     elif code < 0:
         reason = f"its process was killed by {_signal(-code)}"
         if -code == getattr(signal, "SIGKILL", 9):
-            reason += ", perhaps for want of memory"
+            reason += ", probably out of memory"
     else:
         reason = f"it ended its process with exit code {code} before the check was done"
     return CheckOutcome(request.label, unusable=Unusable(reason, where))

@@ -16,7 +16,7 @@ LARGEST = 2**31 - 1
 class Memory:
     """Bytes of a device, given back when nobody holds them any more or when `free` is called, whichever is first.
 
-    job   what will write them and was put off; None: nothing
+    job   the deferred launch that will write them; None without one
     """
 
     __slots__ = ("device", "handle", "nbytes", "job", "__weakref__")

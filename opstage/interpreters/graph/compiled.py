@@ -32,9 +32,9 @@ class CompiledOps(HostArrays):
         self._scratch = CpuScratch()
         self.programs: Programs[CpuExecutor] = Programs(self, options.program_memory)
 
-    def compile(self, graph: Graph, spare: Collection[int] = ()) -> CpuExecutor:
-        """Compile a graph; results may be written over the inputs at the positions `spare`."""
-        return CpuExecutor(graph, self.options, spare, self._scratch)
+    def compile(self, graph: Graph, donated: Collection[int] = ()) -> CpuExecutor:
+        """Compile a graph; results may be written over the inputs at the positions `donated`."""
+        return CpuExecutor(graph, self.options, donated, self._scratch)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

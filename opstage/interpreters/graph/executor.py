@@ -34,13 +34,15 @@ class CpuExecutor:
     a graph of fractions, which have no machine form: it is replayed op by op. While `seconds` is a list, each step of
     the plan is run by itself, and what it took is added to its entry.
 
-    Inputs at the positions `spare` may be written over by results; see `start`. Memory is taken from `scratch`, that of
-    all programs of an interpreter; `nbytes` is about what the program itself keeps, its graph, plan and constants.
+    Inputs at the positions `donated` may be written over by results; see `start`. Memory is taken from `scratch`, that
+    of all programs of an interpreter; `nbytes` is about what the program itself keeps, its graph, plan and constants.
     """
 
     __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun")
 
-    def __init__(self, graph: Graph, options: Options, spare: Collection[int] = (), scratch: CpuScratch | None = None):
+    def __init__(
+        self, graph: Graph, options: Options, donated: Collection[int] = (), scratch: CpuScratch | None = None
+    ):
         self.graph = graph
         self._eager = NumpyOps(options)
         self._begun = 0  # how many runs
@@ -49,12 +51,12 @@ class CpuExecutor:
         self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
-        self.plan = plan = CpuPlan(optimise(graph)[0].body, spare=spare)
+        self.plan = plan = CpuPlan(optimise(graph)[0].body, donated=donated)
         plan.compile()
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
         self._kinds = {slot: _kind(plan, slot) for slot in plan.results}
-        self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.over))
+        self._scratch.expect(sum(_nbytes(plan, slot) for slot in plan.results if slot not in plan.aliased))
         self._idle: list[Linked] = [self._linked()]  # one at most: each run has one for itself
 
     def _linked(self) -> Linked:
@@ -96,7 +98,7 @@ class CpuExecutor:
             linked.begin(moving, self.seconds)
             if not linked.error[0]:
                 outputs = [self._output(plan, linked, slot, moving) for slot in plan.legal.outputs]
-                if not plan.over:  # then it is done
+                if not plan.aliased:  # then it is done
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
         except LocatedError as error:
@@ -104,12 +106,12 @@ class CpuExecutor:
         finally:
             linked.leave()
             self._idle[:] = [linked]
-            if not begun or not plan.over:
+            if not begun or not plan.aliased:
                 self._scratch.give_back(room)
         if not begun:
             replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
             raise AssertionError("an index is out of range that in the program itself is not") from raised
-        if not plan.over:
+        if not plan.aliased:
             return tuple(outputs), at_once
         number, kept = self._begun, [room]
 
@@ -132,7 +134,7 @@ class CpuExecutor:
         inputs = Counter(map(_owner, moving))
         fresh = self._scratch.results()
         for slot, kind in self._kinds.items():
-            over = plan.over.get(slot)
+            over = plan.aliased.get(slot)
             at = -1 if over is None else linked.moving[over]
             if at not in free or inputs[_owner(moving[at])] > 1 or not moving[at].flags.writeable:
                 made = fresh(kind)

@@ -103,8 +103,8 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(graph: Graph, options: Options | None = None, spare: Collection[int] = ()) -> Explanation:
-    """Explain how a graph is compiled, whose inputs at the positions `spare` may be written over.
+def explain(graph: Graph, options: Options | None = None, donated: Collection[int] = ()) -> Explanation:
+    """Explain how a graph is compiled, whose inputs at the positions `donated` may be written over.
 
     Raises UsageError for a graph with symbolic sizes or of fractions, and for a device that has no planner.
     """
@@ -121,7 +121,7 @@ def explain(graph: Graph, options: Options | None = None, spare: Collection[int]
                 "every size"
             )
     optimised, notes = optimise(graph)
-    return Explanation(CpuPlan(optimised.body, spare=spare), notes)
+    return Explanation(CpuPlan(optimised.body, donated=donated), notes)
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def _plural(n: int, what: str) -> str:
 
 
 def _results(plan: CpuPlan) -> int:
-    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.over)
+    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.aliased)
 
 
 def _nbytes(type_: TensorType) -> int:

@@ -62,8 +62,8 @@ class Compiling(Protocol[E_co]):
     dtype: DType
     seed: int
 
-    def compile(self, graph: Graph, spare: Collection[int] = ()) -> E_co:
-        """Compile a graph; results may be written over the inputs at the positions `spare`."""
+    def compile(self, graph: Graph, donated: Collection[int] = ()) -> E_co:
+        """Compile a graph; results may be written over the inputs at the positions `donated`."""
         ...
 
 
@@ -131,13 +131,15 @@ class Programs(Generic[E]):
             if not isinstance(program, BaseProgram):
                 outputs = self._entry(program, types, None).executor.run(refs, step)
                 return outputs
-            spare = frozenset(program.spare)
-            entry = self._entry(program, types, None if program.key is None else (program.key, spare), spare=spare)
+            donated = frozenset(program.donated)
+            entry = self._entry(
+                program, types, None if program.key is None else (program.key, donated), donated=donated
+            )
             program.result = entry.result
-            if not spare:
+            if not donated:
                 outputs = entry.executor.run(refs, step)
                 return outputs
-            outputs, finish = entry.executor.start(refs, step, {i for i, free in program.spare.items() if free})
+            outputs, finish = entry.executor.start(refs, step, {i for i, free in program.donated.items() if free})
 
             def finish_alone(then: Sequence[Action]) -> None:
                 with self.lock:
@@ -152,7 +154,7 @@ class Programs(Generic[E]):
         types: tuple[TensorType, ...],
         key: Hashable,
         what: str = "",
-        spare: Collection[int] = (),
+        donated: Collection[int] = (),
     ) -> _Entry[E]:
         known: _Forms[E] | None = None
         try:
@@ -175,7 +177,7 @@ class Programs(Generic[E]):
         if executor is None:
             if key is not None:
                 self._bound.compiling(_mark((key, types), graph))
-            executor = self._ops.compile(graph, spare)
+            executor = self._ops.compile(graph, donated)
         entry = _Entry(executor, program.result if isinstance(program, BaseProgram) else None, guard)
         if key is not None:
             known = self._entries.setdefault((key, types), _Forms([]))

@@ -216,13 +216,13 @@ def be_member(board, me):  # type: ignore[no-untyped-def]
     seen, rest, rested = 0, 0, 0
     known = now(board), _worked(board)
     while True:
-        last, put_off = now(board), False
+        last, preempted = now(board), False
         awake = last + _SPIN
-        while load(board + _MARK) == seen and not put_off:
+        while load(board + _MARK) == seen and not preempted:
             moment = now(board)
-            put_off = moment - last > _LOST
+            preempted = moment - last > _LOST
             last = moment
-            if not put_off and moment > awake:
+            if not preempted and moment > awake:
                 increase(board + _ASLEEP, 1)
                 _sleep(board, board + _MARK, seen)
                 increase(board + _ASLEEP, -1)
@@ -238,8 +238,8 @@ def be_member(board, me):  # type: ignore[no-untyped-def]
                 increase(board + _DONE, done)
                 if load(board + _WAITING) != 0:
                     _wake(board, board + _DONE, 1)
-            put_off = put_off or now(board) - last > _LOST
-        if put_off:  # or the part was a long one
+            preempted = preempted or now(board) - last > _LOST
+        if preempted:  # or the part was a long one
             moment, worked = now(board), _worked(board)
             lost = (moment - known[0]) - (worked - known[1])
             if lost > _LOST:

@@ -69,7 +69,7 @@ class Contract:
         for name, spec, type_, ref in zip(self.names, self._specs, self._types, refs):
             shape = tuple(ref.shape)
             if len(shape) != len(type_.shape):
-                raise _misfit(name, shape, f"has rank {len(shape)} but {spec} has rank {len(type_.shape)}")
+                raise _mismatch(name, shape, f"has rank {len(shape)} but {spec} has rank {len(type_.shape)}")
             if _kind(ref.dtype) != _kind(type_.dtype):
                 why = f"{name} is {dtype_name(ref.dtype)} but {spec} promised {_kind(type_.dtype)}"
                 raise DtypeError(why)
@@ -122,7 +122,7 @@ class _Axis(NamedTuple):
         if alone not in names:
             return False
         if sizes.setdefault(alone, self.size) != self.size:
-            raise self.misfit(f"but {alone} is {sizes[alone]}")
+            raise self.mismatch(f"but {alone} is {sizes[alone]}")
         return True
 
     def solve(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
@@ -137,7 +137,7 @@ class _Axis(NamedTuple):
                 continue
             steps, rest = divmod(self.size - first, second - first)
             if rest or steps < -1:
-                raise self.misfit(f"where {self.spec} wants {self.dim}")
+                raise self.mismatch(f"where {self.spec} wants {self.dim}")
             sizes[name] = 1 + steps
             return True
         return False
@@ -149,7 +149,7 @@ class _Axis(NamedTuple):
         else:
             fits = expected == self.size
         if not fits:
-            raise self.misfit(f"where {self.spec} wants {self.dim}")
+            raise self.mismatch(f"where {self.spec} wants {self.dim}")
 
     def value(self, sizes: Mapping[str, int]) -> int | None:
         """The dim at these sizes; None where one is missing."""
@@ -158,11 +158,11 @@ class _Axis(NamedTuple):
         except MissingSizeError:
             return None
 
-    def misfit(self, why: str) -> ShapeError:
-        return _misfit(self.name, self.shape, f"has {self.size} on axis {self.axis} {why}")
+    def mismatch(self, why: str) -> ShapeError:
+        return _mismatch(self.name, self.shape, f"has {self.size} on axis {self.axis} {why}")
 
 
-def _misfit(name: str, shape: tuple[int, ...], why: str) -> ShapeError:
+def _mismatch(name: str, shape: tuple[int, ...], why: str) -> ShapeError:
     return ShapeError(f"{name} is {show_shape(shape)}: it {why}")
 
 

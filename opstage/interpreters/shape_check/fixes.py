@@ -22,8 +22,8 @@ from ...ops.catalogue.loss import CROSS_ENTROPY, MSE_LOSS
 from ...ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
 from ...ops.dims import UNKNOWN, Dim, DimScope, Verdict, equal, exact_div, is_one, prod
 from ...ops.errors import DtypeError, LocatedError, OpstageError, SourceLine
+from ...ops.invalid_static import InvalidStatic
 from ...ops.kinds import Kind
-from ...ops.misfit import Misfit
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
 
@@ -74,7 +74,7 @@ class FailedCall:
 
 def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
     """One instruction that mends the call, or nothing. `error` is what the rule said."""
-    if any(isinstance(value, Misfit) for value in call.static.values()):
+    if any(isinstance(value, InvalidStatic) for value in call.static.values()):
         return ""
     if any(d is UNKNOWN for type_ in call.types for d in type_.shape):
         return ""

@@ -225,7 +225,7 @@ class ShapeOps(Writing):
         return Cost(flops, bytes_)
 
     @override
-    def foresee(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+    def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
         if self.cursor.quiet:
             return
         if not self.collect:

@@ -7,22 +7,22 @@ from typing import Any
 from ..arguments import IntOrTuple, as_shape, per_axis
 from ..catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ..dims import Dim, DimExpr
-from ..misfit import Misfit
+from ..invalid_static import InvalidStatic
 from ..primitive import R
 from ..types import show_shape
 from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    """The statics with an entry for each spatial axis; a misfit in the place of the stride is handed on."""
+    """The statics with an entry for each spatial axis; an invalid stride is passed on."""
     rank = len(kernel.shape) - 2
     if rank < 1:
-        stride = Misfit(
+        stride = InvalidStatic(
             f"kernel must have at least one spatial axis after its two channel axes but is {show_shape(kernel.shape)}",
             op,
         )
     return {
-        "stride": stride if isinstance(stride, Misfit) else per_axis(op, "stride", stride, rank, least=1),
+        "stride": stride if isinstance(stride, InvalidStatic) else per_axis(op, "stride", stride, rank, least=1),
         "padding": per_axis(op, "padding", padding, rank, least=0),
         "dilation": per_axis(op, "dilation", dilation, rank, least=1),
     }
@@ -36,15 +36,15 @@ def _output_padding(value: int | tuple[Dim, ...], rank: int) -> Any:
 
 
 def _images(op: str, kernel: Any, x: Any, stride: IntOrTuple) -> Any:
-    """The stride of a convolution over height and width, or the misfit of what is none."""
+    """The stride of a convolution over height and width, or its `InvalidStatic`."""
     if len(kernel.shape) != 4:
-        return Misfit(
+        return InvalidStatic(
             f"kernel must have rank 4 (two channel axes, height, width) but is {show_shape(kernel.shape)}; "
             f"{op[:-2]} takes any number of spatial axes",
             op,
         )
     if len(x.shape) not in (3, 4):
-        return Misfit(f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}", op)
+        return InvalidStatic(f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}", op)
     return per_axis(op, "stride", stride, 2, least=1)
 
 

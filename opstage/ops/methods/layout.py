@@ -25,20 +25,20 @@ from ..catalogue.layout import (
 )
 from ..dims import Dim, is_one, require_equal
 from ..errors import ShapeError
-from ..misfit import Misfit
+from ..invalid_static import InvalidStatic
 from ..primitive import R
 from ..types import Shape, show_shape
 from .calls import Calls
 
 
-def _no_tensors(op: str) -> Misfit:
-    return Misfit("at least one tensor is needed", op)
+def _no_tensors(op: str) -> InvalidStatic:
+    return InvalidStatic("at least one tensor is needed", op)
 
 
-def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> Misfit | None:
-    """A misfit when the sizes of a split are none, or do not add up to the axis."""
+def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> InvalidStatic | None:
+    """An `InvalidStatic` where the sizes of a split are none, or do not add up to the axis."""
     for length in lengths:
-        if isinstance(length, Misfit):
+        if isinstance(length, InvalidStatic):
             return length
     total = sum(lengths)
     try:
@@ -48,7 +48,7 @@ def _adds_up(lengths: tuple[Any, ...], shape: Shape, axis: int) -> Misfit | None
             lambda: f"sizes {show_shape(lengths)} add up to {total} but axis {axis} of x has {shape[axis]}",
         )
     except ShapeError as error:
-        return Misfit(error.reason, "split")
+        return InvalidStatic(error.reason, "split")
     return None
 
 
@@ -126,12 +126,12 @@ class LayoutOps(Calls[R]):
 
     def split(self, x: R, /, *, sizes: Sequence[Dim], axis: int = 0) -> tuple[R, ...]:
         """Consecutive slices of the given sizes along an axis, which add up to it. PyTorch: torch.split."""
-        misfit = axis = normalize_axis("split", axis, len(x.shape))
+        invalid = axis = normalize_axis("split", axis, len(x.shape))
         lengths = tuple(as_dim("split", "a size", size) for size in sizes)
-        if not isinstance(axis, Misfit):
-            misfit = _adds_up(lengths, x.shape, axis)
-        if isinstance(misfit, Misfit):
-            static = {"axis": misfit, "start": 0, "step": 1}
+        if not isinstance(axis, InvalidStatic):
+            invalid = _adds_up(lengths, x.shape, axis)
+        if isinstance(invalid, InvalidStatic):
+            static = {"axis": invalid, "start": 0, "step": 1}
             return tuple(self._call(SLICE, (x,), static | {"length": length}) for length in lengths)
         parts: list[R] = []
         start: Dim = 0
@@ -158,7 +158,7 @@ class LayoutOps(Calls[R]):
             pairs = tuple((before, after) for before, after in padding)
         except (TypeError, ValueError):
             why = f"padding must be a sequence with a pair (before, after) for each axis but is {padding!r}"
-            return self._call(PAD, (x,), {"padding": Misfit(why, "pad"), "value": value, "interior": ()})
+            return self._call(PAD, (x,), {"padding": InvalidStatic(why, "pad"), "value": value, "interior": ()})
         static = {
             "padding": tuple((as_dim("pad", "padding", b), as_dim("pad", "padding", a)) for b, a in pairs),
             "value": value,

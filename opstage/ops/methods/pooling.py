@@ -14,7 +14,7 @@ from ..catalogue.pooling import (
     SMOOTH_MAX_POOL,
 )
 from ..dims import Dim
-from ..misfit import Misfit
+from ..invalid_static import InvalidStatic
 from ..numbers import plain_sequence
 from ..primitive import R
 from ..types import show_shape
@@ -22,8 +22,8 @@ from .calls import Calls
 
 
 def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
-    """The statics with an entry for each spatial axis; a misfit in the place of the kernel is handed on."""
-    if isinstance(kernel, Misfit):
+    """The statics with an entry for each spatial axis; an invalid kernel is passed on."""
+    if isinstance(kernel, InvalidStatic):
         return {"kernel": kernel, "stride": kernel, "padding": kernel}
     kernel = plain_sequence(kernel)
     rank = len(kernel) if isinstance(kernel, (tuple, list)) else 1
@@ -36,9 +36,9 @@ def _window(op: str, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
 
 
 def _images(op: str, x: Any, kernel: IntOrTuple) -> Any:
-    """The kernel of a pool over height and width, or the misfit of what is none."""
+    """The kernel of a pool over height and width, or its `InvalidStatic`."""
     if len(x.shape) not in (3, 4):
-        return Misfit(
+        return InvalidStatic(
             f"x must be (C, H, W) or (N, C, H, W) but is {show_shape(x.shape)}; "
             f"{op.split('2d')[0]} takes any number of spatial axes",
             op,

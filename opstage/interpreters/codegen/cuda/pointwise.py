@@ -41,7 +41,7 @@ def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Poi
 
 
 def of_many(primitive: Primitive, dtypes: Sequence[DType], tensors: int, static: Static) -> Pointwise:
-    """A kernel of `device.put_off` for results from `tensors` operands of their size; further ones are numbers."""
+    """A kernel of `device.defer` for results from `tensors` operands of their size; further ones are numbers."""
 
     def written(parts: _Parts) -> list[str]:
         buffers = [name for name in parts.pointers if name not in parts.scalars]

@@ -1,6 +1,6 @@
 """Kernels: optimizer updates, generated from their decompositions, whose bits they have.
 
-Updates are put off, and one launch does those of all parameters of a step. Their pointers stand in a table on the
+Updates are deferred, and one launch does those of all parameters of a step. Their pointers stand in a table on the
 device: as parameters of the kernel they would be some hundred, each read by comparing its number with all others, and
 every number of tensors would be a kernel of its own. Learning rates and bias corrections are read on the device too, so
 nothing waits for them. Muon's time goes into matrix products, so it runs op by op.
@@ -35,7 +35,7 @@ def _entry(primitive: Primitive) -> Entry:
         new = tuple(map(device.empty, types))
         kernel, numbers = made(operands, static)
         tensors = 1 + len(new)
-        device.put_off(kernel, new, operands[:tensors], *operands[tensors:], *numbers)
+        device.defer(kernel, new, operands[:tensors], *operands[tensors:], *numbers)
         return new
 
     return update

@@ -20,7 +20,7 @@ from ....options import CudaGraphs, MatmulPrecision
 from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
 from .alone import Lock, alone
-from .backlog import Backlog, Job
+from .deferred import DeferredLaunch, DeferredLaunches
 from .grid import GRID, Grid
 from .matrices import MatrixLayout
 from .script import Call, Script
@@ -63,7 +63,7 @@ class Device(ABC):
         self._used = 0
         self._returned: deque[tuple[Any, int]] = deque()
         self._numbers: dict[tuple[int, ...], DeviceBuffer] = {}
-        self._backlog = Backlog(self)
+        self._deferred = DeferredLaunches(self)
         self._idle: WeakSet[Idle] = WeakSet()
 
     def __str__(self) -> str:
@@ -209,22 +209,22 @@ class Device(ABC):
         self.each_row(kernel, rows, part, np.int32(part), table, buffers, self.flag, *arguments)
 
     @alone
-    def put_off(
+    def defer(
         self,
         kernel: Callable[..., None],
         results: tuple[DeviceBuffer, ...],
         operands: tuple[DeviceBuffer, ...],
         *arguments: Any,
     ) -> None:
-        """Have `each_tensor` compute results from operands of their size, together with others for which the same is
-        asked before anybody reads one of them."""
+        """Defer a launch that computes results from operands of their size, to be one `each_tensor` with others of its
+        kind that are deferred before anybody reads a result."""
         if results[0].size:
-            self._backlog.add(Job(kernel, results, operands, arguments, self.op, self.region, self.watch))
+            self._deferred.add(DeferredLaunch(kernel, results, operands, arguments, self.op, self.region, self.watch))
 
     @alone
     def flush(self) -> None:
-        """Launch what was put off."""
-        self._backlog.launch()
+        """Launch all that was deferred."""
+        self._deferred.launch()
 
     @abstractmethod
     def product(

@@ -21,9 +21,9 @@ from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...host import Array
 from ...native.pool import workers
 from ...structural import SCAN
+from .aliasing import alias_results
 from .library import library_loops
 from .products import product_loop
-from .spare import written_over
 from .target import CPU
 
 
@@ -48,14 +48,14 @@ class CpuPlan:
 
     offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
     results     roots that are results, each a buffer of its own, but for those
-    over        that are written over an input: the input of each
+    aliased     that are written over a donated input: the input of each
     split       the first step that writes over an input; from there on no step can fail
     """
 
-    def __init__(self, body: Body, *, own_outputs: bool = False, spare: Collection[int] = ()):
+    def __init__(self, body: Body, *, own_outputs: bool = False, donated: Collection[int] = ()):
         """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another.
 
-        `spare` are the positions of inputs that may be written over.
+        `donated` are the positions of inputs that results may be written over.
         """
         self.legal = legal = Legal(body, CPU, own_outputs=own_outputs)
         self.units = gather(legal)
@@ -67,14 +67,14 @@ class CpuPlan:
         read = read_by(legal, self.units)
         lowered = [self._lower(unit, number, read) for number, unit in enumerate(self.units)]
         fallible = [number for number, steps in enumerate(lowered) if any(map(_may_fail, steps))]
-        inputs = {legal.body.inputs[position] for position in spare}
-        self.over, order = written_over(legal, self.units, read, self.results, inputs, fallible)
+        inputs = {legal.body.inputs[position] for position in donated}
+        self.aliased, order = alias_results(legal, self.units, read, self.results, inputs, fallible)
         self.units = [self.units[number] for number in order]
         self.steps: list[NativeStep | HostStep | LoopStep] = [
             step._replace(unit=number) for number, before in enumerate(order) for step in lowered[before]
         ]
         made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
-        writing = {made[slot] for slot in self.over}
+        writing = {made[slot] for slot in self.aliased}
         self.split = next((i for i, step in enumerate(self.steps) if step.unit in writing), len(self.steps))
         read = read_by(legal, self.units)
         items: list[Item] = []

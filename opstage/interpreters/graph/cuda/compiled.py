@@ -33,9 +33,9 @@ class CompiledCudaOps(OnDevice):
         self._waiting: list[CudaExecutor] = []
         self.programs: Programs[CudaExecutor] = Programs(self, options.program_memory)
 
-    def compile(self, graph: Graph, spare: Collection[int] = ()) -> CudaExecutor:
-        """Compile a graph; results may be written over the inputs at the positions `spare`."""
-        return CudaExecutor(graph, self._eager, self.options, spare, self._scratch, self._waiting)
+    def compile(self, graph: Graph, donated: Collection[int] = ()) -> CudaExecutor:
+        """Compile a graph; results may be written over the inputs at the positions `donated`."""
+        return CudaExecutor(graph, self._eager, self.options, donated, self._scratch, self._waiting)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

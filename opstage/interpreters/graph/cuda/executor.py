@@ -40,14 +40,14 @@ from .target import optimise
 
 @final
 class CudaExecutor:
-    """Runs a graph on buffers of a device. Inputs at the positions `spare` may be written over by results."""
+    """Runs a graph on buffers of a device. Inputs at the positions `donated` may be written over by results."""
 
     def __init__(
         self,
         graph: Graph,
         eager: CudaOps,
         options: Options,
-        spare: Collection[int],
+        donated: Collection[int],
         scratch: CudaScratch,
         waiting: list[CudaExecutor],
     ):
@@ -59,11 +59,11 @@ class CudaExecutor:
         self._eager = eager
         self._device: Device = eager.device
         self._graphs = options.cuda_graphs
-        self.plan = plan = CudaPlan(optimise(graph).body, self._device, options.matmul_precision, spare)
+        self.plan = plan = CudaPlan(optimise(graph).body, self._device, options.matmul_precision, donated)
         self.nbytes = kept_bytes(graph.body, len(plan.calls), plan.constants.values())
         self._arena: Any = None  # the handle of the scratch memory, as the scripts know it
         self._constants = {b: self._device.upload(to_wire(value)) for b, value in plan.constants.items()}
-        self._over = {plan.over[i]: i for i in plan.over}  # inputs that are written over
+        self._aliased = {plan.aliased[i]: i for i in plan.aliased}  # inputs that are written over
         self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
         self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
         self._scripts: tuple[Script, Script] | None = None
@@ -105,14 +105,14 @@ class CudaExecutor:
             buffer.handle  # noqa: B018  # raises where one was freed
         held = Counter(id(buffer.memory) for buffer in given)
         for number in range(len(plan.outputs)):
-            if number not in plan.over:
+            if number not in plan.aliased:
                 self._result(number)
         for position, buffer in enumerate(given):
-            if position in self._over:
+            if position in self._aliased:
                 self._write_over(position, buffer, position in free and held[id(buffer.memory)] == 1)
         for position, buffer in enumerate(given):  # no handle is exchanged any more
             block = plan.inputs[position]
-            if position in self._over:
+            if position in self._aliased:
                 self._stand(block, self._places[block].handle)
             else:
                 self._read(block, buffer)
@@ -136,7 +136,7 @@ class CudaExecutor:
             with device.lock:
                 if run != self._scratch.runs:
                     raise UsageError("another run has begun on this interpreter; what the earlier one computed is gone")
-                device.flush()  # what was put off meanwhile may read memory that this writes over
+                device.flush()  # what was deferred meanwhile may read memory that this writes over
                 second.run()
                 at_once(then)
                 kept.clear()  # which was read until here
@@ -240,7 +240,7 @@ class CudaExecutor:
 
     def _given_out(self, number: int) -> DeviceBuffer:
         buffer = self.plan.outputs[number]
-        over = self.plan.over.get(number)
+        over = self.plan.aliased.get(number)
         block = buffer.handle.block if over is None else self.plan.inputs[over]
         return DeviceBuffer(buffer.shape, buffer.dtype, self._places[block])
 
@@ -249,7 +249,7 @@ class CudaExecutor:
     def _written(self, arena: Memory | None) -> tuple[Script, Script]:
         """The calls of the plan on the memory that there is."""
         plan = self.plan
-        aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.over.items()}
+        aliases = {plan.outputs[i].handle.block: plan.inputs[at] for i, at in plan.aliased.items()}
 
         def find(spot: Spot, nbytes: int) -> Memory:
             block = aliases.get(spot.block, spot.block)

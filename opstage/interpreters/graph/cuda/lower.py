@@ -34,19 +34,20 @@ _FEW = 1 << 10
 class Lowering:
     """The lowering of a body to launches on a device.
 
-    over    outputs that are written over an input, by their places: the place of that input. Only updates of parameters
-            do so, which read and write each element once, and nothing but them reads that input once they have begun
+    aliased     outputs that are written over a donated input, by their places: the place of that input. Only updates of
+                parameters do so, which read and write each element once, and nothing but them reads that input once
+                they have begun
     """
 
-    def __init__(self, body: Body, recorder: LaunchRecorder, precision: MatmulPrecision, spare: Collection[int] = ()):
-        """`spare` are the places of inputs that may be written over."""
+    def __init__(self, body: Body, recorder: LaunchRecorder, precision: MatmulPrecision, donated: Collection[int] = ()):
+        """`donated` are the places of inputs that may be written over."""
         self.legal = legal = Legal(body, CUDA, own_outputs=True)
         self.units = gather(legal)
         self._device = recorder
         self._precision = precision
         self._read = read_by(legal, self.units)
         self._results = {legal.views[slot].root for slot in legal.outputs}
-        self.over = self._written_over(spare)
+        self.aliased = self._written_over(donated)
         self._buffers: dict[int, DeviceBuffer] = {}
 
     def inputs(self) -> list[DeviceBuffer]:
@@ -60,7 +61,7 @@ class Lowering:
 
     def ask(self) -> tuple[int, list[DeviceBuffer]]:
         """Ask for everything: how many calls come before the first that writes over an input, and the outputs."""
-        over = {self.legal.outputs[place] for place in self.over}
+        over = {self.legal.outputs[place] for place in self.aliased}
         later = [unit for unit in self.units if over.intersection(unit.equations[0].outputs)]
         for place, unit in enumerate(self.units):
             if unit not in later:
@@ -72,9 +73,9 @@ class Lowering:
         self._device.flush()
         return first, [self._operand(slot) for slot in self.legal.outputs]
 
-    def _written_over(self, spare: Collection[int]) -> dict[int, int]:
+    def _written_over(self, donated: Collection[int]) -> dict[int, int]:
         legal = self.legal
-        free = {legal.body.inputs[place]: place for place in spare}
+        free = {legal.body.inputs[place]: place for place in donated}
         updates = {
             place: unit.equations[0]
             for place, unit in enumerate(self.units)

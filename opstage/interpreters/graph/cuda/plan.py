@@ -28,22 +28,22 @@ class CudaPlan:
     calls, split    all calls, and how many come before the first that writes over an input
     inputs          the block of each input
     outputs         each output on its block
-    over            outputs that are written over an input: their places, and that input's
+    aliased         outputs that are written over a donated input: their places, and that input's
     constants       blocks that hold what never changes
     offsets         of blocks that are in the arena, of `arena_bytes` in all
     flag            a number on the device, not 0 once an index was out of range; None if no call has indices
     """
 
-    def __init__(self, body: Body, device: Device, precision: MatmulPrecision, spare: Collection[int] = ()):
+    def __init__(self, body: Body, device: Device, precision: MatmulPrecision, donated: Collection[int] = ()):
         recorder = LaunchRecorder(device)
-        lowering = Lowering(body, recorder, precision, spare)
+        lowering = Lowering(body, recorder, precision, donated)
         taken = lowering.inputs()
         self.inputs = [_block(buffer) for buffer in taken]
         self.split, self.outputs = lowering.ask()
         self.calls: list[Call] = recorder.calls
         self.constants = {_block(buffer): value for buffer, value in lowering.constants}
         self.blocks = recorder.blocks
-        self.over = lowering.over
+        self.aliased = lowering.aliased
         self.flag = recorder.flag if recorder.watches else None
         if self.flag is not None:  # a run that was broken off may have set it
             recorder.each(fill_kernel, 1, self.flag, np.int32(0))

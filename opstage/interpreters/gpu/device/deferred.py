@@ -1,9 +1,9 @@
-"""Work that is put off, so that what would take one launch for each tensor takes one for all: updates of parameters.
+"""Deferred launches: updates of parameters wait, so that one multi-tensor launch does all of them.
 
-An op writes no memory but that of its results. So a job may wait until somebody reads one of them, which is when
-`DeviceBuffer.handle` is asked for; then everything that waits is launched, jobs of one kernel and the same numbers
-together. A result keeps its job, and the list of jobs does not: what nobody can read any more is not computed, so a
-step that was cut short leaves nothing behind.
+An op writes no memory but that of its results. So a launch may wait until somebody reads one of them, which is when
+`DeviceBuffer.handle` is asked for; then everything that waits is launched, those of one kernel and the same numbers
+together. A result keeps its deferred launch alive, and the list of them does not: what nobody can read any more is not
+computed, so a step that was cut short leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 MOST = 1024
-"""Jobs that wait at most; a launch of so many is long enough."""
+"""The most deferred launches; one launch of so many is long enough."""
 
 
 @final
-class Job:
+class DeferredLaunch:
     """The deferred launch of one op: results from operands, by a kernel that gets `shared` besides."""
 
     __slots__ = ("kernel", "results", "operands", "shared", "op", "region", "watch", "__weakref__")
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def kind(self) -> Hashable:
-        """The same for jobs that one launch can do; numbers by their bits, since 0 is not -0."""
+        """Equal for those that one launch can do; numbers by their bits, since 0 is not -0."""
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
         return (self.kernel, self.results[0].dtype, self.watch, *shared)
 
@@ -63,16 +63,16 @@ class Job:
 
 
 @final
-class Backlog:
-    """The jobs of a device that wait. Whoever calls has the device's lock."""
+class DeferredLaunches:
+    """The deferred launches of a device. The caller holds the device's lock."""
 
     def __init__(self, device: Device):
         self._device = device
-        self._jobs: list[ref[Job]] = []
+        self._jobs: list[ref[DeferredLaunch]] = []
         self._launching = False
 
-    def add(self, job: Job) -> None:
-        """Let it wait. What it reads itself must not wait."""
+    def add(self, job: DeferredLaunch) -> None:
+        """Defer a launch. Its operands are not deferred any more."""
         for buffer in (*job.operands, *job.shared):
             if type(buffer) is DeviceBuffer:
                 buffer.handle  # noqa: B018  # launches what it waits for
@@ -83,7 +83,7 @@ class Backlog:
             result.memory.job = job
 
     def launch(self) -> None:
-        """Launch all that waits. Where one fails, it and what comes after it wait on."""
+        """Launch all that are deferred. Where one fails, it and those after it stay deferred."""
         if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
             return
         device = self._device
@@ -108,9 +108,9 @@ class Backlog:
                 job.done()
         self._jobs.clear()
 
-    def _alike(self) -> list[list[Job]]:
-        """The jobs by the launches that do them, in the order in which they were asked for."""
-        found: dict[Hashable, list[Job]] = {}
+    def _alike(self) -> list[list[DeferredLaunch]]:
+        """The deferred launches by the multi-tensor launch that does them, in order."""
+        found: dict[Hashable, list[DeferredLaunch]] = {}
         for waiting in self._jobs:
             job = waiting()
             if job is not None and job.waits:

@@ -1,4 +1,4 @@
-"""`Misfit`: what stands in the place of a static argument that has no canonical form."""
+"""`InvalidStatic`: the placeholder of a static argument that has no canonical form."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .dims import DimFloat
 from .errors import ShapeError
 
 
-class Misfit(tuple[()]):
-    """An empty tuple that carries the reason why an argument does not fit, and the op that was asked."""
+class InvalidStatic(tuple[()]):
+    """An empty tuple that carries the reason why an argument is invalid, and the op that was called."""
 
     reason: str
     op: str
 
-    def __new__(cls, reason: str, op: str) -> Misfit:
-        misfit = super().__new__(cls)
-        misfit.reason = reason
-        misfit.op = op
-        return misfit
+    def __new__(cls, reason: str, op: str) -> InvalidStatic:
+        invalid = super().__new__(cls)
+        invalid.reason = reason
+        invalid.op = op
+        return invalid
 
     __hash__ = object.__hash__
 
@@ -30,8 +30,8 @@ class Misfit(tuple[()]):
         raise ShapeError(self.reason, op=self.op)
 
 
-def raise_misfits(static: Mapping[str, Any]) -> None:
-    """Raise the first misfit among static parameters, also inside tuples; a symbolic number must have a value."""
+def raise_invalid(static: Mapping[str, Any]) -> None:
+    """Raise the first invalid one of the static parameters, also inside tuples; a symbolic number must have a value."""
     for value in static.values():
         if isinstance(value, tuple):
             _raise_in(value)
@@ -40,7 +40,7 @@ def raise_misfits(static: Mapping[str, Any]) -> None:
 
 
 def _raise_in(value: tuple[Any, ...]) -> None:
-    if isinstance(value, Misfit):
+    if isinstance(value, InvalidStatic):
         value.raise_()
     for entry in value:
         if isinstance(entry, tuple):

@@ -1,4 +1,4 @@
-"""Results that are written over inputs that nobody needs any more, and the order in which that harms nobody."""
+"""Results that alias donated inputs, and the schedule that makes such in-place writes safe."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.legal import Legal
 
 
-def written_over(
+def alias_results(
     legal: Legal,
     units: Sequence[Unit],
     read: Mapping[int, Collection[int]],
     results: Collection[int],
-    spare: Collection[int],
+    donated: Collection[int],
     fallible: Collection[int],
 ) -> tuple[dict[int, int], list[int]]:
-    """The input over which each result is written, of those in `spare`, and the units in their new order.
+    """The donated input that each result aliases, and the units in their new order.
 
     read        the units that read a root, by their numbers
     fallible    the units that may find an error
@@ -26,7 +26,7 @@ def written_over(
     the first of them begins the inputs are whole, and from there on nothing can fail. It is one that nobody reads.
     """
     given_out = {legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views}
-    free = set(spare) - given_out
+    free = set(donated) - given_out
     last = max(fallible, default=-1)
     candidates = {
         number: [slot for slot in slots if slot in results and slot not in legal.parts]
@@ -35,7 +35,7 @@ def written_over(
         for slots in [[slot for e in unit.equations for slot in e.outputs]]
         if not any(set(read.get(slot, ())) - {number} for slot in slots)
     }
-    over: dict[int, int] = {}
+    aliased: dict[int, int] = {}
     after: dict[int, int] = {}
     for number, slots in candidates.items():
         unit = units[number]
@@ -46,7 +46,7 @@ def written_over(
                 others = set(read.get(root, ())) - {number}
                 # Two that read each other's inputs could not both be done after the other.
                 if root in free and legal.types[root] == legal.types[slot] and not others & candidates.keys():
-                    over[slot] = root
+                    aliased[slot] = root
                     free.remove(root)
                     after[number] = max([after.get(number, last), number, *others])
                     break
@@ -57,4 +57,4 @@ def written_over(
             order.append(number)
         while waiting and after[waiting[0]] <= number:
             order.append(waiting.pop(0))
-    return over, order
+    return aliased, order
