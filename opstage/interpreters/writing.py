@@ -7,7 +7,7 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ..ops.closed import Equation, Trace
+from ..ops.closed import Trace
 from ..ops.errors import ProgramError
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
@@ -52,14 +52,7 @@ class Writing(BaseInterpreter[Variable]):
         self, primitive: Primitive, refs: Sequence[Variable], static: Static, types: Sequence[TensorType]
     ) -> tuple[Variable, ...]:
         """The outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
-        cursor, trace = self.cursor, self.trace
-        first = len(trace.types)
-        trace.types.extend(types)
-        slots = tuple(range(first, first + len(types)))
-        inputs = tuple([ref.slot for ref in refs])
-        trace.equations.append(
-            Equation(primitive, static, inputs, slots, cursor.region, cursor.ordinal, False, cursor.backward)
-        )
+        slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 
     @override

@@ -242,7 +242,9 @@ class Trace:
         self, primitive: Primitive, inputs: tuple[int, ...], static: Static, types: Sequence[TensorType], cursor: Cursor
     ) -> tuple[int, ...]:
         """The slots of outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
-        outputs = tuple([self.slot(type) for type in types])
+        first = len(self.types)
+        self.types.extend(types)
+        outputs = tuple(range(first, len(self.types)))
         self.equations.append(
             Equation(primitive, static, inputs, outputs, cursor.region, cursor.ordinal, False, cursor.backward)
         )
