@@ -75,7 +75,8 @@ def test_numbers_are_shown_for_reading() -> None:
     size = DimScope().dim("B")
     assert [show_count(n) for n in (0, 999_999, 1_234_567, 2 * 10**9)] == ["0", "999,999", "1.23 million", "2 billion"]
     assert [show_bytes(n) for n in (512, 8192, 3 * 2**20)] == ["512 bytes", "8.0 KiB", "3.0 MiB"]
-    assert (show_count(1024 * size**2 + 3), show_bytes(4 * size)) == ("1,024·B² + 3", "4·B bytes")
+    assert (show_count(1024 * size**2 + 3), show_bytes(4 * size)) == ("1,024*B² + 3", "4*B bytes")
+    assert show_count(size**12) == "B¹²"
 
 
 # Graphviz -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
 from ...ops.types import TensorType
 from ..folding import UPDATE, Fold, Group, Tree
+from ..formula import show_formula, show_size
 from .graph import Graph
 from .notation import show_static
 
@@ -117,25 +117,14 @@ def total_cost(nodes: Iterator[Node]) -> Cost:
 
 
 def show_count(number: Dim) -> str:
-    """`8,192`, `8.19 million`, `2,128·B·T²`."""
-    if not isinstance(number, int):
-        return _symbolic(number)
-    for limit, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
-        if number >= limit:
-            return f"{number / limit:.3g} {name}"
-    return f"{number:,}"
+    """`8,192`, `8.19 million`, `2,128*B*T²`."""
+    if isinstance(number, int):
+        for limit, name in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+            if number >= limit:
+                return f"{number / limit:.3g} {name}"
+    return show_formula(number)
 
 
 def show_bytes(number: Dim) -> str:
-    """`512 bytes`, `8.0 KiB`, `4·B bytes`."""
-    if not isinstance(number, int):
-        return f"{_symbolic(number)} bytes"
-    for limit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= limit:
-            return f"{number / limit:.1f} {name}"
-    return f"{number} bytes"
-
-
-def _symbolic(number: Dim) -> str:
-    text = re.sub(r"(?<!\w)\d{4,}", lambda found: f"{int(found[0]):,}", str(number))
-    return text.replace("**2", "²").replace("**3", "³").replace("*", "·")
+    """`512 bytes`, `8.0 KiB`, `4*B bytes`."""
+    return show_size(number) if isinstance(number, int) else f"{show_formula(number)} bytes"

@@ -1,7 +1,7 @@
 """What a program costs, by block and by op: read from a checked program, shown as text, HTML and data."""
 
+from ...formula import show_flops, show_formula, show_size
 from .amounts import Amounts
-from .formula import show_flops, show_formula, show_size
 from .rows import Operand, Row
 from .table import Table
 

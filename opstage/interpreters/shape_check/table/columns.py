@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ....ops.types import show_shape
+from ...formula import show_flops, show_formula, show_size
 from .amounts import Amounts, is_nothing
-from .formula import show_flops, show_formula, show_size
 from .rows import Row
 from .table import Table
 
