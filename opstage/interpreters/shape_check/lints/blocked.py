@@ -33,14 +33,14 @@ def blocked_gradients(subject: Subject) -> Iterator[Finding]:
         return
     blockers = _blockers(subject, [named for named in still if named.slot in subject.used_by_loss])
     if nothing_moves:
-        yield _nothing_moves(subject, next((entry for entry, _ in blockers), None))
+        yield _nothing_moves(subject, next((call for call, _ in blockers), None))
         return
-    for entry, leaves in blockers:
+    for call, leaves in blockers:
         names = ", ".join(named.path for named in leaves[:3]) + (f" and {len(leaves) - 3} more" if leaves[3:] else "")
         verb = "reaches" if len(leaves) == 1 else "reach"
-        through = f"{entry.primitive.name}, {_why(subject, entry)}"
+        through = f"{call.primitive.name}, {_why(subject, call)}"
         reason = f"{names} {verb} the loss only through {through}: no gradient comes back"
-        yield subject.at(entry, RULE, reason, f"{_fix(entry)}; {_IDLE}")
+        yield subject.at(call, RULE, reason, f"{_fix(call)}; {_IDLE}")
 
 
 def _nothing_moves(subject: Subject, blocker: Equation | None) -> Finding:
@@ -55,18 +55,18 @@ def _nothing_moves(subject: Subject, blocker: Equation | None) -> Finding:
     return Finding("loss", reason, source=source, rule=RULE, fix="compute the loss from the parameters")
 
 
-def _why(subject: Subject, entry: Equation) -> str:
-    if entry.primitive is DETACH:
+def _why(subject: Subject, call: Equation) -> str:
+    if call.primitive is DETACH:
         return "which ends a gradient"
-    if not is_float(subject.type(entry.outputs[0]).dtype):
-        return f"whose result is {dtype_name(subject.type(entry.outputs[0]).dtype)}"
+    if not is_float(subject.type(call.outputs[0]).dtype):
+        return f"whose result is {dtype_name(subject.type(call.outputs[0]).dtype)}"
     return "which has no derivative"
 
 
-def _fix(entry: Equation) -> str:
-    if entry.primitive is DETACH:
+def _fix(call: Equation) -> str:
+    if call.primitive is DETACH:
         return "take out the detach"
-    return f"compute the loss from what {entry.primitive.name} reads, or from a smooth stand-in for it"
+    return f"compute the loss from what {call.primitive.name} reads, or from a smooth stand-in for it"
 
 
 def _blockers(subject: Subject, blocked: Sequence[Leaf]) -> list[tuple[Equation, list[Leaf]]]:
@@ -92,22 +92,22 @@ def _follow(
 
     Of the program itself only what is `wanted` is followed; of a loop all.
     """
-    for entry in equations:
+    for call in equations:
         carried = 0
-        for number in entry.inputs:
+        for number in call.inputs:
             carried |= bits.get(number, 0)
-        if not carried or (wanted is not None and wanted.isdisjoint(entry.outputs)):
+        if not carried or (wanted is not None and wanted.isdisjoint(call.outputs)):
             continue
-        if entry.primitive is SCAN:
-            _through_loop(subject, entry, bits, found)
-        passes = entry.primitive.differentiable and any(is_float(subject.type(slot).dtype) for slot in entry.outputs)
+        if call.primitive is SCAN:
+            _through_loop(subject, call, bits, found)
+        passes = call.primitive.differentiable and any(is_float(subject.type(slot).dtype) for slot in call.outputs)
         if passes:
-            for number in entry.outputs:
+            for number in call.outputs:
                 bits[number] = carried
         else:
             while carried:
                 lowest = carried & -carried
-                found.setdefault(lowest.bit_length() - 1, entry)
+                found.setdefault(lowest.bit_length() - 1, call)
                 carried ^= lowest
 
 

@@ -37,29 +37,29 @@ def index_ranges(subject: Subject) -> Iterator[Finding]:
     """Indices and labels known from the program's text against the sizes that they go into: an error where they do not
     fit for some allowed size, as the run would raise. Where it cannot be decided, the run will tell.
     """
-    for entry in subject.calls(*_POSITIONS):
-        if entry.static["mode"] == "raise":
-            x, at = subject.type(entry.inputs[0]), _POSITIONS[entry.primitive]
-            found = _literal(subject, entry.inputs[at])
+    for call in subject.calls(*_POSITIONS):
+        if call.static["mode"] == "raise":
+            x, at = subject.type(call.inputs[0]), _POSITIONS[call.primitive]
+            found = _literal(subject, call.inputs[at])
             if found is not None:
-                yield from _compare(subject, entry, "index", found, x.shape[0], f"x is {show_shape(x.shape)}")
-    for entry in subject.calls(CROSS_ENTROPY):
-        found = _literal(subject, entry.inputs[1], ignored=entry.static["ignore_index"])
+                yield from _compare(subject, call, "index", found, x.shape[0], f"x is {show_shape(x.shape)}")
+    for call in subject.calls(CROSS_ENTROPY):
+        found = _literal(subject, call.inputs[1], ignored=call.static["ignore_index"])
         if found is not None:
-            logits = subject.type(entry.inputs[0])
+            logits = subject.type(call.inputs[0])
             axis = class_axis(len(logits.shape))
             sizes = f"logits are {show_shape(logits.shape)}, with classes on axis {axis}"
-            yield from _compare(subject, entry, "label", found, logits.shape[axis], sizes)
-    for entry in subject.calls(EQUAL):
-        yield from _one_hot(subject, entry)
+            yield from _compare(subject, call, "label", found, logits.shape[axis], sizes)
+    for call in subject.calls(EQUAL):
+        yield from _one_hot(subject, call)
 
 
-def _compare(subject: Subject, entry: Equation, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
+def _compare(subject: Subject, call: Equation, what: str, found: _Range, extent: Dim, sizes: str) -> Iterator[Finding]:
     last = extent - 1
     if found.least < 0:
         reason = f"{what} {found.least} is out of range: {sizes}, so it must be 0 … {last}"
         fix = "count from the front" if what == "index" else f"ignore_index={found.least} leaves such positions out"
-        yield subject.at(entry, RULE, reason, fix, severity="error")
+        yield subject.at(call, RULE, reason, fix, severity="error")
     elif at_most(found.greatest + 1, extent) is Verdict.refuted:
         try:
             require_at_most(
@@ -68,24 +68,24 @@ def _compare(subject: Subject, entry: Equation, what: str, found: _Range, extent
                 f"{what} {found.greatest} is out of range: {sizes}, so it must be 0 … {last}",
             )
         except ShapeError as error:
-            yield subject.at(entry, RULE, error.reason, severity="error", constraint=getattr(error, "constraint", None))
+            yield subject.at(call, RULE, error.reason, severity="error", constraint=getattr(error, "constraint", None))
 
 
-def _one_hot(subject: Subject, entry: Equation) -> Iterator[Finding]:
+def _one_hot(subject: Subject, call: Equation) -> Iterator[Finding]:
     """`ops.one_hot` compares labels, spread along an axis, with the positions along it: one too great has no equal."""
-    spread, positions = (subject.maker(number) for number in entry.inputs)
+    spread, positions = (subject.maker(number) for number in call.inputs)
     if spread is None or positions is None or spread.primitive is not BROADCAST_TO or positions.primitive is not IOTA:
         return
     axis, labels = positions.static["axis"], subject.maker(spread.inputs[0])
     if labels is None or labels.primitive is not UNSQUEEZE or labels.static["axis"] != axis:
         return
-    found, classes = _literal(subject, labels.inputs[0]), subject.type(entry.inputs[0]).shape[axis]
+    found, classes = _literal(subject, labels.inputs[0]), subject.type(call.inputs[0]).shape[axis]
     if found is None or not isinstance(found.greatest, int):
         return
     wrong = found.least if found.least < 0 else found.greatest
     if wrong < 0 or at_most(classes, wrong) is Verdict.proved:
         reason = f"label {wrong} is out of range: there are {classes} classes, so its row is all zeros"
-        yield subject.at(entry, RULE, reason, f"labels are 0 … {classes - 1}")
+        yield subject.at(call, RULE, reason, f"labels are 0 … {classes - 1}")
 
 
 def _literal(subject: Subject, number: int, ignored: int | None = None) -> _Range | None:

@@ -44,7 +44,7 @@ def unmoved(subject: Subject, number: int) -> int:
     return number
 
 
-def _widens(subject: Subject, entry: Equation) -> bool:
-    if entry.primitive is not CAST:
+def _widens(subject: Subject, call: Equation) -> bool:
+    if call.primitive is not CAST:
         return False
-    return subject.type(entry.inputs[0]).dtype.kind + subject.type(entry.outputs[0]).dtype.kind in ("ii", "ff")
+    return subject.type(call.inputs[0]).dtype.kind + subject.type(call.outputs[0]).dtype.kind in ("ii", "ff")

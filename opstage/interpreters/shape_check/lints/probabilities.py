@@ -22,36 +22,36 @@ def probabilities_as_logits(subject: Subject) -> Iterator[Finding]:
     """cross_entropy and softmax take scores of any size; of probabilities they make nearly equal ones, and the loss can
     never come near 0.
     """
-    for entry in subject.calls(CROSS_ENTROPY):
-        maker = subject.maker(unmoved(subject, entry.inputs[0]))
+    for call in subject.calls(CROSS_ENTROPY):
+        maker = subject.maker(unmoved(subject, call.inputs[0]))
         if maker is not None and maker.primitive in (SOFTMAX, SIGMOID):
             reason = f"logits are the result of {maker.primitive.name}: probabilities, where scores are expected"
             fix = f"pass what {maker.primitive.name} was given; cross_entropy takes the softmax itself"
-            yield subject.at(entry, LOGITS_RULE, reason, fix)
-    for entry in subject.calls(SOFTMAX, LOG_SOFTMAX):
-        maker = subject.maker(entry.inputs[0])
-        if maker is not None and maker.primitive is SOFTMAX and maker.static["axis"] == entry.static["axis"]:
+            yield subject.at(call, LOGITS_RULE, reason, fix)
+    for call in subject.calls(SOFTMAX, LOG_SOFTMAX):
+        maker = subject.maker(call.inputs[0])
+        if maker is not None and maker.primitive is SOFTMAX and maker.static["axis"] == call.static["axis"]:
             reason = (
-                f"x is the result of a softmax over the same axis, {entry.static['axis']}: one of the two is too many"
+                f"x is the result of a softmax over the same axis, {call.static['axis']}: one of the two is too many"
             )
-            yield subject.at(entry, LOGITS_RULE, reason, "take one of them out")
+            yield subject.at(call, LOGITS_RULE, reason, "take one of them out")
 
 
 def log_of_probability(subject: Subject) -> Iterator[Finding]:
     """A probability too small for its dtype is 0, and its logarithm -inf, with a gradient of nan."""
-    for entry in subject.calls(LOG):
-        maker = subject.maker(unmoved(subject, entry.inputs[0]))
+    for call in subject.calls(LOG):
+        maker = subject.maker(unmoved(subject, call.inputs[0]))
         if maker is not None and maker.primitive in (SOFTMAX, SIGMOID):
             name = str(maker.primitive)
             stable = "ops.log_softmax(x)" if maker.primitive is SOFTMAX else "-ops.softplus(-x)"
             reason = f"x is the result of {name}, which rounds to 0 for low scores, and the logarithm of that is -inf"
-            yield subject.at(entry, LOG_RULE, reason, f"write {stable}, which is exact there")
+            yield subject.at(call, LOG_RULE, reason, f"write {stable}, which is exact there")
 
 
 def dropout_all(subject: Subject) -> Iterator[Finding]:
     """A mask that keeps nothing: p is the probability to drop, and that of keeping was passed."""
-    for entry in subject.calls(BERNOULLI_MASK):
-        maker = subject.maker(entry.inputs[0])
+    for call in subject.calls(BERNOULLI_MASK):
+        maker = subject.maker(call.inputs[0])
         if maker is not None and maker.primitive is FULL and maker.static["value"] == 0:
             reason = "the probability of keeping an element is 0, so nothing is left and no gradient comes back"
-            yield subject.at(entry, DROPOUT_RULE, reason, "p is the probability with which an element is dropped")
+            yield subject.at(call, DROPOUT_RULE, reason, "p is the probability with which an element is dropped")

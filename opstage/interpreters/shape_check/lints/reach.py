@@ -18,15 +18,15 @@ def sources(
     With `differentiably` only what takes a cotangent from them counts: floats, through ops that have derivatives.
     """
     live = set(targets)
-    for entry in reversed(equations):
-        if live.isdisjoint(entry.outputs) or (differentiably and not entry.primitive.differentiable):
+    for call in reversed(equations):
+        if live.isdisjoint(call.outputs) or (differentiably and not call.primitive.differentiable):
             continue
-        if entry.primitive is SCAN:
-            live.update(_of_loop(entry, live, turns, differentiably))
+        if call.primitive is SCAN:
+            live.update(_of_loop(call, live, turns, differentiably))
         elif differentiably:
-            live.update([slot for slot in entry.inputs if is_float(turns.types[slot].dtype)])
+            live.update([slot for slot in call.inputs if is_float(turns.types[slot].dtype)])
         else:
-            live.update(entry.inputs)
+            live.update(call.inputs)
     return live
 
 

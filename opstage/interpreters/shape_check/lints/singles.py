@@ -21,19 +21,19 @@ _GATE = "for one score use ops.sigmoid, and for its loss ops.softplus(x) - x * y
 
 def softmax_of_one(subject: Subject) -> Iterator[Finding]:
     """A softmax over an axis of size 1 is 1 whatever it is given, its logarithm 0, and so is the cross-entropy."""
-    for entry in subject.calls(SOFTMAX, LOG_SOFTMAX):
-        axis = entry.static["axis"]
-        shape = subject.type(entry.inputs[0]).shape
+    for call in subject.calls(SOFTMAX, LOG_SOFTMAX):
+        axis = call.static["axis"]
+        shape = subject.type(call.inputs[0]).shape
         if is_one(shape[axis]):
-            value = 1 if entry.primitive is SOFTMAX else 0
+            value = 1 if call.primitive is SOFTMAX else 0
             reason = f"x is {show_shape(shape)}: over axis {axis}, of size 1, it is {value} always"
-            yield subject.at(entry, SOFTMAX_RULE, reason, f"choose the axis of the scores; {_GATE}")
-    for entry in subject.calls(CROSS_ENTROPY):
-        shape = subject.type(entry.inputs[0]).shape
+            yield subject.at(call, SOFTMAX_RULE, reason, f"choose the axis of the scores; {_GATE}")
+    for call in subject.calls(CROSS_ENTROPY):
+        shape = subject.type(call.inputs[0]).shape
         axis = class_axis(len(shape))
         if is_one(shape[axis]):
             reason = f"logits are {show_shape(shape)}: of one class, on axis {axis}, the loss is 0 always"
-            yield subject.at(entry, SOFTMAX_RULE, reason, f"give each class a logit; {_GATE}")
+            yield subject.at(call, SOFTMAX_RULE, reason, f"give each class a logit; {_GATE}")
 
 
 def norm_of_one(subject: Subject) -> Iterator[Finding]:
@@ -41,18 +41,18 @@ def norm_of_one(subject: Subject) -> Iterator[Finding]:
 
     A batch norm of one element is an error of the op itself.
     """
-    for entry in subject.calls(LAYER_NORM, RMS_NORM, GROUP_NORM):
-        if is_one(_count(subject, entry)):
-            left = "its sign" if entry.primitive is RMS_NORM else "0"
-            shape = show_shape(subject.type(entry.inputs[0]).shape)
+    for call in subject.calls(LAYER_NORM, RMS_NORM, GROUP_NORM):
+        if is_one(_count(subject, call)):
+            left = "its sign" if call.primitive is RMS_NORM else "0"
+            shape = show_shape(subject.type(call.inputs[0]).shape)
             reason = f"x is {shape}: each element is normalised alone, which leaves {left}, whatever it is"
-            yield subject.at(entry, NORM_RULE, reason, "normalise over more than one element, or leave the norm out")
+            yield subject.at(call, NORM_RULE, reason, "normalise over more than one element, or leave the norm out")
 
 
-def _count(subject: Subject, entry: Equation) -> Dim:
+def _count(subject: Subject, call: Equation) -> Dim:
     """How many elements share a mean."""
-    shape = subject.type(entry.inputs[0]).shape
-    if entry.primitive is GROUP_NORM:
-        groups: int = entry.static["groups"]
+    shape = subject.type(call.inputs[0]).shape
+    if call.primitive is GROUP_NORM:
+        groups: int = call.static["groups"]
         return prod((shape[1] // groups, *shape[2:]))
     return shape[-1]

@@ -27,30 +27,30 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
     Infix inserts its broadcasts where the operator stands, so all three ops have the place of one `+` in the user's
     code; a broadcast that the user wrote has that of a call.
     """
-    for entry in subject.calls(ADD, SUB, MUL, DIV, LESS, LESS_EQUAL, EQUAL):
-        place = subject.program.place(entry)
+    for call in subject.calls(ADD, SUB, MUL, DIV, LESS, LESS_EQUAL, EQUAL):
+        place = subject.program.place(call)
         if place is None or not _is_operator(place):
             continue
-        makers = [subject.maker(number) for number in entry.inputs]
+        makers = [subject.maker(number) for number in call.inputs]
         spread = [maker for maker in makers if maker is not None and maker.primitive is BROADCAST_TO]
         both = [maker for maker in spread if subject.program.place(maker) == place]
         if len(both) == 2:
-            yield _stretched(subject, entry, both[0], both[1])
+            yield _stretched(subject, call, both[0], both[1])
 
 
 def _is_operator(place: Place) -> bool:
     return dis.opname[place.code.co_code[place.instruction]] in _OPERATORS
 
 
-def _stretched(subject: Subject, entry: Equation, left: Equation, right: Equation) -> Finding:
+def _stretched(subject: Subject, call: Equation, left: Equation, right: Equation) -> Finding:
     x, y = subject.type(left.inputs[0]), subject.type(right.inputs[0])
-    out = subject.type(entry.outputs[0]).shape
+    out = subject.type(call.outputs[0]).shape
     reason = f"both operands are stretched: {show_shape(x.shape)} and {show_shape(y.shape)} become {show_shape(out)}"
     meant = "write ops.broadcast_to where the larger shape is meant"
     bare = {show_shape(_bare(x.shape)), show_shape(_bare(y.shape))}  # sizes that look alike; == would ask for a proof
     fix = f"give both one shape, {bare.pop()}; {meant}" if len(bare) == 1 else meant
     operands = [("the left", left.inputs[0], x), ("the right", right.inputs[0], y)]
-    return subject.at(entry, RULE, reason, fix, operands=operands)
+    return subject.at(call, RULE, reason, fix, operands=operands)
 
 
 def _bare(shape: Shape) -> Shape:

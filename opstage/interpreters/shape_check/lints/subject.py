@@ -102,13 +102,13 @@ class Subject:
     @cached_property
     def forward(self) -> Sequence[Equation]:
         """What the program itself did: of a step neither the backward pass nor the update."""
-        entries, last = self.program.body.equations, max(self.results, default=0)
+        equations, last = self.program.body.equations, max(self.results, default=0)
         if self.step is None:
-            return entries
-        end = bisect_right(entries, last, key=lambda entry: entry.outputs[0])
-        while end < len(entries) and not (entries[end].outputs[0] in self.program.rules or entries[end].backward):
+            return equations
+        end = bisect_right(equations, last, key=lambda call: call.outputs[0])
+        while end < len(equations) and not (equations[end].outputs[0] in self.program.rules or equations[end].backward):
             end += 1
-        return entries[:end]
+        return equations[:end]
 
     def type(self, slot: int) -> TensorType:
         """Of a tensor, those in loops too."""
@@ -131,12 +131,12 @@ class Subject:
         found: dict[Primitive, list[Equation]] = {}
 
         def walk(equations: Sequence[Equation]) -> None:
-            for entry in equations:
-                made = entry.outputs[0]
-                if not (made in self.program.rules or entry.backward or made in self.turns.doubtful):
-                    found.setdefault(entry.primitive, []).append(entry)
-                    if entry.primitive is SCAN:
-                        walk(self.turns.of(entry).equations)
+            for call in equations:
+                made = call.outputs[0]
+                if not (made in self.program.rules or call.backward or made in self.turns.doubtful):
+                    found.setdefault(call.primitive, []).append(call)
+                    if call.primitive is SCAN:
+                        walk(self.turns.of(call).equations)
 
         walk(self.forward)
         return found
@@ -150,24 +150,24 @@ class Subject:
         makers: dict[int, Equation] = {}
 
         def walk(equations: Sequence[Equation]) -> None:
-            for entry in equations:
-                for number in entry.outputs:
-                    makers[number] = entry
-                if entry.primitive is SCAN:
-                    walk(self.turns.of(entry).equations)
+            for call in equations:
+                for number in call.outputs:
+                    makers[number] = call
+                if call.primitive is SCAN:
+                    walk(self.turns.of(call).equations)
 
         walk(self.forward)
         return makers
 
     # Findings -------------------------------------------------------------------------------------------------------
 
-    def source(self, entry: Equation | None) -> SourceLine | None:
+    def source(self, call: Equation | None) -> SourceLine | None:
         """The user's call that an op is, or serves."""
-        return self.program.source(entry)
+        return self.program.source(call)
 
     def at(
         self,
-        entry: Equation,
+        call: Equation,
         rule: str,
         reason: str,
         fix: str = "",
@@ -178,14 +178,14 @@ class Subject:
     ) -> Finding:
         """A finding at an op, with the paths of its operands: name, number and type of each, by default its own."""
         if operands is None:
-            names = entry.primitive.operand_names(entry.static, len(entry.inputs))
-            operands = list(zip(names, entry.inputs, map(self.type, entry.inputs)))
+            names = call.primitive.operand_names(call.static, len(call.inputs))
+            operands = list(zip(names, call.inputs, map(self.type, call.inputs)))
         paths = dict(zip(self.program.body.inputs, self.program.names))
         return Finding(
-            entry.primitive.name,
+            call.primitive.name,
             reason,
-            entry.region.name,
-            self.source(entry),
+            call.region.name,
+            self.source(call),
             tuple(f"{name} is {paths[n]} {show_shape(type_.shape)}" for name, n, type_ in operands if paths.get(n)),
             rule=rule,
             severity=severity,

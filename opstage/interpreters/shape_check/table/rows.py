@@ -103,58 +103,58 @@ class _Reading:
         parameters = {slot: type_.size for slot, type_ in zip(given, program.types(given)) if is_float(type_.dtype)}
         owners: dict[int, int] = {}  # of a parameter, or of a gradient and what the update makes of it
         drafts = self.drafts
-        for i, entry in enumerate(program.body.equations):
-            path, ordinal = entry.region.path, entry.ordinal
+        for i, call in enumerate(program.body.equations):
+            path, ordinal = call.region.path, call.ordinal
             if path and path[0][0] == UPDATE:
-                self._update(entry, parameters, owners)
+                self._update(call, parameters, owners)
                 continue
             draft = drafts.get(ordinal)
             if draft is None:
                 draft = drafts[ordinal] = _Draft()
-            if entry.backward or self.start <= i < self.stop:
-                draft.backward.append(entry)
-                owners.update(dict.fromkeys(entry.outputs, ordinal))
+            if call.backward or self.start <= i < self.stop:
+                draft.backward.append(call)
+                owners.update(dict.fromkeys(call.outputs, ordinal))
                 continue
-            draft.forward.append(entry)
-            for number in entry.inputs:
+            draft.forward.append(call)
+            for number in call.inputs:
                 if number in parameters and number not in owners:
                     owners[number] = ordinal
                     draft.parameters.append(parameters[number])
         self.unread = [size for number, size in parameters.items() if number not in owners]
         self._keep()
 
-    def _update(self, entry: Equation, parameters: dict[int, Dim], owners: dict[int, int]) -> None:
-        read = [number for number in entry.inputs if number in parameters]
-        served = {owners[number] for number in read or entry.inputs if number in owners}
+    def _update(self, call: Equation, parameters: dict[int, Dim], owners: dict[int, int]) -> None:
+        read = [number for number in call.inputs if number in parameters]
+        served = {owners[number] for number in read or call.inputs if number in owners}
         if len(served) == 1:
             (owner,) = served
-            owners.update(dict.fromkeys(entry.outputs, owner))
-            self.drafts[owner].update.append(entry)
+            owners.update(dict.fromkeys(call.outputs, owner))
+            self.drafts[owner].update.append(call)
         else:
             draft = _Draft()
-            draft.update.append(entry)
+            draft.update.append(call)
             self.shared.append(draft)
 
     def _keep(self) -> None:
         """What the backward pass reads of what the forward pass made; it goes from the last op to the first."""
         program, start = self.program, self.start
-        body, entries = program.body, program.body.equations
+        body, equations = program.body, program.body.equations
         if start == self.stop:
             return
-        cut = min((entry.outputs[0] for entry in entries[start : self.stop] if entry.outputs), default=0)
+        cut = min((call.outputs[0] for call in equations[start : self.stop] if call.outputs), default=0)
         not_made = {*body.inputs, *[constant.slot for constant in body.constants]}
         of: dict[int, int] = {}  # a view and what it looks at
         sizes: dict[int, TensorType] = {}
-        for entry in entries[:start]:
-            if entry.primitive.view:
-                of[entry.outputs[0]] = of.get(entry.inputs[0], entry.inputs[0])
-            elif entry.outputs[0] not in program.doubtful:
-                sizes.update((slot, body.types[slot]) for slot in entry.outputs)
+        for call in equations[:start]:
+            if call.primitive.view:
+                of[call.outputs[0]] = of.get(call.inputs[0], call.inputs[0])
+            elif call.outputs[0] not in program.doubtful:
+                sizes.update((slot, body.types[slot]) for slot in call.outputs)
         keeper: dict[int, int] = {}
-        for entry in entries[start : self.stop]:
-            for number in entry.inputs:
+        for call in equations[start : self.stop]:
+            for number in call.inputs:
                 if number < cut:
-                    keeper[of.get(number, number)] = entry.ordinal
+                    keeper[of.get(number, number)] = call.ordinal
         for number, ordinal in keeper.items():
             if number not in not_made and number in sizes:
                 self.drafts[ordinal].saved.append(sizes[number].nbytes)
@@ -163,22 +163,22 @@ class _Reading:
 def last_backward_pass(program: CheckedProgram) -> tuple[int, int]:
     """Where among the equations the last run of backward ones starts and stops, the cotangent from which it starts and
     zeros for what it does not reach included; (0, 0) where there is none."""
-    entries = program.body.equations
-    last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].backward), None)
+    equations = program.body.equations
+    last = next((i for i in range(len(equations) - 1, -1, -1) if equations[i].backward), None)
     if last is None:
         return 0, 0
     start, stop = last, last + 1
-    while start and entries[start - 1].backward:
+    while start and equations[start - 1].backward:
         start -= 1
-    while start and _is_filling(program, entries[start - 1]):
+    while start and _is_filling(program, equations[start - 1]):
         start -= 1
-    while stop < len(entries) and _is_filling(program, entries[stop]):
+    while stop < len(equations) and _is_filling(program, equations[stop]):
         stop += 1
     return start, stop
 
 
-def _is_filling(program: CheckedProgram, entry: Equation) -> bool:
-    return not entry.inputs and entry.outputs[0] in program.rules
+def _is_filling(program: CheckedProgram, call: Equation) -> bool:
+    return not call.inputs and call.outputs[0] in program.rules
 
 
 class _Form(NamedTuple):
