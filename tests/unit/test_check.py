@@ -374,3 +374,19 @@ def test_train_is_passed_to_a_program_that_declares_it() -> None:
 def test_reports_are_the_same_from_run_to_run() -> None:
     params = {"first": {"weight": Spec("256 784")}, "second": Spec("10 256")}
     assert str(check(three_errors, params, Spec("B 512"))) == str(check(three_errors, params, Spec("B 512")))
+
+
+def test_a_loop_that_gives_nothing() -> None:
+    def program(ops: Any, w: Any, xs: Any) -> Any:
+        def loss(ops: Any, w: Any) -> Any:
+            ops.scan(lambda inner, carry, x: ((), ()), (), xs)
+            return ops.sum(w * w * xs)
+
+        return opstage.transform.grad(ops, loss, w)
+
+    report = opstage.check(program, Spec("3"), Spec("4 3"))
+    assert report.ok, report
+    assert report.table.rows[0].op == "scan"
+    assert report.graph.output_types == opstage.record(program, Spec("3"), Spec("4 3")).output_types
+    w, xs = np.arange(3.0), np.ones((4, 3))
+    np.testing.assert_array_equal(opstage.run(program, w, xs), 8 * w)

@@ -153,7 +153,7 @@ def _uses(report: Report) -> Iterator[_OpUse]:
         step_only = e.backward or any(name == _UPDATE for name, _ in e.region.path[:1])
         types = program.types(e.inputs)
         key = (e.primitive, types, *e.static.values(), step_only)
-        if e.outputs[0] in program.doubtful or key in met:
+        if program.is_doubtful(e) or key in met:
             continue
         met.add(key)
         use = _OpUse(e.primitive, types, e.static, program.source(e), step_only)

@@ -166,7 +166,7 @@ class ShapeOps(Writing):
             self.doubtful.update([out.slot for out in outs])
         else:
             inferred.calls += 1
-        if self.cursor.quiet:
+        if self.cursor.quiet and outs:
             self.rules.add(outs[0].slot)
         return outs
 
@@ -313,7 +313,7 @@ class ShapeOps(Writing):
         """The op that made a tensor, and where the user called it."""
         for equation in reversed(self.trace.equations):
             if ref.slot in equation.outputs:
-                place = None if equation.outputs[0] in self.rules else self.places.get(equation.ordinal)
+                place = None if not self.rules.isdisjoint(equation.outputs) else self.places.get(equation.ordinal)
                 return equation.primitive, equation.static, place and place.source
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ class CheckedProgram:
     tied          for each parameter that stands at several places the paths of all of them, the first as in `names`
     scope         where the named dims live
     places        where the user's program called each op, by its ordinal
-    rules         the ops that a derivative rule or a decomposition bound on behalf of another, each by its first result
+    rules         first results of the ops that a derivative rule or a decomposition bound on behalf of another
     doubtful      tensors whose types are guesses, as an error came before
     dtype, seed   of the interpreter
     """
@@ -37,14 +37,22 @@ class CheckedProgram:
     tied: tuple[tuple[str, ...], ...] = ()
     scope: DimScope = field(default_factory=DimScope)
     places: Mapping[int, Place | None] = field(default_factory=dict)
-    rules: Set[int] = frozenset()
-    doubtful: Set[int] = frozenset()
+    rules: frozenset[int] | set[int] = frozenset()
+    doubtful: frozenset[int] | set[int] = frozenset()
     dtype: DType = FLOAT32
     seed: int = 0
 
+    def is_rule(self, equation: Equation) -> bool:
+        """Whether a rule or a decomposition bound it."""
+        return not self.rules.isdisjoint(equation.outputs)
+
+    def is_doubtful(self, equation: Equation) -> bool:
+        """Whether its types are guesses."""
+        return not self.doubtful.isdisjoint(equation.outputs)
+
     def place(self, equation: Equation) -> Place | None:
         """Where the user's program called the op; None for what a rule bound."""
-        return None if equation.outputs[0] in self.rules else self.places.get(equation.ordinal)
+        return None if self.is_rule(equation) else self.places.get(equation.ordinal)
 
     def source(self, equation: Equation | None) -> SourceLine | None:
         """The user's call that an op is, or serves."""

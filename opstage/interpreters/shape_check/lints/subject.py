@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,8 +104,8 @@ class Subject:
         equations, last = self.program.body.equations, max(self.results, default=0)
         if self.step is None:
             return equations
-        end = bisect_right(equations, last, key=lambda call: call.outputs[0])
-        while end < len(equations) and not (equations[end].outputs[0] in self.program.rules or equations[end].backward):
+        end = next((i for i, call in enumerate(equations) if call.outputs and call.outputs[0] > last), len(equations))
+        while end < len(equations) and not (self.program.is_rule(equations[end]) or equations[end].backward):
             end += 1
         return equations[:end]
 
@@ -132,8 +131,7 @@ class Subject:
 
         def walk(equations: Sequence[Equation]) -> None:
             for call in equations:
-                made = call.outputs[0]
-                if not (made in self.program.rules or call.backward or made in self.turns.doubtful):
+                if not (self.program.is_rule(call) or call.backward or self.turns.are_doubtful(call.outputs)):
                     found.setdefault(call.primitive, []).append(call)
                     if call.primitive is SCAN:
                         walk(self.turns.of(call).equations)

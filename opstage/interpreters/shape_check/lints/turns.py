@@ -33,10 +33,14 @@ class Turns:
 
     def of(self, loop: Equation) -> Turn:
         """One turn of a scan."""
-        turn = self._made.get(loop.outputs[0])
+        turn = self._made.get(id(loop))
         if turn is None:
-            turn = self._made[loop.outputs[0]] = self._make(loop)
+            turn = self._made[id(loop)] = self._make(loop)
         return turn
+
+    def are_doubtful(self, slots: tuple[int, ...]) -> bool:
+        """Whether the types of some are guesses."""
+        return not self.doubtful.isdisjoint(slots)
 
     def _make(self, loop: Equation) -> Turn:
         body, captured = loop.static["body"], loop.static["carries"] + loop.static["entries"]
@@ -54,7 +58,7 @@ class Turns:
             )
             for equation in body.equations
         ]
-        if loop.outputs[0] in self.doubtful:
+        if self.are_doubtful(loop.outputs):
             self.doubtful.update(*[equation.outputs for equation in equations])
         inputs, outputs = ([number[slot] for slot in slots] for slots in (body.inputs, body.outputs))
         return Turn(tuple(equations), tuple(inputs), tuple(outputs))

@@ -148,7 +148,7 @@ class _Reading:
         for call in equations[:start]:
             if call.primitive.view:
                 of[call.outputs[0]] = of.get(call.inputs[0], call.inputs[0])
-            elif call.outputs[0] not in program.doubtful:
+            elif not program.is_doubtful(call):
                 sizes.update((slot, body.types[slot]) for slot in call.outputs)
         keeper: dict[int, int] = {}
         for call in equations[start : self.stop]:
@@ -178,7 +178,7 @@ def last_backward_pass(program: CheckedProgram) -> tuple[int, int]:
 
 
 def _is_filling(program: CheckedProgram, call: Equation) -> bool:
-    return not call.inputs and call.outputs[0] in program.rules
+    return not call.inputs and program.is_rule(call)
 
 
 class _Form(NamedTuple):
@@ -203,7 +203,7 @@ class _Finish:
         forms = [[self._form(e) for e in phase] for phase in (draft.forward, draft.backward, draft.update)]
         amounts = self._amounts_of(draft, forms)
         equations = draft.forward or draft.backward or draft.update
-        called = [e for e in equations if e.outputs[0] not in program.rules]
+        called = [e for e in equations if not program.is_rule(e)]
         parts = called[:1] or [e for e in equations if e.inputs] or equations
         made = {slot for e in parts for slot in e.outputs}
         operands: dict[int, Operand] = {}
@@ -227,7 +227,7 @@ class _Finish:
     def _form(self, e: Equation) -> _Form:
         """What tells one kind of call from another; the site of a random draw does not."""
         primitive, static, inputs, outputs = e[:4]
-        types, doubtful = self._program.body.types, outputs[0] in self._program.doubtful
+        types, doubtful = self._program.body.types, self._program.is_doubtful(e)
         if "site" in static:
             static = {name: value for name, value in static.items() if name != "site"}
         key = (primitive, len(inputs), doubtful, *[types[slot] for slot in inputs + outputs], *static.values())
