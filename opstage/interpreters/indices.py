@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +55,24 @@ def require_labels(op: str, shape: tuple[int, ...], labels: Array, *, ignore_ind
         )
 
 
-def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
-    """Check a composite's indices, with errors in its own terms; its parts would name theirs."""
+class NamedRows(NamedTuple):
+    """Indices, and the shape of the tensor whose rows they name; `require(op, shape, indices)` raises RangeError."""
+
+    shape: tuple[int, ...]
+    indices: Any
+    require: Callable[[str, tuple[int, ...], Any], None]
+
+
+def indices_of(primitive: Primitive, operands: Sequence[Any], static: Static) -> NamedRows | None:
+    """The indices among a composite's operands, and the check of them; None if it has none of its own."""
     if primitive in (CROSS_ENTROPY, CROSS_ENTROPY_GRAD):
         logits, labels, *_ = operands
-        require_labels(primitive.name, logits.shape, labels, ignore_index=static["ignore_index"])
+        return NamedRows(logits.shape, labels, partial(require_labels, ignore_index=static["ignore_index"]))
+    return None
+
+
+def require_indices(primitive: Primitive, operands: Sequence[Array], static: Static) -> None:
+    """Check a composite's indices, with errors in its own terms; its parts would name theirs."""
+    named = indices_of(primitive, operands, static)
+    if named is not None:
+        named.require(primitive.name, named.shape, named.indices)

@@ -11,7 +11,8 @@ import pytest
 import opstage
 from opstage.interpreters import registry
 from opstage.interpreters.eager_cuda import CudaOps
-from opstage.interpreters.eager_cuda.kernels import KERNELS, channels, indexing, loss, reduction
+from opstage.interpreters.eager_cuda.kernels import KERNELS, indexing, pointwise, reduction, update
+from opstage.interpreters.gpu.device.tally import Tally
 from opstage.ops.catalogue import primitives
 from opstage.ops.errors import RangeError
 from opstage.options import Options
@@ -24,7 +25,18 @@ from tests.samples.sample import Sample
 CUDA = Options(device="cuda")
 FLOAT64 = Options(dtype="float64")
 
-NATIVE = {p.name for p in KERNELS if not p.core}
+WHOLE = {"flatten", "squeeze", "unsqueeze", "swap_adjacent_at_depth", "stack"} | {
+    "multi_head_attention",
+    "smooth_max_pool",
+}
+"""Composites that run by their decomposition: they move elements that a view or a core kernel moves, or spend their
+time in products; so do those that gather, scatter and transpose, and the update of Muon."""
+
+NATIVE = {
+    name
+    for name, p in primitives().items()
+    if not (p.core or name in WHOLE or name.startswith(("transpose", "gather", "scatter", "muon")))
+}
 
 
 def decomposed(options: Options) -> CudaOps:
@@ -32,19 +44,34 @@ def decomposed(options: Options) -> CudaOps:
     return CudaOps(options, kernels={p: kernel for p, kernel in KERNELS.items() if p.core}, generates=False)
 
 
-def test_what_runs_by_decomposition() -> None:
-    """All of it moves elements that a view or a core kernel moves, or spends its time in products."""
-    here = {name for name, primitive in primitives().items() if not primitive.core} - NATIVE
-    assert {name for name in here if not name.startswith(("transpose", "gather", "scatter"))} == {
-        "flatten",
-        "squeeze",
-        "unsqueeze",
-        "swap_adjacent_at_depth",
-        "stack",
-        "multi_head_attention",
-        "smooth_max_pool",
-        "muon_update",
+def test_what_has_a_kernel_by_hand() -> None:
+    """Besides core ops: what gathers, attends, pools; and updates, which wait for each other. All else is generated."""
+    by_hand = {p.name for p in KERNELS if not p.core and p not in pointwise.KERNELS and p not in update.KERNELS}
+    assert by_hand == {
+        *("linear", "scaled_dot_product_attention", "scaled_dot_product_attention_grad"),
+        *("bernoulli_mask", "rand_normal"),
+        *("sum", "reduce_mean"),
     }
+
+
+def uncomputed(options: Options) -> CudaOps:
+    return CudaOps(options, Tally())
+
+
+def test_what_runs_by_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._OWN, ("eager", "cuda"), "tests.cuda.test_fused:uncomputed")
+    found, decompose = set(), CudaOps.decompose
+
+    def noting(interpreter: CudaOps, primitive: Any, *more: Any) -> Any:
+        found.add(primitive.name)
+        return decompose(interpreter, primitive, *more)
+
+    monkeypatch.setattr(CudaOps, "decompose", noting)
+    for sample in SAMPLES:
+        args = inputs(sample, "float32")
+        if sample.op in NATIVE and all(x.size for x in leaves(args)):
+            opstage.run(program_of(sample), *args, options=CUDA)
+    assert found.isdisjoint(NATIVE)
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.op in NATIVE], ids=lambda s: s.id)
@@ -224,10 +251,8 @@ def test_parameters_of_a_norm_of_no_rows_have_zero_gradients() -> None:
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if rows and columns were long: sums of sums of parts."""
-    for module in (reduction, loss):
-        monkeypatch.setattr(module, "PART_OF_ROW", 40)
-    for module in (reduction, channels):
-        monkeypatch.setattr(module, "PART_OF_COLUMN", 3)
+    monkeypatch.setattr(reduction, "PART_OF_ROW", 40)
+    monkeypatch.setattr(reduction, "PART_OF_COLUMN", 3)
     monkeypatch.setattr(indexing, "MOST_UPDATES", 5)
 
 

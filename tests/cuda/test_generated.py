@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from opstage.interpreters.codegen.cuda.fused import fused
 from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.eager_cuda.kernels import KERNELS
 from opstage.interpreters.eager_cuda.kernels.reduction import total
+from opstage.interpreters.gpu.buffer import DeviceBuffer
 from opstage.interpreters.gpu.device import Device
 from opstage.interpreters.gpu.device.simulator import Simulator
 from opstage.interpreters.gpu.device.tally import Tally
@@ -23,8 +24,9 @@ from opstage.ops.catalogue.loss import MSE_LOSS
 from opstage.ops.catalogue.normalization import RMS_NORM
 from opstage.ops.catalogue.reduction import REDUCE_MEAN
 from opstage.ops.catalogue.update import MUON_UPDATE
+from opstage.ops.errors import RangeError
 from opstage.ops.primitive import Primitive
-from opstage.ops.types import FLOAT32, TensorType
+from opstage.ops.types import FLOAT32, INT32, TensorType
 from opstage.options import Options
 from tests.conformance.harness import assert_close, inputs, program_of
 from tests.conformance.test_values import upcast
@@ -136,3 +138,93 @@ def test_it_takes_its_results_and_what_passes_between_its_kernels() -> None:
     assert tally.used - before == 4
     assert tally.peak - before < 4 * 64 * 1000
     del out
+
+
+class Counted(NamedTuple):
+    """A composite on operands of some shapes: its launches, and the bytes of memory that these are given, in multiples
+    of those of its operands and results."""
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    static: dict[str, Any]
+    launches: int
+    moved: float
+    labels: int = -1
+
+
+def ce(reduction: str) -> dict[str, Any]:
+    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": 0.1}
+
+
+MIDDLE, ROWS, IMAGES = (64, 1000, 49), (4096, 1000), (64, 21, 32, 32)
+VECTOR, STATISTIC, MAPS, C = (1000,), (4096, 1), (32, 64, 28, 28), (64,)
+COUNTED = [
+    *[Counted(op, (x,), {"axis": 1}, 1, 1) for op in ("softmax", "log_softmax") for x in (ROWS, MIDDLE)],
+    *[Counted(f"{op}_grad", (x, x), {"axis": 1}, 1, 1) for op in ("softmax", "log_softmax") for x in (ROWS, MIDDLE)],
+    Counted("softmax", (ROWS,), {"axis": 0}, 1, 1),
+    Counted("layer_norm", (ROWS, VECTOR, VECTOR), {"has_gamma": True, "has_beta": True, "eps": 1e-5}, 1, 1),
+    Counted("layer_norm_grad", (ROWS, VECTOR, STATISTIC, STATISTIC, ROWS), {"has_gamma": True}, 4, 1.75),
+    Counted("rms_norm", (ROWS, VECTOR), {"has_gamma": True, "eps": 1e-5}, 1, 1),
+    Counted("rms_norm_grad", (ROWS, VECTOR, STATISTIC, ROWS), {"has_gamma": True}, 3, 1.75),
+    Counted("group_norm", (MAPS, C, C), {"has_gamma": True, "has_beta": True, "groups": 8, "eps": 1e-5}, 1, 1),
+    Counted("group_norm_grad", (MAPS, C, (32, 8), (32, 8), MAPS), {"has_gamma": True, "groups": 8}, 3, 1.7),
+    Counted("batch_norm", (MAPS, C, C), {"has_gamma": True, "has_beta": True, "channel_axis": 1, "eps": 1e-5}, 7, 2.02),
+    Counted("batch_norm_grad", (MAPS, C, C, C, MAPS, C, C), {"has_gamma": True, "channel_axis": 1}, 5, 1.7),
+    Counted("mse_loss", (ROWS, ROWS), {}, 2, 1.01),
+    Counted("cross_entropy", (ROWS, ROWS[:1]), ce("mean"), 2, 1.01, 1),
+    Counted("cross_entropy", (ROWS, ROWS[:1]), ce("none"), 1, 1.01, 1),
+    Counted("cross_entropy", (IMAGES, (64, 32, 32)), ce("none"), 1, 1.01, 1),
+    Counted("cross_entropy_grad", (ROWS, ROWS[:1], (4096, 1), (4096, 1), ()), ce("mean"), 2, 1.01, 1),
+    Counted("cross_entropy_grad", (ROWS, ROWS[:1], (4096, 1), (4096, 1), ROWS[:1]), ce("none"), 1, 1.01, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case.op} {case.shapes[0]} {case.static}")
+def test_memory_is_moved_as_often_as_it_must(case: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, moved = Tally(), []
+
+    def launch(device: Tally, kernel: Any, blocks: int, threads: int, *arguments: Any) -> None:
+        held = {id(a.memory): a.size * a.dtype.itemsize for a in arguments if isinstance(a, DeviceBuffer)}
+        moved.append(sum(held.values()))
+
+    monkeypatch.setattr(Tally, "launch", launch)
+    dtypes = [INT32 if place == case.labels else FLOAT32 for place in range(len(case.shapes))]
+    operands = tuple(TensorType(shape, dtype) for shape, dtype in zip(case.shapes, dtypes))
+    made = fused(EVERY[case.op], operands, case.static)
+    assert made is not None
+    results = made(device, [device.empty(type_) for type_ in operands], total)
+    least = sum(int(type_.nbytes) for type_ in operands) + sum(y.size * y.dtype.itemsize for y in results)
+    assert len(moved) == case.launches
+    assert sum(moved) <= case.moved * least
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_what_is_reduced_along_any_axis_is_read_in_the_order_of_memory(axis: int, backend: str) -> None:
+    """Rows of what follows one another in memory or not, and who reads the results along other axes."""
+
+    def program(ops: Any, x: Any) -> Any:
+        y, z = ops.softmax(x, axis=axis), ops.log_softmax(ops.tanh(x), axis=axis)
+        turned = ops.permute(ops.add(y, z), axes=(2, 0, 1))
+        return turned, ops.reduce_max(ops.mul(y, z), axis=(0, 1)), ops.slice(y, axis=1, start=1, length=3), y
+
+    x = some((4, 5, 37))
+    expected = opstage.run(program, x.astype(np.float64), options=Options(dtype="float64"))
+    for a, e in zip(opstage.run(program, x, options=CUDA.replace(backend=backend)), expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("label", [-1, 5, 2**32 + 1])
+def test_a_label_out_of_range_is_told_of_generated_kernels(label: int, backend: str) -> None:
+    labels = np.array([[1, 0], [2, label], [-100, 3]])
+
+    def loss(ops: Any, x: Any, labels: Any) -> Any:
+        return ops.cross_entropy(ops.tanh(x), labels, reduction="sum")
+
+    options = CUDA.replace(backend=backend)
+    with pytest.raises(RangeError, match=rf"label {label} at position \(1, 1\) is out of range: logits are"):
+        opstage.value_and_grad(loss, some((3, 5, 2)), labels, wrt=(0,), options=options)
+    labels[1, 1] = 4
+    value, _ = opstage.value_and_grad(loss, some((3, 5, 2)), labels, wrt=(0,), options=options)
+    np.testing.assert_allclose(value, opstage.run(loss, some((3, 5, 2)), labels), rtol=1e-5)

@@ -24,10 +24,9 @@ class LoopOperand(Protocol):
 
 def fewest_axes(
     cluster: Cluster, reads: Sequence[LoopOperand], writes: Sequence[LoopOperand]
-) -> tuple[list[int], dict[str, list[int]]]:
-    """Sizes of the axes, outermost first, and every operand's strides along them by its name.
-
-    The last axis is the inner one: that of a row's elements, if the cluster has rows.
+) -> tuple[list[int], dict[str, list[int]], int]:
+    """Sizes of the axes, outermost first, every operand's strides along them by its name, and how many axes are outer
+    ones; the others, usually one, are those of a row's elements, if the cluster has rows.
     """
     extent = cluster.extent
     for operand in writes:
@@ -52,9 +51,9 @@ def fewest_axes(
     outer, inner = _merge(sizes, table, 0, border), _merge(sizes, table, border, len(sizes))
     if extent is None:  # the last axis is the inner one
         outer, inner = outer[:-1], outer[-1:]
-    assert len(inner) <= 1
+    assert len(inner) <= 1 or cluster.legal.target.broken_rows
     chosen = outer + (inner or [(1, dict.fromkeys(table, 0))])
-    return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}
+    return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}, len(outer)
 
 
 def _merge(
@@ -68,3 +67,13 @@ def _merge(
         else:
             axes.append((n, strides))
     return axes
+
+
+def as_written(
+    sizes: Sequence[int], table: Mapping[str, Sequence[int]], name: str
+) -> tuple[list[int], dict[str, list[int]]]:
+    """The axes in the order in which `name` lies in memory; for a loop that may take elements in any order."""
+    order = sorted(range(len(sizes)), key=lambda axis: -table[name][axis])
+    turned = {name: [strides[axis] for axis in order] for name, strides in table.items()}
+    axes = _merge([sizes[axis] for axis in order], turned, 0, len(sizes))
+    return [n for n, _ in axes], {name: [s[name] for _, s in axes] for name in table}

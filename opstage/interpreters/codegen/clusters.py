@@ -47,17 +47,19 @@ class Unit:
 class Cluster:
     """A cluster in the making.
 
+    columns     whether it goes down the columns of its rows
     levels      of every value that is made here
     operands    views of what is read from outside, each with its level; `cuts` are the borders of axes of them all
     targets     views of the parts of concatenations that are written, likewise
     """
 
-    __slots__ = ("legal", "size", "extent", "levels", "operands", "targets", "cuts")
+    __slots__ = ("legal", "size", "extent", "columns", "levels", "operands", "targets", "cuts")
 
     def __init__(self, legal: Legal, size: int):
         self.legal = legal
         self.size = size
         self.extent: int | None = None
+        self.columns = False
         self.levels: dict[int, Level] = {}
         self.operands: dict[tuple[View, Level], None] = {}
         self.targets: dict[tuple[View, Level], None] = {}
@@ -82,7 +84,7 @@ class Cluster:
         legal = self.legal
         if e.primitive in REDUCTIONS:
             view = legal.views[e.inputs[0]]
-            if view.size != self.size or not self._set_extent(e.static["extent"]):
+            if view.size != self.size or not self.set_extent(e.static["extent"], columns=e.primitive is COLUMN_SUM):
                 return None
             level, other = Level.ROW, Level.COLUMN
             if e.primitive is COLUMN_SUM:
@@ -100,12 +102,13 @@ class Cluster:
                 self.cuts, self.operands = before
         return None
 
-    def _set_extent(self, extent: int) -> bool:
+    def set_extent(self, extent: int, columns: bool = False) -> bool:
+        """Have rows of so many elements, which are gone down by `columns` or not; whether it can."""
         if self.extent is not None:
-            return self.extent == extent
+            return self.extent == extent and (self.columns is columns or self.legal.target.both_sums)
         if extent <= 1 or not self._cut([extent]):
             return False
-        self.extent = extent
+        self.extent, self.columns = extent, columns
         return self._all_fit()
 
     def _all_fit(self) -> bool:
@@ -156,12 +159,14 @@ class Cluster:
         return view.offset == 0 and axes == expected
 
     def _fits(self, view: View, level: Level) -> bool:
-        """Whether a row of an operand has one stride."""
+        """Whether a loop can go along a row of an operand: if that has one stride, or may have several."""
         if level is Level.ROW or self.extent is None:
             return True
         strides = self.strides(view, level)
         if strides is None:
             return False
+        if self.legal.target.broken_rows and not self.columns:
+            return True
         inner = [c for c in self.cuts if c < self.extent]
         sizes = [b // a for a, b in zip(inner, [*inner[1:], self.extent])]
         return len(views.merged(tuple(reversed(sizes)), tuple(strides[len(strides) - len(inner) :]))) <= 1

@@ -8,7 +8,7 @@ from ...ops.closed import Equation
 from .clusters import Cluster, Unit, roots_read
 from .formulas import elementwise
 from .legal import Legal
-from .primitives import INDEX_CHECK, REDUCTIONS
+from .primitives import COLUMN_SUM, INDEX_CHECK, REDUCTIONS
 from .recompute import recomputed
 
 
@@ -16,6 +16,12 @@ def gather(legal: Legal) -> list[Unit]:
     """The units of a graph, in an order in which they can be done."""
     return _early(legal, recomputed(legal, _Gathering(legal).units()))
 
+
+_LONG_ROW = 32
+"""Elements, from which on several workers have something to do in one row."""
+
+_LITTLE = 1 << 14
+"""Elements, of which two passes at once take less than to ask for the second one."""
 
 _SMALL = 64
 """Elements; results of so few take no memory worth mentioning."""
@@ -52,6 +58,8 @@ class _Gathering:
         self.legal = legal
         self.maker: dict[int, Unit] = {}
         self.reader: dict[int, Unit] = {}  # the latest of each root
+        self.made: dict[int, Equation] = {}  # by its outputs
+        self.sums: dict[tuple[int, int, bool], Unit] = {}  # the latest with reductions of a form
         self.found: list[Unit | None] = []
 
     def units(self) -> list[Unit]:
@@ -63,6 +71,9 @@ class _Gathering:
                 if maker is not unit:
                     maker.readers.add(unit.number)
             self.maker.update(dict.fromkeys(e.outputs, unit))
+            self.made.update(dict.fromkeys(e.outputs, e))
+            if e.primitive in REDUCTIONS:
+                self.sums[self._form(e)] = unit
         return [unit for unit in self.found if unit is not None]
 
     def _numbers_first(self) -> list[Equation]:
@@ -127,22 +138,56 @@ class _Gathering:
         return latest
 
     def _beside(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
-        """For a reduction, the loop that goes through its operand anyway, if that begins when all operands are made."""
-        unit = self.reader.get(self.legal.views[e.inputs[0]].root) if e.primitive in REDUCTIONS else None
-        if unit is None or unit.cluster is None or self.found[unit.number] is not unit:
+        """For a reduction, a loop that goes through its operand anyway, if that begins when all operands are made; or
+        through what is made of that operand, where a loop takes but one form of sums; or through little else."""
+        if e.primitive not in REDUCTIONS:
             return None
-        if any(maker.number >= unit.number for maker in makers) or not unit.cluster.admit(e):
+        units = [self.reader.get(self.legal.views[e.inputs[0]].root)]
+        if not self.legal.target.both_sums:
+            units.append(self.sums.get(self._form(e)))
+        for place, unit in enumerate(units):
+            if unit is None or unit.cluster is None or self.found[unit.number] is not unit:
+                continue
+            if any(maker.number >= unit.number for maker in makers) or (place and not self._relies(unit, e)):
+                continue
+            if unit.cluster.admit(e):
+                unit.equations.append(e)
+                return unit
+        return None
+
+    def _form(self, e: Equation) -> tuple[int, int, bool]:
+        """Of a reduction: over how many elements, in what rows, and whether it goes along them or down."""
+        return self.legal.views[e.inputs[0]].size, e.static["extent"], e.primitive is COLUMN_SUM
+
+    def _relies(self, unit: Unit, e: Equation) -> bool:
+        """Whether what a unit reads is made of the operand of `e`, and may be made anew in that unit; or is little."""
+        if self.legal.views[e.inputs[0]].size <= _LITTLE:
+            return True
+        read = [self.made[root] for root in roots_read(self.legal, unit.equations) if root in self.made]
+        return self.legal.views[e.inputs[0]].root in roots_read(self.legal, read)
+
+    def _for_both(self, a: Cluster, b: Cluster) -> Cluster | None:
+        """An empty cluster of their elements, or of those of the one of which the other has one for each row."""
+        if a.size == b.size:
+            return Cluster(self.legal, a.size)
+        rows, elements = sorted((a, b), key=lambda cluster: cluster.size)
+        if not self.legal.target.joins_rows or rows.extent is not None or elements.size % rows.size:
             return None
-        unit.equations.append(e)
-        return unit
+        cluster, extent = Cluster(self.legal, elements.size), elements.size // rows.size
+        # without a sum, rows would be a detour where they are short, or too few for all workers
+        useful = elements.extent == extent or (extent >= _LONG_ROW and rows.size > self.legal.target.few_rows)
+        fits = elements.extent in (None, extent) and useful and cluster.set_extent(extent)
+        return cluster if fits else None
 
     def _merge(self, earlier: Unit, later: Unit) -> None:
         """Do `earlier` as a part of `later`, if one loop can do both and no unit between them waits for it."""
-        if earlier.cluster is None or later.cluster is None or earlier.cluster.size != later.cluster.size:
+        if earlier.cluster is None or later.cluster is None:
             return
         if any(number < later.number for number in earlier.readers):
             return
-        cluster = Cluster(self.legal, later.cluster.size)
+        cluster = self._for_both(earlier.cluster, later.cluster)
+        if cluster is None:
+            return
         equations = earlier.equations + later.equations
         if not all(cluster.admit(e) for e in equations):
             return

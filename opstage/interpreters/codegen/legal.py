@@ -15,7 +15,7 @@ import numpy as np
 
 from ...ops.catalogue.indexing import GATHER_ROW, GATHER_ROWS, GATHER_SCALAR, GATHER_VEC
 from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
-from ...ops.catalogue.logic import DETACH, FULL, IOTA
+from ...ops.catalogue.logic import CAST, DETACH, FULL, IOTA
 from ...ops.catalogue.reduction import REDUCE_MAX, REDUCE_SUM
 from ...ops.closed import Body, Equation
 from ...ops.cursor import Region
@@ -50,6 +50,7 @@ class Legal:
     views       of every slot that is read; its root is an input, a constant or an output of an equation
     literals    slots that hold one number everywhere
     constants   the arrays of slots that are known
+    counted     those of them that hold 0, 1, 2, …, which kernels count for themselves
     parts       slots that have no memory of their own
     """
 
@@ -61,7 +62,10 @@ class Legal:
         self.views: dict[int, View] = {}
         self.literals: dict[int, Any] = {}
         self.constants: dict[int, Array] = {}
+        self.counted: set[int] = set()
         self.parts: dict[int, Part] = {}
+        self._orders = row_orders(body) if target.turns else {}
+        self._turned: set[int] = set()  # roots whose elements are made in another order than that of their tensor
         self._materialised: dict[int, int] = {}
         self._maker: dict[int, Equation] = {}
         self._read: set[int] = set()  # roots that an equation or a view reads
@@ -126,9 +130,21 @@ class Legal:
             return slot
         copy = self._materialised.get(slot)
         if copy is None:
-            copy = self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), of)
-            self._materialised[slot] = copy
+            copy = self._materialised[slot] = self._packed_copy(slot, of)
         return copy
+
+    def _packed_copy(self, slot: int, of: Equation) -> int:
+        """A copy in row-major order, written in the order in which the elements are made."""
+        view, copy = self.views[slot], self.fresh(self._shape(slot), self.types[slot])
+        if slot in self.literals or view.root not in self._turned:
+            return self._emit(CONTIGUOUS, (slot,), copy, of)
+        order = tuple(sorted(range(len(view.shape)), key=lambda axis: -view.strides[axis]))
+        lies = views.permute(self.views[copy], order)
+        part = self.fresh(lies.shape, self.types[slot])
+        self.parts[part] = Part(copy, 0, lies.strides)
+        self.views[part] = lies._replace(root=part)
+        self._emit(CONTIGUOUS, (self.seen(views.permute(view, order), self.types[slot]),), part, of)
+        return self._emit(ASSEMBLE, (part,), copy, of)
 
     def _output(self, slot: int) -> int:
         return slot if slot in self.literals or self._is_whole(slot) else self._copied(slot)
@@ -151,7 +167,7 @@ class Legal:
 
     def _copied(self, slot: int) -> int:
         of = self.body.equations[-1] if self.body.equations else _NOWHERE
-        return self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), of)
+        return self._packed_copy(slot, of)
 
     # Equations ------------------------------------------------------------------------------------------------------
 
@@ -167,7 +183,7 @@ class Legal:
             self.literals[e.outputs[0]] = e.static["value"]
         elif primitive is IOTA:
             self._iota(e)
-        elif primitive in _LAYOUT and self._layout(e):
+        elif (primitive in _LAYOUT or (primitive is CAST and ins == outs)) and self._layout(e):
             pass
         elif primitive is CONCAT:
             self._concat(e)
@@ -176,8 +192,7 @@ class Legal:
         elif primitive in PRODUCTS and ins[0].dtype.kind == "f":
             self._product(e)
         elif (
-            self.target.index_checks
-            and primitive in (GATHER_ROWS, GATHER_VEC)
+            primitive in (GATHER_ROWS, GATHER_VEC)
             and len(ins[0].shape) == 1
             and e.inputs[0] in self.literals
             and e.static["mode"] == "raise"
@@ -186,14 +201,31 @@ class Legal:
             self._own(e.outputs[0])
             self._emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self._shape(e.inputs[0])[0])
         elif len(outs) == 1 and elementwise(primitive, tuple(ins), outs[0]):
-            self._own(e.outputs[0])
-            self._append(e)
+            self._pointwise(e)
         elif primitive in self.target.by_hand:
             self._packed(e)
         elif primitive is PAD and not any(e.static["interior"]) and min(map(min, e.static["padding"])) >= 0:
             self._pad(e)
         else:
             self._unaided(e)
+
+    def _pointwise(self, e: Equation) -> None:
+        (out,) = e.outputs
+        order = self._orders.get(_place(e, self._shape(out)))
+        if order is None:
+            made_elsewhere = [s for s in e.inputs if s not in self.literals and self.views[s].root in self._turned]
+            self._own(out)
+            packed = {slot: self.contiguous(slot, e) for slot in made_elsewhere}
+            self._append(e._replace(inputs=tuple([packed.get(slot, slot) for slot in e.inputs])))
+            return
+        inputs = []
+        for slot in e.inputs:
+            turned = None if slot in self.literals else views.permute(self.views[slot], order)
+            inputs.append(slot if turned is None else self.seen(turned, self.types[slot]))
+        made = self.fresh([self._shape(out)[axis] for axis in order], self.types[out])
+        self._turned.add(made)
+        self._append(e._replace(inputs=tuple(inputs), outputs=(made,)))
+        self.views[out] = views.permute(self.views[made], tuple(np.argsort(order).tolist()))
 
     def _pad(self, e: Equation) -> None:
         """Padding, one axis after the other, as a concatenation."""
@@ -240,6 +272,8 @@ class Legal:
         counted = np.arange(shape[axis], dtype=dtype)
         slot = self.fresh(counted.shape, self.types[out])
         self.constants[slot] = counted
+        if self.target.counts:
+            self.counted.add(slot)
         strides = tuple(int(a == axis) if n > 1 else 0 for a, n in enumerate(shape))
         self.views[out] = View(slot, 0, shape, strides)
 
@@ -262,7 +296,7 @@ class Legal:
             if not 0 <= static["index"] < view.shape[0]:
                 return False
             found = views.without(view, 0, static["index"])
-        elif primitive is DETACH:
+        elif primitive in (DETACH, CAST):
             found = view
         else:
             found = views.reshape(view, shape)
@@ -331,9 +365,8 @@ class Legal:
             axes = [a for a in axes if a < trailing]
             kept = [a for a in kept if a < trailing]
         if axes:
-            leading = kind is REDUCE_SUM and all(
-                a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes
-            )
+            rows = kind is REDUCE_MAX or _place(e, self._shape(e.inputs[0])) in self._orders
+            leading = not rows and all(a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes)
             if leading:
                 extent = math.prod(view.shape[a] for a in kept)
                 total = self.fresh((extent,), self.types[x])
@@ -390,6 +423,45 @@ class Legal:
         if slot in self.literals or leading_dimension(self.views[slot]) is None:
             return self.contiguous(slot, e)
         return slot
+
+
+Place = tuple[int, bool, tuple[int, ...]]
+"""Of a tensor in a program: the op that it serves, whether on the way back, and its shape."""
+
+_MANY_COLUMNS = 1 << 15
+"""So many threads are enough, each of which goes down a column."""
+
+
+def _place(e: Equation, shape: tuple[int, ...]) -> Place:
+    return e.ordinal, e.backward, shape
+
+
+def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:
+    """The order of axes in which elements are made where the parts of an op reduce them along axes that others follow,
+    always the same ones: those axes last. Not where sums over leading axes leave few columns, which are cut in parts.
+    """
+    found: dict[Place, set[tuple[int, ...]]] = {}
+    greatest: set[Place] = set()
+    for e in body.equations:
+        if e.primitive in (REDUCE_SUM, REDUCE_MAX):
+            shape: Any = body.types[e.inputs[0]].shape
+            place = _place(e, tuple(shape))
+            axes = tuple([a for a in e.static["axes"] if shape[a] > 1])
+            if axes:
+                found.setdefault(place, set()).add(axes)
+            if e.primitive is REDUCE_MAX:
+                greatest.add(place)
+    orders = {}
+    for place, every in found.items():
+        (axes, *others), (*_, shape) = every, place
+        kept = tuple([a for a in range(len(shape)) if a not in axes])
+        left = [a for a in kept if shape[a] > 1]
+        if others or not left or left[-1] < axes[-1]:
+            continue
+        columns = place not in greatest and left[0] > axes[-1]
+        if not columns or math.prod([shape[a] for a in left]) >= _MANY_COLUMNS:
+            orders[place] = (*kept, *axes)
+    return orders
 
 
 _LAYOUT = frozenset({BROADCAST_TO, RESHAPE, PERMUTE, SLICE, GATHER_ROW, GATHER_SCALAR, DETACH})

@@ -21,6 +21,7 @@ from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device
 from ..gpu.device.watch import Watch
 from ..host import as_array
+from ..indices import indices_of
 from ..interpreter import BaseInterpreter
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .kernels import KERNELS
@@ -191,7 +192,17 @@ class CudaOps(OnDevice):
         made = _FUSED.get(key)
         if made is None:
             return None
-        return lambda device, types, *operands, **static: made(device, operands, total)
+        if not made.checks:
+            return lambda device, types, *operands, **static: made(device, operands, total)
+        if indices_of(primitive, types, static) is None:
+            return None  # nobody could say which index it was
+
+        def watching(device: Device, types: Any, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
+            named = indices_of(primitive, operands, static)
+            assert named is not None
+            return made(device, operands, total, device.watched(named.shape, named.indices, named.require))
+
+        return watching
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:

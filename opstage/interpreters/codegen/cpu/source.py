@@ -109,7 +109,7 @@ class _LoopWriter:
     # Text -----------------------------------------------------------------------------------------------------------
 
     def loop(self) -> LoweredLoop:
-        sizes, table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
+        sizes, table, _ = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
         *outer, inner = sizes
         flat = not outer and self.extent is None
         self.panel = self._side_by_side(sizes, table)

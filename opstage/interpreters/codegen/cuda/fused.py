@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer
@@ -19,7 +21,7 @@ from ..formulas import has_formula
 from ..gathering import gather
 from ..legal import Legal
 from ..primitives import ASSEMBLE, CONTIGUOUS
-from .source import Form, Generated, Partial, Pointer, cluster_kernel
+from .source import Form, Generated, Partial, Pointer, Watching, cluster_kernel
 from .target import CUDA
 
 Total = Callable[[Device, DeviceBuffer], DeviceBuffer]
@@ -49,7 +51,7 @@ def _all_generated(legal: Legal, units: Sequence[Unit]) -> bool:
     every = [e for unit in units for e in unit.equations]
     return (
         all(unit.cluster is not None or unit.equations[0].primitive is ASSEMBLE for unit in units)
-        and roots_read(legal, every).isdisjoint(legal.constants)
+        and roots_read(legal, every).isdisjoint(legal.constants.keys() - legal.counted)
         and any(e.primitive not in (ASSEMBLE, CONTIGUOUS) for e in every)
     )
 
@@ -63,12 +65,16 @@ class _Launch(NamedTuple):
 
 @final
 class Fused:
-    """A composite's kernels for operands of some shapes, on any device."""
+    """A composite's kernels for operands of some shapes, on any device.
 
-    __slots__ = ("_legal", "_launches")
+    checks      whether they look at indices
+    """
+
+    __slots__ = ("checks", "_legal", "_launches")
 
     def __init__(self, legal: Legal, made: Sequence[Generated]):
         self._legal = legal
+        self.checks = any(each.checks for each in made)
         last = {root: place for place, each in enumerate(made) for root in each.roots}
         kept = {*legal.body.inputs, *(legal.views[slot].root for slot in legal.outputs)}
         self._launches = [
@@ -76,8 +82,13 @@ class Fused:
             for place, each in enumerate(made)
         ]
 
-    def __call__(self, device: Device, operands: Iterable[DeviceBuffer], total: Total) -> tuple[DeviceBuffer, ...]:
-        """New results of `operands`, buffers of the types that this was made for."""
+    def __call__(
+        self, device: Device, operands: Iterable[DeviceBuffer], total: Total, asked: int = 0
+    ) -> tuple[DeviceBuffer, ...]:
+        """New results of `operands`, buffers of the types that this was made for.
+
+        `asked` is what the device's flag becomes where an index is out of range.
+        """
         legal = self._legal
         held = dict(zip(legal.body.inputs, operands))
 
@@ -88,14 +99,19 @@ class Fused:
             return found
 
         for made, done in self._launches:
-            held.update(launch(device, legal, made, own, total))
+            held.update(launch(device, legal, made, own, total, asked))
             for root in done:
                 held.pop(root, None)
         return tuple([own(legal.views[slot].root).reshaped(_shape(legal, slot)) for slot in legal.outputs])
 
 
 def launch(
-    device: Device, legal: Legal, made: Generated, own: Callable[[int], DeviceBuffer], total: Total
+    device: Device,
+    legal: Legal,
+    made: Generated,
+    own: Callable[[int], DeviceBuffer],
+    total: Total,
+    asked: int,
 ) -> dict[int, DeviceBuffer]:
     """Ask for a generated kernel, on the memory that is each root's `own`; what it has summed over rows, by slot."""
     sums: dict[int, DeviceBuffer] = {}
@@ -107,11 +123,13 @@ def launch(
             dtype = legal.types[argument.slot].dtype
             sums[argument.slot] = device.empty(TensorType((made.parts, made.extent), dtype))
             return sums[argument.slot]
+        if isinstance(argument, Watching):
+            return device.flag if argument is Watching.FLAG else np.int32(asked)
         return argument
 
     kernel, arguments = made.text.function(), [given(argument) for argument in made.arguments]
     if made.form is Form.ROWS:
-        device.each_row(kernel, made.rows, made.extent, *arguments)
+        device.each_row(kernel, made.rows, made.extent if made.neighbours else 1, *arguments)
     else:
         device.each(kernel, made.extent * made.parts, *arguments)
     return {

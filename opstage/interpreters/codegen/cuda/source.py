@@ -11,6 +11,7 @@ and other batches, share a kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, final
@@ -19,17 +20,20 @@ import numpy as np
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ..axes import fewest_axes
+from ..axes import as_written, fewest_axes
 from ..clusters import Cluster, Level, staged
 from ..formulas import FORMULAS
 from ..legal import Legal
-from ..primitives import COLUMN_SUM, ROW_MAX, ROW_SUM
+from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..views import View
 from .numbers import Numbers
 from .texts import Text, indented, load, store
 
 SHORTEST, THREADS = 16, 1 << 17
 """Rows of a part of a column, at least; and with how many threads a GPU is busy, so that columns are cut no further."""
+
+WHOLE = 64
+"""Rows that one thread goes down as fast as another launch would join parts of them."""
 
 BLOCK = 128
 """Rows of a part that are added in one running sum; the sums of blocks are added in turn."""
@@ -55,7 +59,14 @@ class Partial(NamedTuple):
     slot: int
 
 
-Argument = Pointer | Partial | np.generic
+class Watching(Enum):
+    """Arguments of a kernel that looks at indices: a number in memory, and what that becomes at one out of range."""
+
+    FLAG = "flag"
+    ASKED = "asked"
+
+
+Argument = Pointer | Partial | Watching | np.generic
 
 
 class Generated(NamedTuple):
@@ -63,6 +74,7 @@ class Generated(NamedTuple):
 
     rows, extent    what it steps through: rows of `extent` elements; one row, where it steps through elements
     parts           into how many parts a column is cut
+    neighbours      whether the elements of a row are neighbours in memory; else rows are, side by side
     """
 
     text: Text
@@ -70,6 +82,7 @@ class Generated(NamedTuple):
     rows: int
     extent: int
     parts: int
+    neighbours: bool
     arguments: tuple[Argument, ...]
 
     @property
@@ -77,6 +90,11 @@ class Generated(NamedTuple):
         """Whose memory it reads and writes, and what it sums over rows."""
         found = (a.root if isinstance(a, Pointer) else a.slot if isinstance(a, Partial) else -1 for a in self.arguments)
         return [root for root in found if root >= 0]
+
+    @property
+    def checks(self) -> bool:
+        """Whether it looks at indices."""
+        return Watching.FLAG in self.arguments
 
 
 def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> Generated:
@@ -106,9 +124,9 @@ class _Writer:
         self.parts = 1
         if self.form is Form.COLUMNS:
             most = min(-(-self.rows // SHORTEST), max(1, THREADS // self.extent))
-            self.parts = -(-self.rows // -(-self.rows // most))
+            self.parts = -(-self.rows // -(-self.rows // most)) if self.rows > WHOLE else 1
         self.constants = Numbers(self.number)
-        self.pointers: dict[Pointer | Partial, str] = {}
+        self.pointers: dict[Pointer | Partial | Watching, str] = {}
         self.arguments: dict[str, Argument] = {}
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}
         self.reads = {
@@ -123,7 +141,7 @@ class _Writer:
 
     # Arguments ------------------------------------------------------------------------------------------------------
 
-    def pointer(self, argument: Pointer | Partial) -> str:
+    def pointer(self, argument: Pointer | Partial | Watching) -> str:
         name = self.pointers.get(argument)
         if name is None:
             name = self.pointers[argument] = f"p{len(self.arguments)}"
@@ -139,46 +157,73 @@ class _Writer:
     # Text -----------------------------------------------------------------------------------------------------------
 
     def kernel(self) -> Generated:
-        self.sizes, self.table = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
+        self.sizes, self.table, self.outer = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
+        if self.form is Form.ELEMENTS and self.writes:
+            self.sizes, self.table = as_written(self.sizes, self.table, next(iter(self.writes.values())).name)
         lines = {Form.ELEMENTS: self._by_element, Form.ROWS: self._by_row, Form.COLUMNS: self._by_column}[self.form]()
         first = ["rows", "lanes"] if self.form is Form.ROWS else ["count"]
         head = f"def kernel({', '.join([*first, *self.arguments])}):"
         name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
         text = Text(name[:60], "\n".join(self.constants.definitions), "\n".join([head, *indented(lines)]))
-        return Generated(text, self.form, self.rows, self.extent, self.parts, tuple(self.arguments.values()))
+        return Generated(
+            text, self.form, self.rows, self.extent, self.parts, self._neighbours(), tuple(self.arguments.values())
+        )
 
-    def _coordinates(self, of: str, sizes: Sequence[int]) -> tuple[list[str], list[str]]:
+    def _neighbours(self) -> bool:
+        every = [o for o in (*self.reads.values(), *self.writes.values()) if o.level is Level.ELEMENT]
+        steps = [self.table[o.name] for o in every if o.view.root not in self.legal.counted]
+        return any(s[-1] == 1 for s in steps) or not any(s[: self.outer][-1:] == [1] for s in steps)
+
+    def _coordinates(self, of: str, sizes: Sequence[int], name: str = "i") -> tuple[list[str], list[str]]:
         """Lines that say where `of` stands along axes of these sizes, and the names of the places."""
         if len(sizes) <= 1:
             return [], [of] * len(sizes)
         lines, rest = [], of
-        places = [f"i{a}" for a in range(len(sizes))]
+        places = [f"{name}{a}" for a in range(len(sizes))]
         for a in range(len(sizes) - 1, 0, -1):
             size = self.number(sizes[a])
-            lines.append(f"i{a} = remainder({rest}, {size})")
-            lines.append(f"{'rest' if a > 1 else 'i0'} = quotient({rest}, {size})")
+            lines.append(f"{name}{a} = remainder({rest}, {size})")
+            lines.append(f"{'rest' if a > 1 else places[0]} = quotient({rest}, {size})")
             rest = "rest"
         return lines, places
 
     def _index(self, operand: _Operand, places: Sequence[str], strides: Sequence[int]) -> list[str]:
         """The terms of an element's place in memory."""
         terms = [self.number(operand.view.offset)] if operand.view.offset else []
-        for place, stride in zip(places, strides):
-            if stride:
-                terms.append(place if stride == 1 else f"{place} * {self.number(stride)}")
-        return terms
+        return terms + self._terms(places, strides)
+
+    def _terms(self, places: Sequence[str], strides: Sequence[int]) -> list[str]:
+        return [p if n == 1 else f"{p} * {self.number(n)}" for p, n in zip(places, strides) if n]
+
+    def _within(self, operand: _Operand) -> str:
+        """Where an element of a row lies."""
+        self.split |= operand.name in self.broken
+        return self.inner[operand.name]
 
     def _load(self, operand: _Operand, index: str) -> str:
         root = operand.view.root
+        if root in self.legal.counted:
+            return f"{dtype_name(self.legal.types[root].dtype)}({index})"
         return load(f"{self.pointer(Pointer(root))}[{index}]", self.legal.types[root].dtype)
 
     def _store(self, operand: _Operand, index: str, value: str) -> str:
         root = operand.view.root
         return store(f"{self.pointer(Pointer(root))}[{index}]", value, self.legal.types[root].dtype)
 
-    def _value(self, e: Equation, args: tuple[str, ...]) -> str:
+    def _lines(self, e: Equation, args: tuple[str, ...]) -> list[str]:
+        """What gives a value its name."""
+        name = self._name(e.outputs[0])
+        if e.primitive is INDEX_CHECK:
+            (index, value), flag = args, self.pointer(Watching.FLAG)
+            return [
+                f"if ({index} < 0 or {index} >= {self.number(e.static['size'])}) and {flag}[0] == 0:",
+                f"    {flag}[0] = {self.pointer(Watching.ASKED)}",
+                f"{name} = {value}",
+            ]
         ins = tuple([self.legal.types[slot] for slot in e.inputs])
-        return FORMULAS[e.primitive](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)
+        return [
+            f"{name} = {FORMULAS[e.primitive](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)}"
+        ]
 
     def _literal(self, slot: int) -> str | None:
         legal = self.legal
@@ -199,7 +244,7 @@ class _Writer:
             lines.append(f"{operand.name} = {self._load(operand, index[operand.name])}")
         for e in self.equations:
             args = tuple([self._element(slot) for slot in e.inputs])
-            lines.append(f"{self._name(e.outputs[0])} = {self._value(e, args)}")
+            lines += self._lines(e, args)
         for slot, operand in self.writes.items():
             lines.append(self._store(operand, index[operand.name], self._name(slot)))
         return ["for i in steps(cuda.grid(1), count, cuda.gridsize(1)):", *indented(lines)]
@@ -215,19 +260,27 @@ class _Writer:
     # Lanes for each row ---------------------------------------------------------------------------------------------
 
     def _by_row(self) -> list[str]:
-        lines, places = self._coordinates("row", self.sizes[:-1])
-        count = self.number(self.sizes[-1])
+        lines, places = self._coordinates("row", self.sizes[: self.outer])
+        count, inner = self.number(math.prod(self.sizes[self.outer :])), self.sizes[self.outer :]
+        self.along: list[str] = []  # where an element stands along a row's axes
         self.inner: dict[str, str] = {}
+        self.broken: set[str] = set()  # operands of several strides along a row
         for operand in (*self.reads.values(), *self.writes.values()):
-            *along, step = self.table[operand.name]
-            terms = self._index(operand, places, along)
+            strides = self.table[operand.name]
+            terms = self._index(operand, places, strides[: self.outer])
             lines.append(f"{operand.name}_at = {' + '.join(terms) or '0'}")
-            self.inner[operand.name] = f"{operand.name}_at" + (
-                "" if step == 0 else " + j" if step == 1 else f" + j * {self.number(step)}"
-            )
+            steps = strides[self.outer :]
+            if all(s == t * n for s, t, n in zip(steps, steps[1:], inner[1:])):
+                within = self._terms(["j"], steps[-1:])
+            else:
+                if not self.along:
+                    self.along, coordinates = self._coordinates("j", inner, "j")
+                within = self._terms(coordinates, steps)
+                self.broken.add(operand.name)
+            self.inner[operand.name] = " + ".join([f"{operand.name}_at", *within])
         self.done: set[str] = set()  # what is known of a row
         for operand in self.reads.values():
-            if self.table[operand.name][-1] == 0:
+            if not any(self.table[operand.name][self.outer :]):
                 lines.append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
                 self.done.add(operand.name)
         kinds = {dtype_name(self.legal.types[e.outputs[0]].dtype) for e in self.equations if _reduces(e)}
@@ -245,6 +298,7 @@ class _Writer:
         inside: list[str] = []
         after: list[str] = []
         own: set[str] = set()
+        self.split = False  # whether this pass asks where along a row's axes an element stands
         for e in self.equations:
             (out,) = e.outputs
             name, row = self._name(out), self.cluster.levels[out] is Level.ROW
@@ -264,7 +318,7 @@ class _Writer:
             elif row:
                 if not _reduces(e):
                     args = tuple([self._needed(slot, Level.ROW, before, self.done) for slot in e.inputs])
-                    before.append(f"{name} = {self._value(e, args)}")
+                    before += self._lines(e, args)
                 self.done.add(name)
                 if out in self.writes:
                     operand = self.writes[out]
@@ -272,7 +326,9 @@ class _Writer:
             elif out in self.writes:
                 self._needed(out, Level.ELEMENT, inside, own)
                 operand = self.writes[out]
-                inside.append(self._store(operand, self.inner[operand.name], name))
+                inside.append(self._store(operand, self._within(operand), name))
+        if self.split:
+            inside = [*self.along, *inside]
         loop = [f"for j in steps(lane, {count}, lanes):", *indented(inside)] if inside else []
         return [*before, *loop, *after]
 
@@ -287,13 +343,13 @@ class _Writer:
             operand = self.reads[view, level]
             if operand.name not in own and operand.name not in self.done:
                 own.add(operand.name)
-                lines.append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
+                lines.append(f"{operand.name} = {self._load(operand, self._within(operand))}")
             return operand.name
         name = self._name(view.root)
         if self.cluster.levels[view.root] is Level.ELEMENT and name not in own:
             args = tuple([self._needed(s, Level.ELEMENT, lines, own) for s in e.inputs])
             own.add(name)
-            lines.append(f"{name} = {self._value(e, args)}")
+            lines += self._lines(e, args)
         return name
 
     # A thread for each column ---------------------------------------------------------------------------------------
@@ -326,7 +382,7 @@ class _Writer:
                 inside.append(f"{name} += {args[0]}")
                 after.append(f"{self.pointer(Partial(out))}[task] = {name}")
             else:
-                inside.append(f"{name} = {self._value(e, args)}")
+                inside += self._lines(e, args)
         for slot, operand in self.writes.items():
             inside.append(self._store(operand, index[operand.name], self._name(slot)))
         through = [f"for row in steps(part * {length}, last, 1):", *indented(inside)]

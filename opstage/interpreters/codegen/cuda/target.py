@@ -4,4 +4,14 @@ from __future__ import annotations
 
 from ..target import Target
 
-CUDA = Target(frozenset(), strided=False, batch_axes=1, index_checks=False, both_sums=False, few_rows=256)
+CUDA = Target(
+    frozenset(),
+    strided=False,
+    batch_axes=1,
+    both_sums=False,
+    few_rows=256,
+    counts=True,
+    turns=True,
+    broken_rows=True,
+    joins_rows=True,
+)

@@ -19,8 +19,6 @@ from . import (
     layout,
     linalg,
     logic,
-    loss,
-    normalization,
     pointwise,
     pooling,
     random,
@@ -38,9 +36,7 @@ KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
         **convolution.KERNELS,
         **pooling.KERNELS,
         **indexing.KERNELS,
-        **normalization.KERNELS,
         **attention.KERNELS,
-        **loss.KERNELS,
         **random.KERNELS,
         **update.KERNELS,
     }

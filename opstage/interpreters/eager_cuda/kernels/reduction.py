@@ -1,4 +1,4 @@
-"""Kernels: reductions along axes, and the normalised exponentials.
+"""Kernels: reductions along axes.
 
 A tensor is seen as (outer, extent, inner), of which the middle one is reduced: no axis is moved. Long extents are cut
 into parts of one length, whose results are reduced in turn, so that there is work for many threads and the order of
@@ -16,13 +16,9 @@ import numpy as np
 
 from ....ops.catalogue.reduction import (
     ARGMAX,
-    LOG_SOFTMAX,
-    LOG_SOFTMAX_GRAD,
     REDUCE_MAX,
     REDUCE_MEAN,
     REDUCE_SUM,
-    SOFTMAX,
-    SOFTMAX_GRAD,
     SUM,
 )
 from ....ops.primitive import Primitive
@@ -30,8 +26,8 @@ from ....ops.types import DType, TensorType
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.counting import quotient, remainder, steps, unrolled_steps
 from ...gpu.device.interface import Device, pointer_type
-from ...gpu.language import cuda, exp, log
-from ...gpu.rows import LOWEST, MOST_WARPS, ZERO, joined_best, joined_max, joined_sum, online
+from ...gpu.language import cuda
+from ...gpu.rows import MOST_WARPS, joined_best, joined_max, joined_sum
 from .launches import Entry, Kernel, Types, scalar
 
 PART_OF_ROW, PART_OF_COLUMN = 8192, 256
@@ -120,62 +116,6 @@ def argmax_kernel(dtype: DType) -> Kernel:
     return argmax
 
 
-def softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
-    shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = quotient(row, inner) * extent * inner + remainder(row, inner)
-        own, total = LOWEST, ZERO
-        for j in steps(lane, extent, lanes):
-            own, total = online(own, total, x[first + j * inner])
-        peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
-        total = joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes)
-        for j in steps(lane, extent, lanes):
-            out[first + j * inner] = exp(x[first + j * inner] - peak) / total
-
-
-def log_softmax_kernel(rows: Any, lanes: Any, out: Any, x: Any, extent: Any, inner: Any) -> None:
-    shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = quotient(row, inner) * extent * inner + remainder(row, inner)
-        own, total = LOWEST, ZERO
-        for j in steps(lane, extent, lanes):
-            own, total = online(own, total, x[first + j * inner])
-        peak = joined_max(own, shared, cuda.threadIdx.x, lanes)
-        log_total = log(joined_sum(total * exp(own - peak), shared, cuda.threadIdx.x, lanes))
-        for j in steps(lane, extent, lanes):
-            out[first + j * inner] = (x[first + j * inner] - peak) - log_total
-
-
-def softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
-    """y·(g - Σ y·g)."""
-    shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = quotient(row, inner) * extent * inner + remainder(row, inner)
-        mean = ZERO
-        for j in unrolled_steps(lane, extent, lanes):
-            mean += y[first + j * inner] * g[first + j * inner]
-        mean = joined_sum(mean, shared, cuda.threadIdx.x, lanes)
-        for j in steps(lane, extent, lanes):
-            out[first + j * inner] = y[first + j * inner] * (g[first + j * inner] - mean)
-
-
-def log_softmax_grad_kernel(rows: Any, lanes: Any, out: Any, y: Any, extent: Any, inner: Any, g: Any) -> None:
-    """g - e^y·Σ g."""
-    shared = cuda.shared.array(MOST_WARPS, np.float32)
-    lane = remainder(cuda.threadIdx.x, lanes)
-    for row in steps(quotient(cuda.grid(1), lanes), rows, quotient(cuda.gridsize(1), lanes)):
-        first = quotient(row, inner) * extent * inner + remainder(row, inner)
-        total = ZERO
-        for j in unrolled_steps(lane, extent, lanes):
-            total += g[first + j * inner]
-        total = joined_sum(total, shared, cuda.threadIdx.x, lanes)
-        for j in steps(lane, extent, lanes):
-            out[first + j * inner] = g[first + j * inner] - exp(y[first + j * inner]) * total
-
-
 def each_along(device: Device, kernel: Kernel, sizes: Sizes, *arguments: Any) -> None:
     """Run a kernel of rows: many threads on a row whose elements are neighbours, one on any other."""
     outer, extent, inner = sizes
@@ -261,23 +201,10 @@ def argmax(device: Device, types: Types, x: DeviceBuffer, axis: int, keepdims: b
     return (out,)
 
 
-def _exponentials(kernel: Kernel) -> Entry:
-    def entry(device: Device, types: Types, x: DeviceBuffer, *more: DeviceBuffer, axis: int) -> Any:
-        out, sizes = device.empty(types[0]), along(x, axis)
-        each_along(device, kernel, sizes, out, x, np.int32(sizes[1]), np.int32(sizes[2]), *more)
-        return (out,)
-
-    return entry
-
-
 KERNELS: dict[Primitive, Entry] = {
     SUM: sum_all,
     REDUCE_SUM: reduce_sum,
     REDUCE_MEAN: reduce_mean,
     REDUCE_MAX: reduce_max,
     ARGMAX: argmax,
-    SOFTMAX: _exponentials(softmax_kernel),
-    SOFTMAX_GRAD: _exponentials(softmax_grad_kernel),
-    LOG_SOFTMAX: _exponentials(log_softmax_kernel),
-    LOG_SOFTMAX_GRAD: _exponentials(log_softmax_grad_kernel),
 }

@@ -57,7 +57,7 @@ class Lowering:
     @property
     def constants(self) -> list[tuple[DeviceBuffer, Any]]:
         """The memory of each constant that is read, and its value."""
-        return [(self._own(s), value) for s, value in self.legal.constants.items() if s in self._read]
+        return [(self._buffers[s], value) for s, value in self.legal.constants.items() if s in self._buffers]
 
     def ask(self) -> tuple[int, list[DeviceBuffer]]:
         """Ask for everything: how many calls come before the first that writes over an input, and the outputs."""
@@ -136,7 +136,9 @@ class Lowering:
             )
         elif stored:
             made = cluster_kernel(unit.cluster, unit.equations, stored)
-            self._buffers.update(launch(self._device, self.legal, made, self._own, total))
+            # which index it was, the program says, run op by op
+            asked = self._device.watched((), self._device.flag) if made.checks else 0
+            self._buffers.update(launch(self._device, self.legal, made, self._own, total, asked))
 
     def _is_constant(self, e: Equation) -> bool:
         """Whether it fills a small tensor with a number, the same one in every run."""
