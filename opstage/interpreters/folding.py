@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from itertools import groupby
 from typing import Generic, Protocol, TypeVar, final
 
@@ -110,3 +111,35 @@ def folded(members: Sequence[N | Group[N]]) -> list[N | Group[N] | Fold[N]]:
         else:
             items += alike
     return items
+
+
+def nested_html(
+    members: Sequence[N | Group[N]],
+    line: Callable[[N | Group[N] | Fold[N], int], str],
+    *,
+    opened: bool = False,
+    first_of_fold: bool = False,
+) -> str:
+    """The members as HTML: the `line` of each at its depth, that of a region or `Fold` above its members, opened by it.
+
+    opened         whether regions are open from the start
+    first_of_fold  whether a fold of regions shows only the first, which stands for all
+    """
+
+    def html(item: N | Group[N] | Fold[N], depth: int) -> str:
+        if isinstance(item, Group):
+            inner = "".join([html(each, depth + 1) for each in folded(item.members)])
+            kind = f'class="group" data-path="{escape(item.path)}"{" open" if opened else ""}'
+        elif isinstance(item, Fold):
+            shown = item.members[:1] if first_of_fold and isinstance(item.members[0], Group) else item.members
+            inner, kind = "".join([html(each, depth + 1) for each in shown]), 'class="fold"'
+        else:
+            return line(item, depth)
+        return f"<details {kind}><summary>{line(item, depth)}</summary>{inner}</details>"
+
+    return "".join([html(item, 0) for item in folded(members)])
+
+
+def title_html(group: Group[N]) -> str:
+    """The attribute that shows the path of a region whose name is not the whole of it."""
+    return f' title="{escape(group.path)}"' if group.path != group.name else ""

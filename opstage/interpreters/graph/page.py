@@ -9,7 +9,7 @@ from typing import final
 
 from ...ops.closed import Body
 from ...ops.types import TensorType, dtype_name, show_shape
-from ..folding import Fold, Group, folded
+from ..folding import Fold, Group, nested_html, title_html
 from .drawing import to_svg
 from .graph import Graph
 from .outline import PARTS, Item, Node, Outline, body_nodes, show_bytes, show_count, total_cost
@@ -108,28 +108,17 @@ class _Page:
         group = self.outline.parts[part]
         return (
             f'<details class="part {part}" id="{part}" open><summary><i></i><b>{part}</b> {_said(group)}</summary>'
-            f"{self._items(group.members)}</details>"
+            f"{nested_html(group.members, self._item)}</details>"
         )
 
-    def _items(self, members: Sequence[Node | Group[Node]], prefix: str = "") -> str:
-        return "".join(self._item(item, prefix) for item in folded(members))
-
-    def _item(self, item: Item, prefix: str) -> str:
+    def _item(self, item: Item, _: int) -> str:
         if isinstance(item, Node):
-            return self._node(item, prefix)
+            return self._node(item, "")
         if isinstance(item, Group):
-            path = f' title="{escape(item.path)}"' if item.path != item.name else ""
-            return (
-                f'<details class="group" data-path="{escape(item.path)}"><summary{path}><b>{escape(item.name)}</b> '
-                f"{_said(item)}</summary>{self._items(item.members, prefix)}</details>"
-            )
+            return f"<b{title_html(item)}>{escape(item.name)}</b> {_said(item)}"
         first = item.members[0]
         said = f'<span class="muted">each</span> {_said(first)}' if isinstance(first, Group) else _said(item)
-        inner = "".join(self._item(member, prefix) for member in item.members)
-        return (
-            f'<details class="fold"><summary><b>{escape(item.name)}</b> '
-            f'<span class="times">{len(item.members)} alike</span> {said}</summary>{inner}</details>'
-        )
+        return f'<b>{escape(item.name)}</b> <span class="times">{len(item.members)} alike</span> {said}'
 
     def _node(self, node: Node, prefix: str) -> str:
         equation = node.equation

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
 from ....ops.types import show_shape
-from ...folding import Group, folded
+from ...folding import Group, nested_html, title_html
 from .amounts import Amounts, is_nothing
 from .columns import Column, columns_of
 from .rows import Operand, Row
@@ -67,7 +68,7 @@ def _table(table: Table) -> str:
     widths = "minmax(15em, 2fr) minmax(12em, 2fr) minmax(8em, 1fr)" + " minmax(7.5em, 1fr)" * len(columns)
     rows = [
         _line([*heads, *[column.heading for column in columns]], "head"),
-        _items(table, columns, table.root.members, 0),
+        nested_html(table.root.members, partial(_item, table, columns), opened=True, first_of_fold=True),
     ]
     if not is_nothing(table.unread):
         rows.append(_line(["read by no op", "", "", *_cells(columns, table.unread_amounts)]))
@@ -75,10 +76,6 @@ def _table(table: Table) -> str:
     rows += [f"<p>{escape(line)}</p>" for line in tied_lines(table)]
     style = f"--columns: {widths}; --least: {38 + 9 * len(columns)}em"
     return f'<div class="table" style="{style}">{"".join(rows)}</div>'
-
-
-def _items(table: Table, columns: Sequence[Column], members: Sequence[Row | Group[Row]], depth: int) -> str:
-    return "".join(_item(table, columns, item, depth) for item in folded(members))
 
 
 def _item(table: Table, columns: Sequence[Column], item: Item, depth: int) -> str:
@@ -89,16 +86,10 @@ def _item(table: Table, columns: Sequence[Column], item: Item, depth: int) -> st
         name = f"<span{title}>{escape(item.op)}</span>"
         return _line([name, _tensors(item.operands), _tensors(item.results), *cells], "op", depth)
     if isinstance(item, Group):
-        title = f' title="{escape(item.path)}"' if item.path != item.name else ""
-        line = _line([f'<span class="name"{title}>{escape(item.name)}</span>', "", "", *cells], "", depth)
-        inner = _items(table, columns, item.members, depth + 1)
-        return f"<details open><summary>{line}</summary>{inner}</details>"
-    first = item.members[0]
-    name = f'<span class="name">{escape(item.name)} <span class="times">({len(item.members)} x)</span></span>'
-    line = _line([name, "", "", *cells], "", depth)
-    shown = (first,) if isinstance(first, Group) else item.members
-    inner = "".join(_item(table, columns, member, depth + 1) for member in shown)
-    return f'<details class="fold"><summary>{line}</summary>{inner}</details>'
+        name = f'<span class="name"{title_html(item)}>{escape(item.name)}</span>'
+    else:
+        name = f'<span class="name">{escape(item.name)} <span class="times">({len(item.members)} x)</span></span>'
+    return _line([name, "", "", *cells], "", depth)
 
 
 def _cells(columns: Sequence[Column], amounts: Amounts) -> list[str]:
