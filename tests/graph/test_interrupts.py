@@ -96,7 +96,7 @@ class InterruptAt:
     def __init__(self, n):
         self.calls, self.n = 0, n
     def __call__(self, frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.endswith(("numba/core/compiler_machinery.py", "dispatcher.py")):
+        if event == "call" and "native/frontend" in frame.f_code.co_filename:
             self.calls += 1
             if self.calls == self.n:
                 sys.setprofile(None)

@@ -80,10 +80,10 @@ def test_openblas_has_one_thread_until_the_last_that_asked_for_it_is_done() -> N
 
 
 def counting() -> Any:
-    from opstage.interpreters.native.memory import int64s, words
+    from opstage.interpreters.native.memory import int64s
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
-        w = words(arguments, 2)
+        w = int64s(arguments, 2)
         x = int64s(w[0], w[1])
         for i in range(lo, hi):
             x[i] = x[i] * 2 + 1

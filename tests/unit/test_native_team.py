@@ -20,10 +20,10 @@ WORKERS = 4
 
 
 def noting() -> Any:
-    from opstage.interpreters.native.memory import int64s, words
+    from opstage.interpreters.native.memory import int64s
 
     def kernel(lo, hi, worker, arguments):  # type: ignore[no-untyped-def]
-        w = words(arguments, 2)
+        w = int64s(arguments, 2)
         parts = int64s(w[0], 4 * w[1])
         parts[4 * worker] += 1
         parts[4 * worker + 1] = lo

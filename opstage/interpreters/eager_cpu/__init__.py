@@ -1,4 +1,4 @@
-"""The eager CPU interpreter: NumPy kernels, and numba kernels where they win."""
+"""The eager CPU interpreter: NumPy kernels, and compiled loops where they win."""
 
 from .interpreter import NumpyOps
 

@@ -87,14 +87,14 @@ class CpuExecutor:
             linked = self._idle.pop()
         except IndexError:  # one run is in an op that Python computes, and this is another
             linked = self._linked()
-        block = self._scratch.take(plan.arena_bytes)
+        room = self._scratch.take(plan.arena_bytes)
         self._take_results(plan, linked, moving, {at for at in free if moving[at] is inputs[at]})
         self._begun += 1
         linked.error[0] = 0  # it may stand from a call that was broken off
         outputs: list[Array] = []
         raised, begun = None, False
         try:
-            linked.stand(*block)
+            linked.stand(*room)
             linked.begin(moving, self.seconds)
             if not linked.error[0]:
                 outputs = [self._output(plan, linked, slot, moving) for slot in plan.legal.outputs]
@@ -107,13 +107,13 @@ class CpuExecutor:
             linked.leave()
             self._idle[:] = [linked]
             if not begun or not plan.aliased:
-                self._scratch.give_back(block)
+                self._scratch.give_back(room)
         if not begun:
             replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
             raise AssertionError("an index is out of range that in the program itself is not") from raised
         if not plan.aliased:
             return tuple(outputs), at_once
-        number, kept = self._begun, [block]
+        number, kept = self._begun, [room]
 
         def finish(then: Sequence[Action]) -> None:
             if number != self._begun:

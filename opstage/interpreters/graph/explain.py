@@ -178,7 +178,7 @@ def _unfused(plan: CpuPlan) -> int:
     """The arena of the same equations, each a unit of its own; views and the workspaces of ops stay what they are."""
     legal = plan.legal
     position = {e.outputs: i for i, e in enumerate(legal.equations)}
-    workspaces = _workspaces(plan, position)
+    rooms = _rooms(plan, position)
     made = {slot: i for i, e in enumerate(legal.equations) for slot in e.outputs}
     last: dict[int, int] = dict(made)
     for i, e in enumerate(legal.equations):
@@ -190,7 +190,7 @@ def _unfused(plan: CpuPlan) -> int:
         first[part.whole] = min(first[part.whole], made[slot])
     stored = [slot for slot in made if slot not in plan.results and slot not in legal.parts]
     items = [Item(slot, max(1, _nbytes(legal.types[slot])), first[slot], last[slot]) for slot in stored]
-    return arrange([*items, *workspaces])[1]
+    return arrange([*items, *rooms])[1]
 
 
 def _memories(legal: Legal, slot: int) -> Iterable[int]:
@@ -204,7 +204,7 @@ def _memories(legal: Legal, slot: int) -> Iterable[int]:
         root = None if part is None else part.whole
 
 
-def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
+def _rooms(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
     items: dict[Any, Item] = {}
     for step in plan.steps:
         unit = plan.units[step.unit]

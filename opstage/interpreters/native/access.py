@@ -3,15 +3,14 @@
 Every access belongs to a *scope*, and memory of two scopes never overlaps, or only at the very element that is read and
 then written. Without this LLVM would compare all addresses before every loop, and give up where there are many.
 
-numba and LLVM are imported when the first function is made, for who only names scopes needs neither.
+The front end is imported when the first function is made, for who only names scopes does not need it.
 """
 
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 READ = "read"
@@ -19,20 +18,6 @@ READ = "read"
 
 WRITTEN = 48
 """How many scopes there are for what is written, `written(0)` and so on."""
-
-
-@cache
-def _tools() -> SimpleNamespace:
-    """The modules that build accesses; `kinds` are numba's type, LLVM's and the bytes, by dtype."""
-    ir, types = import_module("llvmlite.ir"), import_module("numba").types
-    kinds = {
-        "float32": (types.float32, ir.FloatType(), 4),
-        "float64": (types.float64, ir.DoubleType(), 8),
-        "int32": (types.int32, ir.IntType(32), 4),
-        "int64": (types.int64, ir.IntType(64), 8),
-        "bool": (types.uint8, ir.IntType(8), 1),
-    }
-    return SimpleNamespace(kinds=kinds, types=types, intrinsic=import_module("numba.extending").intrinsic)
 
 
 def written(i: int) -> str:
@@ -43,19 +28,15 @@ def written(i: int) -> str:
 @cache
 def load(dtype: str, scope: str = READ) -> Any:
     """`load(address, i)`: number i from an address."""
-    tools = _tools()
-    types, (real, kind, size) = tools.types, tools.kinds[dtype]
+    kinds = import_module(f"{__package__}.frontend.kinds")
+    kind = _kind(dtype)
 
-    @tools.intrinsic
-    def load_number(typing, address, index):
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            base = builder.inttoptr(values[0], kind.as_pointer())
-            found = builder.load(builder.gep(base, [values[1]]))
-            found.align = size
-            _mark(builder.module, found, scope)
-            return found
-
-        return real(types.intp, types.intp), generate
+    @_intrinsic(kind, kinds.INT64, kinds.INT64)
+    def load_number(builder, address, index):
+        found = builder.load(builder.gep(builder.inttoptr(address, kind.type.as_pointer()), [index]))
+        found.align = kind.bits // 8
+        _mark(builder.module, found, scope)
+        return found
 
     return load_number
 
@@ -63,21 +44,26 @@ def load(dtype: str, scope: str = READ) -> Any:
 @cache
 def store(dtype: str, scope: str) -> Any:
     """`store(address, i, x)`: x as number i from an address."""
-    tools = _tools()
-    types, (real, kind, size) = tools.types, tools.kinds[dtype]
+    kinds = import_module(f"{__package__}.frontend.kinds")
+    kind = _kind(dtype)
 
-    @tools.intrinsic
-    def store_number(typing, address, index, value):
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            base = builder.inttoptr(values[0], kind.as_pointer())
-            stored = builder.store(values[2], builder.gep(base, [values[1]]))
-            stored.align = size
-            _mark(builder.module, stored, scope)
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp, real), generate
+    @_intrinsic(kinds.VOID, kinds.INT64, kinds.INT64, kind)
+    def store_number(builder, address, index, value):
+        stored = builder.store(value, builder.gep(builder.inttoptr(address, kind.type.as_pointer()), [index]))
+        stored.align = kind.bits // 8
+        _mark(builder.module, stored, scope)
 
     return store_number
+
+
+def _intrinsic(*kinds: Any) -> Any:
+    return import_module(f"{__package__}.frontend").intrinsic(*kinds)
+
+
+def _kind(dtype: str) -> Any:
+    """A dtype's kind in memory."""
+    kinds = import_module(f"{__package__}.frontend.kinds")
+    return getattr(kinds, "UINT8" if dtype == "bool" else dtype.upper())
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:

@@ -1,9 +1,9 @@
-"""Kernels from functions: compiled by numba once, kept on disk as object code, loaded without numba and LLVM.
+"""Kernels from functions: compiled once, kept on disk as object code, loaded without LLVM.
 
 An entry on disk is named after the digest of all that decides it: the function's source and the `environment`, which
 is the sources of what it may call, versions, the processor and settings.
 
-A process that finds every kernel on disk imports neither numba nor LLVM, which take 120 MB once they have run.
+A process that finds every kernel on disk does not import LLVM, which takes 40 MB.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def compile_kernel(name: str, content: str, function: Callable[[], Any], *, pass
                 code = _read(key)
                 if code is None:
                     _log.debug("compiling kernel %s", name)
-                    import_numba()
                     code = object_code(function(), entry)
                     _write(key, code)
                 kernel = Kernel(name, _load(code, entry))

@@ -25,6 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 SOURCES = (
     "interpreters/native",
+    "interpreters/native/frontend",
     "interpreters/scalar",
     "interpreters/eager_cpu/loops",
     "interpreters/host.py",

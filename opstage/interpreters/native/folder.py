@@ -26,7 +26,7 @@ _HERE = Path(__file__).resolve().parent
 _HAS_USERS = hasattr(os, "geteuid")
 
 compiling = make_lock(waits_for_others=False)
-"""Held by whoever compiles: numba and LLVM have state that is one for the process."""
+"""Held by whoever compiles: LLVM and numba have state that is one for the process."""
 
 
 class Unsafe(Exception):

@@ -58,10 +58,10 @@ def gemm_words(
 
 
 def _function(dtype: str, wide: bool) -> Any:
-    numba = import_module("numba")
     memory = import_module("opstage.interpreters.native.memory")
+    kinds = import_module("opstage.interpreters.native.frontend.kinds")
     int64s, count = memory.int64s, WORDS
-    gemm = memory.gemm_by_address(getattr(numba.types, dtype), wide)
+    gemm = memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
     size = 4 if dtype == "float32" else 8
     number = getattr(np, dtype)
 

@@ -1,7 +1,7 @@
 """The pool of threads, and schedules of kernels that it runs.
 
 The pool is a `team`; on systems on which there is none, numba's OpenMP. What goes through a schedule is a kernel too.
-So a process that finds its kernels on disk runs them without numba.
+So a process that finds its kernels on disk runs them without a compiler.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -102,14 +102,14 @@ def _drive_factory() -> Any:
             if before != 1:
                 call_number(w[1], 1)
         is_alone = count == 1 or int64s(w[4], 1)[0] != 0
-        has_team = board != 0 and not is_alone and take(board)
+        has_team = w[3] != 0 and not is_alone and take(board)
         for step in range(lo, hi):
             function, tasks, own = table[3 * step], table[3 * step + 1], table[3 * step + 2]
             if tasks < 0:
                 call_kernel(function, 0, -tasks, 0, own)
             elif has_team:
                 do_job(board, count, function, tasks, own)
-            elif is_alone or board != 0:
+            elif is_alone or w[3] != 0:
                 for i in range(count):
                     call_kernel(function, tasks * i // count, tasks * (i + 1) // count, i, own)
             else:

@@ -3,41 +3,30 @@
 A mask is an integer whose bit i says whether lane i takes part; memory at lanes that do not is not touched. LLVM makes
 of all this what the processor has: one instruction each with AVX-512, several elsewhere.
 
-As in `memory`, these exist once numba is imported, so this module is imported by what compiles.
+As `memory`, this module is imported by what compiles, not before.
 """
 
-# mypy: disable-error-code="attr-defined, call-arg, misc, no-untyped-call, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core.datamodel.models import PrimitiveModel
-from numba.extending import intrinsic, register_model
+
+from .frontend import declared, intrinsic
+from .frontend.kinds import FLOAT32, FLOAT64, INT64, VOID, Kind
 
 BYTES = 64
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
-class Vector(types.Type):
-    """Numba's name for a vector of `lanes` numbers."""
-
-    def __init__(self, scalar: str, lanes: int):
-        self.scalar, self.lanes = scalar, lanes
-        super().__init__(name=f"Vector({scalar} x {lanes})")
-
-
-@register_model(Vector)
-class VectorModel(PrimitiveModel):
-    """One value of LLVM."""
-
-    def __init__(self, manager: Any, vector: Vector):
-        scalars = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "int64": _I64}
-        super().__init__(manager, vector, ir.VectorType(scalars[vector.scalar], vector.lanes))
+@cache
+def vector_kind(dtype: str, lanes: int) -> Kind:
+    """The type of a vector of numbers."""
+    scalar = {"float32": FLOAT32, "float64": FLOAT64, "int64": INT64}[dtype]
+    return Kind(f"{dtype} x {lanes}", ir.VectorType(scalar.type, lanes))
 
 
 @cache
@@ -59,26 +48,11 @@ def registers(dtype: str) -> SimpleNamespace:
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size
     scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
-    real, kind = getattr(types, dtype), Vector(dtype, lanes)
+    real, kind = FLOAT32 if dtype == "float32" else FLOAT64, vector_kind(dtype, lanes)
     vector, whole = ir.VectorType(scalar, lanes), ir.VectorType(_I64, lanes)
     flags, bits = ir.VectorType(ir.IntType(1), lanes), ir.IntType(lanes)
-    address = types.intp
+    address = INT64
     name = f"v{lanes}f{size * 8}"
-
-    def intrinsic_of(result: Any, *operands: Any) -> Callable[[Callable[..., Any]], Any]:
-        """Decorates `(builder, *values) -> value`."""
-        arguments = ", ".join(f"a{i}" for i in range(len(operands)))
-
-        def decorate(build: Callable[..., Any]) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                value = build(builder, *values)
-                return context.get_dummy_value() if value is None else value
-
-            scope = {"signature": result(*operands), "generate": generate}
-            exec(f"def {build.__name__}(typing, {arguments}):\n    return signature, generate", scope)
-            return intrinsic(scope[build.__name__])
-
-        return decorate
 
     def flags_of(builder: Any, mask: Any) -> Any:
         return masked(builder, mask, lanes)
@@ -103,23 +77,23 @@ def registers(dtype: str) -> SimpleNamespace:
         counted = ir.Constant(whole, list(range(lanes)))
         return builder.add(splatted(builder, first, whole), builder.mul(splatted(builder, step, whole), counted))
 
-    @intrinsic_of(kind, address)
+    @intrinsic(kind, address)
     def load(builder, at):
         return builder.load(pointer(builder, at), align=size)
 
-    @intrinsic_of(types.void, address, kind)
+    @intrinsic(VOID, address, kind)
     def store(builder, at, value):
         builder.store(value, pointer(builder, at), align=size)
 
-    @intrinsic_of(kind, address, types.intp)
+    @intrinsic(kind, address, INT64)
     def load_some(builder, at, mask):
         return masked_load(builder, at, flags_of(builder, mask))
 
-    @intrinsic_of(types.void, address, kind, types.intp)
+    @intrinsic(VOID, address, kind, INT64)
     def store_some(builder, at, value, mask):
         masked_store(builder, at, value, flags_of(builder, mask), vector, name, size)
 
-    @intrinsic_of(kind, address, types.intp)
+    @intrinsic(kind, address, INT64)
     def load_pairs(builder, at, mask):
         chosen = flags_of(builder, mask)
         none = ir.Constant(flags, None)
@@ -130,7 +104,7 @@ def registers(dtype: str) -> SimpleNamespace:
             parts.append(masked_load(builder, builder.add(at, _I64(half * BYTES)), spread))
         return builder.shuffle_vector(*parts, ir.Constant(ir.VectorType(_I32, lanes), list(range(0, 2 * lanes, 2))))
 
-    @intrinsic_of(kind, address)
+    @intrinsic(kind, address)
     def load_all_pairs(builder, at):
         # The second half starts with the last number of the first, so that nothing behind the last pair is read.
         halves = [
@@ -139,7 +113,7 @@ def registers(dtype: str) -> SimpleNamespace:
         order = [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
         return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, lanes), order))
 
-    @intrinsic_of(kind, address, types.intp, types.intp)
+    @intrinsic(kind, address, INT64, INT64)
     def load_apart(builder, at, step, mask):
         pointers = ir.VectorType(scalar.as_pointer(), lanes)
         function = ir.FunctionType(vector, [pointers, _I32, flags, vector])
@@ -147,49 +121,49 @@ def registers(dtype: str) -> SimpleNamespace:
         places = builder.inttoptr(steps(builder, at, step), pointers)
         return builder.call(gather, [places, _I32(size), flags_of(builder, mask), ir.Constant(vector, None)])
 
-    @intrinsic_of(kind, real)
+    @intrinsic(kind, real)
     def splat(builder, number):
         return splatted(builder, number, vector)
 
-    @intrinsic_of(real, kind)
+    @intrinsic(real, kind)
     def total(builder, value):
         function = ir.FunctionType(scalar, [scalar, vector])
         reduced = declared(builder, function, f"llvm.vector.reduce.fadd.{name}")
         return builder.call(reduced, [ir.Constant(scalar, 0.0), value], fastmath=("reassoc",))
 
-    @intrinsic_of(kind, kind, kind)
+    @intrinsic(kind, kind, kind)
     def add(builder, left, right):
         return builder.fadd(left, right)
 
-    @intrinsic_of(kind, kind, kind)
+    @intrinsic(kind, kind, kind)
     def divide(builder, left, right):
         return builder.fdiv(left, right)
 
-    @intrinsic_of(kind, kind, kind, kind)
+    @intrinsic(kind, kind, kind, kind)
     def fma(builder, left, right, addend):
         function = ir.FunctionType(vector, [vector] * 3)
         return builder.call(declared(builder, function, f"llvm.fma.{name}"), [left, right, addend])
 
-    @intrinsic_of(types.intp, kind, kind)
+    @intrinsic(INT64, kind, kind)
     def rises(builder, value, best):
         greater = builder.fcmp_ordered(">", value, best)
         return mask_of(builder, builder.or_(greater, builder.fcmp_unordered("uno", value, value)))
 
-    @intrinsic_of(kind, types.intp, kind, kind)
+    @intrinsic(kind, INT64, kind, kind)
     def choose(builder, mask, left, right):
         return builder.select(flags_of(builder, mask), left, right)
 
-    whole_kind = Vector("int64", lanes)
+    whole_kind = vector_kind("int64", lanes)
 
-    @intrinsic_of(whole_kind, types.intp, types.intp)
+    @intrinsic(whole_kind, INT64, INT64)
     def positions(builder, first, step):
         return steps(builder, first, step)
 
-    @intrinsic_of(whole_kind, types.intp, whole_kind, whole_kind)
+    @intrinsic(whole_kind, INT64, whole_kind, whole_kind)
     def choose_positions(builder, mask, left, right):
         return builder.select(flags_of(builder, mask), left, right)
 
-    @intrinsic_of(types.void, address, whole_kind, types.intp)
+    @intrinsic(VOID, address, whole_kind, INT64)
     def store_some_positions(builder, at, value, mask):
         masked_store(builder, at, value, flags_of(builder, mask), whole, f"v{lanes}i64", 8)
 
@@ -211,9 +185,3 @@ def splatted(builder: Any, number: Any, vector: Any) -> Any:
 def masked(builder: Any, mask: Any, lanes: int) -> Any:
     """A mask as a vector of flags."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes))
-
-
-def declared(builder: Any, kind: Any, name: str) -> Any:
-    """An intrinsic function of LLVM."""
-    module = builder.module
-    return module.globals.get(name) or ir.Function(module, kind, name)

@@ -3,18 +3,17 @@
 As `memory`, this module is imported by what compiles, not before. All accesses are sequentially consistent.
 """
 
-# mypy: disable-error-code="attr-defined, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from . import team
+from .frontend import allocated, intrinsic
+from .frontend.kinds import BOOL, INT32, INT64, UINT64, VOID
 from .memory import call_kernel, int64s
 
 # Places on the board; unsigned, as addresses are.
@@ -27,7 +26,8 @@ _COUNT, _CLOCK, _NANOSLEEP, _SYSCALL, _FUTEX = (
 _CLAIMS, _LINE = np.uint64(team.CLAIMS), np.uint64(team.LINE)
 _SPIN, _JOIN, _LOST, _FACTOR, _LONGEST = team.SPIN, team.JOIN, team.LOST, team.REST_FACTOR, team.LONGEST_REST
 
-_ADDRESS, _WORD, _NUMBER = types.uintp, ir.IntType(64), ir.IntType(32)
+_WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
+_PAIR = ir.LiteralStructType([_WORD, _WORD])
 _ORDER = "seq_cst"
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE of linux/futex.h
 _MONOTONIC, _OF_THIS_THREAD = 1, 3  # CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID of linux/time.h
@@ -37,117 +37,78 @@ def _at(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, _WORD.as_pointer())
 
 
-@intrinsic
-def load(typing, address):  # type: ignore[no-untyped-def]
+@intrinsic(INT64, UINT64)
+def load(builder, address):
     """The integer at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load_atomic(_at(builder, values[0]), _ORDER, 8)
-
-    return types.int64(_ADDRESS), generate
+    return builder.load_atomic(_at(builder, address), _ORDER, 8)
 
 
-@intrinsic
-def store(typing, address, value):  # type: ignore[no-untyped-def]
+@intrinsic(VOID, UINT64, INT64)
+def store(builder, address, value):
     """Put an integer there."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store_atomic(values[1], _at(builder, values[0]), _ORDER, 8)
-        return context.get_dummy_value()
-
-    return types.void(_ADDRESS, types.int64), generate
+    builder.store_atomic(value, _at(builder, address), _ORDER, 8)
 
 
-@intrinsic
-def increase(typing, address, by):  # type: ignore[no-untyped-def]
+@intrinsic(VOID, UINT64, INT64)
+def increase(builder, address, by):
     """Add to the integer there."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.atomic_rmw("add", _at(builder, values[0]), values[1], _ORDER)
-        return context.get_dummy_value()
-
-    return types.void(_ADDRESS, types.int64), generate
+    builder.atomic_rmw("add", _at(builder, address), by, _ORDER)
 
 
-@intrinsic
-def replace(typing, address, old, new):  # type: ignore[no-untyped-def]
+@intrinsic(BOOL, UINT64, INT64, INT64)
+def replace(builder, address, old, new):
     """Put `new` there if `old` is there; whether it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        found = builder.cmpxchg(_at(builder, values[0]), values[1], values[2], _ORDER, _ORDER)
-        return builder.extract_value(found, 1)
-
-    return types.boolean(_ADDRESS, types.int64, types.int64), generate
+    return builder.extract_value(builder.cmpxchg(_at(builder, address), old, new, _ORDER, _ORDER), 1)
 
 
-@intrinsic
-def _time(typing, clock_gettime, clock):  # type: ignore[no-untyped-def]
+@intrinsic(INT64, UINT64, INT32)
+def _time(builder, clock_gettime, clock):
     """Nanoseconds on a clock of the system, whose function is at an address."""
-    pair = ir.LiteralStructType([_WORD, _WORD])
-    function = ir.FunctionType(_NUMBER, [_NUMBER, pair.as_pointer()])
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place = cgutils.alloca_once(builder, pair)
-        builder.call(builder.inttoptr(values[0], function.as_pointer()), [values[1], place])
-        found = builder.load(place)
-        seconds = builder.mul(builder.extract_value(found, 0), ir.Constant(_WORD, 10**9))
-        return builder.add(seconds, builder.extract_value(found, 1))
-
-    return types.int64(_ADDRESS, types.int32), generate
+    function = ir.FunctionType(_NUMBER, [_NUMBER, _PAIR.as_pointer()])
+    place = allocated(builder, _PAIR)
+    builder.call(builder.inttoptr(clock_gettime, function.as_pointer()), [clock, place])
+    found = builder.load(place)
+    seconds = builder.mul(builder.extract_value(found, 0), _WORD(10**9))
+    return builder.add(seconds, builder.extract_value(found, 1))
 
 
-@intrinsic
-def _pause(typing, nanosleep, nanoseconds):  # type: ignore[no-untyped-def]
+@intrinsic(VOID, UINT64, INT64)
+def _pause(builder, nanosleep, nanoseconds):
     """So many nanoseconds, by the system's function at an address."""
-    pair = ir.LiteralStructType([_WORD, _WORD])
-    function = ir.FunctionType(_NUMBER, [pair.as_pointer(), pair.as_pointer()])
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place, second = cgutils.alloca_once(builder, pair), ir.Constant(_WORD, 10**9)
-        parts = builder.udiv(values[1], second), builder.urem(values[1], second)
-        for i, part in enumerate(parts):
-            builder.store(part, cgutils.gep_inbounds(builder, place, 0, i))
-        none = ir.Constant(pair.as_pointer(), None)
-        builder.call(builder.inttoptr(values[0], function.as_pointer()), [place, none])
-        return context.get_dummy_value()
-
-    return types.void(_ADDRESS, types.int64), generate
+    function = ir.FunctionType(_NUMBER, [_PAIR.as_pointer(), _PAIR.as_pointer()])
+    place, second = allocated(builder, _PAIR), _WORD(10**9)
+    parts = builder.udiv(nanoseconds, second), builder.urem(nanoseconds, second)
+    for i, part in enumerate(parts):
+        builder.store(part, builder.gep(place, [_NUMBER(0), _NUMBER(i)], inbounds=True))
+    none = ir.Constant(_PAIR.as_pointer(), None)
+    builder.call(builder.inttoptr(nanosleep, function.as_pointer()), [place, none])
 
 
-@intrinsic
-def _futex(typing, syscall, number, address, operation, value):  # type: ignore[no-untyped-def]
+@intrinsic(VOID, UINT64, INT64, UINT64, INT64, INT64)
+def _futex(builder, syscall, number, address, operation, value):
     """The system call futex(2) without a time limit."""
     function = ir.FunctionType(_WORD, [_WORD], var_arg=True)
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        at, number, *rest = values
-        none = ir.Constant(_WORD, 0)
-        builder.call(builder.inttoptr(at, function.as_pointer()), [number, *rest, none, none, none])
-        return context.get_dummy_value()
-
-    return types.void(_ADDRESS, types.int64, _ADDRESS, types.int64, types.int64), generate
+    none = _WORD(0)
+    given = [number, address, operation, value, none, none, none]
+    builder.call(builder.inttoptr(syscall, function.as_pointer()), given)
 
 
-@njit
-def now(board):  # type: ignore[no-untyped-def]
+def now(board):
     """Nanoseconds that have passed."""
     return _time(load(board + _CLOCK), _MONOTONIC)
 
 
-@njit
-def _worked(board):  # type: ignore[no-untyped-def]
+def _worked(board):
     """Nanoseconds for which this thread has had a core."""
     return _time(load(board + _CLOCK), _OF_THIS_THREAD)
 
 
-@njit
-def _sleep(board, address, value):  # type: ignore[no-untyped-def]
+def _sleep(board, address, value):
     """Until `wake` is called for this address; not at all if `value` is not there any more. It may end early."""
     _futex(load(board + _SYSCALL), load(board + _FUTEX), address, _WAIT, value & 0xFFFFFFFF)
 
 
-@njit
-def _wake(board, address, count):  # type: ignore[no-untyped-def]
+def _wake(board, address, count):
     """So many of those who sleep there."""
     _futex(load(board + _SYSCALL), load(board + _FUTEX), address, _WAKE, count)
 
@@ -155,20 +116,17 @@ def _wake(board, address, count):  # type: ignore[no-untyped-def]
 # What the threads of a team do ---------------------------------------------------------------------------------------
 
 
-@njit
-def take(board):  # type: ignore[no-untyped-def]
+def take(board):
     """Whether the team is this thread's from now on, until it gives it back."""
     return replace(board + _OWNED, 0, 1)
 
 
-@njit
-def give(board):  # type: ignore[no-untyped-def]
+def give(board):
     """Give the team back."""
     store(board + _OWNED, 0)
 
 
-@njit
-def do_parts(board, mark, me, count):  # type: ignore[no-untyped-def]
+def do_parts(board, mark, me, count):
     """Do those parts of the job `mark` that nobody has begun, one's own first; how many they were.
 
     A part that was begun keeps the job what it is until it is counted as done. So what is read after that is of it.
@@ -187,8 +145,7 @@ def do_parts(board, mark, me, count):  # type: ignore[no-untyped-def]
     return done
 
 
-@njit
-def do_job(board, count, function, tasks, own):  # type: ignore[no-untyped-def]
+def do_job(board, count, function, tasks, own):
     """Have all parts of a job done, by whoever has the team."""
     job = int64s(board + _JOB, 3)
     job[0], job[1], job[2] = function, tasks, own
@@ -209,8 +166,7 @@ def do_job(board, count, function, tasks, own):  # type: ignore[no-untyped-def]
                 store(board + _WAITING, 0)
 
 
-@njit
-def be_member(board, me):  # type: ignore[no-untyped-def]
+def be_member(board, me):
     """Do parts of jobs as long as the process lives."""
     count = load(board + _COUNT)
     seen, rest, rested = 0, 0, 0

@@ -4,7 +4,7 @@ A tile has `rows` x `vectors` sums, each a vector. A step reads `vectors` vector
 numbers from a panel in which they stand one after another, and adds all their products.
 """
 
-# mypy: disable-error-code="attr-defined, no-untyped-call, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from .registers import BYTES, Vector, declared, masked, splatted
+from .frontend import declared, intrinsic
+from .frontend.kinds import INT64, VOID, Kind
+from .registers import BYTES, masked, splatted, vector_kind
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -41,9 +41,9 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
     vector = ir.VectorType(scalar, lanes)
     flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
-    kind = Vector(dtype, lanes)
-    tile = types.UniTuple(kind, rows * vectors)
-    words = types.UniTuple(types.intp, vectors)
+    kind = vector_kind(dtype, lanes)
+    tile = Kind(f"tile {dtype} {rows} x {vectors}", ir.ArrayType(vector, rows * vectors))
+    words = Kind(f"places {vectors}", ir.ArrayType(_I64, vectors))
     void = ir.VoidType()
 
     def number(builder: Any, panel: Any, row: int) -> Any:
@@ -162,43 +162,14 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
             nothing = fma(builder, row, zeros, nothing)
         return nothing
 
-    def wrapped(build: Callable[..., Any]) -> Callable[..., Any]:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            value = build(builder, *values)
-            return context.get_dummy_value() if value is None else value
-
-        return generate
-
-    generate_places, generate_start, generate_step = wrapped(build_places), wrapped(build_start), wrapped(build_step)
-    generate_finish, generate_lay = wrapped(build_finish), wrapped(build_lay)
-    generate_apart = wrapped(build_finish_apart)
-    address = types.intp
-
-    @intrinsic
-    def places(typing, at):
-        return words(address), generate_places
-
-    @intrinsic
-    def start(typing, panel):
-        return tile(address), generate_start
-
-    @intrinsic
-    def step(typing, sums, at, places, panel):
-        return tile(tile, address, words, address), generate_step
-
-    @intrinsic
-    def finish(typing, sums, to, places, apart, masks, count):
-        return types.void(tile, address, words, address, words, types.intp), generate_finish
-
-    @intrinsic
-    def finish_apart(typing, sums, to, places, apart, masks, count, step):
-        return types.void(tile, address, words, address, words, types.intp, types.intp), generate_apart
-
-    @intrinsic
-    def lay(typing, to, source, apart, count, present):
-        return kind(*(address,) * 5), generate_lay
-
-    return SimpleNamespace(places=places, start=start, step=step, finish=finish, finish_apart=finish_apart, lay=lay)
+    return SimpleNamespace(
+        places=intrinsic(words, INT64)(build_places),
+        start=intrinsic(tile, INT64)(build_start),
+        step=intrinsic(tile, tile, INT64, words, INT64)(build_step),
+        finish=intrinsic(VOID, tile, INT64, words, INT64, words, INT64)(build_finish),
+        finish_apart=intrinsic(VOID, tile, INT64, words, INT64, words, INT64, INT64)(build_finish_apart),
+        lay=intrinsic(kind, *[INT64] * 5)(build_lay),
+    )
 
 
 @cache
@@ -218,14 +189,14 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
     vector = ir.VectorType(scalar, lanes)
     flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
-    tile = types.UniTuple(Vector(dtype, lanes), rows * columns)
     array = ir.ArrayType(vector, rows * columns)
+    tile = Kind(f"tile {dtype} {rows} by {columns}", array)
+    words = Kind(f"places {columns}", ir.ArrayType(_I64, columns))
 
-    def build_empty(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def build_empty(builder: Any) -> Any:
         return ir.Constant(array, None)
 
-    def build_correlate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sums, left, right, places, mask = values
+    def build_correlate(builder: Any, sums: Any, left: Any, right: Any, places: Any, mask: Any) -> Any:
         fma = declared(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{name}")
         kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
         load = declared(builder, kind, f"llvm.masked.load.{name}.p0")
@@ -248,8 +219,7 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
                 )
         return value
 
-    def build_totals(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sums, to = values
+    def build_totals(builder: Any, sums: Any, to: Any) -> None:
         parts = [builder.extract_value(sums, i) for i in range(rows * columns)]
         order = [ir.Constant(ir.VectorType(_I32, lanes), list(range(first, 2 * lanes, 2))) for first in range(2)]
         # Two vectors become one with the sums of their neighbouring lanes, until every lane is a total.
@@ -262,10 +232,8 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
         for i, part in enumerate(parts):
             at = builder.add(to, _I64(i * BYTES))
             builder.store(part, builder.inttoptr(at, vector.as_pointer()), align=size)
-        return context.get_dummy_value()
 
-    def build_spread(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        to, source, mask = values
+    def build_spread(builder: Any, to: Any, source: Any, mask: Any) -> None:
         kind = ir.FunctionType(vector, [vector.as_pointer(), _I32, flags, vector])
         load = declared(builder, kind, f"llvm.masked.load.{name}.p0")
         expand = declared(
@@ -277,35 +245,18 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
         loaded = builder.call(load, [builder.inttoptr(source, vector.as_pointer()), _I32(size), first, zeros])
         value = builder.call(expand, [loaded, zeros, masked(builder, mask, lanes)])
         builder.store(value, builder.inttoptr(to, vector.as_pointer()), align=size)
-        return context.get_dummy_value()
 
-    def build_places(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        first = builder.inttoptr(values[0], _I64.as_pointer())
+    def build_places(builder: Any, at: Any) -> Any:
+        first = builder.inttoptr(at, _I64.as_pointer())
         value = ir.Constant(ir.ArrayType(_I64, columns), ir.Undefined)
         for i in range(columns):
             value = builder.insert_value(value, builder.load(builder.gep(first, [_I64(i)])), i)
         return value
 
-    words = types.UniTuple(types.intp, columns)
-
-    @intrinsic
-    def places(typing, at):
-        return words(types.intp), build_places
-
-    @intrinsic
-    def spread(typing, to, source, mask):
-        return types.void(types.intp, types.intp, types.intp), build_spread
-
-    @intrinsic
-    def empty(typing):
-        return tile(), build_empty
-
-    @intrinsic
-    def correlate(typing, sums, left, right, places, mask):
-        return tile(tile, types.intp, types.intp, words, types.intp), build_correlate
-
-    @intrinsic
-    def totals(typing, sums, to):
-        return types.void(tile, types.intp), build_totals
-
-    return SimpleNamespace(places=places, spread=spread, empty=empty, correlate=correlate, totals=totals)
+    return SimpleNamespace(
+        places=intrinsic(words, INT64)(build_places),
+        spread=intrinsic(VOID, INT64, INT64, INT64)(build_spread),
+        empty=intrinsic(tile)(build_empty),
+        correlate=intrinsic(tile, tile, INT64, INT64, words, INT64)(build_correlate),
+        totals=intrinsic(VOID, tile, INT64)(build_totals),
+    )

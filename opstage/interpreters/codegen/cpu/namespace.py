@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...native.inlined import register_formulas
 from ..formulas import scalar_formulas
 from . import functions
 
@@ -17,14 +16,10 @@ from . import functions
 @cache
 def namespace() -> dict[str, Any]:
     """The names that the source of a kernel may refer to."""
-    numba = import_module("numba")
-    register_formulas()
     exp, erf = functions.exp, functions.erf
-
-    def inlined(formula: Any) -> Any:
-        return numba.njit(forceinline=True, error_model="numpy")(formula)
-
+    memory = import_module("opstage.interpreters.native.memory")
     names: dict[str, Any] = {
+        "int64s": memory.int64s,
         "float32": np.float32,
         "float64": np.float64,
         "int32": np.int32,
@@ -33,7 +28,7 @@ def namespace() -> dict[str, Any]:
         "erf": erf,
         "tanh": functions.tanh,
         "add": functions.add,
-        "power": inlined(_power),
+        "power": _power,
         "log": functions.log,
         "log1p": functions.log1p,
         "sqrt": math.sqrt,
@@ -46,7 +41,7 @@ def namespace() -> dict[str, Any]:
         names[f"least_{real.__name__}"] = least
         names[f"nan_{real.__name__}"] = real(np.nan)
         formulas = {"ordered": ordered, "unordered": unordered, **scalar_formulas(real, exp, erf)}
-        names.update({f"{name}_{real.__name__}": inlined(formula) for name, formula in formulas.items()})
+        names.update({f"{name}_{real.__name__}": formula for name, formula in formulas.items()})
     return names
 
 

@@ -35,8 +35,8 @@ def cluster_steps(
     loop = cluster_loop(cluster, unit.equations, left_in_memory(legal, unit, number, read, results))
     parallel = cluster.size >= _FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]
-    for scratch, slot in loop.totals:
+    for room, slot in loop.totals:
         count = math.prod(legal.views[slot].shape)
-        total = total_loop(scratch, slot, count, workers() if parallel else 1, dtype_name(legal.types[slot].dtype))
+        total = total_loop(room, slot, count, workers() if parallel else 1, dtype_name(legal.types[slot].dtype))
         steps.append(NativeStep(total, False, number))
     return steps

@@ -1,7 +1,8 @@
 """Texts of kernels, and their compilation, two at a time.
 
-numba compiles in one thread only, so where there are many texts another process takes every second one, and both leave
-what they compile on disk, where they find each other's. If that process fails, this one compiles what is missing.
+llvmlite lets one thread at a time into LLVM, so where there are many texts another process takes every second one, and
+both leave what they compile on disk, where they find each other's. If that process fails, this one compiles what is
+missing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from .namespace import namespace
 
 _log = logging.getLogger(__name__)
 
-_MANY = 6
+_MANY = 16
 """So many kernels take longer than another process needs to start."""
 
-_NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "numba", "llvmlite")
+_NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "llvmlite")
 
 # Python's own modules come first: a fractions.py in the current folder, or beside the package, is not run. Nor is what
 # PYTHONPATH, PYTHONSTARTUP or a sitecustomize.py say.
@@ -59,12 +60,12 @@ class LoopSource(NamedTuple):
         return compile_kernel(self.name, self.content, self._function, passing=True)
 
     def _function(self) -> Any:
-        space = {**namespace(), "int64s": import_module("opstage.interpreters.native.memory").int64s}
+        frontend = import_module("opstage.interpreters.native.frontend")
+        space = dict(namespace())
         for name, kind, dtype, scope in self.accesses:
             space[name] = (access.load if kind == "load" else access.store)(dtype, scope)
         exec(self.preamble, space)
-        exec(compile(self.body, "<kernel>", "exec"), space)
-        return space["kernel"]
+        return frontend.source_of_text(self.body, space)
 
 
 def compile_texts(texts: Sequence[LoopSource]) -> dict[LoopSource, Kernel]:

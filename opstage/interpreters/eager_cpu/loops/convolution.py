@@ -10,13 +10,15 @@ Sizes are named from the side of conv: x (images, groups·channels_in, D, H, W),
 channels_in, *kernel), result (images, groups·channels_out, *counts). A *line* is a row of windows along the last axis.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from ...native.blas import find_blas
 from ...native.compiler import Kernel, compile_kernel
@@ -51,14 +53,13 @@ def convolution_kernel(name: str, dtype: str) -> Kernel | None:
 
 def _modules(dtype: str, wide: bool) -> tuple[Any, Any, Any]:
     """The functions for vectors, for memory, and the product of matrices."""
-    numba = import_module("numba")
     memory = import_module("opstage.interpreters.native.memory")
+    kinds = import_module("opstage.interpreters.native.frontend.kinds")
     vectors = import_module("opstage.interpreters.native.vectors").vectors(dtype)
-    return vectors, memory, memory.gemm_by_address(getattr(numba.types, dtype), wide)
+    return vectors, memory, memory.gemm_by_address(getattr(kinds, dtype.upper()), wide)
 
 
-def _reach(njit: Any) -> Any:
-    @njit
+def _reach() -> Any:
     def reach(left, cells, count, stride):
         """The windows lo … hi along an axis whose cell `left` before the window's own start is no padding."""
         lo = min(max(0, -((-left) // stride)), count)
@@ -69,12 +70,10 @@ def _reach(njit: Any) -> Any:
 
 def _im2col(dtype: str) -> Any:
     """`fill(columns, x, w, n0, n1, group, l0, l1)`: a row for each cell of the kernel, the block's windows along it."""
-    numba = import_module("numba")
-    v, reach = import_module("opstage.interpreters.native.vectors").vectors(dtype), _reach(numba.njit)
+    v, reach = import_module("opstage.interpreters.native.vectors").vectors(dtype), _reach()
     lanes, size, between, move, load, store = v.lanes, v.size, v.between, v.move, v.load, v.store
-    zero = getattr(numba.np.numpy_support.np, dtype)(0)
+    zero = getattr(np, dtype)(0)
 
-    @numba.njit
     def fill(columns, x, w, n0, n1, group, l0, l1):
         groups, channels = w[13], w[14]
         depth, height, width = w[16], w[17], w[18]
@@ -269,14 +268,12 @@ def _col2im(dtype: str, wide: bool) -> Any:
     Word 34 is a number of notes, which stand in word 6 from byte word 8 on. If there are some and all are 0, nothing is
     done: the result is there, computed with the kernel turned round.
     """
-    numba = import_module("numba")
     v, memory, gemm = _modules(dtype, wide)
     lanes, size, between, accumulate = v.lanes, v.size, v.between, v.accumulate
     clear_row, shift_row, load, store = v.clear_row, v.shift_row, v.load, v.store
-    words, word_count, reach = memory.int64s, WORDS, _reach(numba.njit)
+    words, word_count, reach = memory.int64s, WORDS, _reach()
     zero, one = _numbers(dtype)
 
-    @numba.njit
     def add_up(columns, at, w, channels, l0, l1):
         depth, height, width = w[16], w[17], w[18]
         rows_counted, counted = w[23], w[24]
@@ -344,5 +341,5 @@ def _col2im(dtype: str, wide: bool) -> Any:
 
 
 def _numbers(dtype: str) -> tuple[Any, Any]:
-    real = getattr(import_module("numpy"), dtype)
+    real = getattr(np, dtype)
     return real(0), real(1)

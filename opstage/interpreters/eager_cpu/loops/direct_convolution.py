@@ -8,7 +8,7 @@ after another. The adjoint is one such convolution for each remainder of its res
 Georganas et al., Anatomy of high-performance deep learning convolutions on SIMD architectures, 2018.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -64,7 +64,6 @@ def _native(name: str) -> Any:
 def _plane_shift() -> Any:
     """`shift(plane, before, apart, step, own, back)`: where a plane of the copy starts, from its first window on."""
 
-    @import_module("numba").njit
     def shift(plane, before, apart, step, own, back):
         if not own:
             return plane * apart % step - before
@@ -80,7 +79,6 @@ def planes_copier(dtype: str) -> Any:
     lanes, size, between, load_cells = r.lanes, r.size, v.between, cells_loader(r)
     store, zeros, zero, shift = r.store, r.splat, getattr(np, dtype)(0), _plane_shift()
 
-    @import_module("numba").njit
     def copy(to, plane, w, first, lines):
         height, width, step_y, step_x, pitch = w[9], w[10], w[17], w[18], w[23]
         for py in range(w[25]):
@@ -115,7 +113,6 @@ def windows_placer(dtype: str) -> Any:
     v, int64s = _native("vectors").vectors(dtype), _native("memory").int64s
     lanes, size, between = v.lanes, v.size, v.between
 
-    @import_module("numba").njit
     def place(at, w, images, lines, ry, rx):
         most, pitch, step_y, step_x = w[30], w[23], w[15], w[16]
         table = int64s(at, 3 * most)
@@ -156,7 +153,6 @@ def cells_placer(dtype: str) -> Any:
     """
     size, int64s, shift = _native("vectors").vectors(dtype).size, _native("memory").int64s, _plane_shift()
 
-    @import_module("numba").njit
     def along(k, r, step, before, apart, planes, own, back):
         """The plane of the copy and the cell there, along one axis; -1 where no window has it."""
         if own:
@@ -166,7 +162,6 @@ def cells_placer(dtype: str) -> Any:
             return 0, (reached // step if reached % step == 0 else -1)
         return k % planes, k * apart // step
 
-    @import_module("numba").njit
     def place(at, w, ry, rx, first, lines):
         table = int64s(at, 2 * w[11] * w[12])
         count, inside = 0, 0
@@ -202,7 +197,6 @@ def _lay_out(dtype: str, rows: int) -> Any:
     zero, one = getattr(np, dtype)(0), getattr(np, dtype)(1)
     load_some, fma, between = r.load_some, r.fma, v.between
 
-    @import_module("numba").njit
     def add_padding(to, row, w):
         """Adds weights of cells that are padding to every window, times 0: nan if one of them is no number."""
         depth, whole = w[7] * w[39] * w[40], w[39] * w[40]
@@ -264,7 +258,6 @@ def _tile_of(dtype: str, rows: int, vectors: int) -> Any:
     size, int64s = _native("vectors").vectors(dtype).size, _native("memory").int64s
     step_bytes = rows * size
 
-    @import_module("numba").njit
     def compute(panel, lines, w, places, cells, count, into, apart, present):
         reads = at_places(places)
         table = int64s(cells, 2 * count)

@@ -6,7 +6,7 @@ registers over as many images as stay in the cache, and only then are its lanes 
 channels at a time, and windows placed as in `direct_convolution`.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -55,7 +55,6 @@ def _factory(dtype: str, rows: int) -> Any:
     copy_planes, place_windows, place_cells = planes_copier(dtype), windows_placer(dtype), cells_placer(dtype)
     step_bytes, zero = rows * lanes * size, getattr(np, dtype)(0)
 
-    @import_module("numba").njit
     def zeros_times(at, count):
         """0, or nan if one of the numbers is none."""
         zeros = splat(zero)
@@ -64,7 +63,6 @@ def _factory(dtype: str, rows: int) -> Any:
             products = fma(load_some(at + i * size, between(0, count - i)), zeros, products)
         return total(products)
 
-    @import_module("numba").njit
     def add_padding(into, row, w):
         """Adds the cotangents of an output channel times 0, where `row` is nan, at cells that are only padding."""
         whole = w[39] * w[40]
@@ -73,7 +71,6 @@ def _factory(dtype: str, rows: int) -> Any:
             if y < 0 or y >= w[11] or x < 0 or x >= w[12]:
                 store(into + i * size, load(into + i * size) + row)
 
-    @import_module("numba").njit
     def compute(lines, laid, windows, count, most, at):
         """The sums of a tile over `count` vectors of windows."""
         table, cells, tile = words(windows, 3 * most), at_places(at), empty()

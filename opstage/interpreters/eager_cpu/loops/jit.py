@@ -1,20 +1,22 @@
-"""Functions that numba compiles when they are first called, once per dtype.
-
-numba is imported then and not before. Machine code is kept on disk, so that the next process only loads it.
-"""
+"""Functions of arrays that are compiled when they are first called, once per dtype, and kept on disk as kernels are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import inspect
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any, final
 
 import numpy as np
 
-from ...host import Array, packed
-from ...native.compiler import import_numba
-from ...native.folder import compiling
-from ...native.inlined import Function, register_formulas
-from ...native.overloads import kept
+from ...host import Array, address_of, packed
+from ...native import access
+from ...native.compiler import compile_kernel
+from ...native.inlined import Function
+from ...native.ufuncs import ufunc
 
 
 def flat(x: Array) -> Array:
@@ -36,8 +38,7 @@ def rows(x: Array) -> Array:
 class JitLoop:
     """A function of packed arrays and numbers; the last `results` arguments are the arrays that it writes.
 
-    The dtype of the last one decides the types of all. Every operation is rounded as written and in its order, but for
-    `functions.add`.
+    No array is another one's memory. Every operation is rounded as written and in its order, but for `functions.add`.
     """
 
     __slots__ = ("function", "__wrapped__", "_results", "_compiled")
@@ -45,41 +46,74 @@ class JitLoop:
     def __init__(self, function: Function, results: int):
         self.function = self.__wrapped__ = function
         self._results = results
-        self._compiled: dict[Any, Function] = {}
+        self._compiled: dict[Any, Callable[[int], None]] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        compiled = self._compiled.get(args[-1].dtype)
+    def __call__(self, *args: Any) -> None:
+        words, types = array("q"), []
+        for each in args:
+            if isinstance(each, np.ndarray):
+                if not each.flags.c_contiguous:
+                    raise ValueError(f"{self.function.__name__} is for packed arrays; strides {each.strides}")
+                types.append((each.dtype.char, each.ndim))
+                words.append(address_of(each))
+                words.extend(each.shape)
+            else:
+                words.append(_bits(each))
+        if not all(each.flags.writeable for each in args[-self._results :]):
+            raise ValueError(f"{self.function.__name__} writes to an array that may only be read")
+        key = tuple(types)
+        compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[args[-1].dtype] = self._compile(args)
-        return compiled(*args)
+            compiled = self._compiled[key] = self._compile(args)
+        compiled(words.buffer_info()[0])
 
-    def _compile(self, args: tuple[Any, ...]) -> Function:
-        numba = import_numba()
-        types = [numba.typeof(arg) for arg in args]
-        for i, arg in enumerate(args):
-            if isinstance(arg, np.ndarray):
-                read = i < len(args) - self._results
-                types[i] = numba.types.Array(types[i].dtype, arg.ndim, "C", readonly=read)
-
-        def compile_with(keep: bool) -> Function:
-            made = numba.njit(cache=keep, error_model="numpy")(self.function)
-            made._compiler._customize_flags = _apart
-            made.compile(tuple(types))
-            made.disable_compile()
-            return made  # type: ignore[no-any-return]
-
-        compiled: Function = _compiled_with_formulas(compile_with)
-        return compiled
+    def _compile(self, args: Sequence[Any]) -> Callable[[int], None]:
+        written = len(args) - self._results
+        parameters = [
+            (each.dtype.name, each.ndim, access.written(i - written) if i >= written else access.READ)
+            if isinstance(each, np.ndarray)
+            else (np.asarray(each).dtype.name, -1, "")
+            for i, each in enumerate(args)
+        ]
+        content = f"{inspect.getsource(self.function)}{parameters}"
+        kernel = compile_kernel(self.function.__name__, content, lambda: _kernel(self.function, parameters))
+        integer = ctypes.c_int64
+        function = ctypes.CFUNCTYPE(None, integer, integer, integer, integer)(kernel.address)
+        return partial(function, 0, 1, 0)
 
 
-def _apart(flags: Any) -> Any:
-    """Flags of numba's compiler that say: no array is another one's memory.
+def _bits(number: Any) -> int:
+    """A number as a word."""
+    found = np.asarray(number)
+    wide = found.astype(np.float64 if found.dtype.kind == "f" else np.uint64 if found.dtype.kind == "u" else np.int64)
+    return int(wide.view(np.int64))
 
-    Else LLVM writes two loops: one with vector instructions, for arrays that are apart as far as it can tell, and one
-    without for others. Sums have other bits in them, so a result would depend on where an array stands.
-    """
-    flags.noalias = True
-    return flags
+
+def _kernel(function: Function, parameters: Sequence[tuple[str, int, str]]) -> Any:
+    """A kernel that calls the function with what its words say."""
+    frontend = import_module("opstage.interpreters.native.frontend")
+    space: dict[str, Any] = {
+        "int64s": import_module("opstage.interpreters.native.memory").int64s,
+        "function": function,
+        "uint64": np.uint64,
+        "float64": np.float64,
+    }
+    given, at = [], 0
+    for i, (dtype, rank, scope) in enumerate(parameters):
+        if rank >= 0:
+            space[f"packed{i}"] = frontend.Packed(dtype, scope)
+            given.append(f"({', '.join([f'packed{i}', *(f'w[{at + k}]' for k in range(rank + 1))])})")
+            at += rank + 1
+            continue
+        space[dtype] = getattr(np, dtype)
+        word = {"f": f"w[{at}].view(float64)", "u": f"uint64(w[{at}])"}.get(np.dtype(dtype).kind, f"w[{at}]")
+        given.append(f"{dtype}({word})")
+        at += 1
+    text = f"""def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, {at})
+    function({", ".join(given)})
+"""
+    return frontend.source_of_text(text, space)
 
 
 def loop(*, results: int = 1) -> Callable[[Function], JitLoop]:
@@ -89,13 +123,9 @@ def loop(*, results: int = 1) -> Callable[[Function], JitLoop]:
 
 @final
 class Elementwise:
-    """A NumPy ufunc of a formula: it broadcasts, and takes arrays of any strides.
+    """A NumPy ufunc of a formula: it broadcasts, and takes arrays of any strides."""
 
-    numba makes it of the formula and a loop, and inlines the one into the other, without which there are no vector
-    instructions, only if the formula is short: about the size of exp and ten operations. A longer one is a `JitLoop`.
-    """
-
-    __slots__ = ("_factory", "_functions", "_operands", "_compiled", "_owners")
+    __slots__ = ("_factory", "_functions", "_operands", "_compiled")
 
     def __init__(self, factory: Function, *functions: Function, operands: int = 1):
         """`factory(real, *functions)` makes the formula of `operands` numbers of type `real`."""
@@ -103,7 +133,6 @@ class Elementwise:
         self._functions = functions
         self._operands = operands
         self._compiled: dict[Any, Function] = {}
-        self._owners: list[Any] = []  # of the machine code that the ufuncs point to
 
     def __call__(self, *operands: Array) -> Any:
         compiled = self._compiled.get(operands[0].dtype)
@@ -111,18 +140,7 @@ class Elementwise:
             compiled = self._compiled[operands[0].dtype] = self._compile(operands[0].dtype)
         return compiled(*operands)
 
-    def _compile(self, dtype: np.dtype[Any]) -> Function:
-        numba = import_numba()
-        kind = numba.from_dtype(dtype)
+    def _compile(self, dtype: np.dtype[Any]) -> Any:
+        content = inspect.getsource(self._factory) + "".join(f.__name__ for f in self._functions)
         formula = self._factory(dtype.type, *self._functions)
-        signature = kind(*[kind] * self._operands)
-        owner = _compiled_with_formulas(lambda keep: numba.vectorize([signature], cache=keep)(formula))
-        self._owners.append(owner)
-        ufunc: Function = owner.ufunc  # without the layer that compiles for other types, which costs 0.4 µs a call
-        return ufunc
-
-
-def _compiled_with_formulas(compile_with: Callable[[bool], Any]) -> Any:
-    with compiling:
-        register_formulas()
-        return kept(compile_with)
+        return ufunc(self._factory.__name__, content, formula, dtype.name, self._operands)

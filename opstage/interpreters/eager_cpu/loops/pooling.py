@@ -5,7 +5,7 @@ Every kernel has the same words, of which it reads what it needs:
 4 whether padding is counted, 5 … 7 cells, 8 … 10 kernel, 11 … 13 counts, 14 … 16 stride, 17 … 19 padding.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from __future__ import annotations
 
 import inspect
@@ -89,7 +89,6 @@ def cells_loader(r: Any) -> Any:
     load, load_some, load_all_pairs, load_pairs = r.load, r.load_some, r.load_all_pairs, r.load_pairs
     load_apart, size, every = r.load_apart, r.size, (1 << r.lanes) - 1
 
-    @import_module("numba").njit
     def load_cells(at, stride, mask):
         if stride == 1:
             return load(at) if mask == every else load_some(at, mask)
@@ -204,7 +203,6 @@ def _max_pool_gather(dtype: str) -> Any:
 
 
 def _inside() -> Any:
-    @import_module("numba").njit
     def inside(start, length, cells):
         """How many of the cells start … start + length are no padding."""
         return min(start + length, cells) - max(start, 0)

@@ -28,7 +28,6 @@ from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
 from ...native import KernelCall, access
 from ...native.compiler import Kernel, compile_kernel
-from ...native.inlined import register_formulas
 
 _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""
@@ -179,8 +178,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
             "zero": np.dtype(dtype).type(0),
             "size": 8 if dtype.endswith("64") else 4,
         }
-        exec(compile(text, "<kernel>", "exec"), space)
-        return space["kernel"]
+        return import_module("opstage.interpreters.native.frontend").source_of_text(text, space)
 
     return compile_kernel(f"{name}_rows", f"{text}{dtype}{index_dtype}", function)
 
@@ -245,7 +243,6 @@ def _signed(word: int) -> int:
 def _draw_kernel(text: str, dtype: str) -> Kernel:
     def function() -> Any:
         loops = import_module("opstage.interpreters.eager_cpu.loops.random")
-        register_formulas()
         space = {
             "int64s": import_module("opstage.interpreters.native.memory").int64s,
             "counter": access.load("int64"),
@@ -257,8 +254,7 @@ def _draw_kernel(text: str, dtype: str) -> Kernel:
             "real": np.dtype(dtype).type,
             "unit": np.dtype(dtype).type(2.0**-24),
         }
-        exec(compile(text, "<kernel>", "exec"), space)
-        return space["kernel"]
+        return import_module("opstage.interpreters.native.frontend").source_of_text(text, space)
 
     return compile_kernel("rand_uniform", f"{text}{dtype}", function)
 

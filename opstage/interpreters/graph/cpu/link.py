@@ -279,8 +279,8 @@ class Linked:
                 coming = [rows[i, ...] for i in order]
                 np.copyto(coming[0], operands[c])
             else:
-                buffers = self._carry_buffers(step, c, operands[c])
-                coming = [operands[c], *[buffers[k % 2] for k in range(1, length)]]
+                rooms = self._rooms(step, c, operands[c])
+                coming = [operands[c], *[rooms[k % 2] for k in range(1, length)]]
             reads.append(coming)
             writes.append([*coming[1:], finals[c]])
         for x in operands[carries : carries + loop.entries]:
@@ -299,7 +299,7 @@ class Linked:
             for segment in inner._segments:
                 segment.run()  # type: ignore[union-attr]
 
-    def _carry_buffers(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
+    def _rooms(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
         """Two places of a carry, between which it goes to and fro."""
         first, second = (self._part((step.unit, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)

@@ -46,7 +46,7 @@ class LoopStep(NamedTuple):
 class CpuPlan:
     """The schedule of a graph on the CPU and its memory; the kernels of clusters are source until they are compiled.
 
-    offsets     of the slots and scratch that are in the arena, of `arena_bytes` in all
+    offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
     results     roots that are results, each a buffer of its own, but for those
     aliased     that are written over a donated input: the input of each
     split       the first step that writes over an input; from there on no step can fail
@@ -80,11 +80,11 @@ class CpuPlan:
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):
-                items += _memory_of_a_loop(step)
+                items += _rooms_of_a_loop(step)
             elif isinstance(step, NativeStep):
                 number = step.unit
-                scratch = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
-                items += [Item((number, own.key), own.nbytes * workers(), number, number) for own in scratch.values()]
+                rooms = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
+                items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
         begun: dict[int, list[int]] = {}  # when the parts of a whole are written
         for slot, part in legal.parts.items():
             begun.setdefault(part.whole, []).append(made[slot])
@@ -213,7 +213,7 @@ def _computed(loop: ScanParameters) -> Body:
     return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
 
 
-def _memory_of_a_loop(step: LoopStep) -> list[Item]:
+def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
     """The memory of the body's plan, and two places for each carry that is not stacked as it comes in."""
     loop = ScanParameters(**step.equation.static)
     number = step.unit

@@ -1,0 +1,27 @@
+"""A compiler's front end: functions in a small part of Python become LLVM's instructions.
+
+Kernels are loops over numbers in memory. They need integers, floats, `for` over a range, `while`, `if`, tuples, and
+calls of functions that are written likewise; `functions` has the statements, `expressions` and `arithmetic` the rest.
+All of it means what it means in numba, which compiles far more of Python and took five times as long as LLVM after it.
+
+What differs from Python: integers have 64 bits and wrap around; a variable has one type; `and` and `or` give truth
+values; a division of integers by 0 gives 0.
+"""
+
+from .arrays import Packed
+from .functions import lowered
+from .intrinsics import Intrinsic, allocated, declared, intrinsic
+from .source import CannotCompile, Source, source_of, source_of_text
+
+__all__ = [
+    "CannotCompile",
+    "Intrinsic",
+    "Packed",
+    "Source",
+    "allocated",
+    "declared",
+    "intrinsic",
+    "lowered",
+    "source_of",
+    "source_of_text",
+]

@@ -1,0 +1,160 @@
+"""Arithmetic on values: which kind a result has, and the instructions.
+
+Integers are computed in 64 bits; an integer and a float meet in float64, as numba has it. So what is to stay in 32 bits
+says so: `int32(a + b)`, and constants of a float32 formula are float32.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from llvmlite import ir
+
+from .intrinsics import declared
+from .kinds import BOOL, FLOAT32, FLOAT64, INT64, UINT64, Kind, Value
+
+FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
+INTEGERS = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.BitAnd: "and_",
+    ast.BitOr: "or_",
+    ast.BitXor: "xor",
+    ast.LShift: "shl",
+}
+COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+
+
+def common(left: Kind, right: Kind) -> Kind | None:
+    """The kind in which two numbers meet; None where there is none."""
+    if left is right and left.family == "float":
+        return left
+    if "other" in (left.family, right.family):
+        return None
+    if "float" in (left.family, right.family):
+        return FLOAT64
+    if UINT64 in (left, right):
+        return UINT64 if left is right or "bool" in (left.family, right.family) else None
+    return INT64
+
+
+def converted(builder: Any, value: Value, kind: Kind) -> Value | None:
+    """A number as one of another kind; None where there is no such."""
+    at, source, to = value.ir, value.kind, kind
+    if source is to:
+        return value
+    if "other" in (source.family, to.family):
+        return None
+    if to is BOOL:
+        return truth(builder, value)
+    if source.family == "float":
+        if to.family == "float":
+            made = builder.fpext(at, to.type) if to.bits > source.bits else builder.fptrunc(at, to.type)
+        else:
+            made = builder.fptosi(at, to.type) if to.family == "int" else builder.fptoui(at, to.type)
+    elif to.family == "float":
+        made = builder.sitofp(at, to.type) if source.family == "int" else builder.uitofp(at, to.type)
+    elif to.bits == source.bits:
+        made = at
+    elif to.bits < source.bits:
+        made = builder.trunc(at, to.type)
+    else:
+        made = builder.sext(at, to.type) if source.family == "int" else builder.zext(at, to.type)
+    return Value(to, made)
+
+
+def truth(builder: Any, value: Value) -> Value | None:
+    """Whether a number is not 0."""
+    kind = value.kind
+    if kind is BOOL:
+        return value
+    if kind.family == "float":
+        return Value(BOOL, builder.fcmp_unordered("!=", value.ir, ir.Constant(kind.type, 0.0)))
+    if kind.whole:
+        return Value(BOOL, builder.icmp_signed("!=", value.ir, ir.Constant(kind.type, 0)))
+    return None
+
+
+def binary(
+    builder: Any, operation: type[ast.operator], left: Value, right: Value, flags: tuple[str, ...]
+) -> Value | None:
+    """`left operation right`; None where the front end does not know it."""
+    kind = common(left.kind, right.kind)
+    if kind is None:
+        return None
+    if operation is ast.Div and kind.whole:
+        kind = FLOAT64
+    x, y = converted(builder, left, kind), converted(builder, right, kind)
+    assert x is not None and y is not None
+    if kind.family == "float":
+        if operation is ast.Pow:
+            power = declared(builder, ir.FunctionType(kind.type, [kind.type] * 2), f"llvm.pow.f{kind.bits}")
+            return Value(kind, builder.call(power, [x.ir, y.ir]))
+        name = FLOATS.get(operation, "")
+        return Value(kind, getattr(builder, name)(x.ir, y.ir, flags=flags)) if name else None
+    if operation is ast.RShift:
+        return Value(kind, (builder.ashr if kind.family == "int" else builder.lshr)(x.ir, y.ir))
+    if operation in (ast.FloorDiv, ast.Mod):
+        return Value(kind, _divided(builder, kind, x.ir, y.ir, operation is ast.Mod))
+    name = INTEGERS.get(operation, "")
+    return Value(kind, getattr(builder, name)(x.ir, y.ir)) if name else None
+
+
+def _divided(builder: Any, kind: Kind, x: Any, y: Any, remainder: bool) -> Any:
+    """The quotient rounded down, or the remainder that has the divisor's sign; 0 where the divisor is 0."""
+    zero = ir.Constant(kind.type, 0)
+    known = isinstance(y, ir.Constant) and y.constant > 0
+    divisor = y if known else builder.select(builder.icmp_signed("==", y, zero), ir.Constant(kind.type, 1), y)
+    if kind.family == "uint":
+        made = (builder.urem if remainder else builder.udiv)(x, divisor)
+    else:
+        rest = builder.srem(x, divisor)
+        apart = builder.icmp_signed("<", builder.xor(rest, divisor), zero)
+        down = builder.and_(builder.icmp_signed("!=", rest, zero), apart)
+        if remainder:
+            made = builder.select(down, builder.add(rest, divisor), rest)
+        else:
+            quotient = builder.sdiv(x, divisor)
+            made = builder.select(down, builder.sub(quotient, ir.Constant(kind.type, 1)), quotient)
+    return made if known else builder.select(builder.icmp_signed("==", y, zero), zero, made)
+
+
+def compared(builder: Any, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
+    """Whether `left operation right`; with a nan only != holds."""
+    kind, sign = common(left.kind, right.kind), COMPARISONS.get(operation)
+    if kind is None or sign is None:
+        return None
+    x, y = converted(builder, left, kind), converted(builder, right, kind)
+    assert x is not None and y is not None
+    if kind.family == "float":
+        compare = builder.fcmp_unordered if sign == "!=" else builder.fcmp_ordered
+    else:
+        compare = builder.icmp_signed if kind.family == "int" else builder.icmp_unsigned
+    return Value(BOOL, compare(sign, x.ir, y.ir))
+
+
+def negative(builder: Any, value: Value) -> Value | None:
+    kind = value.kind
+    if kind.family == "float":
+        known = value.constant
+        return Value(kind, ir.Constant(kind.type, -known) if known is not None else builder.fneg(value.ir))
+    if kind.family == "int":
+        known = value.constant
+        if known is not None:
+            return Value(INT64, ir.Constant(INT64.type, -known))
+        wide = converted(builder, value, INT64)
+        assert wide is not None
+        return Value(INT64, builder.neg(wide.ir))
+    return None
+
+
+def math_call(builder: Any, name: str, value: Value) -> Value | None:
+    """A function of one float: `llvm.sqrt` and the like, or one of the C library, with an f behind for float32."""
+    kind = value.kind if value.kind in (FLOAT32, FLOAT64) else FLOAT64
+    x = converted(builder, value, kind)
+    if x is None:
+        return None
+    full = f"{name}.f{kind.bits}" if name.startswith("llvm.") else name + ("f" if kind is FLOAT32 else "")
+    return Value(kind, builder.call(declared(builder, ir.FunctionType(kind.type, [kind.type]), full), [x.ir]))

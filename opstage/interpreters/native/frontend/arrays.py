@@ -1,0 +1,69 @@
+"""Packed arrays as values of kernels: `x[i, j]`, `x.shape`, `x.size`, `x.dtype`.
+
+An array is a tuple of its `Packed` description, its address and its sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import access
+from .arithmetic import converted
+from .kinds import INT64, Value
+
+
+class Packed(NamedTuple):
+    """An array in row-major order: its dtype's name, and the scope of its memory (see `native.access`)."""
+
+    dtype: str
+    scope: str
+
+
+def is_array(value: Any) -> bool:
+    return type(value) is tuple and bool(value) and isinstance(value[0], Packed)
+
+
+def attribute(builder: Any, array: Any, name: str) -> Any:
+    """`shape`, `size` or `dtype`; None for another one."""
+    packed, _, *shape = array
+    if name == "shape":
+        return tuple(shape)
+    if name == "size":
+        size = shape[0]
+        for extent in shape[1:]:
+            size = Value(INT64, builder.mul(size.ir, extent.ir))
+        return size
+    return np.dtype(packed.dtype) if name == "dtype" else None
+
+
+def place(builder: Any, array: Any, index: Any) -> Any:
+    """The number, in row-major order, of the element at an index, an integer for each axis; None for other indices."""
+    _, _, *shape = array
+    indices = index if type(index) is tuple else (index,)
+    if len(indices) != len(shape) or not all(isinstance(i, Value) for i in indices):
+        return None
+    whole = [converted(builder, i, INT64) for i in indices]
+    if None in whole:
+        return None
+    first, *rest = [i.ir for i in whole if i is not None]
+    for extent, i in zip(shape[1:], rest):
+        first = builder.add(builder.mul(first, extent.ir), i)
+    return first
+
+
+def load(builder: Any, array: Any, at: Any) -> Value:
+    packed, address, *_ = array
+    read = access.load(packed.dtype, packed.scope)
+    return Value(read.result, read.build(builder, address.ir, at))
+
+
+def store(builder: Any, array: Any, at: Any, value: Any) -> bool:
+    """Put a number there; False if it is none of the array's."""
+    packed, address, *_ = array
+    write = access.store(packed.dtype, packed.scope)
+    number = converted(builder, value, write.operands[-1]) if isinstance(value, Value) else None
+    if number is not None:
+        write.build(builder, address.ir, at, number.ir)
+    return number is not None

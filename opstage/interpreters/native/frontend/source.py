@@ -1,0 +1,98 @@
+"""The text of a function, parsed, and what the names in it mean."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class CannotCompile(Exception):
+    """A kernel has something in it that the front end does not know; says where."""
+
+
+class Source(NamedTuple):
+    """A function: its parameters, its body, and the objects that names have which are not its own.
+
+    known    what tells one from another: functions that differ in what their names mean are two
+    """
+
+    name: str
+    file: str
+    parameters: tuple[str, ...]
+    body: list[ast.stmt]
+    meaning: Callable[[str], Any]
+
+    def fail(self, node: ast.AST, reason: str) -> CannotCompile:
+        return CannotCompile(f"{self.file}:{getattr(node, 'lineno', '?')}: in {self.name}: {reason}")
+
+
+def source_of_text(text: str, space: Mapping[str, Any]) -> Source:
+    """The only function of a text."""
+    (function,) = ast.parse(text).body
+    return _source(function, "<kernel>", lambda name: space[name] if name in space else getattr(builtins, name))
+
+
+def source_of(function: Any) -> Source:
+    """A function of a module, or a function or lambda within another."""
+    code: CodeType = function.__code__
+    cells = dict(zip(code.co_freevars, function.__closure__ or ()))
+    names = function.__globals__
+
+    def meaning(name: str) -> Any:
+        if name in cells:
+            return cells[name].cell_contents
+        return names[name] if name in names else getattr(builtins, name)
+
+    return _source(_node(code, function), code.co_filename, meaning)
+
+
+def _source(node: Any, file: str, meaning: Callable[[str], Any]) -> Source:
+    arguments = node.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
+        raise CannotCompile(f"{file}:{node.lineno}: parameters other than plain ones")
+    parameters = tuple([each.arg for each in (*arguments.posonlyargs, *arguments.args)])
+    if isinstance(node, ast.Lambda):
+        returned = ast.copy_location(ast.Return(node.body), node.body)
+        return Source("lambda", file, parameters, [returned], meaning)
+    return Source(node.name, file, parameters, node.body, meaning)
+
+
+def _node(code: CodeType, function: Any) -> Any:
+    parameters = code.co_varnames[: code.co_argcount]
+    found = [
+        node
+        for node in _functions(code.co_filename, _Globals(function.__globals__)).get(code.co_firstlineno, ())
+        if tuple([each.arg for each in (*node.args.posonlyargs, *node.args.args)]) == parameters
+        and getattr(node, "name", "<lambda>") == code.co_name
+    ]
+    if len(found) != 1:
+        raise CannotCompile(f"{code.co_filename}:{code.co_firstlineno}: {len(found)} functions named {code.co_name}")
+    return found[0]
+
+
+class _Globals(dict[str, Any]):
+    """A module's names, by which its loader is found; all are alike to a cache, as the file tells them apart."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Globals)
+
+
+@cache
+def _functions(file: str, names: _Globals) -> dict[int, list[Any]]:
+    """The functions of a file by the line on which they start, with their decorators."""
+    found: dict[int, list[Any]] = {}
+    for node in ast.walk(ast.parse("".join(linecache.getlines(file, dict(names))))):
+        if isinstance(node, ast.FunctionDef):
+            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            found.setdefault(line, []).append(node)
+        elif isinstance(node, ast.Lambda):
+            found.setdefault(node.lineno, []).append(node)
+    return found

@@ -1,0 +1,65 @@
+"""Ufuncs of NumPy whose loops are kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from . import access
+from .compiler import compile_kernel
+
+# A loop of a ufunc has the arguments of a kernel: pointers, the count, the strides, and data that nobody needs.
+_TEXT = """def kernel(pointers, counts, strides, data):
+    a, n, s = int64s(pointers, {count}), int64s(counts, 1)[0], int64s(strides, {count})
+    {packed}:
+        {starts}
+        for j in range(n):
+            store(y, j, formula({loads}))
+    else:
+        for j in range(n):
+            store(a[{last}] + j * s[{last}], 0, formula({strided}))
+"""
+
+_kept: list[Any] = []  # what the ufuncs point to
+
+
+def ufunc(name: str, content: str, formula: Any, dtype: str, operands: int) -> Any:
+    """The ufunc of a formula of numbers of one float dtype, all of `content`: it broadcasts, and takes any strides."""
+    size, names = np.dtype(dtype).itemsize, [f"x{i}" for i in range(operands)]
+    text = _TEXT.format(
+        count=operands + 1,
+        packed="if " + " and ".join(f"s[{i}] == {size}" for i in range(operands + 1)),
+        starts=", ".join(names) + ", y = " + ", ".join(f"a[{i}]" for i in range(operands + 1)),
+        loads=", ".join(f"load(x{i}, j)" for i in range(operands)),
+        strided=", ".join(f"load(a[{i}] + j * s[{i}], 0)" for i in range(operands)),
+        last=operands,
+    )
+
+    def source() -> Any:
+        frontend = import_module(f"{__package__}.frontend")
+        int64s = import_module(f"{__package__}.memory").int64s
+        load, store = access.load(dtype), access.store(dtype, access.written(0))
+        return frontend.source_of_text(text, {"int64s": int64s, "formula": formula, "load": load, "store": store})
+
+    kernel = compile_kernel(name, f"{text}{content}{dtype}", source)
+    loops = (ctypes.c_void_p * 1)(kernel.address)
+    data = (ctypes.c_void_p * 1)(None)
+    types = (ctypes.c_byte * (operands + 1))(*[int(np.dtype(dtype).num)] * (operands + 1))
+    label = ctypes.c_char_p(name.encode())
+    _kept.append((kernel, loops, data, types, label))
+    return _from_loops()(loops, data, types, 1, operands, 1, -1, label, None, 0)
+
+
+def _from_loops() -> Any:
+    """PyUFunc_FromFuncAndData, the second entry of NumPy's table of C functions for ufuncs (NumPy's C API)."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    table = (ctypes.c_size_t * 2).from_address(pointer(np._core._multiarray_umath._UFUNC_API, None))  # type: ignore[attr-defined]
+    integers = [ctypes.c_int] * 4
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, *[ctypes.c_void_p] * 3, *integers, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int
+    )
+    return prototype(table[1])
