@@ -139,7 +139,7 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
         leaves = places.first(flatten(tuple(as_specs(tree) for tree in trees))[0])
         names = argument_paths(program, trees)
     except UsageError as error:
-        return unusable("Spec", error, options)
+        return unusable("Spec", error)
 
     value = value_base(program)
 

@@ -85,7 +85,7 @@ def check_program(
                 forward = replace(forward, warnings=(*forward.warnings, said))
     if not step:
         if bound.params is None:
-            forward = replace(forward, parameters=0, program=replace(forward.program, parameters=0))
+            forward = replace(forward, program=replace(forward.program, parameters=0))
         else:
             forward = replace(forward, warnings=(*shared_findings(bound.params), *forward.warnings))
         return Checked(_complete(forward, program, name), FORWARD, bound.params, bound.state, batch)

@@ -64,7 +64,7 @@ def report_on(
     try:
         made = training_step(loss, params, *batch, options=options, **step)
     except OpstageError as error:
-        return unusable("Spec", error, options), None
+        return unusable("Spec", error), None
     layout = made.layout
     report = check_base_program(
         layout.tree,

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...ops.dims import UNKNOWN, UnknownDimError
+from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
 from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_library, is_user_file, nearest
+from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
@@ -40,22 +41,17 @@ def check_base_program(
     try:
         runs_on = make_interpreter(options)
     except UsageError as error:
-        return unusable("Options", error, options)
+        return unusable("Options", error)
     ops = ShapeOps(options, collect=True, runs_on=runs_on)
     try:
         refs = ops.declare(specs, names)
     except OpstageError as error:
-        return _report(ops, [Finding("Spec", str(error), rule="spec")], None, (), 0)
+        return unusable("Spec", error, ops.scope)
     ops.tied = tied
-    declarations = _declarations(specs)
     errors: list[Finding] = []
     adopted: list[Any] = []
     returned: Structure | None = None
     outputs: Any = None
-    count: Any = 0
-    for ref in refs[:parameters]:
-        count = count + (ref.type.size if ref.dtype.kind in "fO" else 0)
-    inputs = tuple((name, str(ref.type)) for name, ref in zip(names, refs))
     try:
         result, structure = flatten(ops.follow(program, refs))
         adopted, returned = [ops.adopt(ref) for ref in result], structure
@@ -66,14 +62,22 @@ def check_base_program(
             errors.append(_uncaught(error, ops))
     traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
     odd = lint(traced, step, sound=not (ops.findings or errors))
-    errors += [finding for finding in odd if finding.severity == "error"]
-    warnings = tuple([finding for finding in odd if finding.severity == "warning"])
-    return _report(ops, errors, outputs, inputs, count, declarations, warnings, traced)
+    return Report(
+        errors=(*ops.findings, *errors, *[finding for finding in odd if finding.severity == "error"]),
+        conditions=tuple(ops.assumptions),
+        outputs=outputs,
+        cost=ops.cost,
+        ops=ops.bound_ops,
+        declarations=_declarations(specs),
+        warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
+        program=traced,
+    )
 
 
-def unusable(what: str, error: OpstageError, options: Options) -> Report:
+def unusable(what: str, error: OpstageError, scope: DimScope | None = None) -> Report:
     """The report on a program that could not even begin, because of its options or specs."""
-    return _report(ShapeOps(options), [Finding(what, str(error), rule="spec")], None, (), 0)
+    program = CheckedProgram(scope=scope if scope is not None else DimScope())
+    return Report((Finding(what, str(error), rule="spec"),), (), None, Cost(0, 0), 0, program=program)
 
 
 def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
@@ -98,30 +102,6 @@ def _may_follow(error: Exception) -> bool:
     if isinstance(error, UnknownDimError) or not isinstance(error, (LocatedError, UsageError)):
         return True
     return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
-
-
-def _report(
-    ops: ShapeOps,
-    errors: list[Finding],
-    outputs: Any,
-    inputs: Any,
-    parameters: Any,
-    declarations: tuple[DeclaredConstraint, ...] = (),
-    warnings: tuple[Finding, ...] = (),
-    traced: CheckedProgram | None = None,
-) -> Report:
-    return Report(
-        errors=(*ops.findings, *errors),
-        conditions=tuple(ops.assumptions),
-        outputs=outputs,
-        cost=ops.cost,
-        ops=ops.bound_ops,
-        parameters=parameters,
-        inputs=inputs,
-        declarations=declarations,
-        warnings=warnings,
-        program=traced if traced is not None else ops.program(),
-    )
 
 
 def _declarations(specs: Sequence[Spec]) -> tuple[DeclaredConstraint, ...]:

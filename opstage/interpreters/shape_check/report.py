@@ -13,6 +13,7 @@ from ...ops.errors import SourceLine, UsageError
 from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
+from ...ops.types import is_float
 from .finding import Finding
 from .program import CheckedProgram
 
@@ -61,10 +62,6 @@ class Report:
     """Flops and bytes of everything the program does, in the named dims."""
     ops: int
     """How many primitives the program binds."""
-    parameters: Dim = 0
-    """Elements in the first argument's float tensors, those of one parameter at several places once."""
-    inputs: tuple[tuple[str, str], ...] = field(default=())
-    """Path and type of every input tensor."""
     warnings: tuple[Finding, ...] = ()
     declarations: tuple[DeclaredConstraint, ...] = ()
     """The constraints that the Specs declare."""
@@ -79,6 +76,21 @@ class Report:
     @property
     def ok(self) -> bool:
         return not self.errors
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[str, str], ...]:
+        """Path and type of every input tensor."""
+        given = zip(self.program.names, self.program.body.input_types)
+        return tuple([(path, str(type_)) for path, type_ in given if path])
+
+    @cached_property
+    def parameters(self) -> Dim:
+        """Elements in the first argument's float tensors, those of one parameter at several places once."""
+        count: Dim = 0
+        for type_ in self.program.body.input_types[: self.program.parameters]:
+            if is_float(type_.dtype):
+                count = count + type_.size
+        return count
 
     @property
     def tied(self) -> tuple[tuple[str, ...], ...]:
@@ -124,16 +136,12 @@ class Report:
         if not sizes and not names:
             return self
         found = allowed_sizes(self.program.scope, self.conditions, sizes, names)
-        program = program_at(self.program, found)
-        inputs = zip(self.inputs, program.body.input_types)
         return replace(
             self,
             conditions=tuple(condition for condition in self.conditions if condition.holds is None),
             outputs=map_leaves(lambda leaf: value_at(leaf, found), self.outputs),
             cost=Cost(value_at(self.cost.flops, found), value_at(self.cost.bytes, found)),
-            parameters=value_at(self.parameters, found),
-            inputs=tuple((path, str(type_)) for (path, _), type_ in inputs),
-            program=program,
+            program=program_at(self.program, found),
             sizes=found,
         )
 
