@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -370,3 +371,54 @@ def test_a_buffer_that_waits_says_what_it_is(device: Simulator) -> None:
     new = ops.sgd_update(x, x, ops.put(np.float32(0.5)))
     assert isinstance(new, DeviceBuffer) and (new.shape, new.dtype) == ((3,), FLOAT32)
     assert repr(new) == repr(x) and new.memory.job is not None
+
+
+# Updates in plain ops ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Smooth(optim.Optimizer):
+    """p -= lr·m/(|m| + eps), of the running mean m."""
+
+    kept = 1
+
+    lr: Any = 0.01
+    beta: float = 0.9
+
+    def update(self, ops: Any, p: Any, g: Any, slots: Any, scalars: Any, /) -> Any:
+        m = ops.add(ops.scale(slots[0], c=self.beta), ops.scale(g, c=1 - self.beta))
+        size = ops.add(ops.abs(m), ops.full(shape=p.shape, value=1e-3, dtype=p.dtype))
+        return ops.sub(p, ops.mul(ops.broadcast_to(scalars["lr"], shape=p.shape), ops.div(m, size))), (m,)
+
+
+def test_updates_in_plain_ops_are_one_launch_from_the_second_step_on(device: Simulator, traffic: Traffic) -> None:
+    optimizer = Smooth()
+    trainer = scalar_trainer(chain, layers(5), options=CUDA)
+    plain = scalar_trainer(chain, layers(5), options=CUDA.replace(fast_kernels=False))
+    states = trainer.init_optim(optimizer), plain.init_optim(optimizer)
+    for t in range(4):
+        plain.advance(optimizer, states[1], X)
+        traffic.clear()
+        trainer.advance(optimizer, states[0], X)
+        assert traffic.launches.count("smooth_update") == (0 if t == 0 else 1)
+    for found, expected in zip(flat(trainer.get_params()), flat(plain.get_params())):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+class Averaged(optim.Optimizer):
+    """Moves along the mean gradient of each column: more than elements at their own places."""
+
+    def update(self, ops: Any, p: Any, g: Any, slots: Any, scalars: Any, /) -> Any:
+        if len(p.shape) == 2:
+            g = ops.broadcast_to(ops.reduce_mean(g, axis=0), shape=p.shape)
+        return ops.sub(p, ops.scale(ops.mul(g, g), c=self.lr)), ()
+
+
+def test_an_update_that_reduces_is_not_put_off(device: Simulator, traffic: Traffic) -> None:
+    trainer, peer = (scalar_trainer(chain, layers(2), options=o) for o in (CUDA, Options()))
+    for each in (trainer, peer):
+        state = each.init_optim(Averaged(0.1))
+        for _ in range(3):
+            each.advance(Averaged(0.1), state, X)
+    for found, expected in zip(flat(trainer.get_params()), flat(peer.get_params())):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)

@@ -15,7 +15,7 @@ from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
 from ...options import Options
-from ..codegen.cuda.fused import Fused, fused
+from ..codegen.cuda.fused import fused
 from ..codegen.decomposition import distinct, is_fixed
 from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device
@@ -23,13 +23,36 @@ from ..gpu.device.watch import Watch
 from ..host import as_array
 from ..indices import indices_of
 from ..interpreter import BaseInterpreter
+from ..tracer import Composite
 from ..wire import DEVICE_DTYPES, has_wire_form, no_wire_form, to_wire
 from .kernels import KERNELS
 from .kernels.filling import FILLS
 from .kernels.reduction import total
+from .kernels.update import of_composite
 
 _KNOWN_LIMIT = 1 << 13
-_FUSED: dict[Any, Fused | None] = {}  # by (primitive, operand types, statics); None where there can be no kernels
+_FUSED: dict[Any, Callable[..., Any] | None] = {}  # by (primitive, operand types, statics); None: no kernels
+
+
+def _entry(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> Callable[..., Any] | None:
+    """The generated kernels of a composite as an entry of a table; None where they cannot do all of it."""
+    update = of_composite(primitive) if type(primitive) is Composite else None
+    if update is not None:
+        return update
+    made = fused(primitive, types, static)
+    if made is None:
+        return None
+    if not made.checks:
+        return lambda device, types, *operands, **static: made(device, operands, total)
+    if indices_of(primitive, types, static) is None:
+        return None  # nobody could say which index it was
+
+    def watching(device: Device, types: Any, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
+        named = indices_of(primitive, operands, static)
+        assert named is not None
+        return made(device, operands, total, device.watched(named.shape, named.indices, named.require))
+
+    return watching
 
 
 class OnDevice(BaseInterpreter[DeviceBuffer]):
@@ -188,21 +211,8 @@ class CudaOps(OnDevice):
         if key not in _FUSED:
             if len(_FUSED) >= _KNOWN_LIMIT:
                 _FUSED.clear()
-            _FUSED[key] = fused(primitive, types, static)
-        made = _FUSED.get(key)
-        if made is None:
-            return None
-        if not made.checks:
-            return lambda device, types, *operands, **static: made(device, operands, total)
-        if indices_of(primitive, types, static) is None:
-            return None  # nobody could say which index it was
-
-        def watching(device: Device, types: Any, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
-            named = indices_of(primitive, operands, static)
-            assert named is not None
-            return made(device, operands, total, device.watched(named.shape, named.indices, named.require))
-
-        return watching
+            _FUSED[key] = _entry(primitive, types, static)
+        return _FUSED[key]
 
     @override
     def infer(self, primitive: Primitive, types: tuple[TensorType, ...], static: Static, /) -> tuple[TensorType, ...]:

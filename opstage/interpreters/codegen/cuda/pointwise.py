@@ -9,6 +9,10 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from ....ops.catalogue.layout import BROADCAST_TO
+from ....ops.catalogue.logic import FULL
+from ....ops.closed import Body, Equation
+from ....ops.kinds import Kind
 from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType
 from ..decomposition import Expander
@@ -40,8 +44,8 @@ def of_one(primitive: Primitive, dtypes: Sequence[DType], static: Static) -> Poi
     return _made(primitive, [TensorType((_SIZE,), dtype) for dtype in dtypes], static, written)
 
 
-def of_many(primitive: Primitive, dtypes: Sequence[DType], tensors: int, static: Static) -> Pointwise:
-    """A kernel of `device.defer` for results from `tensors` operands of their size; further ones are numbers."""
+def of_many(primitive: Primitive, types: Sequence[TensorType], static: Static) -> Pointwise:
+    """A kernel of `device.defer` for results from operands of their size, and of one element, which are numbers."""
 
     def written(parts: _Parts) -> list[str]:
         buffers = [name for name in parts.pointers if name not in parts.scalars]
@@ -59,8 +63,28 @@ def of_many(primitive: Primitive, dtypes: Sequence[DType], tensors: int, static:
             *indented([*begin, *indented([*parts.operands, *parts.each, *parts.results])], 2),
         ]
 
-    types = [TensorType((_SIZE,) if i < tensors else (), dtype) for i, dtype in enumerate(dtypes)]
     return _made(primitive, types, static, written)
+
+
+def some_of_many(dtypes: Sequence[DType], tensors: int) -> list[TensorType]:
+    """Types for `of_many`, where an op is the same for all sizes; the operands after `tensors` are numbers."""
+    return [TensorType((_SIZE,) if i < tensors else (), dtype) for i, dtype in enumerate(dtypes)]
+
+
+def is_pointwise(body: Body) -> bool:
+    """Whether `of_many` can be made of a body: of elements at their own places and of numbers, many of them."""
+    shape = body.output_types[0].shape
+    return (
+        body.output_types[0].size > 1
+        and all(type_.shape == shape for type_ in body.output_types)
+        and all(type_.shape in (shape, ()) for type_ in body.types)
+        and all(_spreads(e) or (e.primitive.kind is Kind.POINTWISE and e.primitive in FORMULAS) for e in body.equations)
+    )
+
+
+def _spreads(e: Equation) -> bool:
+    """Whether an op gives one number to all elements."""
+    return e.primitive is FULL or e.primitive is BROADCAST_TO
 
 
 class _Parts(NamedTuple):
@@ -87,6 +111,7 @@ def _made(
     primitive: Primitive, types: Sequence[TensorType], static: Static, written: Callable[[_Parts], list[str]]
 ) -> Pointwise:
     legal = Legal(Expander(has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
+    size = max([type_.size for type_ in types])
     given: list[Any] = []
 
     def argument(value: Any) -> str:
@@ -99,7 +124,7 @@ def _made(
         if slot in legal.literals:
             return constants(legal.literals[slot], legal.types[slot].dtype)
         view = legal.views[slot]
-        if legal.types[view.root].size != 1 and not (view.size == _SIZE and view.contiguous and view.offset == 0):
+        if legal.types[view.root].size != 1 and not (view.size == size and view.contiguous and view.offset == 0):
             raise AssertionError(f"{primitive} reads elements of other places")
         return f"v{view.root}"
 

@@ -20,22 +20,40 @@ from ....ops.catalogue.update import (
     SGD_UPDATE,
 )
 from ....ops.primitive import Primitive
-from ...codegen.cuda.pointwise import of_many
+from ...codegen.cuda.pointwise import is_pointwise, of_many, some_of_many
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device.interface import Device
+from ...tracer import Composite
 from .launches import Entry, Types
 from .pointwise import Made
 
 
 def _entry(primitive: Primitive) -> Entry:
-    made = Made(lambda dtypes, static: of_many(primitive, dtypes, 1 + len(primitive.outputs), static))
+    tensors = 1 + len(primitive.outputs)
+    made = Made(lambda dtypes, static: of_many(primitive, some_of_many(dtypes, tensors), static))
 
     def update(device: Device, types: Types, *operands: DeviceBuffer, **static: Any) -> tuple[DeviceBuffer, ...]:
         """New values and state of p, from p, g, the state and scalars."""
         new = tuple(map(device.empty, types))
         kernel, numbers = made(operands, static)
-        tensors = 1 + len(new)
         device.defer(kernel, new, operands[:tensors], *operands[tensors:], *numbers)
+        return new
+
+    return update
+
+
+def of_composite(composite: Composite) -> Entry | None:
+    """An update that is written in plain ops, deferred like the others; None where it is more than that."""
+    body = composite.body
+    if not is_pointwise(body):
+        return None
+    kernel, numbers = of_many(composite, body.input_types, {})
+    shape = body.output_types[0].shape
+
+    def update(device: Device, types: Types, *operands: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+        new = tuple(map(device.empty, types))
+        tensors = tuple([x for x in operands if x.shape == shape])
+        device.defer(kernel, new, tensors, *[x for x in operands if x.shape != shape], *numbers)
         return new
 
     return update
