@@ -36,7 +36,6 @@ from ....ops.catalogue.elementwise import (
 from ....ops.primitive import Primitive
 from ...host import number
 from ..loops import elementwise as loops
-from ..loops.jit import flat
 from .erf import erf
 
 Array = npt.NDArray[Any]
@@ -109,13 +108,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 }
 
 
-def fast_erf(x: Array) -> Array:
-    out = np.empty(x.shape, x.dtype)
-    loops.erf_of(flat(x), out.reshape(-1))
-    return out
-
-
-FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SIGMOID: loops.sigmoid, ERF: fast_erf}
+FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {SIGMOID: loops.sigmoid, ERF: loops.erf}
 
 
 def exact_power(x: Array, exponent: Any) -> Array:

@@ -84,6 +84,8 @@ class JitLoop:
 
 def _bits(number: Any) -> int:
     """A number as a word."""
+    if isinstance(number, int):
+        return number
     found = np.asarray(number)
     wide = found.astype(np.float64 if found.dtype.kind == "f" else np.uint64 if found.dtype.kind == "u" else np.int64)
     return int(wide.view(np.int64))
