@@ -24,16 +24,19 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients a, b, c of Muon's iteration x <- a·x + (b·s + c·s²)·x with s = x·xᵀ."""
 
 
-def _update(
-    name: str,
-    *,
-    state: tuple[str, ...] = (),
-    scalars: tuple[str, ...] = ("lr",),
-    decomposition: Callable[..., Any],
-    flops: int,
-    matrix: bool = False,
-) -> Primitive:
-    """(p, g, *state, *scalars) -> (new p, *new state); `flops` counts operations per element of p."""
+_SCALARS = ("lr", "c1", "c2")
+"""Operands that are numbers of a step."""
+
+
+def _update(decomposition: Callable[..., Any], *, flops: int, matrix: bool = False) -> Primitive:
+    """(p, g, *state, *scalars) -> (new p, *new state); `flops` counts operations per element of p.
+
+    Names and operands are those of the decomposition `_name(ops, p, g, …)`.
+    """
+    code = decomposition.__code__
+    operands = code.co_varnames[1 : code.co_posonlyargcount]
+    scalars = [name for name in operands if name in _SCALARS]
+    state = operands[2 : len(operands) - len(scalars)]
 
     def shape(*operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
         p, g, *rest = operands
@@ -53,8 +56,8 @@ def _update(
         return flops * outputs[0].size if not matrix else _muon_flops(outputs[0], **static)
 
     return Primitive(
-        f"{name}_update",
-        operands=("p", "g", *state, *scalars),
+        f"{decomposition.__name__[1:]}_update",
+        operands=operands,
         outputs=("p", *state),
         shape=shape,
         decomposition=decomposition,
@@ -100,11 +103,7 @@ def _sgd(ops: Ops[R], p: R, g: R, lr: R, /, *, weight_decay: float) -> tuple[R, 
     return (ops.sub(p, _times(ops, _decayed(ops, p, g, weight_decay), lr)),)
 
 
-SGD_UPDATE = _update(
-    "sgd",
-    decomposition=_sgd,
-    flops=4,
-)
+SGD_UPDATE = _update(_sgd, flops=4)
 
 
 def _momentum(
@@ -116,12 +115,7 @@ def _momentum(
     return ops.sub(p, _times(ops, step, lr)), velocity
 
 
-MOMENTUM_UPDATE = _update(
-    "momentum",
-    state=("velocity",),
-    decomposition=_momentum,
-    flops=8,
-)
+MOMENTUM_UPDATE = _update(_momentum, flops=8)
 
 # Steps scaled by the gradients' size ---------------------------------------------------------------------------------
 
@@ -133,12 +127,7 @@ def _adagrad(ops: Ops[R], p: R, g: R, total: R, lr: R, /, *, eps: float, weight_
     return ops.sub(p, _times(ops, step, lr)), total
 
 
-ADAGRAD_UPDATE = _update(
-    "adagrad",
-    state=("total",),
-    decomposition=_adagrad,
-    flops=9,
-)
+ADAGRAD_UPDATE = _update(_adagrad, flops=9)
 
 
 def _rmsprop(
@@ -150,12 +139,7 @@ def _rmsprop(
     return ops.sub(p, _times(ops, step, lr)), square
 
 
-RMSPROP_UPDATE = _update(
-    "rmsprop",
-    state=("square",),
-    decomposition=_rmsprop,
-    flops=11,
-)
+RMSPROP_UPDATE = _update(_rmsprop, flops=11)
 
 
 def _adadelta(
@@ -169,12 +153,7 @@ def _adadelta(
     return ops.sub(p, _times(ops, step, lr)), square, delta
 
 
-ADADELTA_UPDATE = _update(
-    "adadelta",
-    state=("square", "delta"),
-    decomposition=_adadelta,
-    flops=18,
-)
+ADADELTA_UPDATE = _update(_adadelta, flops=18)
 
 
 def _adam_step(
@@ -208,13 +187,7 @@ def _adam(
     return _adam_step(ops, p, _decayed(ops, p, g, weight_decay), m, v, lr, c1, c2, beta1, beta2, eps)
 
 
-ADAM_UPDATE = _update(
-    "adam",
-    state=("m", "v"),
-    scalars=("lr", "c1", "c2"),
-    decomposition=_adam,
-    flops=14,
-)
+ADAM_UPDATE = _update(_adam, flops=14)
 
 
 def _adamw(
@@ -236,13 +209,7 @@ def _adamw(
     return _adam_step(ops, _shrunk(ops, p, lr, weight_decay), g, m, v, lr, c1, c2, beta1, beta2, eps)
 
 
-ADAMW_UPDATE = _update(
-    "adamw",
-    state=("m", "v"),
-    scalars=("lr", "c1", "c2"),
-    decomposition=_adamw,
-    flops=13,
-)
+ADAMW_UPDATE = _update(_adamw, flops=13)
 
 # Muon ----------------------------------------------------------------------------------------------------------------
 
@@ -312,10 +279,4 @@ def _muon_flops(p: TensorType, *, steps: int, **static: Any) -> Dim:
     return p.size * 15 + steps * (short * short * wide * 4 + short * short * short * 2 + short * short * 3 + p.size * 2)
 
 
-MUON_UPDATE = _update(
-    "muon",
-    state=("momentum_buffer",),
-    decomposition=_muon,
-    flops=0,
-    matrix=True,
-)
+MUON_UPDATE = _update(_muon, flops=0, matrix=True)

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....ops.catalogue.update import (
-    ADADELTA_UPDATE,
-    ADAGRAD_UPDATE,
-    ADAM_UPDATE,
-    ADAMW_UPDATE,
-    MOMENTUM_UPDATE,
-    RMSPROP_UPDATE,
-    SGD_UPDATE,
-)
+from ....ops.catalogue import update as catalogue
 from ....ops.primitive import Primitive
 from ...codegen.cuda.pointwise import is_pointwise, of_many, some_of_many
 from ...gpu.buffer import DeviceBuffer
@@ -60,14 +52,7 @@ def of_composite(composite: Composite) -> Entry | None:
 
 
 KERNELS: dict[Primitive, Entry] = {
-    primitive: _entry(primitive)
-    for primitive in (
-        SGD_UPDATE,
-        MOMENTUM_UPDATE,
-        ADAGRAD_UPDATE,
-        RMSPROP_UPDATE,
-        ADADELTA_UPDATE,
-        ADAM_UPDATE,
-        ADAMW_UPDATE,
-    )
+    value: _entry(value)
+    for value in vars(catalogue).values()
+    if isinstance(value, Primitive) and value is not catalogue.MUON_UPDATE
 }
