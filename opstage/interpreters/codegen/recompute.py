@@ -17,7 +17,7 @@ from ...ops.closed import Equation
 from .clusters import Cluster, Level, Unit, memory_read, read_by, roots_read
 from .legal import Legal
 
-_CHEAP = frozenset({
+CHEAP = frozenset({
     ABS, ADD, CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, MAXIMUM, MINIMUM, MUL, NEG, RELU, RELU_GRAD,
     SCALE, SELECT, SUB,
 })  # fmt: skip
@@ -87,7 +87,7 @@ class _Rewriting:
         waiting = [slot]
         while waiting:
             e = made[waiting.pop()]
-            if e.primitive not in _CHEAP or len(chain) >= _LONGEST:
+            if e.primitive not in CHEAP or len(chain) >= _LONGEST:
                 return None
             chain[e.outputs[0]] = e
             for root in roots_read(self.legal, [e]):

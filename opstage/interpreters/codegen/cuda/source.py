@@ -25,6 +25,7 @@ from ..clusters import Cluster, Level, staged
 from ..formulas import FORMULAS
 from ..legal import Legal
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
+from ..recompute import CHEAP
 from ..views import View
 from .numbers import Numbers
 from .texts import Text, indented, load, store
@@ -128,6 +129,7 @@ class _Writer:
         self.constants = Numbers(self.number)
         self.pointers: dict[Pointer | Partial | Watching, str] = {}
         self.arguments: dict[str, Argument] = {}
+        self.waits = True  # whether a loop does little but read
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}
         self.reads = {
             (view, level): _Operand(f"x{i}", level, self.legal.in_memory(view))
@@ -213,6 +215,7 @@ class _Writer:
     def _lines(self, e: Equation, args: tuple[str, ...]) -> list[str]:
         """What gives a value its name."""
         name = self._name(e.outputs[0])
+        self.waits &= e.primitive in CHEAP
         if e.primitive is INDEX_CHECK:
             (index, value), flag = args, self.pointer(Watching.FLAG)
             return [
@@ -298,6 +301,7 @@ class _Writer:
         inside: list[str] = []
         after: list[str] = []
         own: set[str] = set()
+        self.waits, stores = True, False
         self.split = False  # whether this pass asks where along a row's axes an element stands
         for e in self.equations:
             (out,) = e.outputs
@@ -325,12 +329,16 @@ class _Writer:
                     before += ["if lane == 0:", *indented([self._store(operand, self.inner[operand.name], name)])]
             elif out in self.writes:
                 self._needed(out, Level.ELEMENT, inside, own)
-                operand = self.writes[out]
+                operand, stores = self.writes[out], True
                 inside.append(self._store(operand, self._within(operand), name))
         if self.split:
             inside = [*self.along, *inside]
-        loop = [f"for j in steps(lane, {count}, lanes):", *indented(inside)] if inside else []
+        loop = [f"for j in {self._steps(stores)}(lane, {count}, lanes):", *indented(inside)] if inside else []
         return [*before, *loop, *after]
+
+    def _steps(self, stores: bool) -> str:
+        """How to go through a loop: several elements at a time where most of the time is spent waiting for them."""
+        return "unrolled_steps" if self.waits and not stores else "steps"
 
     def _needed(self, slot: int, level: Level, lines: list[str], own: set[str]) -> str:
         """The name of a value, made or read in `lines` unless that was done already."""
@@ -385,10 +393,11 @@ class _Writer:
                 inside += self._lines(e, args)
         for slot, operand in self.writes.items():
             inside.append(self._store(operand, index[operand.name], self._name(slot)))
-        through = [f"for row in steps(part * {length}, last, 1):", *indented(inside)]
+        going = self._steps(bool(self.writes))
+        through = [f"for row in {going}(part * {length}, last, 1):", *indented(inside)]
         if begin:
             span = self.number(BLOCK)
-            through = [f"for row in steps(block, min(last, block + {span}), 1):", *indented(inside)]
+            through = [f"for row in {going}(block, min(last, block + {span}), 1):", *indented(inside)]
             through = [f"for block in steps(part * {length}, last, {span}):", *indented([*begin, *through, *end])]
         lines = [
             f"part = quotient(task, {extent})",

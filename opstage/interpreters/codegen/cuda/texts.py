@@ -11,7 +11,7 @@ import numpy as np
 
 from ....ops.types import DType
 from ...gpu import language
-from ...gpu.counting import quotient, remainder, steps
+from ...gpu.counting import quotient, remainder, steps, unrolled_steps
 from ...gpu.language import cuda, device_function
 from ...gpu.rows import MOST_WARPS, joined_max, joined_sum
 from ...gpu.tensors import going, part_of
@@ -51,6 +51,7 @@ def _namespace() -> dict[str, Any]:
     return {
         "cuda": cuda,
         "steps": steps,
+        "unrolled_steps": unrolled_steps,
         "quotient": quotient,
         "remainder": remainder,
         "going": going,
