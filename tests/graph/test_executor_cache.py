@@ -27,7 +27,7 @@ if limit:
 
 def program(ops, x, w):
     parts = []
-    for f in (ops.sin, ops.cos, ops.tanh, ops.exp, ops.neg, ops.abs, ops.sigmoid, ops.softplus):
+    for f in (ops.sin, ops.cos, ops.tanh, ops.exp, ops.neg, ops.abs, ops.sigmoid, ops.softplus, ops.erf, ops.silu):
         parts.append(ops.reduce_sum(f(ops.matmul(x, w)), axis=(1,)))
         w = f(ops.matmul(w, w))
     return ops.stack(parts, axis=0)

@@ -173,7 +173,7 @@ def test_another_process_runs_what_was_kept(tmp_path: Path) -> None:
 GROWTH = """
 import ctypes, gc, sys
 import numpy, opstage
-from opstage.interpreters.codegen.cpu.texts import Text
+from opstage.interpreters.codegen.cpu.texts import LoopSource
 
 def resident():
     gc.collect()
@@ -189,7 +189,7 @@ def compile_one(i):
         store_b(w[1], i, gelu_tanh_float32(y) * x + silu_float32(y))
 '''
     accesses = (("load_a", "load", "float32", "read"), ("store_b", "store", "float32", "written 0"))
-    Text(f"k{i}", f"c = float32({i}.5)", body, accesses).compiled()
+    LoopSource(f"k{i}", f"c = float32({i}.5)", body, accesses).compiled()
 
 for i in range(20):
     compile_one(i)

@@ -1,7 +1,7 @@
 """Texts of kernels, and their compilation, two at a time.
 
-llvmlite lets one thread at a time into LLVM, so where there are many texts another process takes every second one, and
-both leave what they compile on disk, where they find each other's. If that process fails, this one compiles what is
+llvmlite lets one thread at a time into LLVM, so where there are many texts another process takes some of them, and both
+leave what they compile on disk, where they find each other's. If that process fails, this one compiles what is
 missing.
 """
 
@@ -24,8 +24,8 @@ from .namespace import namespace
 
 _log = logging.getLogger(__name__)
 
-_MANY = 16
-"""So many kernels take longer than another process needs to start."""
+_START = 12
+"""So many kernels are compiled while another process starts."""
 
 _NEEDED = ("opstage", "numpy", "optree", "typing_extensions", "llvmlite")
 
@@ -72,13 +72,14 @@ def compile_texts(texts: Sequence[LoopSource]) -> dict[LoopSource, Kernel]:
     """The kernels of all texts."""
     distinct = list(dict.fromkeys(texts))
     missing = sorted((text for text in distinct if not is_known(text.content)), key=lambda text: -len(text.body))
-    other = None
-    if len(missing) >= _MANY and (os.cpu_count() or 1) > 1 and cache_folder() is not None:
-        other = _elsewhere(missing[1::2])
+    other, share = None, set(missing[1::2][: max(0, len(missing) - _START) // 2])
+    if share and (os.cpu_count() or 1) > 1 and cache_folder() is not None:
+        other = _elsewhere([text for text in missing if text in share])
     try:
         if other is not None:
-            for text in missing[::2]:
-                text.compiled()
+            for text in missing:
+                if text not in share:
+                    text.compiled()
             if other.wait() != 0:
                 _log.debug("another process compiled none or not all of its kernels")
     finally:
