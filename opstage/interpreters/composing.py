@@ -80,6 +80,11 @@ class _Path:
         equations = tuple([step.equation for step in steps])
         self.body = Body((*range(operands), *captured), (), equations, outputs, tuple(types), lines)
 
+    @property
+    def apart(self) -> bool:
+        """Whether its ops are better bound as they come: there is one, or they draw, raise or are seen outside."""
+        return len(self.steps) < 2 or bool(self.body.effects)
+
 
 @final
 class _Notes(Wrapper[Noted[R], R]):
@@ -230,32 +235,35 @@ class Composing:
             path = notes.finish(program(notes, *notes.operands()), len(refs), self._round)
         except Exception as error:
             raise NotComposable from error
+        if not ops.executes:  # the run whose shapes or memory are asked for has had its first rounds
+            self.written = True
+            path.composite = None if path.apart else _fused(ops, name, path.body)
+            if path.composite is None:
+                return program(ops, *refs)
+            return ops.bind(path.composite, tuple(notes.values), NO_STATIC)
         if path is not known:
             self._keep(types, path)
         self.written |= types not in self._alone
-        if path.composite is None and (path.round != self._round or not ops.executes):
+        if path.composite is None and path.round != self._round:
             self._new.pop(types, None)
-            path.composite = self._composite(ops, name, path.body, types)
-        if path.composite is not None:
-            return ops.bind(path.composite, tuple(notes.values), NO_STATIC)
-        if not ops.executes:
-            return program(ops, *refs)
-        return evaluate(ops, path.body, notes.values, ())
-
-    def _composite(self, ops: BaseInterpreter[R], name: str, body: Body, types: Hashable) -> Composite | None:
-        """The op that does what a body does, if there is a kernel for it."""
-        made = Composite(name, body)
-        if ops.has_fused(made, body.input_types):
-            return made
-        if ops.executes:
-            self._alone.add(types)
-        return None
+            path.composite = _fused(ops, name, path.body)
+            if path.composite is None:
+                self._alone.add(types)
+        if path.composite is None:
+            return evaluate(ops, path.body, notes.values, ())
+        return ops.bind(path.composite, tuple(notes.values), NO_STATIC)
 
     def _keep(self, types: Hashable, path: _Path) -> None:
         """Remember what was done for the first time."""
         self._new[types] = self._new.get(types, 0) + 1
-        if len(path.steps) < 2 or path.body.effects or self._new[types] > _MOST_NEW:
+        if path.apart or self._new[types] > _MOST_NEW:
             self._paths.pop(types, None)
             self._alone.add(types)
             return
         self._paths[types] = path
+
+
+def _fused(ops: BaseInterpreter[R], name: str, body: Body) -> Composite | None:
+    """The op that does what a body does, if there is a kernel for it."""
+    made = Composite(name, body)
+    return made if ops.has_fused(made, body.input_types) else None

@@ -140,6 +140,8 @@ def test_its_memory_is_that_of_an_op() -> None:
     made = model("mlp")
     own, op = (model_memory(made, optimizer).at(B=20).peak for optimizer in (Lion(), optim.momentum()))
     assert own == pytest.approx(op, rel=0.03)
+    memory = model_memory(made, Lion())
+    assert {memory.at(B=20).peak for _ in range(12)} == {own}, "however often it is asked for"
     assert model_memory(made, Lion(), PLAIN).at(B=20).peak > 1.2 * op
 
 
