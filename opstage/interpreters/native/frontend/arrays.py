@@ -44,10 +44,9 @@ def place(builder: Any, array: Any, index: Any) -> Any:
     indices = index if type(index) is tuple else (index,)
     if len(indices) != len(shape) or not all(isinstance(i, Value) for i in indices):
         return None
-    whole = [converted(builder, i, INT64) for i in indices]
-    if None in whole:
+    if not all(i.kind.whole for i in indices):
         return None
-    first, *rest = [i.ir for i in whole if i is not None]
+    first, *rest = [converted(builder, i, INT64).ir for i in indices]  # type: ignore[union-attr]
     for extent, i in zip(shape[1:], rest):
         first = builder.add(builder.mul(first, extent.ir), i)
     return first
@@ -63,7 +62,9 @@ def store(builder: Any, array: Any, at: Any, value: Any) -> bool:
     """Put a number there; False if it is none of the array's."""
     packed, address, *_ = array
     write = access.store(packed.dtype, packed.scope)
-    number = converted(builder, value, write.operands[-1]) if isinstance(value, Value) else None
+    of = write.operands[-1]
+    fits = isinstance(value, Value) and not (value.kind.family == "float" and of.whole)
+    number = converted(builder, value, of) if fits else None
     if number is not None:
         write.build(builder, address.ir, at, number.ir)
     return number is not None

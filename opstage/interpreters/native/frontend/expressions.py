@@ -47,8 +47,10 @@ class Expressions(ABC):
         return write(node)
 
     def number(self, value: Any, kind: Kind, node: ast.AST) -> Value:
-        """A number of that kind."""
-        found = converted(self.builder, value, kind) if isinstance(value, Value) else None
+        """A number as one of that kind. A float becomes an integer only where a cast says so."""
+        found = None
+        if isinstance(value, Value) and not (value.kind.family == "float" and kind.whole):
+            found = converted(self.builder, value, kind)
         if found is None:
             raise self.source.fail(node, f"{value!r} is no {kind}")
         return found
@@ -229,7 +231,10 @@ class Expressions(ABC):
         kind = OF_NUMPY.get(function) if isinstance(function, type) else None
         kind = {int: INT64, float: FLOAT64, bool: BOOL}.get(function, kind) if isinstance(function, type) else kind
         if kind is not None:
-            return self.number(arguments[0], kind, node)
+            cast = converted(self.builder, arguments[0], kind) if isinstance(arguments[0], Value) else None
+            if cast is None:
+                raise self.source.fail(node, f"{arguments[0]!r} is no {kind}")
+            return cast
         found: Value | None = None
         if function in (min, max):
             return self._extreme(node, "<" if function is min else ">", arguments)
