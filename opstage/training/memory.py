@@ -177,7 +177,7 @@ class StepMemory:
         given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
         for type_, kind in zip(types, self._kinds):
             given[kind.name.lower()] += _nbytes(type_)
-        results = sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.aliased)
+        results = sum(_nbytes(plan.lowered.types[slot]) for slot in plan.results if slot not in plan.aliased)
         workspace = plan.table_bytes + sum(constant.nbytes for constant in plan.constants)
         return PeakMemory(**given, results=results, workspace=workspace, arena=plan.arena_bytes)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen import gathering
+from opstage.interpreters.codegen import fusion
 from opstage.interpreters.codegen.cpu.fused import fused
 from opstage.ops.catalogue.normalization import BATCH_NORM, BATCH_NORM_GRAD, GROUP_NORM
 from opstage.ops.primitive import Primitive
@@ -40,7 +40,7 @@ def test_it_gives_the_same_values_and_takes_no_memory(
 ) -> None:
     arrays = operands(primitive, vectors)
     kernel = fused(primitive, types(arrays), static)
-    monkeypatch.setattr(gathering, "recomputed", lambda legal, units: units)
+    monkeypatch.setattr(fusion, "recomputed", lambda lowered, groups: groups)
     written = fused(primitive, types(arrays), static)
     assert kernel is not None and written is not None
     for ours, theirs in zip(kernel(*arrays), written(*arrays)):

@@ -99,7 +99,7 @@ def test_the_loops_of_a_convolution_are_one_work() -> None:
 def test_an_op_that_is_left_to_the_host() -> None:
     plan = planned(lambda ops, a, b: ops.matmul(a, b), floats(4, 8), floats(8, 16))
     (native,) = works(plan)
-    plan.steps = [HostStep(plan.units[0].equations[0], 0)]
+    plan.steps = [HostStep(plan.groups[0].equations[0], 0)]
     (host,) = works(plan)
     assert host == native._replace(name="matmul (eager_cpu)")
 

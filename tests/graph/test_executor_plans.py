@@ -1,4 +1,4 @@
-"""Plans without their machine code: legal forms, clusters, lives in memory and the text of kernels, against NumPy."""
+"""Plans without their machine code: lowered forms, clusters, lives in memory and the text of kernels, against NumPy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opstage.interpreters.codegen.clusters import Level, Unit
+from opstage.interpreters.codegen.clusters import FusionGroup, Level
 from opstage.interpreters.codegen.cpu.texts import LoopSource
 from opstage.interpreters.codegen.cpu.words import ErrorFlag, WorkerScratch
-from opstage.interpreters.codegen.gathering import gather
-from opstage.interpreters.codegen.legal import Legal
+from opstage.interpreters.codegen.fusion import fuse
+from opstage.interpreters.codegen.lowered import Lowered
 from opstage.interpreters.codegen.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
@@ -28,19 +28,19 @@ from opstage.interpreters.graph.cpu.plan import CpuPlan, HostStep, LoopStep, Nat
 from opstage.interpreters.graph.cpu.target import CPU
 from opstage.ops.types import FLOAT32, INT64, TensorType
 from tests.graph.executor_common import assert_agree, planned, step_of
-from tests.graph.legal_meaning import Arena, Memory, run_units
+from tests.graph.lowered_meaning import Arena, Memory, run_groups
 from tests.graph.passes_common import graph_of
 from tests.graph.random_programs import random_graph
 
 SHIPPED = ("cnn", "gpt", "lstm", "mlp", "pinn", "resnet", "unet", "vae", "vit")
 
 
-def legal_of(graph: Graph) -> Legal:
-    return Legal(optimise(graph, checked=True)[0].body, CPU)
+def lowered_of(graph: Graph) -> Lowered:
+    return Lowered(optimise(graph, checked=True)[0].body, CPU)
 
 
-def names(legal: Legal) -> list[str]:
-    return [e.primitive.name for e in legal.equations]
+def names(lowered: Lowered) -> list[str]:
+    return [e.primitive.name for e in lowered.equations]
 
 
 def values(graph: Graph, seed: int = 0) -> list[Any]:
@@ -55,78 +55,78 @@ def values(graph: Graph, seed: int = 0) -> list[Any]:
 
 
 def require_right(graph: Graph, inputs: list[Any]) -> None:
-    """Legal forms in their order, units in theirs, and all on the memory that a plan gives, compute what is meant."""
-    legal = legal_of(graph)
-    one_by_one = [Unit(e, i) for i, e in enumerate(legal.equations)]
-    assert_agree(graph, inputs, run_units(Memory(legal, graph, inputs), one_by_one))
-    units = gather(legal)
-    require_order(legal, units)
-    assert_agree(graph, inputs, run_units(Memory(legal, graph, inputs), units))
+    """Lowered forms in order, groups in order, and both on the memory that a plan gives, compute what is meant."""
+    lowered = lowered_of(graph)
+    one_by_one = [FusionGroup(e, i) for i, e in enumerate(lowered.equations)]
+    assert_agree(graph, inputs, run_groups(Memory(lowered, graph, inputs), one_by_one))
+    groups = fuse(lowered)
+    require_order(lowered, groups)
+    assert_agree(graph, inputs, run_groups(Memory(lowered, graph, inputs), groups))
     plan = planned(graph)
-    assert_agree(graph, inputs, run_units(Arena(plan, graph, inputs), plan.units))
+    assert_agree(graph, inputs, run_groups(Arena(plan, graph, inputs), plan.groups))
     require_lives(plan)
 
 
-def require_order(legal: Legal, units: list[Unit]) -> None:
-    """Every equation stands in one unit, which reads from itself and earlier ones alone: so there is no circle.
+def require_order(lowered: Lowered, groups: list[FusionGroup]) -> None:
+    """Every equation stands in one group, which reads from itself and earlier ones alone: so there is no circle.
 
-    A value that a later unit makes again comes from an equation like one of the graph, under a name of its own; where
+    A value that a later group makes again comes from an equation like one of the graph, under a name of its own; where
     all readers do so, nobody makes the first one.
     """
-    every = [e for unit in units for e in unit.equations]
-    originals = {e.outputs: e for e in legal.equations}
-    forms = {(e.primitive, tuple(e.static.items())) for e in legal.equations}
+    every = [e for group in groups for e in group.equations]
+    originals = {e.outputs: e for e in lowered.equations}
+    forms = {(e.primitive, tuple(e.static.items())) for e in lowered.equations}
     for e in every:
         original = originals.get(e.outputs)
         assert (e.primitive, tuple(e.static.items())) in forms
         assert original is None or (original.primitive, original.static) == (e.primitive, e.static)
-    outputs = {legal.views[slot].root for slot in legal.outputs if slot not in legal.literals}
-    assert outputs <= {*legal.body.inputs, *legal.constants, *[slot for e in every for slot in e.outputs]}
-    made = {*legal.body.inputs, *legal.constants}
+    outputs = {lowered.views[slot].root for slot in lowered.outputs if slot not in lowered.literals}
+    assert outputs <= {*lowered.body.inputs, *lowered.constants, *[slot for e in every for slot in e.outputs]}
+    made = {*lowered.body.inputs, *lowered.constants}
     for e in every:
         for slot in e.inputs:
-            if slot not in legal.literals:
-                assert legal.views[slot].root in made, f"{e.primitive} reads what comes later"
+            if slot not in lowered.literals:
+                assert lowered.views[slot].root in made, f"{e.primitive} reads what comes later"
         assert made.isdisjoint(e.outputs)
         made.update(e.outputs)
-    for unit in units:
-        if unit.cluster is None:
-            assert len(unit.equations) == 1
+    for group in groups:
+        if group.cluster is None:
+            assert len(group.equations) == 1
         else:
-            assert list(unit.cluster.levels) == [e.outputs[0] for e in unit.equations]
+            assert list(group.cluster.levels) == [e.outputs[0] for e in group.equations]
 
 
 def require_lives(plan: CpuPlan) -> None:
-    """What any later unit reads, and what is given out, has a place; and no two that live at one time the same."""
-    legal = plan.legal
-    made = {slot: i for i, unit in enumerate(plan.units) for e in unit.equations for slot in e.outputs}
+    """What any later group reads, and what is given out, has a place; and no two that live at one time the same."""
+    lowered = plan.lowered
+    made = {slot: i for i, group in enumerate(plan.groups) for e in group.equations for slot in e.outputs}
     lives: dict[int, list[int]] = {}
 
-    def touch(slot: int, unit: int) -> None:
-        root = legal.views[slot].root
-        while root in legal.parts:
-            root = legal.parts[root].whole
+    def touch(slot: int, group: int) -> None:
+        root = lowered.views[slot].root
+        while root in lowered.parts:
+            root = lowered.parts[root].whole
         if root in made:
-            lives.setdefault(root, []).append(unit)
+            lives.setdefault(root, []).append(group)
 
-    for i, unit in enumerate(plan.units):
-        for e in unit.equations:
+    for i, group in enumerate(plan.groups):
+        for e in group.equations:
             for slot in (*e.inputs, *e.outputs):
-                if slot not in legal.literals:
+                if slot not in lowered.literals:
                     touch(slot, i)
-    for root, units in lives.items():
-        assert root in plan.offsets or root in plan.results or len(set(units)) == 1, f"slot {root} is lost"
+    for root, groups in lives.items():
+        assert root in plan.offsets or root in plan.results or len(set(groups)) == 1, f"slot {root} is lost"
     spans: list[tuple[int, int, int, int]] = []
-    for root, units in lives.items():
-        if root in plan.offsets and legal.views[root].size:
-            nbytes: Any = legal.types[root].nbytes
-            spans.append((plan.offsets[root], plan.offsets[root] + nbytes, min(units), max(units)))
+    for root, groups in lives.items():
+        if root in plan.offsets and lowered.views[root].size:
+            nbytes: Any = lowered.types[root].nbytes
+            spans.append((plan.offsets[root], plan.offsets[root] + nbytes, min(groups), max(groups)))
     for step in plan.steps:
         if isinstance(step, NativeStep):
             for word in step.loop.words:
                 if isinstance(word, WorkerScratch):
-                    start = plan.offsets[step.unit, word.key]
-                    spans.append((start, start + word.nbytes, step.unit, step.unit))
+                    start = plan.offsets[step.group, word.key]
+                    spans.append((start, start + word.nbytes, step.group, step.group))
     for i, (start, stop, first, last) in enumerate(spans):
         assert stop <= plan.arena_bytes
         for other_start, other_stop, other_first, other_last in spans[:i]:
@@ -160,18 +160,18 @@ def test_plans_of_many_more_random_programs(first: int) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_plans_of_the_shipped_models_keep_order_and_lives(name: str) -> None:
     plan = planned(step_of(name))
-    require_order(plan.legal, plan.units)
+    require_order(plan.lowered, plan.groups)
     require_lives(plan)
 
 
-# Legal forms ----------------------------------------------------------------------------------------------------------
+# Lowered forms --------------------------------------------------------------------------------------------------------
 
 
 def forms(program: Callable[..., Any], *shapes: Any) -> list[str]:
-    """The ops of a program in legal form, having seen that they compute the same."""
+    """The ops of a program in lowered form, having seen that they compute the same."""
     graph = graph_of(program, *shapes, dtype="float64")
     require_right(graph, values(graph))
-    return names(legal_of(graph))
+    return names(lowered_of(graph))
 
 
 def test_layout_moves_nothing() -> None:
@@ -248,7 +248,7 @@ def test_a_row_that_is_no_row_of_one_stride_is_copied() -> None:
 def units_of(program: Callable[..., Any], *shapes: Any) -> list[list[str]]:
     graph = graph_of(program, *shapes)
     require_right(graph, values(graph))
-    return [[e.primitive.name for e in unit.equations] for unit in gather(legal_of(graph))]
+    return [[e.primitive.name for e in group.equations] for group in fuse(lowered_of(graph))]
 
 
 def test_a_chain_is_one_loop() -> None:
@@ -268,8 +268,8 @@ def test_a_sum_over_rows_is_taken_on_the_way() -> None:
         g = ops.mul(ops.tanh(x), y)
         return ops.neg(g), ops.reduce_sum(g, axis=(0,), keepdims=False)
 
-    (unit,) = units_of(program, (6, 9), (6, 9))
-    assert sorted(unit) == sorted(["tanh", "mul", "neg", COLUMN_SUM.name])
+    (group,) = units_of(program, (6, 9), (6, 9))
+    assert sorted(group) == sorted(["tanh", "mul", "neg", COLUMN_SUM.name])
 
 
 def test_what_needs_a_sum_over_rows_waits_for_another_loop() -> None:
@@ -288,10 +288,10 @@ def test_a_product_parts_loops_and_no_circle_comes_of_it() -> None:
         a = ops.sin(x)
         return ops.add(ops.matmul(a, a), ops.cos(a))
 
-    units = units_of(program, (6, 6))
-    assert [len(unit) for unit in units if "matmul" in unit] == [1]
-    assert [name for unit in units for name in unit].index("matmul") < [n for u in units for n in u].index("add")
-    assert len(units) == 3
+    groups = units_of(program, (6, 6))
+    assert [len(group) for group in groups if "matmul" in group] == [1]
+    assert [name for group in groups for name in group].index("matmul") < [n for u in groups for n in u].index("add")
+    assert len(groups) == 3
 
 
 def test_no_loop_takes_more_than_it_can_hold() -> None:
@@ -300,7 +300,7 @@ def test_no_loop_takes_more_than_it_can_hold() -> None:
             x = ops.sin(x)
         return x
 
-    assert [len(unit) for unit in units_of(program, (5,))] == [48, 48, 48, 6]
+    assert [len(group) for group in units_of(program, (5,))] == [48, 48, 48, 6]
 
 
 def test_levels_are_elements_rows_and_columns() -> None:
@@ -308,10 +308,10 @@ def test_levels_are_elements_rows_and_columns() -> None:
         lambda ops, x: (ops.softmax(x, axis=-1), ops.reduce_sum(ops.softmax(x, axis=-1), axis=(0,))), (6, 9)
     )
     plan = planned(graph)
-    levels = Counter(level for unit in plan.units if unit.cluster for level in unit.cluster.levels.values())
+    levels = Counter(level for group in plan.groups if group.cluster for level in group.cluster.levels.values())
     assert set(levels) == set(Level)
-    assert [unit.cluster.extent for unit in plan.units if unit.cluster] == [9]
-    reductions = [e for unit in plan.units for e in unit.equations if e.primitive in REDUCTIONS]
+    assert [group.cluster.extent for group in plan.groups if group.cluster] == [9]
+    reductions = [e for group in plan.groups for e in group.equations if e.primitive in REDUCTIONS]
     assert len(reductions) == 3
 
 
@@ -324,11 +324,13 @@ def in_place(program: Callable[..., Any], *shapes: Any) -> int:
     require_right(graph, values(graph))
     plan = planned(graph)
     count = 0
-    for unit in plan.units:
-        if unit.cluster is not None:
-            read = {plan.legal.views[s].root for e in unit.equations for s in e.inputs if s not in plan.legal.literals}
-            places = [plan.offsets[root] for root in read - set(unit.cluster.levels) if root in plan.offsets]
-            count += sum(plan.offsets.get(slot) in places for slot in unit.cluster.levels)
+    for group in plan.groups:
+        if group.cluster is not None:
+            read = {
+                plan.lowered.views[s].root for e in group.equations for s in e.inputs if s not in plan.lowered.literals
+            }
+            places = [plan.offsets[root] for root in read - set(group.cluster.levels) if root in plan.offsets]
+            count += sum(plan.offsets.get(slot) in places for slot in group.cluster.levels)
     return count
 
 

@@ -53,7 +53,7 @@ def test_the_numbers_of_a_small_program() -> None:
     assert isinstance(found, Explanation)
     assert (found.fused, found.sums, found.products, found.by_hand) == (1, 1, 1, {})
     assert found.host == {"argmax": 1}
-    assert (found.kernels, found.distinct, found.units) == (3, 2, 3)
+    assert (found.kernels, found.distinct, found.groups) == (3, 2, 3)
     assert found.memory.results == 16 * 4 + 16 * 8
     tensor, rows = 16 * 16 * 4, workers() * 64
     assert tensor <= found.memory.arena <= 2 * tensor + 2 * rows
@@ -66,7 +66,7 @@ def test_a_chain_needs_no_memory_but_its_result() -> None:
         return ops.exp(ops.sin(ops.cos(x)))
 
     found = graph_of(program, (100,)).explain()
-    assert (found.fused, found.units, found.memory.arena, found.memory.results) == (1, 1, 0, 400)
+    assert (found.fused, found.groups, found.memory.arena, found.memory.results) == (1, 1, 0, 400)
     assert found.unfused.arena == 2 * 448  # of two neighbours at a time, in whole cache lines
     assert found.unfused.peak == 896 + 400
 

@@ -208,7 +208,7 @@ def test_an_op_without_a_formula_is_never_fused(kind: Kind) -> None:
     op = another(kind=kind)
     graph = graph_of(lambda ops, x: ops.tanh(ops.bind(op, (ops.exp(x),), {})[0]))
     plan = CpuPlan(optimise_for_cpu(graph)[0].body)
-    assert [[e.primitive.name for e in unit.equations] for unit in plan.units] == [["exp"], ["another"], ["tanh"]]
+    assert [[e.primitive.name for e in group.equations] for group in plan.groups] == [["exp"], ["another"], ["tanh"]]
     assert isinstance(plan.steps[1], HostStep)
 
 

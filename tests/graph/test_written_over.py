@@ -40,24 +40,28 @@ def test_what_comes_after_the_first_of_them_reads_none_and_cannot_fail(
     graph = step_of(name, rows, **sizes)
     floats = [i for i, t in enumerate(graph.input_types) if t.dtype.kind == "f"]
     plan = CpuPlan(optimise(graph)[0].body, donated=floats)
-    every, over = (sum(int(plan.legal.types[s].nbytes) for s in slots) for slots in (plan.results, plan.aliased))
+    every, over = (sum(int(plan.lowered.types[s].nbytes) for s in slots) for slots in (plan.results, plan.aliased))
     assert over > 0.98 * every > 0
     assert len(set(plan.aliased.values())) == len(plan.aliased)
-    assert plan.steps[plan.split].unit == min(
-        number for number, unit in enumerate(plan.units) for e in unit.equations for s in e.outputs if s in plan.aliased
+    assert plan.steps[plan.split].group == min(
+        number
+        for number, group in enumerate(plan.groups)
+        for e in group.equations
+        for s in e.outputs
+        if s in plan.aliased
     )
     for step in plan.steps[plan.split :]:
         assert isinstance(step, NativeStep)
         assert not any(isinstance(word, ErrorFlag) for word in step.loop.words)
-    writer = {slot: i for i, unit in enumerate(plan.units) for e in unit.equations for slot in e.outputs}
+    writer = {slot: i for i, group in enumerate(plan.groups) for e in group.equations for slot in e.outputs}
     for result, given in plan.aliased.items():
-        assert plan.legal.types[result] == plan.legal.types[given]
+        assert plan.lowered.types[result] == plan.lowered.types[given]
         readers = [
             i
-            for i, unit in enumerate(plan.units)
-            for e in unit.equations
+            for i, group in enumerate(plan.groups)
+            for e in group.equations
             for slot in e.inputs
-            if slot not in plan.legal.literals and plan.legal.views[slot].root == given
+            if slot not in plan.lowered.literals and plan.lowered.views[slot].root == given
         ]
         assert max(readers) <= writer[result]
 

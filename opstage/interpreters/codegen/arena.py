@@ -13,7 +13,7 @@ ALIGNMENT = 64
 
 
 class Item(NamedTuple):
-    """Something that needs `nbytes` from the first to the last of the units of these numbers.
+    """Something that needs `nbytes` from the first to the last of the fusion groups of these numbers.
 
     into        another item of as many bytes, which is read for the last time while this one is written, element by
                 element: this one may take its place

@@ -51,7 +51,7 @@ def fewest_axes(
     outer, inner = _merge(sizes, table, 0, border), _merge(sizes, table, border, len(sizes))
     if extent is None:  # the last axis is the inner one
         outer, inner = outer[:-1], outer[-1:]
-    assert len(inner) <= 1 or cluster.legal.target.broken_rows
+    assert len(inner) <= 1 or cluster.lowered.target.broken_rows
     chosen = outer + (inner or [(1, dict.fromkeys(table, 0))])
     return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}, len(outer)
 

@@ -14,7 +14,7 @@ from typing import final
 
 from ...ops.closed import Equation
 from . import views
-from .legal import Legal
+from .lowered import Lowered
 from .primitives import COLUMN_SUM, REDUCTIONS, ROW_MAX, ROW_SUM
 from .views import View
 
@@ -31,8 +31,8 @@ class Level(Enum):
 
 
 @final
-class Unit:
-    """A unit of the schedule: a cluster, or a single equation outside of any."""
+class FusionGroup:
+    """A fusion group: a cluster, or a single equation outside of any."""
 
     __slots__ = ("equations", "number", "cluster", "readers")
 
@@ -40,7 +40,7 @@ class Unit:
         self.equations = [equation]
         self.number = number
         self.cluster = cluster
-        self.readers: set[int] = set()  # the numbers of the units that read it
+        self.readers: set[int] = set()  # the numbers of the groups that read it
 
 
 @final
@@ -53,10 +53,10 @@ class Cluster:
     targets     views of the parts of concatenations that are written, likewise
     """
 
-    __slots__ = ("legal", "size", "extent", "columns", "levels", "operands", "targets", "cuts")
+    __slots__ = ("lowered", "size", "extent", "columns", "levels", "operands", "targets", "cuts")
 
-    def __init__(self, legal: Legal, size: int):
-        self.legal = legal
+    def __init__(self, lowered: Lowered, size: int):
+        self.lowered = lowered
         self.size = size
         self.extent: int | None = None
         self.columns = False
@@ -81,19 +81,19 @@ class Cluster:
         return True
 
     def _level(self, e: Equation) -> Level | None:
-        legal = self.legal
+        lowered = self.lowered
         if e.primitive in REDUCTIONS:
-            view = legal.views[e.inputs[0]]
+            view = lowered.views[e.inputs[0]]
             if view.size != self.size or not self.set_extent(e.static["extent"], columns=e.primitive is COLUMN_SUM):
                 return None
             level, other = Level.ROW, Level.COLUMN
             if e.primitive is COLUMN_SUM:
                 level, other = other, level
-            if other in self.levels.values() and not legal.target.both_sums:
+            if other in self.levels.values() and not lowered.target.both_sums:
                 return None
             return level if self._read(e.inputs[0], Level.ELEMENT) else None
-        size = math.prod(legal.views[e.outputs[0]].shape)
-        by_row = self.extent is not None and (legal.target.both_sums or Level.COLUMN not in self.levels.values())
+        size = math.prod(lowered.views[e.outputs[0]].shape)
+        by_row = self.extent is not None and (lowered.target.both_sums or Level.COLUMN not in self.levels.values())
         for level, count in ((Level.ELEMENT, self.size), (Level.ROW, self.rows if by_row else -1)):
             if size == count:
                 before = list(self.cuts), dict(self.operands)
@@ -105,7 +105,7 @@ class Cluster:
     def set_extent(self, extent: int, columns: bool = False) -> bool:
         """Have rows of so many elements, which are gone down by `columns` or not; whether it can."""
         if self.extent is not None:
-            return self.extent == extent and (self.columns is columns or self.legal.target.both_sums)
+            return self.extent == extent and (self.columns is columns or self.lowered.target.both_sums)
         if extent <= 1 or not self._cut([extent]):
             return False
         self.extent, self.columns = extent, columns
@@ -116,10 +116,10 @@ class Cluster:
 
     def _writes(self, slot: int, level: Level) -> bool:
         """Whether the place of a value in memory suits the loop."""
-        part = self.legal.parts.get(slot)
+        part = self.lowered.parts.get(slot)
         if part is None:
             return True
-        target = View(part.whole, part.offset, self.legal.views[slot].shape, part.strides)
+        target = View(part.whole, part.offset, self.lowered.views[slot].shape, part.strides)
         return self._borders(target, level) and self._add(self.targets, target, level)
 
     def _borders(self, view: View, level: Level) -> bool:
@@ -140,14 +140,14 @@ class Cluster:
 
     def _read(self, slot: int, level: Level) -> bool:
         """Whether a value can be read at this level; one from outside becomes an operand."""
-        legal = self.legal
-        if slot in legal.literals:
+        lowered = self.lowered
+        if slot in lowered.literals:
             return True
-        view = legal.views[slot]
+        view = lowered.views[slot]
         made = self.levels.get(view.root)
         if made is not None:
             if made is level:
-                return view.offset == 0 and view.contiguous and view.size == math.prod(legal.views[view.root].shape)
+                return view.offset == 0 and view.contiguous and view.size == math.prod(lowered.views[view.root].shape)
             return made is Level.ROW and level is Level.ELEMENT and self._spreads_rows(view)
         return self._borders(view, level) and self._add(self.operands, view, level)
 
@@ -165,7 +165,7 @@ class Cluster:
         strides = self.strides(view, level)
         if strides is None:
             return False
-        if self.legal.target.broken_rows and not self.columns:
+        if self.lowered.target.broken_rows and not self.columns:
             return True
         inner = [c for c in self.cuts if c < self.extent]
         sizes = [b // a for a, b in zip(inner, [*inner[1:], self.extent])]
@@ -180,7 +180,7 @@ class Cluster:
 
 def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
     """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
-    views_, literals = cluster.legal.views, cluster.legal.literals
+    views_, literals = cluster.lowered.views, cluster.lowered.literals
     stage: dict[int, int] = {}
     for e in equations:
         roots = [views_[slot].root for slot in e.inputs if slot not in literals]
@@ -190,27 +190,27 @@ def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
 
 
 def left_in_memory(
-    legal: Legal, unit: Unit, place: int, read: Mapping[int, set[int]], results: Collection[int]
+    lowered: Lowered, group: FusionGroup, place: int, read: Mapping[int, set[int]], results: Collection[int]
 ) -> set[int]:
-    """The slots of a cluster that must be stored: read by other units, part of a concatenation, or `results`."""
-    made = unit.cluster.levels if unit.cluster is not None else ()
-    return {slot for slot in made if slot in results or slot in legal.parts or read.get(slot, set()) - {place}}
+    """The slots of a cluster that must be stored: read by other groups, part of a concatenation, or `results`."""
+    made = group.cluster.levels if group.cluster is not None else ()
+    return {slot for slot in made if slot in results or slot in lowered.parts or read.get(slot, set()) - {place}}
 
 
-def roots_read(legal: Legal, equations: Iterable[Equation]) -> set[int]:
-    return {legal.views[slot].root for e in equations for slot in e.inputs if slot not in legal.literals}
+def roots_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
+    return {lowered.views[slot].root for e in equations for slot in e.inputs if slot not in lowered.literals}
 
 
-def memory_read(legal: Legal, equations: Iterable[Equation]) -> set[int]:
+def memory_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
     """The roots that equations read, and the wholes that these are parts of."""
-    roots = roots_read(legal, equations)
-    return roots | {legal.parts[root].whole for root in roots if root in legal.parts}
+    roots = roots_read(lowered, equations)
+    return roots | {lowered.parts[root].whole for root in roots if root in lowered.parts}
 
 
-def read_by(legal: Legal, units: Sequence[Unit]) -> dict[int, set[int]]:
-    """The places in `units` of those that read each root; a whole is read by whoever reads a part of it."""
+def read_by(lowered: Lowered, groups: Sequence[FusionGroup]) -> dict[int, set[int]]:
+    """The places in `groups` of those that read each root; a whole is read by whoever reads a part of it."""
     read: dict[int, set[int]] = {}
-    for place, unit in enumerate(units):
-        for root in memory_read(legal, unit.equations):
+    for place, group in enumerate(groups):
+        for root in memory_read(lowered, group.equations):
             read.setdefault(root, set()).add(place)
     return read

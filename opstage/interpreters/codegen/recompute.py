@@ -14,8 +14,8 @@ from ...ops.catalogue.activation import RELU, RELU_GRAD
 from ...ops.catalogue.elementwise import ABS, ADD, MAXIMUM, MINIMUM, MUL, NEG, SCALE, SUB
 from ...ops.catalogue.logic import CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
 from ...ops.closed import Equation
-from .clusters import Cluster, Level, Unit, memory_read, read_by, roots_read
-from .legal import Legal
+from .clusters import Cluster, FusionGroup, Level, memory_read, read_by, roots_read
+from .lowered import Lowered
 
 CHEAP = frozenset({
     ABS, ADD, CAST, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, MAXIMUM, MINIMUM, MUL, NEG, RELU, RELU_GRAD,
@@ -30,37 +30,37 @@ _SMALLEST = 1 << 12
 """Bytes of values that are worth the trouble; smaller ones stay in the cache."""
 
 
-def recomputed(legal: Legal, units: list[Unit]) -> list[Unit]:
-    """The units, in which later ones make again what earlier ones would have to leave in memory."""
-    rewriting = _Rewriting(legal, units)
-    for place in range(len(units)):
+def recomputed(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
+    """The groups, in which later ones make again what earlier ones would have to leave in memory."""
+    rewriting = _Rewriting(lowered, groups)
+    for place in range(len(groups)):
         rewriting.spare(place)
-    return [unit for unit in units if unit.equations]
+    return [group for group in groups if group.equations]
 
 
 @final
 class _Rewriting:
-    def __init__(self, legal: Legal, units: list[Unit]):
-        self.legal = legal
-        self.units = units
-        self.results = {legal.views[slot].root for slot in legal.outputs}
-        self.readers = read_by(legal, units)  # the places of those that read a root
+    def __init__(self, lowered: Lowered, groups: list[FusionGroup]):
+        self.lowered = lowered
+        self.groups = groups
+        self.results = {lowered.views[slot].root for slot in lowered.outputs}
+        self.readers = read_by(lowered, groups)  # the places of those that read a root
 
     def _bytes(self, slot: int) -> int:
-        size = math.prod(self.legal.views[slot].shape)
-        return size * int(self.legal.types[slot].dtype.itemsize)
+        size = math.prod(self.lowered.views[slot].shape)
+        return size * int(self.lowered.types[slot].dtype.itemsize)
 
     def spare(self, place: int) -> None:
-        """Have the readers of what a unit makes element by element make it themselves, where that pays for all."""
-        unit = self.units[place]
-        cluster = unit.cluster
+        """Have the readers of what a group makes element by element make it themselves, where that pays for all."""
+        group = self.groups[place]
+        cluster = group.cluster
         if cluster is None:
             return
-        made = {slot: e for e in unit.equations for slot in e.outputs}
+        made = {slot: e for e in group.equations for slot in e.outputs}
         again: dict[int, list[Equation]] = {}
         for slot, level in cluster.levels.items():
             left = self.readers.get(slot, set()) - {place}
-            fixed = slot in self.results or slot in self.legal.parts or self._bytes(slot) < _SMALLEST
+            fixed = slot in self.results or slot in self.lowered.parts or self._bytes(slot) < _SMALLEST
             if level is Level.ELEMENT and left and not fixed and all(self._alike(cluster, at) for at in left):
                 chain = self._chain(slot, made, cluster.levels)
                 if chain is not None:
@@ -78,7 +78,7 @@ class _Rewriting:
         self._prune(place, cluster.size)
 
     def _alike(self, cluster: Cluster, place: int) -> bool:
-        other = self.units[place].cluster
+        other = self.groups[place].cluster
         return other is not None and other.size == cluster.size
 
     def _chain(self, slot: int, made: Mapping[int, Equation], levels: Mapping[int, Level]) -> list[Equation] | None:
@@ -90,7 +90,7 @@ class _Rewriting:
             if e.primitive not in CHEAP or len(chain) >= _LONGEST:
                 return None
             chain[e.outputs[0]] = e
-            for root in roots_read(self.legal, [e]):
+            for root in roots_read(self.lowered, [e]):
                 if levels.get(root) is Level.ELEMENT and root not in chain:
                     waiting.append(root)
         order = {slot: i for i, slot in enumerate(made)}
@@ -103,18 +103,18 @@ class _Rewriting:
         kept: set[int] = set()
         for reader in set().union(*[self.readers[slot] for slot in again]) - {place}:
             values = [slot for slot in again if reader in self.readers[slot]]
-            sources = roots_read(self.legal, [e for slot in values for e in again[slot]])
+            sources = roots_read(self.lowered, [e for slot in values for e in again[slot]])
             own = {e.outputs[0] for slot in values for e in again[slot]}
             more = {root for root in sources - own if reader not in self.readers.get(root, ())}
             spared += sum(map(self._bytes, values)) - sum(map(self._bytes, more))
-            kept |= {r for r in more if r not in self.legal.body.inputs and max(self.readers[r], default=0) < reader}
+            kept |= {r for r in more if r not in self.lowered.body.inputs and max(self.readers[r], default=0) < reader}
         return spared > 0 and sum(map(self._bytes, kept)) <= written
 
     def _rewritten(
         self, reader: int, again: Mapping[int, list[Equation]], size: int
     ) -> tuple[list[Equation], Cluster] | None:
         """The equations of a reader behind those that it is to make itself, and their cluster; None if it cannot."""
-        legal, unit = self.legal, self.units[reader]
+        lowered, group = self.lowered, self.groups[reader]
         renamed: dict[int, int] = {}
         equations: list[Equation] = []
         for slot in [slot for slot in again if reader in self.readers[slot]]:
@@ -122,47 +122,47 @@ class _Rewriting:
                 (out,) = e.outputs
                 if out not in renamed:
                     equations.append(self._with(e, renamed))
-                    renamed[out] = legal.fresh(legal.views[out].shape, legal.types[out])
+                    renamed[out] = lowered.fresh(lowered.views[out].shape, lowered.types[out])
                     equations[-1] = equations[-1]._replace(outputs=(renamed[out],), opened=False)
-        equations += [self._with(e, renamed) for e in unit.equations]
-        cluster = Cluster(legal, size)
+        equations += [self._with(e, renamed) for e in group.equations]
+        cluster = Cluster(lowered, size)
         return (equations, cluster) if all(cluster.admit(e) for e in equations) else None
 
     def _with(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
         """An equation that reads the values under their new names."""
-        legal = self.legal
+        lowered = self.lowered
         inputs = []
         for slot in e.inputs:
-            name = None if slot in legal.literals else renamed.get(legal.views[slot].root)
+            name = None if slot in lowered.literals else renamed.get(lowered.views[slot].root)
             inputs.append(
-                slot if name is None else legal.seen(legal.views[slot]._replace(root=name), legal.types[slot])
+                slot if name is None else lowered.seen(lowered.views[slot]._replace(root=name), lowered.types[slot])
             )
         return e if tuple(inputs) == e.inputs else e._replace(inputs=tuple(inputs))
 
     def _replace(self, place: int, equations: list[Equation], cluster: Cluster) -> None:
-        unit = self.units[place]
-        for root in memory_read(self.legal, unit.equations):
+        group = self.groups[place]
+        for root in memory_read(self.lowered, group.equations):
             self.readers[root].discard(place)
-        unit.equations, unit.cluster = equations, cluster
-        for root in memory_read(self.legal, equations):
+        group.equations, group.cluster = equations, cluster
+        for root in memory_read(self.lowered, equations):
             self.readers.setdefault(root, set()).add(place)
 
     def _prune(self, place: int, size: int) -> None:
-        """Drop what a unit makes for nobody any more."""
+        """Drop what a group makes for nobody any more."""
         left: list[Equation] = []
         wanted: set[int] = set()
-        for e in reversed(self.units[place].equations):
+        for e in reversed(self.groups[place].equations):
             (out,) = e.outputs
             if (
                 out in wanted
                 or out in self.results
-                or out in self.legal.parts
+                or out in self.lowered.parts
                 or self.readers.get(out, set()) - {place}
             ):
                 left.append(e)
-                wanted |= roots_read(self.legal, [e])
+                wanted |= roots_read(self.lowered, [e])
         left.reverse()
-        if len(left) < len(self.units[place].equations):
-            cluster = Cluster(self.legal, size)
+        if len(left) < len(self.groups[place].equations):
+            cluster = Cluster(self.lowered, size)
             assert all(cluster.admit(e) for e in left)
             self._replace(place, left, cluster)

@@ -8,7 +8,7 @@ from ...ops.primitive import Primitive
 
 
 class Target(NamedTuple):
-    """The differences that a body's legal form has between targets.
+    """The differences that a body's lowered form has between targets.
 
     by_hand         ops that are done by kernels which read packed tensors alone
     strided         whether every other op without a formula reads any strides; if not, it too gets packed tensors

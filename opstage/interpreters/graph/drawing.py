@@ -36,7 +36,7 @@ _STYLE = """
 
 
 class Box(NamedTuple):
-    """What is drawn in one place: title, further lines, and the part it belongs to (`io` for inputs and outputs)."""
+    """A box of the drawing: title, further lines, and the part it belongs to (`io` for inputs and outputs)."""
 
     title: str
     lines: tuple[str, ...]

@@ -81,23 +81,23 @@ class CpuExecutor:
         if plan is None:
             return replay(self._eager, self.graph, inputs, step), at_once
         moving = [packed(x) for x in inputs]
-        if len(moving) < len(plan.legal.body.inputs):
+        if len(moving) < len(plan.lowered.body.inputs):
             moving.append(np.asarray(step, np.int64))
         try:
             linked = self._idle.pop()
         except IndexError:  # one run is in an op that Python computes, and this is another
             linked = self._linked()
-        room = self._scratch.take(plan.arena_bytes)
+        block = self._scratch.take(plan.arena_bytes)
         self._take_results(plan, linked, moving, {at for at in free if moving[at] is inputs[at]})
         self._begun += 1
         linked.error[0] = 0  # it may stand from a call that was broken off
         outputs: list[Array] = []
         raised, begun = None, False
         try:
-            linked.stand(*room)
+            linked.stand(*block)
             linked.begin(moving, self.seconds)
             if not linked.error[0]:
-                outputs = [self._output(plan, linked, slot, moving) for slot in plan.legal.outputs]
+                outputs = [self._output(plan, linked, slot, moving) for slot in plan.lowered.outputs]
                 if not plan.aliased:  # then it is done
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
@@ -107,13 +107,13 @@ class CpuExecutor:
             linked.leave()
             self._idle[:] = [linked]
             if not begun or not plan.aliased:
-                self._scratch.give_back(room)
+                self._scratch.give_back(block)
         if not begun:
             replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
             raise AssertionError("an index is out of range that in the program itself is not") from raised
         if not plan.aliased:
             return tuple(outputs), at_once
-        number, kept = self._begun, [room]
+        number, kept = self._begun, [block]
 
         def finish(then: Sequence[Action]) -> None:
             if number != self._begun:
@@ -145,9 +145,9 @@ class CpuExecutor:
 
     def _output(self, plan: CpuPlan, linked: Linked, slot: int, moving: Sequence[Array]) -> Array:
         """A result itself; what is a part of others, or a constant, is still to be filled in."""
-        legal = plan.legal
-        if slot not in legal.literals:
-            view = legal.views[slot]
+        lowered = plan.lowered
+        if slot not in lowered.literals:
+            view = lowered.views[slot]
             at = linked.moving.get(view.root)
             if at is not None:
                 return moving[at].reshape(view.shape)
@@ -155,11 +155,11 @@ class CpuExecutor:
 
     def _fills(self, plan: CpuPlan, linked: Linked, outputs: Sequence[Array], moving: Sequence[Array]) -> list[Action]:
         """The copies into outputs that the plan does not write itself."""
-        legal = plan.legal
+        lowered = plan.lowered
         return [
             partial(setitem, out, ..., linked.value(slot, moving))
-            for slot, out in zip(legal.outputs, outputs)
-            if slot in legal.literals or legal.views[slot].root not in linked.moving
+            for slot, out in zip(lowered.outputs, outputs)
+            if slot in lowered.literals or lowered.views[slot].root not in linked.moving
         ]
 
 
@@ -169,11 +169,11 @@ def _owner(x: Array) -> int:
 
 
 def _kind(plan: CpuPlan, slot: int) -> Kind:
-    type_ = plan.legal.types[slot]
+    type_ = plan.lowered.types[slot]
     shape: Any = type_.shape
     return tuple(shape), type_.dtype
 
 
 def _nbytes(plan: CpuPlan, slot: int) -> int:
-    nbytes: Any = plan.legal.types[slot].nbytes
+    nbytes: Any = plan.lowered.types[slot].nbytes
     return int(nbytes)

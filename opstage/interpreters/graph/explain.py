@@ -13,7 +13,7 @@ from ...options import Options
 from ..codegen.arena import Item, arrange
 from ..codegen.cpu.texts import LoopSource
 from ..codegen.cpu.words import WorkerScratch
-from ..codegen.legal import Legal
+from ..codegen.lowered import Lowered
 from ..codegen.primitives import PRODUCTS
 from ..native.pool import workers
 from .cpu.optimise import optimise
@@ -44,7 +44,7 @@ class Explanation:
     """The passes, kernels and memory of a compiled graph. `str` is for reading; sizes are in bytes.
 
     passes      what each pass did
-    units       clusters of ops, and ops that stand alone
+    groups      fusion groups: clusters of ops, and single ops
     fused       loops over a cluster of ops, per step
     sums        loops that add up what the workers summed, per step
     products    calls of the BLAS, per step
@@ -58,7 +58,7 @@ class Explanation:
 
     __slots__ = (
         "passes",
-        "units",
+        "groups",
         "fused",
         "sums",
         "products",
@@ -74,7 +74,7 @@ class Explanation:
         kinds: Counter[tuple[str, str]] = Counter()
         texts: set[LoopSource] = set()
         self.passes = passes
-        self.units = _count(plan, kinds, texts, 1)
+        self.groups = _count(plan, kinds, texts, 1)
         self.fused = kinds["fused", ""]
         self.sums = kinds["sum", ""]
         self.products = kinds["product", ""]
@@ -90,7 +90,7 @@ class Explanation:
         rows: list[tuple[str, int | str]] = [("fused loops", self.fused), ("sums over workers", self.sums)]
         rows += [("products", self.products), *self.by_hand.items()]
         rows += [(f"{name} (left to eager_cpu)", n) for name, n in self.host.items()]
-        lines = [str(self.passes), f"done in {_plural(self.units, 'unit')}", ""]
+        lines = [str(self.passes), f"done in {_plural(self.groups, 'fusion group')}", ""]
         lines += [f"{_plural(self.kernels, 'kernel')} per step, {self.distinct} different ones generated"]
         lines += [f"  {what:32} {n:>8,}" for what, n in rows if n]
         lines += [
@@ -128,12 +128,12 @@ def explain(graph: Graph, options: Options | None = None, donated: Collection[in
 
 
 def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource], times: int) -> int:
-    """Count the steps of a plan that is gone through so often; returns its units, those of its loops among them."""
-    units, before = len(plan.units), -1
+    """Count the steps of a plan that is gone through so often; returns its groups, those of its loops among them."""
+    groups, before = len(plan.groups), -1
     for step in plan.steps:
-        first, before = step.unit != before, step.unit
+        first, before = step.group != before, step.group
         if isinstance(step, LoopStep):
-            units += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
+            groups += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
         elif isinstance(step, HostStep):
             kinds["host", step.equation.primitive.name] += times
         else:
@@ -143,14 +143,14 @@ def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource
                 kinds[kind] += times
             if isinstance(step.loop.kernel, LoopSource):
                 texts.add(step.loop.kernel)
-    return units
+    return groups
 
 
 def _kind(plan: CpuPlan, step: NativeStep, first: bool) -> tuple[str, str]:
-    unit = plan.units[step.unit]
-    if unit.cluster is not None:
+    group = plan.groups[step.group]
+    if group.cluster is not None:
         return ("fused" if first else "sum"), ""
-    primitive = unit.equations[0].primitive
+    primitive = group.equations[0].primitive
     return ("product", "") if primitive in PRODUCTS else ("by hand", primitive.name)
 
 
@@ -166,7 +166,7 @@ def _plural(n: int, what: str) -> str:
 
 
 def _results(plan: CpuPlan) -> int:
-    return sum(_nbytes(plan.legal.types[slot]) for slot in plan.results if slot not in plan.aliased)
+    return sum(_nbytes(plan.lowered.types[slot]) for slot in plan.results if slot not in plan.aliased)
 
 
 def _nbytes(type_: TensorType) -> int:
@@ -175,42 +175,42 @@ def _nbytes(type_: TensorType) -> int:
 
 
 def _unfused(plan: CpuPlan) -> int:
-    """The arena of the same equations, each a unit of its own; views and the workspaces of ops stay what they are."""
-    legal = plan.legal
-    position = {e.outputs: i for i, e in enumerate(legal.equations)}
-    rooms = _rooms(plan, position)
-    made = {slot: i for i, e in enumerate(legal.equations) for slot in e.outputs}
+    """The arena of the same equations, each a group of its own; views and the workspaces of ops stay what they are."""
+    lowered = plan.lowered
+    position = {e.outputs: i for i, e in enumerate(lowered.equations)}
+    workspaces = _workspaces(plan, position)
+    made = {slot: i for i, e in enumerate(lowered.equations) for slot in e.outputs}
     last: dict[int, int] = dict(made)
-    for i, e in enumerate(legal.equations):
+    for i, e in enumerate(lowered.equations):
         for slot in e.inputs:
-            for root in _memories(legal, slot):
+            for root in _memories(lowered, slot):
                 last[root] = i
     first = dict(made)
-    for slot, part in legal.parts.items():
+    for slot, part in lowered.parts.items():
         first[part.whole] = min(first[part.whole], made[slot])
-    stored = [slot for slot in made if slot not in plan.results and slot not in legal.parts]
-    items = [Item(slot, max(1, _nbytes(legal.types[slot])), first[slot], last[slot]) for slot in stored]
-    return arrange([*items, *rooms])[1]
+    stored = [slot for slot in made if slot not in plan.results and slot not in lowered.parts]
+    items = [Item(slot, max(1, _nbytes(lowered.types[slot])), first[slot], last[slot]) for slot in stored]
+    return arrange([*items, *workspaces])[1]
 
 
-def _memories(legal: Legal, slot: int) -> Iterable[int]:
+def _memories(lowered: Lowered, slot: int) -> Iterable[int]:
     """The slots whose memory must live while a slot is read: its root, and the concatenations that hold it."""
-    if slot in legal.literals:
+    if slot in lowered.literals:
         return
-    root: int | None = legal.views[slot].root
+    root: int | None = lowered.views[slot].root
     while root is not None:
         yield root
-        part = legal.parts.get(root)
+        part = lowered.parts.get(root)
         root = None if part is None else part.whole
 
 
-def _rooms(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
+def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[Item]:
     items: dict[Any, Item] = {}
     for step in plan.steps:
-        unit = plan.units[step.unit]
-        if unit.cluster is not None:
+        group = plan.groups[step.group]
+        if group.cluster is not None:
             continue
-        at = position[unit.equations[0].outputs]
+        at = position[group.equations[0].outputs]
         if isinstance(step, NativeStep):
             for word in step.loop.words:
                 if isinstance(word, WorkerScratch):

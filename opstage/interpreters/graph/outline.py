@@ -61,7 +61,7 @@ class Node:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What it has in common with the same op of another block: all but names, and the sites of random draws."""
+        """A key equal for the same op in another block: all but names, and the sites of random draws."""
         static = tuple((name, show_static(v, [])) for name, v in self.equation.static.items() if name != "site")
         return self.op, static, tuple(map(str, self.inputs)), tuple(map(str, self.outputs))
 

@@ -1,4 +1,4 @@
-"""What the page of a graph carries with it: its style, and the script that folds, searches and switches parts."""
+"""The assets of a graph's page: its style, and the script that folds, searches and switches parts."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --muted: #6b7785; --forward: #5b8db8; --backward: #c0705f;

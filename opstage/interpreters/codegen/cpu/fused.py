@@ -25,8 +25,8 @@ from ..arena import Item, arrange
 from ..clusters import read_by
 from ..decomposition import Expander
 from ..formulas import has_formula
-from ..gathering import gather
-from ..legal import Legal
+from ..fusion import fuse
+from ..lowered import Lowered
 from ..primitives import ROW_MAX, ROW_SUM
 from ..views import merged
 from .steps import NativeStep, cluster_steps
@@ -42,24 +42,24 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
     if not READABLE:
         return None
     body = Expander(has_formula, loops=False).body(primitive, types, static)
-    legal = Legal(body, LOOPS, own_outputs=True)
-    units = gather(legal)
-    if any(unit.cluster is None for unit in units) or not _by_rows(legal):
+    lowered = Lowered(body, LOOPS, own_outputs=True)
+    groups = fuse(lowered)
+    if any(group.cluster is None for group in groups) or not _by_rows(lowered):
         return None
-    read, results = read_by(legal, units), _results(legal)
-    loops = [cluster_steps(legal, unit, number, read, results) for number, unit in enumerate(units)]
-    return FusedLoops(legal, [*chain(*loops)])
+    read, results = read_by(lowered, groups), _results(lowered)
+    loops = [cluster_steps(lowered, group, number, read, results) for number, group in enumerate(groups)]
+    return FusedLoops(lowered, [*chain(*loops)])
 
 
-def _by_rows(legal: Legal) -> bool:
+def _by_rows(lowered: Lowered) -> bool:
     """Whether the elements of all rows that are reduced lie in memory one after another; else NumPy is as fast."""
-    views = [legal.views[e.inputs[0]] for e in legal.equations if e.primitive in (ROW_SUM, ROW_MAX)]
+    views = [lowered.views[e.inputs[0]] for e in lowered.equations if e.primitive in (ROW_SUM, ROW_MAX)]
     return all(axes[-1][1] <= 1 for view in views if (axes := merged(view.shape, view.strides)))
 
 
-def _results(legal: Legal) -> list[int]:
+def _results(lowered: Lowered) -> list[int]:
     """The root slot that holds the elements of each result; its shape may differ."""
-    return [legal.views[slot].root for slot in legal.outputs]
+    return [lowered.views[slot].root for slot in lowered.outputs]
 
 
 class _LoopCall(NamedTuple):
@@ -96,11 +96,13 @@ class FusedLoops:
 
     __slots__ = ("scratch", "_results", "_steps", "_words", "_flags", "_patches", "_constants", "_idle")
 
-    def __init__(self, legal: Legal, steps: Sequence[NativeStep]):
-        operands = {slot: i for i, slot in enumerate(legal.body.inputs)}
-        places = {**operands, **{root: len(operands) + i for i, root in enumerate(_results(legal))}}
-        self._results: list[tuple[Any, Any]] = [(legal.types[s].shape, legal.types[s].dtype) for s in legal.outputs]
-        self._constants = {slot: packed(value) for slot, value in legal.constants.items()}
+    def __init__(self, lowered: Lowered, steps: Sequence[NativeStep]):
+        operands = {slot: i for i, slot in enumerate(lowered.body.inputs)}
+        places = {**operands, **{root: len(operands) + i for i, root in enumerate(_results(lowered))}}
+        self._results: list[tuple[Any, Any]] = [
+            (lowered.types[s].shape, lowered.types[s].dtype) for s in lowered.outputs
+        ]
+        self._constants = {slot: packed(value) for slot, value in lowered.constants.items()}
         words: list[int] = []
         self._patches: list[_Patch] = []
         self._flags: list[int] = []  # words that say where an index out of range is noted
@@ -116,7 +118,7 @@ class FusedLoops:
                     self._flags.append(at)
                 words.append(word if isinstance(word, int) else 0)
                 if isinstance(word, WorkerScratch):
-                    key: Hashable = (step.unit, word.key)
+                    key: Hashable = (step.group, word.key)
                     own[key] = Item(key, word.nbytes * workers(), 0, 0)
                     inside.append((at, key, 0))
                 elif isinstance(word, Address):
@@ -126,7 +128,7 @@ class FusedLoops:
                     elif slot in places:
                         self._patches.append(_Patch(at, places[slot], offset))
                     else:
-                        nbytes: Any = legal.types[slot].nbytes
+                        nbytes: Any = lowered.types[slot].nbytes
                         own[slot] = Item(slot, nbytes, 0, 0)
                         inside.append((at, slot, offset))
         offsets, self.scratch = arrange(list(own.values()))

@@ -18,12 +18,12 @@ class Overwritable:
     __slots__ = ("_cluster", "_written", "_last")
 
     def __init__(self, cluster: Cluster, equations: Sequence[Equation]):
-        legal, stage = cluster.legal, staged(cluster, equations)
+        lowered, stage = cluster.lowered, staged(cluster, equations)
         loads: dict[tuple[View, int], int] = {}  # the place of the equation for which a pass reads an operand
         apart = set()  # roots that are not read element by element
         for place, e in enumerate(equations):
             at = stage[e.outputs[0]] - (e.primitive in (ROW_SUM, ROW_MAX))
-            for view in [legal.views[s] for s in e.inputs if s not in legal.literals]:
+            for view in [lowered.views[s] for s in e.inputs if s not in lowered.literals]:
                 if view.root in cluster.levels:
                     continue
                 loads.setdefault((view, at), place)

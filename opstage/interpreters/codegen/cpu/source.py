@@ -17,7 +17,7 @@ from ...native import access
 from ..axes import fewest_axes
 from ..clusters import Cluster, Level, staged
 from ..formulas import FORMULAS, Constants
-from ..legal import Legal
+from ..lowered import Lowered
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..views import View
 from .texts import LoopSource
@@ -63,7 +63,7 @@ class _Runs(NamedTuple):
 class _LoopWriter:
     def __init__(self, cluster: Cluster, equations: list[Equation], stored: Collection[int]):
         self.cluster = cluster
-        self.legal: Legal = cluster.legal
+        self.lowered: Lowered = cluster.lowered
         self.equations = equations
         self.extent = cluster.extent
         self.constants = Constants()
@@ -79,14 +79,14 @@ class _LoopWriter:
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
         self.reads = {
             (view, level): _CpuOperand(
-                f"x{i}", dtype_name(self.legal.types[view.root].dtype), level, access.READ, view, False
+                f"x{i}", dtype_name(self.lowered.types[view.root].dtype), level, access.READ, view, False
             )
             for i, (view, level) in enumerate(cluster.operands)
         }
         self.writes = {
             slot: _CpuOperand(
                 f"y{i}",
-                dtype_name(self.legal.types[slot].dtype),
+                dtype_name(self.lowered.types[slot].dtype),
                 cluster.levels[slot],
                 self._scope(),
                 self._target(slot),
@@ -100,7 +100,7 @@ class _LoopWriter:
         return access.written(self.scopes - 1)
 
     def _target(self, slot: int) -> View:
-        return self.legal.in_memory(self.legal.views[slot])
+        return self.lowered.in_memory(self.lowered.views[slot])
 
     def word(self, value: Word) -> str:
         self.words.append(value)
@@ -133,7 +133,7 @@ class _LoopWriter:
             places[-1] = "first"
         self.inner: dict[str, str] = {}
         for operand in [*self.reads.values(), *self.writes.values()]:
-            nbytes = self.legal.types[operand.view.root].dtype.itemsize
+            nbytes = self.lowered.types[operand.view.root].dtype.itemsize
             *along, step = table[operand.name]
             terms = [self.word(Address(operand.view.root, operand.view.offset * nbytes))]
             terms += [f"{place} * {self.word(s * nbytes)}" for place, s in zip(places, along) if s]
@@ -227,10 +227,10 @@ class _LoopWriter:
                 before[0].append(f"{operand.name} = {self._load(operand, '0')}")
 
         def value(slot: int, level: Level, at: int) -> str:
-            legal = self.legal
-            if slot in legal.literals:
-                return self.constants(legal.literals[slot], legal.types[slot].dtype)
-            view = legal.views[slot]
+            lowered = self.lowered
+            if slot in lowered.literals:
+                return self.constants(lowered.literals[slot], lowered.types[slot].dtype)
+            view = lowered.views[slot]
             made = self.cluster.levels.get(view.root)
             if made is Level.ROW:
                 return self._get(f"v{self.local[view.root]}")
@@ -253,7 +253,7 @@ class _LoopWriter:
             (out,) = e.outputs
             name = self.local[out]
             level, at = self.cluster.levels[out], stage[out]
-            type_ = self.legal.types[out]
+            type_ = self.lowered.types[out]
             if e.primitive is COLUMN_SUM:
                 self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at])
             elif e.primitive in (ROW_SUM, ROW_MAX):
@@ -265,7 +265,7 @@ class _LoopWriter:
                     lines += self._check(args[0], e.static["size"])
                     text = args[1]
                 else:
-                    ins = tuple(self.legal.types[slot] for slot in e.inputs)
+                    ins = tuple(self.lowered.types[slot] for slot in e.inputs)
                     text = FORMULAS[e.primitive](self.constants, type_, ins, args, e.static)
                 lines.append(
                     f"v{name} = {text}"
@@ -305,7 +305,7 @@ class _LoopWriter:
         operand, name = kept.get(slot), self.local[slot]
         index = f"j * {_LANES} + l" if self.panel else "j"
         if operand is None:
-            dtype = self.legal.types[slot].dtype
+            dtype = self.lowered.types[slot].dtype
             assert self.extent is not None
             nbytes = self.extent * dtype.itemsize * (_LANES if self.panel else 1)
             operand = kept[slot] = self._room(f"t{name}", dtype_name(dtype), nbytes)
@@ -316,8 +316,8 @@ class _LoopWriter:
         """A sum over rows, in a row of the worker's own, and that of its blocks in one of float64 beside it."""
         (out,) = e.outputs
         name, head = self.local[out], self.head
-        dtype = self.legal.types[out].dtype
-        kind, view, zero = dtype_name(dtype), self.legal.views[out], self.constants(0, dtype)
+        dtype = self.lowered.types[out].dtype
+        kind, view, zero = dtype_name(dtype), self.lowered.views[out], self.constants(0, dtype)
         assert self.extent is not None
         nbytes = -(-self.extent * dtype.itemsize // 64) * 64
         room = WorkerScratch(f"c{name}", nbytes + -(-self.extent * 8 // 64) * 64)
@@ -345,7 +345,7 @@ class _LoopWriter:
     ) -> None:
         (out,) = e.outputs
         name = self.local[out]
-        dtype = self.legal.types[out].dtype
+        dtype = self.lowered.types[out].dtype
         assert self.extent is not None
         kind, zero = dtype_name(dtype), self.constants(0, dtype)
         if e.primitive is ROW_SUM and self.extent > 2 * self.run:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ....ops.types import dtype_name
 from ...native.pool import workers
-from ..clusters import Unit, left_in_memory
-from ..legal import Legal
+from ..clusters import FusionGroup, left_in_memory
+from ..lowered import Lowered
 from .source import cluster_loop
 from .totals import total_loop
 from .words import LoweredLoop
@@ -19,24 +19,24 @@ _FEW = 1 << 13
 
 
 class NativeStep(NamedTuple):
-    """A loop in machine code, the workers' together if `parallel`; `unit` is the place of what it is a part of."""
+    """A loop in machine code, the workers' together if `parallel`; `group` is the place of what it is a part of."""
 
     loop: LoweredLoop
     parallel: bool
-    unit: int
+    group: int
 
 
 def cluster_steps(
-    legal: Legal, unit: Unit, number: int, read: Mapping[int, set[int]], results: Collection[int]
+    lowered: Lowered, group: FusionGroup, number: int, read: Mapping[int, set[int]], results: Collection[int]
 ) -> list[NativeStep]:
-    """The loops of a unit, a cluster; what other units `read` of it, and `results`, are left in memory."""
-    cluster = unit.cluster
+    """The loops of a group, a cluster; what other groups `read` of it, and `results`, are left in memory."""
+    cluster = group.cluster
     assert cluster is not None
-    loop = cluster_loop(cluster, unit.equations, left_in_memory(legal, unit, number, read, results))
+    loop = cluster_loop(cluster, group.equations, left_in_memory(lowered, group, number, read, results))
     parallel = cluster.size >= _FEW and loop.tasks > 1
     steps = [NativeStep(loop, parallel, number)]
-    for room, slot in loop.totals:
-        count = math.prod(legal.views[slot].shape)
-        total = total_loop(room, slot, count, workers() if parallel else 1, dtype_name(legal.types[slot].dtype))
+    for scratch, slot in loop.totals:
+        count = math.prod(lowered.views[slot].shape)
+        total = total_loop(scratch, slot, count, workers() if parallel else 1, dtype_name(lowered.types[slot].dtype))
         steps.append(NativeStep(total, False, number))
     return steps

@@ -9,31 +9,31 @@ from .texts import LoopSource
 
 
 class Address(NamedTuple):
-    """A word of a kernel's arguments: where a slot's memory is, `offset` bytes on."""
+    """A word: the address of a slot's memory, `offset` bytes on."""
 
     slot: int
     offset: int
 
 
 class WorkerScratch(NamedTuple):
-    """A word: where memory of `nbytes` for each worker is; `key` tells the rooms of a kernel apart."""
+    """A word: the address of `nbytes` of scratch memory for each worker; `key` tells those of a kernel apart."""
 
     key: str
     nbytes: int
 
 
 class ErrorFlag(NamedTuple):
-    """A word: where an index out of range is noted."""
+    """A word: the address of the flag that an index out of range sets."""
 
 
 Word = int | Address | WorkerScratch | ErrorFlag
 
 
 class LoweredLoop(NamedTuple):
-    """A kernel and what it is called with.
+    """A kernel and its arguments.
 
-    kernel      its text until it is compiled, with those of the other loops
-    totals      (room, slot) of the sums over rows, which each worker has in a room of its own
+    kernel      its source until it is compiled, with those of the other loops
+    totals      (scratch, slot) of the sums over rows, which each worker has in scratch of its own
     """
 
     kernel: Kernel | LoopSource

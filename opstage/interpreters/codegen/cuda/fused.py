@@ -15,11 +15,11 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer
 from ...gpu.device import Device
-from ..clusters import Unit, left_in_memory, read_by, roots_read
+from ..clusters import FusionGroup, left_in_memory, read_by, roots_read
 from ..decomposition import Expander
 from ..formulas import has_formula
-from ..gathering import gather
-from ..legal import Legal
+from ..fusion import fuse
+from ..lowered import Lowered
 from ..primitives import ASSEMBLE, CONTIGUOUS
 from .source import Form, Generated, Partial, Pointer, Watching, cluster_kernel
 from .target import CUDA
@@ -33,25 +33,25 @@ def fused(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -
 
     What only moves elements is left to its parts, of which some move none.
     """
-    legal = Legal(Expander(has_formula, loops=False).body(primitive, types, static), CUDA, own_outputs=True)
-    units = gather(legal)
-    if not _all_generated(legal, units):
+    lowered = Lowered(Expander(has_formula, loops=False).body(primitive, types, static), CUDA, own_outputs=True)
+    groups = fuse(lowered)
+    if not _all_generated(lowered, groups):
         return None
-    read, results = read_by(legal, units), {legal.views[slot].root for slot in legal.outputs}
+    read, results = read_by(lowered, groups), {lowered.views[slot].root for slot in lowered.outputs}
     made = []
-    for place, unit in enumerate(units):
-        kept = left_in_memory(legal, unit, place, read, results)
-        if unit.cluster is not None and kept:
-            made.append(cluster_kernel(unit.cluster, unit.equations, kept))
-    return Fused(legal, made)
+    for place, group in enumerate(groups):
+        kept = left_in_memory(lowered, group, place, read, results)
+        if group.cluster is not None and kept:
+            made.append(cluster_kernel(group.cluster, group.equations, kept))
+    return Fused(lowered, made)
 
 
-def _all_generated(legal: Legal, units: Sequence[Unit]) -> bool:
-    """Whether kernels are generated for all units, none reads an array that was known beforehand, and one computes."""
-    every = [e for unit in units for e in unit.equations]
+def _all_generated(lowered: Lowered, groups: Sequence[FusionGroup]) -> bool:
+    """Whether kernels are generated for all groups, none reads an array that was known beforehand, and one computes."""
+    every = [e for group in groups for e in group.equations]
     return (
-        all(unit.cluster is not None or unit.equations[0].primitive is ASSEMBLE for unit in units)
-        and roots_read(legal, every).isdisjoint(legal.constants.keys() - legal.counted)
+        all(group.cluster is not None or group.equations[0].primitive is ASSEMBLE for group in groups)
+        and roots_read(lowered, every).isdisjoint(lowered.constants.keys() - lowered.counted)
         and any(e.primitive not in (ASSEMBLE, CONTIGUOUS) for e in every)
     )
 
@@ -72,11 +72,11 @@ class Fused:
 
     __slots__ = ("checks", "_legal", "_launches")
 
-    def __init__(self, legal: Legal, made: Sequence[Generated]):
-        self._legal = legal
+    def __init__(self, lowered: Lowered, made: Sequence[Generated]):
+        self._legal = lowered
         self.checks = any(each.checks for each in made)
         last = {root: place for place, each in enumerate(made) for root in each.roots}
-        kept = {*legal.body.inputs, *(legal.views[slot].root for slot in legal.outputs)}
+        kept = {*lowered.body.inputs, *(lowered.views[slot].root for slot in lowered.outputs)}
         self._launches = [
             _Launch(each, tuple([root for root, at in last.items() if at == place and root not in kept]))
             for place, each in enumerate(made)
@@ -89,25 +89,25 @@ class Fused:
 
         `asked` is what the device's flag becomes where an index is out of range.
         """
-        legal = self._legal
-        held = dict(zip(legal.body.inputs, operands))
+        lowered = self._legal
+        held = dict(zip(lowered.body.inputs, operands))
 
         def own(root: int) -> DeviceBuffer:
             found = held.get(root)
             if found is None:
-                found = held[root] = device.empty(legal.types[root])
+                found = held[root] = device.empty(lowered.types[root])
             return found
 
         for made, done in self._launches:
-            held.update(launch(device, legal, made, own, total, asked))
+            held.update(launch(device, lowered, made, own, total, asked))
             for root in done:
                 held.pop(root, None)
-        return tuple([own(legal.views[slot].root).reshaped(_shape(legal, slot)) for slot in legal.outputs])
+        return tuple([own(lowered.views[slot].root).reshaped(_shape(lowered, slot)) for slot in lowered.outputs])
 
 
 def launch(
     device: Device,
-    legal: Legal,
+    lowered: Lowered,
     made: Generated,
     own: Callable[[int], DeviceBuffer],
     total: Total,
@@ -120,7 +120,7 @@ def launch(
         if isinstance(argument, Pointer):
             return own(argument.root)
         if isinstance(argument, Partial):
-            dtype = legal.types[argument.slot].dtype
+            dtype = lowered.types[argument.slot].dtype
             sums[argument.slot] = device.empty(TensorType((made.parts, made.extent), dtype))
             return sums[argument.slot]
         if isinstance(argument, Watching):
@@ -133,11 +133,11 @@ def launch(
     else:
         device.each(kernel, made.extent * made.parts, *arguments)
     return {
-        slot: (total(device, parts) if made.parts > 1 else parts).reshaped(_shape(legal, slot))
+        slot: (total(device, parts) if made.parts > 1 else parts).reshaped(_shape(lowered, slot))
         for slot, parts in sums.items()
     }
 
 
-def _shape(legal: Legal, slot: int) -> tuple[int, ...]:
-    shape: Any = legal.types[slot].shape
+def _shape(lowered: Lowered, slot: int) -> tuple[int, ...]:
+    shape: Any = lowered.types[slot].shape
     return tuple(shape)

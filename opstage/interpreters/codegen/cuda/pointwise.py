@@ -17,7 +17,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import DType, TensorType
 from ..decomposition import Expander
 from ..formulas import FORMULAS, has_formula
-from ..legal import Legal
+from ..lowered import Lowered
 from .numbers import Numbers
 from .target import CUDA
 from .texts import Text, indented, load, store
@@ -110,7 +110,7 @@ class _Parts(NamedTuple):
 def _made(
     primitive: Primitive, types: Sequence[TensorType], static: Static, written: Callable[[_Parts], list[str]]
 ) -> Pointwise:
-    legal = Legal(Expander(has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
+    lowered = Lowered(Expander(has_formula, loops=False).body(primitive, tuple(types), static), CUDA, own_outputs=True)
     size = max([type_.size for type_ in types])
     given: list[Any] = []
 
@@ -121,20 +121,20 @@ def _made(
     constants = Numbers(argument)
 
     def value(slot: int) -> str:
-        if slot in legal.literals:
-            return constants(legal.literals[slot], legal.types[slot].dtype)
-        view = legal.views[slot]
-        if legal.types[view.root].size != 1 and not (view.size == size and view.contiguous and view.offset == 0):
+        if slot in lowered.literals:
+            return constants(lowered.literals[slot], lowered.types[slot].dtype)
+        view = lowered.views[slot]
+        if lowered.types[view.root].size != 1 and not (view.size == size and view.contiguous and view.offset == 0):
             raise AssertionError(f"{primitive} reads elements of other places")
         return f"v{view.root}"
 
     parts = _Parts([], [], [], [], [], [], [])
-    for i, slot in enumerate(legal.outputs):
-        type_ = legal.types[slot]
-        parts.results.append(store(f"y{i}[i]", f"v{legal.views[slot].root}", type_.dtype))
+    for i, slot in enumerate(lowered.outputs):
+        type_ = lowered.types[slot]
+        parts.results.append(store(f"y{i}[i]", f"v{lowered.views[slot].root}", type_.dtype))
         parts.pointers.append(f"y{i}")
-    for i, slot in enumerate(legal.body.inputs):
-        type_ = legal.types[slot]
+    for i, slot in enumerate(lowered.body.inputs):
+        type_ = lowered.types[slot]
         number = type_.size == 1
         (parts.once if number else parts.operands).append(
             f"v{slot} = {load(f'x{i}[0]' if number else f'x{i}[i]', type_.dtype)}"
@@ -142,10 +142,10 @@ def _made(
         parts.pointers.append(f"x{i}")
         if number:
             parts.scalars.append(f"x{i}")
-    for e in legal.equations:
-        (out,), ins = e.outputs, tuple([legal.types[slot] for slot in e.inputs])
-        made = FORMULAS[e.primitive](constants, legal.types[out], ins, tuple(map(value, e.inputs)), e.static)
-        (parts.once if legal.types[out].size == 1 else parts.each).append(f"v{out} = {made}")
+    for e in lowered.equations:
+        (out,), ins = e.outputs, tuple([lowered.types[slot] for slot in e.inputs])
+        made = FORMULAS[e.primitive](constants, lowered.types[out], ins, tuple(map(value, e.inputs)), e.static)
+        (parts.once if lowered.types[out].size == 1 else parts.each).append(f"v{out} = {made}")
     parts.arguments.extend(f"n{i}" for i in range(len(given)))
     text = Text(primitive.name, "\n".join(constants.definitions), "\n".join(written(parts)))
     return Pointwise(text.function(), tuple(given))

@@ -23,7 +23,7 @@ from ....ops.types import dtype_name
 from ..axes import as_written, fewest_axes
 from ..clusters import Cluster, Level, staged
 from ..formulas import FORMULAS
-from ..legal import Legal
+from ..lowered import Lowered
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..recompute import CHEAP
 from ..views import View
@@ -41,7 +41,7 @@ BLOCK = 128
 
 
 class Form(Enum):
-    """What the threads of a kernel step through."""
+    """The iteration space of a kernel's threads."""
 
     ELEMENTS = "count"
     ROWS = "rows"
@@ -113,7 +113,7 @@ class _Operand(NamedTuple):
 class _Writer:
     def __init__(self, cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]):
         self.cluster = cluster
-        self.legal: Legal = cluster.legal
+        self.lowered: Lowered = cluster.lowered
         self.equations = equations
         self.made = {e.outputs[0]: e for e in equations}
         self.columns = [e for e in equations if e.primitive is COLUMN_SUM]
@@ -132,12 +132,12 @@ class _Writer:
         self.waits = True  # whether a loop does little but read
         self.local = {slot: i for i, slot in enumerate(cluster.levels)}
         self.reads = {
-            (view, level): _Operand(f"x{i}", level, self.legal.in_memory(view))
+            (view, level): _Operand(f"x{i}", level, self.lowered.in_memory(view))
             for i, (view, level) in enumerate(cluster.operands)
         }
         written = [s for s, level in cluster.levels.items() if s in stored and level is not Level.COLUMN]
         self.writes = {
-            slot: _Operand(f"y{i}", cluster.levels[slot], self.legal.in_memory(self.legal.views[slot]))
+            slot: _Operand(f"y{i}", cluster.levels[slot], self.lowered.in_memory(self.lowered.views[slot]))
             for i, slot in enumerate(written)
         }
 
@@ -173,7 +173,7 @@ class _Writer:
 
     def _neighbours(self) -> bool:
         every = [o for o in (*self.reads.values(), *self.writes.values()) if o.level is Level.ELEMENT]
-        steps = [self.table[o.name] for o in every if o.view.root not in self.legal.counted]
+        steps = [self.table[o.name] for o in every if o.view.root not in self.lowered.counted]
         return any(s[-1] == 1 for s in steps) or not any(s[: self.outer][-1:] == [1] for s in steps)
 
     def _coordinates(self, of: str, sizes: Sequence[int], name: str = "i") -> tuple[list[str], list[str]]:
@@ -204,13 +204,13 @@ class _Writer:
 
     def _load(self, operand: _Operand, index: str) -> str:
         root = operand.view.root
-        if root in self.legal.counted:
-            return f"{dtype_name(self.legal.types[root].dtype)}({index})"
-        return load(f"{self.pointer(Pointer(root))}[{index}]", self.legal.types[root].dtype)
+        if root in self.lowered.counted:
+            return f"{dtype_name(self.lowered.types[root].dtype)}({index})"
+        return load(f"{self.pointer(Pointer(root))}[{index}]", self.lowered.types[root].dtype)
 
     def _store(self, operand: _Operand, index: str, value: str) -> str:
         root = operand.view.root
-        return store(f"{self.pointer(Pointer(root))}[{index}]", value, self.legal.types[root].dtype)
+        return store(f"{self.pointer(Pointer(root))}[{index}]", value, self.lowered.types[root].dtype)
 
     def _lines(self, e: Equation, args: tuple[str, ...]) -> list[str]:
         """What gives a value its name."""
@@ -223,14 +223,14 @@ class _Writer:
                 f"    {flag}[0] = {self.pointer(Watching.ASKED)}",
                 f"{name} = {value}",
             ]
-        ins = tuple([self.legal.types[slot] for slot in e.inputs])
+        ins = tuple([self.lowered.types[slot] for slot in e.inputs])
         return [
-            f"{name} = {FORMULAS[e.primitive](self.constants, self.legal.types[e.outputs[0]], ins, args, e.static)}"
+            f"{name} = {FORMULAS[e.primitive](self.constants, self.lowered.types[e.outputs[0]], ins, args, e.static)}"
         ]
 
     def _literal(self, slot: int) -> str | None:
-        legal = self.legal
-        return self.constants(legal.literals[slot], legal.types[slot].dtype) if slot in legal.literals else None
+        lowered = self.lowered
+        return self.constants(lowered.literals[slot], lowered.types[slot].dtype) if slot in lowered.literals else None
 
     def _name(self, slot: int) -> str:
         return f"v{self.local[slot]}"
@@ -257,7 +257,7 @@ class _Writer:
         literal = self._literal(slot)
         if literal is not None:
             return literal
-        view = self.legal.views[slot]
+        view = self.lowered.views[slot]
         return self._name(view.root) if view.root in self.made else self.reads[view, Level.ELEMENT].name
 
     # Lanes for each row ---------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class _Writer:
             if not any(self.table[operand.name][self.outer :]):
                 lines.append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
                 self.done.add(operand.name)
-        kinds = {dtype_name(self.legal.types[e.outputs[0]].dtype) for e in self.equations if _reduces(e)}
+        kinds = {dtype_name(self.lowered.types[e.outputs[0]].dtype) for e in self.equations if _reduces(e)}
         shared = [f"shared_{kind} = cuda.shared.array(MOST_WARPS, {kind})" for kind in sorted(kinds)]
         stage = staged(self.cluster, self.equations)
         for at in range(max(stage.values(), default=0) + 1):
@@ -296,7 +296,7 @@ class _Writer:
         return [*head, f"for row in {turns}:", *indented(lines)]
 
     def _pass(self, at: int, stage: dict[int, int], count: str) -> list[str]:
-        """What a row has once the pass before is over, then the pass over its elements."""
+        """The source of one pass over a row: values of the row that the pass before completes, then its elements."""
         before: list[str] = []
         inside: list[str] = []
         after: list[str] = []
@@ -308,12 +308,12 @@ class _Writer:
             name, row = self._name(out), self.cluster.levels[out] is Level.ROW
             if _reduces(e) and stage[out] == at + 1:
                 value = self._needed(e.inputs[0], Level.ELEMENT, inside, own)
-                kind = dtype_name(self.legal.types[out].dtype)
+                kind = dtype_name(self.lowered.types[out].dtype)
                 if e.primitive is ROW_SUM:
-                    before.append(f"{name} = {self.constants(0, self.legal.types[out].dtype)}")
+                    before.append(f"{name} = {self.constants(0, self.lowered.types[out].dtype)}")
                     inside.append(f"{name} += {value}")
                 else:
-                    before.append(f"{name} = {self.constants(float('-inf'), self.legal.types[out].dtype)}")
+                    before.append(f"{name} = {self.constants(float('-inf'), self.lowered.types[out].dtype)}")
                     inside.append(f"{name} = {value} if {value} > {name} or {value} != {value} else {name}")
                 joined = "joined_sum" if e.primitive is ROW_SUM else "joined_max"
                 after.append(f"{name} = {joined}({name}, shared_{kind}, cuda.threadIdx.x, lanes)")
@@ -345,7 +345,7 @@ class _Writer:
         literal = self._literal(slot)
         if literal is not None:
             return literal
-        view = self.legal.views[slot]
+        view = self.lowered.views[slot]
         e = self.made.get(view.root)
         if e is None:
             operand = self.reads[view, level]
@@ -379,14 +379,14 @@ class _Writer:
             (out,), args = e.outputs, tuple([self._element(slot) for slot in e.inputs])
             name = self._name(out)
             if e.primitive is COLUMN_SUM and blocks:
-                zero = self.constants(0, self.legal.types[out].dtype)
+                zero = self.constants(0, self.lowered.types[out].dtype)
                 before.append(f"total{name} = {zero}")
                 begin.append(f"{name} = {zero}")
                 inside.append(f"{name} += {args[0]}")
                 end.append(f"total{name} += {name}")
                 after.append(f"{self.pointer(Partial(out))}[task] = total{name}")
             elif e.primitive is COLUMN_SUM:
-                before.append(f"{name} = {self.constants(0, self.legal.types[out].dtype)}")
+                before.append(f"{name} = {self.constants(0, self.lowered.types[out].dtype)}")
                 inside.append(f"{name} += {args[0]}")
                 after.append(f"{self.pointer(Partial(out))}[task] = {name}")
             else:

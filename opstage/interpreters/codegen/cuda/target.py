@@ -1,4 +1,4 @@
-"""What generated kernels on a GPU want."""
+"""The target of generated kernels on a GPU."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _function(text: Text) -> FunctionType:
 
 @cache
 def _namespace() -> dict[str, Any]:
-    """What the text of a kernel may refer to."""
+    """The names that the source of a kernel may refer to."""
     formulas = scalar_formulas(np.float32, language.exp, language.erf)
     return {
         "cuda": cuda,

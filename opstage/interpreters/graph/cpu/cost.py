@@ -15,9 +15,9 @@ from ....ops.catalogue.pooling import MAX_POOL_GATHER
 from ....ops.closed import Equation, ScanParameters
 from ....ops.primitive import Cost
 from ....ops.types import dtype_name
-from ...codegen.clusters import Level, Unit
+from ...codegen.clusters import FusionGroup, Level
 from ...codegen.cpu.words import Address
-from ...codegen.legal import Legal
+from ...codegen.lowered import Lowered
 from ...codegen.views import View
 from .plan import CpuPlan, HostStep, LoopStep, NativeStep
 
@@ -44,20 +44,20 @@ def works(plan: CpuPlan) -> list[Work]:
     found: list[Work] = []
     at = 0
     while at < len(plan.steps):
-        unit = plan.units[plan.steps[at].unit]
-        count = sum(1 for step in plan.steps[at:] if step.unit == plan.steps[at].unit)
-        if unit.cluster is None:
-            found.append(_single(plan, unit, at, count))
+        group = plan.groups[plan.steps[at].group]
+        count = sum(1 for step in plan.steps[at:] if step.group == plan.steps[at].group)
+        if group.cluster is None:
+            found.append(_single(plan, group, at, count))
         else:
-            found += _cluster(plan, unit, at, count)
+            found += _cluster(plan, group, at, count)
         at += count
     return found
 
 
-def _single(plan: CpuPlan, unit: Unit, first: int, count: int) -> Work:
+def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
     """An op by itself, whose loops prepare and complete what the main one does."""
-    (e,) = unit.equations
-    detail = " · ".join(_sizes(plan.legal, slot) for slot in e.inputs)
+    (e,) = group.equations
+    detail = " · ".join(_sizes(plan.lowered, slot) for slot in e.inputs)
     step = plan.steps[first]
     if isinstance(step, LoopStep):
         iterations = int(ScanParameters(**e.static).length)
@@ -69,54 +69,54 @@ def _single(plan: CpuPlan, unit: Unit, first: int, count: int) -> Work:
     else:
         names = [s.loop.kernel.name for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
         name = " + ".join(names)
-    return Work(name, detail, first, count, _unit_cost(plan, unit))
+    return Work(name, detail, first, count, _unit_cost(plan, group))
 
 
-def _cluster(plan: CpuPlan, unit: Unit, first: int, count: int) -> list[Work]:
+def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[Work]:
     """A fused loop, and the loops that add up what its workers have summed."""
-    legal = plan.legal
+    lowered = plan.lowered
     main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
-    cost = _unit_cost(plan, unit)
+    cost = _unit_cost(plan, group)
     found: list[Work] = []
     for i, step in enumerate(sums, 1):
         _, result, parts, _ = step.loop.words
         assert isinstance(result, Address) and isinstance(parts, int)
-        size = step.loop.tasks * legal.types[result.slot].dtype.itemsize
+        size = step.loop.tasks * lowered.types[result.slot].dtype.itemsize
         name = f"{step.loop.kernel.name} of {main.loop.kernel.name}"
         found.append(Work(name, "", first + i, 1, Cost((parts - 1) * step.loop.tasks, (parts + 1) * size)))
         cost = Cost(cost.flops, cost.bytes + (parts - 1) * size)  # the parts are written in place of their sum
     return [Work(main.loop.kernel.name, "", first, 1, cost), *found]
 
 
-def _unit_cost(plan: CpuPlan, unit: Unit) -> Cost:
-    legal = plan.legal
-    made = {slot for e in unit.equations for slot in e.outputs}
+def _unit_cost(plan: CpuPlan, group: FusionGroup) -> Cost:
+    lowered = plan.lowered
+    made = {slot for e in group.equations for slot in e.outputs}
     read: dict[int, dict[View, int]] = {}  # by root, the bytes that each view of it shows
-    for e in unit.equations:
+    for e in group.equations:
         for slot in e.inputs:
-            view = legal.views.get(slot)
-            if slot in legal.literals or view is None or view.root in made:
+            view = lowered.views.get(slot)
+            if slot in lowered.literals or view is None or view.root in made:
                 continue
-            size = _shown(view) * legal.types[slot].dtype.itemsize
+            size = _shown(view) * lowered.types[slot].dtype.itemsize
             if e.primitive in _GATHERS and slot == e.inputs[0]:
-                size = min(size, _nbytes(legal, e.outputs[0]))
+                size = min(size, _nbytes(lowered, e.outputs[0]))
             read.setdefault(view.root, {})[view] = size
-    moved = sum(min(sum(views.values()), _nbytes(legal, root)) for root, views in read.items())
-    moved += sum(_nbytes(legal, slot) for slot in made if _is_stored(plan, unit, slot))
-    return Cost(sum(_flops(legal, e) for e in unit.equations), moved)
+    moved = sum(min(sum(views.values()), _nbytes(lowered, root)) for root, views in read.items())
+    moved += sum(_nbytes(lowered, slot) for slot in made if _is_stored(plan, group, slot))
+    return Cost(sum(_flops(lowered, e) for e in group.equations), moved)
 
 
-def _flops(legal: Legal, e: Equation) -> int:
-    inputs = tuple([legal.types[slot] for slot in e.inputs])
-    outputs = tuple([legal.types[slot] for slot in e.outputs])
+def _flops(lowered: Lowered, e: Equation) -> int:
+    inputs = tuple([lowered.types[slot] for slot in e.inputs])
+    outputs = tuple([lowered.types[slot] for slot in e.outputs])
     flops: Any = e.primitive.flops(inputs, outputs, **e.static)
     return int(flops)
 
 
-def _is_stored(plan: CpuPlan, unit: Unit, slot: int) -> bool:
-    if unit.cluster is None or unit.cluster.levels[slot] is Level.COLUMN:
+def _is_stored(plan: CpuPlan, group: FusionGroup, slot: int) -> bool:
+    if group.cluster is None or group.cluster.levels[slot] is Level.COLUMN:
         return True
-    return slot in plan.results or slot in plan.legal.parts or slot in plan.offsets
+    return slot in plan.results or slot in plan.lowered.parts or slot in plan.offsets
 
 
 def _shown(view: View) -> int:
@@ -124,12 +124,12 @@ def _shown(view: View) -> int:
     return math.prod(n for n, stride in zip(view.shape, view.strides) if stride)
 
 
-def _nbytes(legal: Legal, slot: int) -> int:
-    nbytes: Any = legal.types[slot].nbytes
+def _nbytes(lowered: Lowered, slot: int) -> int:
+    nbytes: Any = lowered.types[slot].nbytes
     return int(nbytes)
 
 
-def _sizes(legal: Legal, slot: int) -> str:
-    type_ = legal.types[slot]
+def _sizes(lowered: Lowered, slot: int) -> str:
+    type_ = lowered.types[slot]
     shape = "×".join(map(str, type_.shape)) or "1"
     return shape if type_.dtype.kind == "f" else f"{shape} {dtype_name(type_.dtype)}"

@@ -23,7 +23,7 @@ from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
 from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch
-from ...codegen.legal import Legal
+from ...codegen.lowered import Lowered
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
 from ...native import KernelCall, access
@@ -33,12 +33,12 @@ _MARK = 0xFFFF << 48
 """No address, size or number begins with these bits."""
 
 
-def library_loops(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def library_loops(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     """The loops of an op, each with whether the workers divide it; None if there are none for it."""
     lower = LIBRARY.get(e.primitive)
-    if lower is None or any(legal.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
+    if lower is None or any(lowered.views[slot].size == 0 for slot in (*e.inputs, *e.outputs)):
         return None
-    return lower(legal, e, workers)
+    return lower(lowered, e, workers)
 
 
 class _Marks:
@@ -63,9 +63,9 @@ class _Marks:
         return value if value < 1 << 63 else value - (1 << 64)
 
 
-def _at(legal: Legal, slot: int) -> Address:
-    view = legal.views[slot]
-    return Address(view.root, view.offset * legal.types[slot].dtype.itemsize)
+def _at(lowered: Lowered, slot: int) -> Address:
+    view = lowered.views[slot]
+    return Address(view.root, view.offset * lowered.types[slot].dtype.itemsize)
 
 
 def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -78,15 +78,15 @@ def _rooms(plan: ConvTiling, workers: int, mark: _Marks) -> tuple[int, int]:
     )
 
 
-def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _conv(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (kernel, *bias, x), (out,), static = e.inputs, e.outputs, e.static
-    kernel_shape = legal.views[kernel].shape
+    kernel_shape = lowered.views[kernel].shape
     rank = len(kernel_shape) - 2
     adjoint = e.primitive is CONV_TRANSPOSE
-    given, made = (_batched(legal.views[slot].shape, rank) for slot in (x, out))
+    given, made = (_batched(lowered.views[slot].shape, rank) for slot in (x, out))
     inside, outside = (made, given) if adjoint else (given, made)
     geometry = ConvGeometry(
-        dtype_name(legal.types[x].dtype), given[0], inside[1], outside[1], static["groups"], inside[2:],
+        dtype_name(lowered.types[x].dtype), given[0], inside[1], outside[1], static["groups"], inside[2:],
         kernel_shape[2:], outside[2:], static["stride"], static["padding"], static["dilation"],
     )  # fmt: skip
     if not convolution_steps.supported(geometry):
@@ -94,42 +94,42 @@ def _conv(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bo
     mark = _Marks()
     plan = convolution_steps.conv_transpose_plan(geometry) if adjoint else convolution_steps.conv_plan(geometry)
     steps = convolution_steps.conv_transpose_steps if adjoint else convolution_steps.conv_steps
-    bias_at = mark(_at(legal, bias[0])) if bias else 0
-    at = mark(_at(legal, x)), mark(_at(legal, kernel)), bias_at, mark(Address(out, 0))
+    bias_at = mark(_at(lowered, bias[0])) if bias else 0
+    at = mark(_at(lowered, x)), mark(_at(lowered, kernel)), bias_at, mark(Address(out, 0))
     return mark.loops(steps(geometry, *at, *_rooms(plan, workers, mark)))
 
 
-def _conv_kernel_grad(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _conv_kernel_grad(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, g), (out,), static = e.inputs, e.outputs, e.static
     rank = len(static["kernel"])
-    given, pulled = (_batched(legal.views[slot].shape, rank) for slot in (x, g))
+    given, pulled = (_batched(lowered.views[slot].shape, rank) for slot in (x, g))
     geometry = ConvGeometry(
-        dtype_name(legal.types[x].dtype), given[0], given[1], pulled[1], static["groups"], given[2:],
+        dtype_name(lowered.types[x].dtype), given[0], given[1], pulled[1], static["groups"], given[2:],
         static["kernel"], pulled[2:], static["stride"], static["padding"], static["dilation"],
     )  # fmt: skip
     if not convolution_steps.supported(geometry):
         return None
     mark = _Marks()
     plan = convolution_steps.conv_kernel_grad_plan(geometry)
-    at = mark(_at(legal, x)), mark(_at(legal, g)), mark(Address(out, 0))
+    at = mark(_at(lowered, x)), mark(_at(lowered, g)), mark(Address(out, 0))
     return mark.loops(convolution_steps.conv_kernel_grad_steps(geometry, *at, *_rooms(plan, workers, mark)))
 
 
-def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _pool(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     primitive, static, kernel = e.primitive, e.static, e.static["kernel"]
     x, *index = e.inputs
     if primitive is MAX_POOL:
         index = list(e.outputs[1:])
     out, rank = e.outputs[0], len(kernel)
-    dtype = dtype_name(legal.types[x].dtype)
-    if not pooling.supported(dtype, rank) or any(legal.types[slot].dtype.itemsize != 8 for slot in index):
+    dtype = dtype_name(lowered.types[x].dtype)
+    if not pooling.supported(dtype, rank) or any(lowered.types[slot].dtype.itemsize != 8 for slot in index):
         return None
-    before, after = legal.views[x].shape, legal.views[out].shape
+    before, after = lowered.views[x].shape, lowered.views[out].shape
     cells, counts = (after, before) if primitive in (MAX_POOL_SCATTER, AVG_POOL_GRAD) else (before, after)
     mark = _Marks()
     step = pooling.pool_step(
-        primitive, dtype, math.prod(before[:-rank]), mark(_at(legal, x)), mark(Address(out, 0)),
-        mark(_at(legal, index[0])) if index else 0, mark(ErrorFlag()), cells[-rank:], kernel, counts[-rank:],
+        primitive, dtype, math.prod(before[:-rank]), mark(_at(lowered, x)), mark(Address(out, 0)),
+        mark(_at(lowered, index[0])) if index else 0, mark(ErrorFlag()), cells[-rank:], kernel, counts[-rank:],
         static["stride"], static["padding"], static.get("count_include_pad", True),
     )  # fmt: skip
     return mark.loops((step,))
@@ -138,29 +138,29 @@ def _pool(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bo
 # Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _gather(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _gather(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, index), (out,) = e.inputs, e.outputs
-    if legal.types[x].dtype.kind == "b":
+    if lowered.types[x].dtype.kind == "b":
         return None
-    shape, count = legal.views[x].shape, legal.views[index].size
-    kernel = _rows_kernel("gather", dtype_name(legal.types[x].dtype), dtype_name(legal.types[index].dtype))
+    shape, count = lowered.views[x].shape, lowered.views[index].size
+    kernel = _rows_kernel("gather", dtype_name(lowered.types[x].dtype), dtype_name(lowered.types[index].dtype))
     words: tuple[Word, ...] = (
-        _at(legal, x), _at(legal, index), Address(out, 0), shape[0], math.prod(shape[1:]),
+        _at(lowered, x), _at(lowered, index), Address(out, 0), shape[0], math.prod(shape[1:]),
         int(e.static["mode"] == "raise"), ErrorFlag(),
     )  # fmt: skip
-    return [(LoweredLoop(kernel, count, words, ()), legal.views[out].size > 1 << 13)]
+    return [(LoweredLoop(kernel, count, words, ()), lowered.views[out].size > 1 << 13)]
 
 
-def _scatter(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _scatter(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (x, v, index), (out,) = e.inputs, e.outputs
-    shape, count = legal.views[x].shape, legal.views[index].size
-    kernel = _rows_kernel("scatter", dtype_name(legal.types[x].dtype), dtype_name(legal.types[index].dtype))
+    shape, count = lowered.views[x].shape, lowered.views[index].size
+    kernel = _rows_kernel("scatter", dtype_name(lowered.types[x].dtype), dtype_name(lowered.types[index].dtype))
     columns = math.prod(shape[1:])
     words: tuple[Word, ...] = (
-        _at(legal, x), _at(legal, v), _at(legal, index), Address(out, 0), shape[0], columns, count,
+        _at(lowered, x), _at(lowered, v), _at(lowered, index), Address(out, 0), shape[0], columns, count,
         int(e.static["mode"] == "raise"), ErrorFlag(),
     )  # fmt: skip
-    return [(LoweredLoop(kernel, columns, words, ()), legal.views[v].size > 1 << 13 and columns > 32)]
+    return [(LoweredLoop(kernel, columns, words, ()), lowered.views[v].size > 1 << 13 and columns > 32)]
 
 
 @cache
@@ -222,16 +222,16 @@ _TEXTS = {
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
-def _draw(legal: Legal, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+def _draw(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
     (out,), counters = e.outputs, e.inputs
-    if any(legal.types[slot].dtype.itemsize != 8 for slot in counters):
+    if any(lowered.types[slot].dtype.itemsize != 8 for slot in counters):
         return None
     text = _DRAW.format(words=3 + len(counters), counters=len(counters))
-    kernel = _draw_kernel(text, dtype_name(legal.types[out].dtype))
+    kernel = _draw_kernel(text, dtype_name(lowered.types[out].dtype))
     site: int = e.static["site"]
-    first, *rest = (_at(legal, slot) for slot in counters)
+    first, *rest = (_at(lowered, slot) for slot in counters)
     words: tuple[Word, ...] = (_signed(splitmix64(e.static["seed"])), Address(out, 0), _signed(site), first, *rest)
-    count = legal.views[out].size
+    count = lowered.views[out].size
     return [(LoweredLoop(kernel, count, words, ()), count > 1 << 13)]
 
 
@@ -270,7 +270,7 @@ _DRAW = """def kernel(lo, hi, worker, arguments):
         store(w[1], j, real(int64(uniform_integer(key, word(j)))) * unit)
 """
 
-_Lower = Callable[[Legal, Equation, int], "list[tuple[LoweredLoop, bool]] | None"]
+_Lower = Callable[[Lowered, Equation, int], "list[tuple[LoweredLoop, bool]] | None"]
 LIBRARY: Mapping[Primitive, _Lower] = {
     CONV: _conv,
     CONV_TRANSPOSE: _conv,

@@ -59,8 +59,8 @@ class Linked:
         self._at = 0  # where the arena stood when its addresses were put in
         self._eager = eager
         self._lines = lines
-        self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.legal.constants.items()}
-        self.moving = {slot: i for i, slot in enumerate([*plan.legal.body.inputs, *plan.results])}
+        self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.lowered.constants.items()}
+        self.moving = {slot: i for i, slot in enumerate([*plan.lowered.body.inputs, *plan.results])}
         self._inner: dict[int, Linked] = {}
         self._link()
 
@@ -75,7 +75,7 @@ class Linked:
         for step in plan.steps:
             starts.append(len(words))
             if isinstance(step, LoopStep):
-                self._inner[step.unit] = Linked(step.plan, self.error, self._eager, step.plan.legal.body.lines)
+                self._inner[step.group] = Linked(step.plan, self.error, self._eager, step.plan.lowered.body.lines)
             if not isinstance(step, NativeStep):
                 continue
             for word in step.loop.words:
@@ -90,7 +90,7 @@ class Linked:
                         inside.append((len(words), plan.offsets[slot] + offset))
                         words.append(0)
                 elif isinstance(word, WorkerScratch):
-                    inside.append((len(words), plan.offsets[step.unit, word.key]))
+                    inside.append((len(words), plan.offsets[step.group, word.key]))
                     words.append(0)
                 elif isinstance(word, ErrorFlag):
                     words.append(self.error.ctypes.data)
@@ -131,12 +131,12 @@ class Linked:
 
     def _placed(self, word: Address) -> tuple[int, int]:
         """A slot that has memory of its own, and the bytes from there on."""
-        legal = self.plan.legal
+        lowered = self.plan.lowered
         slot, offset = word
-        part = legal.parts.get(slot)
+        part = lowered.parts.get(slot)
         while part is not None:
-            slot, offset = part.whole, offset + part.offset * legal.types[slot].dtype.itemsize
-            part = legal.parts.get(slot)
+            slot, offset = part.whole, offset + part.offset * lowered.types[slot].dtype.itemsize
+            part = lowered.parts.get(slot)
         return slot, offset
 
     # The arena ------------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class Linked:
             words, offsets = self._inside
             self._words[words] = at + offsets
             self._at = at
-        for unit, inner in self._inner.items():
-            offset = self.plan.offsets[unit, "loop"]
+        for group, inner in self._inner.items():
+            offset = self.plan.offsets[group, "loop"]
             inner.stand(arena[offset : offset + max(1, inner.plan.arena_bytes)], at + offset)
 
     def leave(self) -> None:
@@ -214,15 +214,15 @@ class Linked:
 
     def value(self, slot: int, moving: Sequence[Array]) -> Array:
         """The value of a slot, as a view of its memory."""
-        legal = self.plan.legal
-        type_ = legal.types[slot]
+        lowered = self.plan.lowered
+        type_ = lowered.types[slot]
         shape: Any = type_.shape
-        if slot in legal.literals:
-            return np.full(shape, legal.literals[slot], type_.dtype)
-        view = legal.views[slot]
+        if slot in lowered.literals:
+            return np.full(shape, lowered.literals[slot], type_.dtype)
+        view = lowered.views[slot]
         if not view.size:
             return np.empty(view.shape, type_.dtype)
-        view = legal.in_memory(view)
+        view = lowered.in_memory(view)
         memory = self._memory(view.root, moving)
         size = memory.itemsize
         return np.ndarray(view.shape, memory.dtype, memory, view.offset * size, tuple([s * size for s in view.strides]))
@@ -235,7 +235,7 @@ class Linked:
         constant = self._constants.get(slot)
         if constant is not None:
             return constant.reshape(-1)
-        type_ = self.plan.legal.types[slot]
+        type_ = self.plan.lowered.types[slot]
         nbytes: Any = type_.nbytes
         return self._part(slot, nbytes).view(type_.dtype)
 
@@ -260,7 +260,7 @@ class Linked:
 
     def _iterate(self, step: LoopStep, moving: Sequence[Array]) -> None:
         """Run the iterations in order. Their inputs and outputs are rows of the stacked tensors."""
-        e, inner = step.equation, self._inner[step.unit]
+        e, inner = step.equation, self._inner[step.group]
         loop = ScanParameters(**e.static)
         length, carries = int(loop.length), loop.carries
         operands = [self.value(slot, moving) for slot in e.inputs]
@@ -279,8 +279,8 @@ class Linked:
                 coming = [rows[i, ...] for i in order]
                 np.copyto(coming[0], operands[c])
             else:
-                rooms = self._rooms(step, c, operands[c])
-                coming = [operands[c], *[rooms[k % 2] for k in range(1, length)]]
+                buffers = self._carry_buffers(step, c, operands[c])
+                coming = [operands[c], *[buffers[k % 2] for k in range(1, length)]]
             reads.append(coming)
             writes.append([*coming[1:], finals[c]])
         for x in operands[carries : carries + loop.entries]:
@@ -299,7 +299,7 @@ class Linked:
             for segment in inner._segments:
                 segment.run()  # type: ignore[union-attr]
 
-    def _rooms(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
+    def _carry_buffers(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
         """Two places of a carry, between which it goes to and fro."""
-        first, second = (self._part((step.unit, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
+        first, second = (self._part((step.group, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)

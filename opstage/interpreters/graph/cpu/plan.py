@@ -10,13 +10,13 @@ import numpy as np
 
 from ....ops.closed import Body, Equation, ScanParameters
 from ...codegen.arena import Item, arrange
-from ...codegen.clusters import Level, Unit, read_by
+from ...codegen.clusters import FusionGroup, Level, read_by
 from ...codegen.cpu.overwritable import Overwritable
 from ...codegen.cpu.steps import NativeStep, cluster_steps
 from ...codegen.cpu.texts import LoopSource, compile_texts
 from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
-from ...codegen.gathering import gather
-from ...codegen.legal import Legal
+from ...codegen.fusion import fuse
+from ...codegen.lowered import Lowered
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
 from ...host import Array
 from ...native.pool import workers
@@ -31,7 +31,7 @@ class HostStep(NamedTuple):
     """An op that eager_cpu computes, on views of the program's memory."""
 
     equation: Equation
-    unit: int
+    group: int
 
 
 class LoopStep(NamedTuple):
@@ -39,14 +39,14 @@ class LoopStep(NamedTuple):
 
     equation: Equation
     plan: CpuPlan
-    unit: int
+    group: int
 
 
 @final
 class CpuPlan:
     """The schedule of a graph on the CPU and its memory; the kernels of clusters are source until they are compiled.
 
-    offsets     of the slots and rooms that are in the arena, of `arena_bytes` in all
+    offsets     of the slots and scratch that are in the arena, of `arena_bytes` in all
     results     roots that are results, each a buffer of its own, but for those
     aliased     that are written over a donated input: the input of each
     split       the first step that writes over an input; from there on no step can fail
@@ -57,44 +57,46 @@ class CpuPlan:
 
         `donated` are the positions of inputs that results may be written over.
         """
-        self.legal = legal = Legal(body, CPU, own_outputs=own_outputs)
-        self.units = gather(legal)
+        self.lowered = lowered = Lowered(body, CPU, own_outputs=own_outputs)
+        self.groups = fuse(lowered)
         self.results = dict.fromkeys(
-            legal.views[slot].root for slot in legal.outputs if slot not in legal.literals and slot in legal.views
+            lowered.views[slot].root
+            for slot in lowered.outputs
+            if slot not in lowered.literals and slot in lowered.views
         )
-        written = {slot for unit in self.units for e in unit.equations for slot in e.outputs}
+        written = {slot for group in self.groups for e in group.equations for slot in e.outputs}
         self.results = {root: None for root in self.results if root in written}
-        read = read_by(legal, self.units)
-        lowered = [self._lower(unit, number, read) for number, unit in enumerate(self.units)]
-        fallible = [number for number, steps in enumerate(lowered) if any(map(_may_fail, steps))]
-        inputs = {legal.body.inputs[position] for position in donated}
-        self.aliased, order = alias_results(legal, self.units, read, self.results, inputs, fallible)
-        self.units = [self.units[number] for number in order]
+        read = read_by(lowered, self.groups)
+        steps_of = [self._lower(group, number, read) for number, group in enumerate(self.groups)]
+        fallible = [number for number, steps in enumerate(steps_of) if any(map(_may_fail, steps))]
+        inputs = {lowered.body.inputs[position] for position in donated}
+        self.aliased, order = alias_results(lowered, self.groups, read, self.results, inputs, fallible)
+        self.groups = [self.groups[number] for number in order]
         self.steps: list[NativeStep | HostStep | LoopStep] = [
-            step._replace(unit=number) for number, before in enumerate(order) for step in lowered[before]
+            step._replace(group=number) for number, before in enumerate(order) for step in steps_of[before]
         ]
-        made = {slot: i for i, unit in enumerate(self.units) for e in unit.equations for slot in e.outputs}
+        made = {slot: i for i, group in enumerate(self.groups) for e in group.equations for slot in e.outputs}
         writing = {made[slot] for slot in self.aliased}
-        self.split = next((i for i, step in enumerate(self.steps) if step.unit in writing), len(self.steps))
-        read = read_by(legal, self.units)
+        self.split = next((i for i, step in enumerate(self.steps) if step.group in writing), len(self.steps))
+        read = read_by(lowered, self.groups)
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):
-                items += _rooms_of_a_loop(step)
+                items += _memory_of_a_loop(step)
             elif isinstance(step, NativeStep):
-                number = step.unit
-                rooms = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
-                items += [Item((number, room.key), room.nbytes * workers(), number, number) for room in rooms.values()]
+                number = step.group
+                scratch = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
+                items += [Item((number, own.key), own.nbytes * workers(), number, number) for own in scratch.values()]
         begun: dict[int, list[int]] = {}  # when the parts of a whole are written
-        for slot, part in legal.parts.items():
+        for slot, part in lowered.parts.items():
             begun.setdefault(part.whole, []).append(made[slot])
         for slot, first in made.items():
-            if slot in self.results or slot in legal.parts:
+            if slot in self.results or slot in lowered.parts:
                 continue
             readers = read.get(slot, set())
-            if self._kept_in_registers(slot, self.units[first], readers, first):
+            if self._kept_in_registers(slot, self.groups[first], readers, first):
                 continue
-            nbytes: Any = legal.types[slot].nbytes
+            nbytes: Any = lowered.types[slot].nbytes
             start = min([first, *begun.get(slot, ())])
             items.append(Item(slot, max(1, nbytes), start, max([first, *readers])))
         items = self._in_place(items)
@@ -104,10 +106,10 @@ class CpuPlan:
     def _in_place(self, items: list[Item]) -> list[Item]:
         """The items, those that can be written over an operand with that operand named."""
         lives = {item.key: item for item in items}
-        wholes = {part.whole for part in self.legal.parts.values()}
+        wholes = {part.whole for part in self.lowered.parts.values()}
         taken: set[Hashable] = set(wholes)
         placed: list[Item] = []
-        overwritable = [None if u.cluster is None else Overwritable(u.cluster, u.equations) for u in self.units]
+        overwritable = [None if u.cluster is None else Overwritable(u.cluster, u.equations) for u in self.groups]
         for item in items:
             over = overwritable[item.first]
             if isinstance(item.key, int) and over is not None and item.key not in wholes:
@@ -126,7 +128,7 @@ class CpuPlan:
     def table_bytes(self) -> int:
         """Of the addresses by which machine code finds its arguments, three words more for each that moves from call to
         call, and two for each in the arena."""
-        moving = {*self.legal.body.inputs, *self.results}
+        moving = {*self.lowered.body.inputs, *self.results}
         total = 0
         for step in self.steps:
             total += 24
@@ -144,13 +146,13 @@ class CpuPlan:
     def constants(self) -> list[Array]:
         """Those of the plan, and of the plans of loops."""
         inner = [step.plan.constants for step in self.steps if isinstance(step, LoopStep)]
-        return [*map(np.asarray, self.legal.constants.values()), *itertools.chain(*inner)]
+        return [*map(np.asarray, self.lowered.constants.values()), *itertools.chain(*inner)]
 
     @property
     def equations(self) -> int:
         """How many are planned, those of loops among them."""
         inner = [step.plan.equations for step in self.steps if isinstance(step, LoopStep)]
-        return len(self.legal.body.equations) + sum(inner)
+        return len(self.lowered.body.equations) + sum(inner)
 
     def compile(self) -> None:
         """Put kernels in the place of their texts, here and in the plans of loops."""
@@ -168,30 +170,32 @@ class CpuPlan:
             s.loop.kernel for s in self.steps if isinstance(s, NativeStep) and isinstance(s.loop.kernel, LoopSource)
         ]
 
-    def _kept_in_registers(self, slot: int, unit: Unit, readers: set[int], number: int) -> bool:
-        if unit.cluster is None:
+    def _kept_in_registers(self, slot: int, group: FusionGroup, readers: set[int], number: int) -> bool:
+        if group.cluster is None:
             return False
-        if unit.cluster.levels[slot] is Level.COLUMN:
+        if group.cluster.levels[slot] is Level.COLUMN:
             return False
         return not readers - {number}
 
-    def _lower(self, unit: Unit, number: int, read: dict[int, set[int]]) -> list[NativeStep | HostStep | LoopStep]:
-        """The steps of a unit."""
-        legal = self.legal
-        if unit.cluster is None:
-            (e,) = unit.equations
+    def _lower(
+        self, group: FusionGroup, number: int, read: dict[int, set[int]]
+    ) -> list[NativeStep | HostStep | LoopStep]:
+        """The steps of a group."""
+        lowered = self.lowered
+        if group.cluster is None:
+            (e,) = group.equations
             if e.primitive is ASSEMBLE:
                 return []
-            by_hand = library_loops(legal, e, workers())
-            if by_hand is None and _is_product(legal, e):
-                product = product_loop(legal, e, workers())
+            by_hand = library_loops(lowered, e, workers())
+            if by_hand is None and _is_product(lowered, e):
+                product = product_loop(lowered, e, workers())
                 by_hand = None if product is None else [(product, product.tasks > 1)]
-            if by_hand is None and e.primitive is SCAN and _can_be_planned(legal, e):
+            if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
                 return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
-        return [*cluster_steps(legal, unit, number, read, self.results)]
+        return [*cluster_steps(lowered, group, number, read, self.results)]
 
 
 def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
@@ -199,11 +203,11 @@ def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
     return not isinstance(step, NativeStep) or any(isinstance(word, ErrorFlag) for word in step.loop.words)
 
 
-def _can_be_planned(legal: Legal, e: Equation) -> bool:
+def _can_be_planned(lowered: Lowered, e: Equation) -> bool:
     """Whether the body of a scan can be planned: it runs at least once, and no tensor is empty or of fractions."""
     slots = (*e.inputs, *e.outputs)
     body: Body = e.static["body"]
-    whole = all(legal.views[slot].size > 0 for slot in slots)
+    whole = all(lowered.views[slot].size > 0 for slot in slots)
     return whole and int(e.static["length"]) > 0 and all(t.dtype.kind != "O" for t in body.types)
 
 
@@ -213,10 +217,10 @@ def _computed(loop: ScanParameters) -> Body:
     return loop.body.replace(outputs=[slot for i, slot in enumerate(loop.body.outputs) if i not in incoming])
 
 
-def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
+def _memory_of_a_loop(step: LoopStep) -> list[Item]:
     """The memory of the body's plan, and two places for each carry that is not stacked as it comes in."""
     loop = ScanParameters(**step.equation.static)
-    number = step.unit
+    number = step.group
     items = [Item((number, "loop"), max(1, step.plan.arena_bytes), number, number)]
     for carry in set(range(loop.carries)).difference(loop.incoming()):
         nbytes: Any = loop.body.input_types[carry].nbytes
@@ -224,11 +228,11 @@ def _rooms_of_a_loop(step: LoopStep) -> list[Item]:
     return items
 
 
-def _is_product(legal: Legal, e: Equation) -> bool:
+def _is_product(lowered: Lowered, e: Equation) -> bool:
     return (
         e.primitive in PRODUCTS
-        and legal.types[e.outputs[0]].dtype.kind == "f"
-        and all(legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+        and lowered.types[e.outputs[0]].dtype.kind == "f"
+        and all(lowered.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...codegen.cpu.words import Address, LoweredLoop, Word
-from ...codegen.legal import Legal
+from ...codegen.lowered import Lowered
 from ...codegen.matrices import batch_axes, leading_dimension
 from ...codegen.views import View
 from ...native.gemm import gemm_kernel, gemm_words
@@ -14,10 +14,10 @@ _SMALL = 1 << 17
 """A product of fewer multiplications and additions is not divided: starting the workers takes as long."""
 
 
-def product_loop(legal: Legal, e: Equation, workers: int) -> LoweredLoop | None:
+def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | None:
     """matmul or bmm; None without a BLAS that can be called."""
-    a, b = (legal.views[slot] for slot in e.inputs)
-    dtype = dtype_name(legal.types[e.outputs[0]].dtype)
+    a, b = (lowered.views[slot] for slot in e.inputs)
+    dtype = dtype_name(lowered.types[e.outputs[0]].dtype)
     kernel = gemm_kernel(dtype)
     if kernel is None:
         return None
@@ -27,7 +27,7 @@ def product_loop(legal: Legal, e: Equation, workers: int) -> LoweredLoop | None:
     axes = [(1, 0, 0)] * (2 - len(axes)) + axes
     (outer, a_outer, b_outer), (inner, a_inner, b_inner) = axes
     batch = outer * inner
-    size = legal.types[e.outputs[0]].dtype.itemsize
+    size = lowered.types[e.outputs[0]].dtype.itemsize
     parts = 1 if batch >= 2 * workers or 2 * m * n * k < _SMALL else workers
     at: tuple[Word, Word, Word] = _address(a, size), _address(b, size), Address(e.outputs[0], 0)
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)

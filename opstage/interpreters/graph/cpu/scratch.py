@@ -19,7 +19,7 @@ Kind = tuple[tuple[int, ...], Any]
 """Shape and dtype."""
 
 _MUCH = 1 << 20
-"""Bytes of a room."""
+"""Bytes of a block."""
 
 _ARRAYS_OF_A_RESULT = 3
 """One that is being made, one from the run before, one that somebody still reads."""
@@ -41,9 +41,9 @@ class ScratchBlock(NamedTuple):
 class CpuScratch:
     """The memory of all programs of an interpreter.
 
-    A run takes a room for its intermediate results and gives it back when it is done; so programs that run one after
-    the other work in one room, as large as the largest of them needs. A run that begins while another one has it, in
-    an op that Python computes, in another thread or in the handler of a signal, gets a room of its own, and the larger
+    A run takes a block for its intermediate results and gives it back when it is done; so programs that run one after
+    the other work in one block, as large as the largest of them needs. A run that begins while another one has it, in
+    an op that Python computes, in another thread or in the handler of a signal, gets a block of its own, and the larger
     of the two is kept. Nothing here takes a lock: one may be interrupted anywhere.
     """
 
@@ -56,12 +56,12 @@ class CpuScratch:
         self._most = 0  # bytes of arrays for results that are kept
 
     def take(self, nbytes: int) -> ScratchBlock:
-        """A room of at least so many bytes, which nobody else has. Raises OutOfMemoryError."""
+        """A block of at least so many bytes, which nobody else has. Raises OutOfMemoryError."""
         try:
-            room = self._free.pop()
-            if room.nbytes >= nbytes:
-                return room
-            del room  # before there is a larger one
+            block = self._free.pop()
+            if block.nbytes >= nbytes:
+                return block
+            del block  # before there is a larger one
         except IndexError:
             pass
         if nbytes >= _MUCH:
@@ -78,11 +78,11 @@ class CpuScratch:
         start = -at % ALIGNMENT
         return ScratchBlock(whole[start : start + nbytes], at + start)
 
-    def give_back(self, room: ScratchBlock) -> None:
+    def give_back(self, block: ScratchBlock) -> None:
         """It may be taken again."""
         kept = self._free[:1]
-        if not kept or kept[0].nbytes < room.nbytes:
-            self._free[:] = [room]
+        if not kept or kept[0].nbytes < block.nbytes:
+            self._free[:] = [block]
 
     def expect(self, results: int) -> None:
         """A program may ask for results of so many bytes in a run."""

@@ -1,4 +1,4 @@
-"""A body in legal form, asked of a device: generated kernels for clusters, eager_cuda's own for everything else."""
+"""A body in lowered form, asked of a device: generated kernels for clusters, eager_cuda's own for everything else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from ....ops.closed import Body, Equation
 from ....ops.errors import LocatedError, UnsupportedError
 from ....options import MatmulPrecision
-from ...codegen.clusters import Unit, left_in_memory, read_by
+from ...codegen.clusters import FusionGroup, left_in_memory, read_by
 from ...codegen.cuda.fused import launch
 from ...codegen.cuda.source import cluster_kernel
 from ...codegen.cuda.target import CUDA
-from ...codegen.gathering import gather
-from ...codegen.legal import Legal
+from ...codegen.fusion import fuse
+from ...codegen.lowered import Lowered
 from ...codegen.matrices import Leading, batch_axes, leading_dimension
 from ...codegen.primitives import ASSEMBLE, CONTIGUOUS, PRODUCTS
 from ...codegen.views import View
@@ -41,74 +41,74 @@ class Lowering:
 
     def __init__(self, body: Body, recorder: LaunchRecorder, precision: MatmulPrecision, donated: Collection[int] = ()):
         """`donated` are the places of inputs that may be written over."""
-        self.legal = legal = Legal(body, CUDA, own_outputs=True)
-        self.units = gather(legal)
+        self.lowered = lowered = Lowered(body, CUDA, own_outputs=True)
+        self.groups = fuse(lowered)
         self._device = recorder
         self._precision = precision
-        self._read = read_by(legal, self.units)
-        self._results = {legal.views[slot].root for slot in legal.outputs}
+        self._read = read_by(lowered, self.groups)
+        self._results = {lowered.views[slot].root for slot in lowered.outputs}
         self.aliased = self._written_over(donated)
         self._buffers: dict[int, DeviceBuffer] = {}
 
     def inputs(self) -> list[DeviceBuffer]:
         """Memory for the inputs."""
-        return [self._own(slot) for slot in self.legal.body.inputs]
+        return [self._own(slot) for slot in self.lowered.body.inputs]
 
     @property
     def constants(self) -> list[tuple[DeviceBuffer, Any]]:
         """The memory of each constant that is read, and its value."""
-        return [(self._buffers[s], value) for s, value in self.legal.constants.items() if s in self._buffers]
+        return [(self._buffers[s], value) for s, value in self.lowered.constants.items() if s in self._buffers]
 
     def ask(self) -> tuple[int, list[DeviceBuffer]]:
         """Ask for everything: how many calls come before the first that writes over an input, and the outputs."""
-        over = {self.legal.outputs[place] for place in self.aliased}
-        later = [unit for unit in self.units if over.intersection(unit.equations[0].outputs)]
-        for place, unit in enumerate(self.units):
-            if unit not in later:
-                self._unit(unit, place)
+        over = {self.lowered.outputs[place] for place in self.aliased}
+        later = [group for group in self.groups if over.intersection(group.equations[0].outputs)]
+        for place, group in enumerate(self.groups):
+            if group not in later:
+                self._unit(group, place)
         self._device.flush()
         first = len(self._device.calls)
-        for unit in later:
-            self._equation(unit.equations[0])
+        for group in later:
+            self._equation(group.equations[0])
         self._device.flush()
-        return first, [self._operand(slot) for slot in self.legal.outputs]
+        return first, [self._operand(slot) for slot in self.lowered.outputs]
 
     def _written_over(self, donated: Collection[int]) -> dict[int, int]:
-        legal = self.legal
-        free = {legal.body.inputs[place]: place for place in donated}
+        lowered = self.lowered
+        free = {lowered.body.inputs[place]: place for place in donated}
         updates = {
-            place: unit.equations[0]
-            for place, unit in enumerate(self.units)
-            if unit.equations[0].primitive in update.KERNELS
-            and not any(self._read.get(slot, set()) for slot in unit.equations[0].outputs)
+            place: group.equations[0]
+            for place, group in enumerate(self.groups)
+            if group.equations[0].primitive in update.KERNELS
+            and not any(self._read.get(slot, set()) for slot in group.equations[0].outputs)
         }
         over: dict[int, int] = {}
         for place, e in updates.items():
-            if not set(e.outputs) <= set(legal.outputs):
+            if not set(e.outputs) <= set(lowered.outputs):
                 continue
             # p and the moments in the order of the outputs: (p, g, *state, …) -> (p, *state)
             for slot, out in zip((e.inputs[0], *e.inputs[2:]), e.outputs):
-                root = legal.views[slot].root if slot not in legal.literals else -1
+                root = lowered.views[slot].root if slot not in lowered.literals else -1
                 alone = not self._read.get(root, set()).intersection(updates) - {place}
-                if root in free and alone and legal.types[root] == legal.types[out] and e.inputs.count(slot) == 1:
-                    over[legal.outputs.index(out)] = free.pop(root)
+                if root in free and alone and lowered.types[root] == lowered.types[out] and e.inputs.count(slot) == 1:
+                    over[lowered.outputs.index(out)] = free.pop(root)
         return over
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def _own(self, root: int) -> DeviceBuffer:
         """The memory of a root; that of a part is its whole's."""
-        root = self.legal.in_memory(self.legal.views[root]).root
+        root = self.lowered.in_memory(self.lowered.views[root]).root
         found = self._buffers.get(root)
         if found is None:
-            found = self._buffers[root] = self._device.empty(self.legal.types[root])
+            found = self._buffers[root] = self._device.empty(self.lowered.types[root])
         return found
 
     def _operand(self, slot: int) -> DeviceBuffer:
         """A packed tensor where it stands."""
-        view = self.legal.views[slot]
+        view = self.lowered.views[slot]
         if not view.size:
-            return self._device.empty(self.legal.types[slot])
+            return self._device.empty(self.lowered.types[slot])
         return self._device.shifted(self._own(view.root), view.shape, self._bytes_before(view))
 
     def _rest(self, view: View) -> DeviceBuffer:
@@ -118,37 +118,37 @@ class Lowering:
 
     def _bytes_before(self, view: View) -> int:
         """From the start of the root's memory to the first element of a view."""
-        return self.legal.in_memory(view).offset * self.legal.types[view.root].dtype.itemsize
+        return self.lowered.in_memory(view).offset * self.lowered.types[view.root].dtype.itemsize
 
     # Units ----------------------------------------------------------------------------------------------------------
 
-    def _unit(self, unit: Unit, place: int) -> None:
-        if unit.cluster is None:
-            self._equation(unit.equations[0])
+    def _unit(self, group: FusionGroup, place: int) -> None:
+        if group.cluster is None:
+            self._equation(group.equations[0])
             return
-        e = unit.equations[0]
+        e = group.equations[0]
         self._device.op, self._device.region = e.primitive.name, e.region.name
-        stored = left_in_memory(self.legal, unit, place, self._read, self._results)
-        if len(unit.equations) == 1 and self._is_constant(e):
+        stored = left_in_memory(self.lowered, group, place, self._read, self._results)
+        if len(group.equations) == 1 and self._is_constant(e):
             (out,) = e.outputs
-            self.legal.constants[out] = np.full(
-                self.legal.views[out].shape, self.legal.literals[e.inputs[0]], self.legal.types[out].dtype
+            self.lowered.constants[out] = np.full(
+                self.lowered.views[out].shape, self.lowered.literals[e.inputs[0]], self.lowered.types[out].dtype
             )
         elif stored:
-            made = cluster_kernel(unit.cluster, unit.equations, stored)
+            made = cluster_kernel(group.cluster, group.equations, stored)
             # which index it was, the program says, run op by op
             asked = self._device.watched((), self._device.flag) if made.checks else 0
-            self._buffers.update(launch(self._device, self.legal, made, self._own, total, asked))
+            self._buffers.update(launch(self._device, self.lowered, made, self._own, total, asked))
 
     def _is_constant(self, e: Equation) -> bool:
         """Whether it fills a small tensor with a number, the same one in every run."""
         (out,) = e.outputs
-        if e.primitive is not CONTIGUOUS or e.inputs[0] not in self.legal.literals:
+        if e.primitive is not CONTIGUOUS or e.inputs[0] not in self.lowered.literals:
             return False
-        return out not in self._results and out not in self.legal.parts and self.legal.views[out].size <= _FEW
+        return out not in self._results and out not in self.lowered.parts and self.lowered.views[out].size <= _FEW
 
     def _equation(self, e: Equation) -> None:
-        device, legal = self._device, self.legal
+        device, lowered = self._device, self.lowered
         if e.primitive is ASSEMBLE:
             self._own(e.outputs[0])  # its parts are there
             return
@@ -156,10 +156,10 @@ class Lowering:
             self._own(e.outputs[0])
             return
         device.op, device.region, device.precision = e.primitive.name, e.region.name, self._precision
-        if e.primitive in PRODUCTS and all(legal.views[slot].size for slot in (*e.inputs, *e.outputs)):
+        if e.primitive in PRODUCTS and all(lowered.views[slot].size for slot in (*e.inputs, *e.outputs)):
             self._product(e)
             return
-        types = tuple([legal.types[slot] for slot in e.outputs])
+        types = tuple([lowered.types[slot] for slot in e.outputs])
         try:
             kernel = KERNELS.get(e.primitive)
             if kernel is None:
@@ -171,7 +171,7 @@ class Lowering:
         self._buffers.update(zip(e.outputs, results))
 
     def _product(self, e: Equation) -> None:
-        a, b = (self.legal.views[slot] for slot in e.inputs)
+        a, b = (self.lowered.views[slot] for slot in e.inputs)
         left, right = leading_dimension(a), leading_dimension(b)
         assert left is not None and right is not None
         _, a_step, b_step = (batch_axes(a, b) or [(1, 0, 0)])[0]

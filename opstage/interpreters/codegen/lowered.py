@@ -44,8 +44,8 @@ class Part(NamedTuple):
 
 
 @final
-class Legal:
-    """The equations in legal form.
+class Lowered:
+    """A lowered body: its equations in the forms that a target's kernels can do.
 
     views       of every slot that is read; its root is an input, a constant or an output of an equation
     literals    slots that hold one number everywhere

@@ -1,20 +1,20 @@
-"""One walk over a body's equations, which puts into one loop what can be done in one."""
+"""Fusion: one walk over a body's equations, which groups those that one loop can do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...ops.closed import Equation
-from .clusters import Cluster, Unit, roots_read
+from .clusters import Cluster, FusionGroup, roots_read
 from .formulas import elementwise
-from .legal import Legal
+from .lowered import Lowered
 from .primitives import COLUMN_SUM, INDEX_CHECK, REDUCTIONS
 from .recompute import recomputed
 
 
-def gather(legal: Legal) -> list[Unit]:
-    """The units of a graph, in an order in which they can be done."""
-    return _early(legal, recomputed(legal, _Gathering(legal).units()))
+def fuse(lowered: Lowered) -> list[FusionGroup]:
+    """Fuse the equations of a graph: its groups, in a topological order."""
+    return _early(lowered, recomputed(lowered, _Fusion(lowered).groups()))
 
 
 _LONG_ROW = 32
@@ -27,65 +27,67 @@ _SMALL = 64
 """Elements; results of so few take no memory worth mentioning."""
 
 
-def _early(legal: Legal, units: list[Unit]) -> list[Unit]:
+def _early(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
     """Units that nobody reads, such as the update of a parameter, and small ones, right after the last that they read.
 
     A gradient is then still in the cache, and its memory free for the next one, where a step would otherwise keep the
     gradients of all parameters until its end.
     """
-    maker = {slot: i for i, unit in enumerate(units) for e in unit.equations for slot in e.outputs}
-    reads: list[set[int]] = []  # the units that each reads
-    for i, unit in enumerate(units):
-        reads.append({maker[root] for root in roots_read(legal, unit.equations) if root in maker} - {i})
+    maker = {slot: i for i, group in enumerate(groups) for e in group.equations for slot in e.outputs}
+    reads: list[set[int]] = []  # the groups that each reads
+    for i, group in enumerate(groups):
+        reads.append({maker[root] for root in roots_read(lowered, group.equations) if root in maker} - {i})
     read = set().union(*reads)
     places: list[tuple[int, int, int]] = []
-    for i, unit in enumerate(units):
-        small = unit.cluster is not None and unit.cluster.size <= _SMALL
+    for i, group in enumerate(groups):
+        small = group.cluster is not None and group.cluster.size <= _SMALL
         moves = small or i not in read
         places.append((max([places[j][0] for j in reads[i]], default=-1), 1, i) if moves else (i, 0, i))
-    return [units[i] for _, _, i in sorted(places)]
+    return [groups[i] for _, _, i in sorted(places)]
 
 
-class _Gathering:
-    """One walk over the equations. Each joins the latest unit of its operands, or starts one.
+class _Fusion:
+    """One walk over the equations. Each joins the latest group of its operands, or starts one.
 
-    Units are numbered as they start, and a unit reads from those of lower numbers alone: so their numbers are an order
+    Units are numbered as they start, and a group reads from those of lower numbers alone: so their numbers are an order
     to do them in, and no search for circles is needed. When an equation brings two clusters together, the earlier one
-    becomes a part of the later one, unless a unit between them reads it.
+    becomes a part of the later one, unless a group between them reads it.
     """
 
-    def __init__(self, legal: Legal):
-        self.legal = legal
-        self.maker: dict[int, Unit] = {}
-        self.reader: dict[int, Unit] = {}  # the latest of each root
+    def __init__(self, lowered: Lowered):
+        self.lowered = lowered
+        self.maker: dict[int, FusionGroup] = {}
+        self.reader: dict[int, FusionGroup] = {}  # the latest of each root
         self.made: dict[int, Equation] = {}  # by its outputs
-        self.sums: dict[tuple[int, int, bool], Unit] = {}  # the latest with reductions of a form
-        self.found: list[Unit | None] = []
+        self.sums: dict[tuple[int, int, bool], FusionGroup] = {}  # the latest with reductions of a form
+        self.found: list[FusionGroup | None] = []
 
-    def units(self) -> list[Unit]:
+    def groups(self) -> list[FusionGroup]:
         for e in self._numbers_first():
             clusters, makers = self._clusters(e), self._makers(e)
-            unit = (clusters and (self._joined(e, makers) or self._beside(e, makers))) or self._new(e, clusters, makers)
-            self.reader.update(dict.fromkeys([self.legal.views[slot].root for slot in e.inputs], unit))
+            group = (clusters and (self._joined(e, makers) or self._beside(e, makers))) or self._new(
+                e, clusters, makers
+            )
+            self.reader.update(dict.fromkeys([self.lowered.views[slot].root for slot in e.inputs], group))
             for maker in makers:
-                if maker is not unit:
-                    maker.readers.add(unit.number)
-            self.maker.update(dict.fromkeys(e.outputs, unit))
+                if maker is not group:
+                    maker.readers.add(group.number)
+            self.maker.update(dict.fromkeys(e.outputs, group))
             self.made.update(dict.fromkeys(e.outputs, e))
             if e.primitive in REDUCTIONS:
-                self.sums[self._form(e)] = unit
-        return [unit for unit in self.found if unit is not None]
+                self.sums[self._form(e)] = group
+        return [group for group in self.found if group is not None]
 
     def _numbers_first(self) -> list[Equation]:
         """The equations, those that compute single numbers of nothing but numbers before all others.
 
         Where an optimizer makes a rate of a learning rate and a correction, its loop over a parameter would otherwise
-        end there: what comes after reads a unit that began later.
+        end there: what comes after reads a group that began later.
         """
-        views_, literals = self.legal.views, self.legal.literals
+        views_, literals = self.lowered.views, self.lowered.literals
         numbers, others = list[Equation](), list[Equation]()
         later: set[int] = set()  # what the others make
-        for e in self.legal.equations:
+        for e in self.lowered.equations:
             slots = [slot for slot in e.inputs if slot not in literals]
             single = all(views_[slot].size == 1 for slot in (*slots, *e.outputs))
             if single and self._clusters(e) and later.isdisjoint([views_[slot].root for slot in slots]):
@@ -95,37 +97,37 @@ class _Gathering:
                 later.update(e.outputs)
         return numbers + others
 
-    def _new(self, e: Equation, clusters: bool, makers: Sequence[Unit]) -> Unit:
+    def _new(self, e: Equation, clusters: bool, makers: Sequence[FusionGroup]) -> FusionGroup:
         cluster = None
         if clusters:
             of = e.inputs[0] if e.primitive in REDUCTIONS else e.outputs[0]
-            cluster = Cluster(self.legal, self.legal.views[of].size)
+            cluster = Cluster(self.lowered, self.lowered.views[of].size)
             if not cluster.admit(e):
                 raise AssertionError(f"{e.primitive} fits no loop of its own")
-        unit = Unit(e, len(self.found), cluster)
-        self.found.append(unit)
+        group = FusionGroup(e, len(self.found), cluster)
+        self.found.append(group)
         for maker in makers:
             if self.found[maker.number] is maker:  # it is no part of another one
-                self._merge(maker, unit)
-        return unit
+                self._merge(maker, group)
+        return group
 
     def _clusters(self, e: Equation) -> bool:
         if e.primitive in REDUCTIONS or e.primitive is INDEX_CHECK:
             return True
-        types = [self.legal.types[slot] for slot in (*e.inputs, *e.outputs)]
+        types = [self.lowered.types[slot] for slot in (*e.inputs, *e.outputs)]
         return (
             len(e.outputs) == 1
             and elementwise(e.primitive, tuple(types[:-1]), types[-1])
-            and all(self.legal.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+            and all(self.lowered.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
         )
 
-    def _makers(self, e: Equation) -> list[Unit]:
-        roots = roots_read(self.legal, [e])
-        made = {unit.number: unit for root in roots if (unit := self.maker.get(root)) is not None}
+    def _makers(self, e: Equation) -> list[FusionGroup]:
+        roots = roots_read(self.lowered, [e])
+        made = {group.number: group for root in roots if (group := self.maker.get(root)) is not None}
         return [made[number] for number in sorted(made, reverse=True)]
 
-    def _joined(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
-        """The latest of the units whose results it reads, with the others merged into it, if that can take it in."""
+    def _joined(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
+        """The latest of the groups whose results it reads, with the others merged into it, if that can take it in."""
         if not makers or makers[0].cluster is None:
             return None
         latest = makers[0]
@@ -137,50 +139,50 @@ class _Gathering:
         latest.equations.append(e)
         return latest
 
-    def _beside(self, e: Equation, makers: Sequence[Unit]) -> Unit | None:
+    def _beside(self, e: Equation, makers: Sequence[FusionGroup]) -> FusionGroup | None:
         """For a reduction, a loop that goes through its operand anyway, if that begins when all operands are made; or
         through what is made of that operand, where a loop takes but one form of sums; or through little else."""
         if e.primitive not in REDUCTIONS:
             return None
-        units = [self.reader.get(self.legal.views[e.inputs[0]].root)]
-        if not self.legal.target.both_sums:
-            units.append(self.sums.get(self._form(e)))
-        for place, unit in enumerate(units):
-            if unit is None or unit.cluster is None or self.found[unit.number] is not unit:
+        groups = [self.reader.get(self.lowered.views[e.inputs[0]].root)]
+        if not self.lowered.target.both_sums:
+            groups.append(self.sums.get(self._form(e)))
+        for place, group in enumerate(groups):
+            if group is None or group.cluster is None or self.found[group.number] is not group:
                 continue
-            if any(maker.number >= unit.number for maker in makers) or (place and not self._relies(unit, e)):
+            if any(maker.number >= group.number for maker in makers) or (place and not self._relies(group, e)):
                 continue
-            if unit.cluster.admit(e):
-                unit.equations.append(e)
-                return unit
+            if group.cluster.admit(e):
+                group.equations.append(e)
+                return group
         return None
 
     def _form(self, e: Equation) -> tuple[int, int, bool]:
         """Of a reduction: over how many elements, in what rows, and whether it goes along them or down."""
-        return self.legal.views[e.inputs[0]].size, e.static["extent"], e.primitive is COLUMN_SUM
+        return self.lowered.views[e.inputs[0]].size, e.static["extent"], e.primitive is COLUMN_SUM
 
-    def _relies(self, unit: Unit, e: Equation) -> bool:
-        """Whether what a unit reads is made of the operand of `e`, and may be made anew in that unit; or is little."""
-        if self.legal.views[e.inputs[0]].size <= _LITTLE:
+    def _relies(self, group: FusionGroup, e: Equation) -> bool:
+        """Whether a group reads what is made of the operand of `e`, and may recompute it; or that operand is small."""
+        if self.lowered.views[e.inputs[0]].size <= _LITTLE:
             return True
-        read = [self.made[root] for root in roots_read(self.legal, unit.equations) if root in self.made]
-        return self.legal.views[e.inputs[0]].root in roots_read(self.legal, read)
+        read = [self.made[root] for root in roots_read(self.lowered, group.equations) if root in self.made]
+        return self.lowered.views[e.inputs[0]].root in roots_read(self.lowered, read)
 
     def _for_both(self, a: Cluster, b: Cluster) -> Cluster | None:
         """An empty cluster of their elements, or of those of the one of which the other has one for each row."""
         if a.size == b.size:
-            return Cluster(self.legal, a.size)
+            return Cluster(self.lowered, a.size)
         rows, elements = sorted((a, b), key=lambda cluster: cluster.size)
-        if not self.legal.target.joins_rows or rows.extent is not None or elements.size % rows.size:
+        if not self.lowered.target.joins_rows or rows.extent is not None or elements.size % rows.size:
             return None
-        cluster, extent = Cluster(self.legal, elements.size), elements.size // rows.size
+        cluster, extent = Cluster(self.lowered, elements.size), elements.size // rows.size
         # without a sum, rows would be a detour where they are short, or too few for all workers
-        useful = elements.extent == extent or (extent >= _LONG_ROW and rows.size > self.legal.target.few_rows)
+        useful = elements.extent == extent or (extent >= _LONG_ROW and rows.size > self.lowered.target.few_rows)
         fits = elements.extent in (None, extent) and useful and cluster.set_extent(extent)
         return cluster if fits else None
 
-    def _merge(self, earlier: Unit, later: Unit) -> None:
-        """Do `earlier` as a part of `later`, if one loop can do both and no unit between them waits for it."""
+    def _merge(self, earlier: FusionGroup, later: FusionGroup) -> None:
+        """Do `earlier` as a part of `later`, if one loop can do both and no group between them waits for it."""
         if earlier.cluster is None or later.cluster is None:
             return
         if any(number < later.number for number in earlier.readers):

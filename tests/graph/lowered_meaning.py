@@ -1,4 +1,4 @@
-"""What a planned graph means, op by op in NumPy: the oracle for legal forms, the order of units, places in memory."""
+"""A planned graph evaluated op by op in NumPy: the oracle for lowered forms, order of groups, and places in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from typing_extensions import override
 
 from opstage import Options
-from opstage.interpreters.codegen.clusters import Level, Unit, staged
-from opstage.interpreters.codegen.legal import Legal
+from opstage.interpreters.codegen.clusters import FusionGroup, Level, staged
+from opstage.interpreters.codegen.lowered import Lowered
 from opstage.interpreters.codegen.primitives import (
     ASSEMBLE,
     COLUMN_SUM,
@@ -30,33 +30,33 @@ from opstage.ops.types import dtype_name
 class Memory:
     """A vector for each root, of garbage until it is written; which of its elements were."""
 
-    def __init__(self, legal: Legal, graph: Graph, inputs: Sequence[Any], step: int = 0):
-        self.legal = legal
+    def __init__(self, lowered: Lowered, graph: Graph, inputs: Sequence[Any], step: int = 0):
+        self.lowered = lowered
         self.vectors: dict[int, Any] = {}
         self.written: dict[int, Any] = {}
         self.eager = NumpyOps(Options(dtype=dtype_name(graph.dtype), fast_kernels=False, seed=graph.seed))
         given = [*inputs, np.asarray(step, np.int64)]
-        known = {**dict(zip(legal.body.inputs, given)), **legal.constants}
+        known = {**dict(zip(lowered.body.inputs, given)), **lowered.constants}
         for slot, value in known.items():
             self.vectors[slot] = np.ascontiguousarray(value).reshape(-1)
             self.written[slot] = np.ones(self.vectors[slot].size, bool)
 
-    def begin(self, unit: Unit | None) -> None:
-        """A unit is about to be done; None: all are."""
+    def begin(self, group: FusionGroup | None) -> None:
+        """A group is about to be done; None: all are."""
 
-    def order(self, unit: Unit) -> Sequence[Equation]:
+    def order(self, group: FusionGroup) -> Sequence[Equation]:
         """In which its equations are done."""
-        return unit.equations
+        return group.equations
 
     def place(self, slot: int) -> Any:
         """Room for a root that is about to be written."""
-        size = int(np.prod(self.legal.types[slot].shape))
-        return np.full(size, 77, self.legal.types[slot].dtype)  # what nobody wrote and somebody reads is found out
+        size = int(np.prod(self.lowered.types[slot].shape))
+        return np.full(size, 77, self.lowered.types[slot].dtype)  # what nobody wrote and somebody reads is found out
 
     def _seen(self, view: View) -> tuple[Any, Any]:
         root, offset = view.root, view.offset
-        while root in self.legal.parts:
-            part = self.legal.parts[root]
+        while root in self.lowered.parts:
+            part = self.lowered.parts[root]
             root, offset = part.whole, offset + part.offset
         if root not in self.vectors:
             self.vectors[root] = self.place(root)
@@ -65,14 +65,14 @@ class Memory:
         return seen(placed, self.vectors[root]), seen(placed, self.written[root])
 
     def read(self, slot: int) -> Any:
-        legal = self.legal
-        shape: Any = legal.types[slot].shape
-        if slot in legal.literals:
-            return np.full(shape, legal.literals[slot], legal.types[slot].dtype)
-        view = legal.views[slot]
+        lowered = self.lowered
+        shape: Any = lowered.types[slot].shape
+        if slot in lowered.literals:
+            return np.full(shape, lowered.literals[slot], lowered.types[slot].dtype)
+        view = lowered.views[slot]
         assert view.shape == tuple(shape)
         if not view.size:
-            return np.empty(view.shape, legal.types[slot].dtype)
+            return np.empty(view.shape, lowered.types[slot].dtype)
         value, written = self._seen(view)
         assert written.all(), f"slot {slot} is read before it is written"
         return np.array(value)
@@ -80,8 +80,8 @@ class Memory:
     def write(self, slot: int, value: Any) -> None:
         if not value.size:
             return
-        part = self.legal.parts.get(slot)
-        shape = self.legal.views[slot].shape
+        part = self.lowered.parts.get(slot)
+        shape = self.lowered.views[slot].shape
         view = View(slot, 0, shape, packed(shape) if part is None else part.strides)
         memory, written = self._seen(view)
         assert not written.any(), f"slot {slot} is written twice"
@@ -123,14 +123,14 @@ class Arena(Memory):
     """
 
     def __init__(self, plan: CpuPlan, graph: Graph, inputs: Sequence[Any], step: int = 0):
-        super().__init__(plan.legal, graph, inputs, step)
+        super().__init__(plan.lowered, graph, inputs, step)
         self.plan = plan
         self.block = np.full(plan.arena_bytes + 64, 0xAB, np.uint8)
 
     @override
     def place(self, slot: int) -> Any:
         offset = self.plan.offsets.get(slot)
-        type_ = self.legal.types[slot]
+        type_ = self.lowered.types[slot]
         size = int(np.prod(type_.shape))
         if offset is None:
             return super().place(slot)  # a result, or a value that never leaves its loop
@@ -138,24 +138,24 @@ class Arena(Memory):
         return self.block[offset : offset + size * type_.dtype.itemsize].view(type_.dtype)
 
     @override
-    def begin(self, unit: Unit | None) -> None:
+    def begin(self, group: FusionGroup | None) -> None:
         self.at = 0
-        self.passes = {} if unit is None or unit.cluster is None else staged(unit.cluster, unit.equations)
+        self.passes = {} if group is None or group.cluster is None else staged(group.cluster, group.equations)
         self.loaded: dict[tuple[int, View], Any] = {}
         self.made: dict[int, Any] = {}
 
     @override
-    def order(self, unit: Unit) -> Sequence[Equation]:
+    def order(self, group: FusionGroup) -> Sequence[Equation]:
         """Pass by pass over a row; what a row has once comes before the pass over its elements."""
-        cluster = unit.cluster
+        cluster = group.cluster
         if cluster is None:
-            return unit.equations
+            return group.equations
 
         def turn(e: Equation) -> tuple[int, bool]:
             once = cluster.levels[e.outputs[0]] is Level.ROW and e.primitive not in (ROW_SUM, ROW_MAX)
             return self._pass(e), not once
 
-        return sorted(unit.equations, key=turn)
+        return sorted(group.equations, key=turn)
 
     def _pass(self, e: Equation) -> int:
         return self.passes.get(e.outputs[0], 0) - (e.primitive in (ROW_SUM, ROW_MAX))
@@ -167,8 +167,8 @@ class Arena(Memory):
 
     @override
     def read(self, slot: int) -> Any:
-        view = self.legal.views.get(slot)
-        if slot in self.legal.literals or view is None:
+        view = self.lowered.views.get(slot)
+        if slot in self.lowered.literals or view is None:
             return super().read(slot)
         if view.root in self.made:
             return seen(view, self.made[view.root])
@@ -180,7 +180,7 @@ class Arena(Memory):
     @override
     def write(self, slot: int, value: Any) -> None:
         super().write(slot, value)
-        if self.passes and slot not in self.legal.parts:
+        if self.passes and slot not in self.lowered.parts:
             self.made[slot] = np.ascontiguousarray(value).reshape(-1)
 
 
@@ -189,11 +189,11 @@ def seen(view: View, vector: Any) -> Any:
     return np.lib.stride_tricks.as_strided(vector[view.offset :], view.shape, strides)
 
 
-def run_units(memory: Memory, units: Sequence[Unit]) -> list[Any]:
-    """The outputs, units done one after the other."""
-    for unit in units:
-        memory.begin(unit)
-        for e in memory.order(unit):
+def run_groups(memory: Memory, groups: Sequence[FusionGroup]) -> list[Any]:
+    """The outputs, groups done one after the other."""
+    for group in groups:
+        memory.begin(group)
+        for e in memory.order(group):
             memory.do(e)
     memory.begin(None)
-    return [memory.read(slot) for slot in memory.legal.outputs]
+    return [memory.read(slot) for slot in memory.lowered.outputs]
