@@ -51,7 +51,7 @@ class Cursor:
         self.backward = False
 
     def mark(self) -> tuple[int, tuple[int, dict[str, int]]]:
-        """What `rewind` takes, to come back here: the ops, draws and regions of a part that is run again."""
+        """A mark for `rewind`, which comes back here: the ops, draws and regions of a part that is run again."""
         return self.ordinal, self.region.mark()
 
     def rewind(self, mark: tuple[int, tuple[int, dict[str, int]]]) -> None:

@@ -58,7 +58,7 @@ _share = partial(_number, partial(require_fraction, closed=True))
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all optimizers share: a learning rate, a number or a `Schedule`.
+    """The base of optimizers: a learning rate, a number or a `Schedule`.
 
     kept    how many tensors, 0 everywhere at first, it keeps of each parameter; for others override `slots`
     """
@@ -91,7 +91,7 @@ class Optimizer(ABC):
 
     @cached_property
     def program_key(self) -> tuple[Hashable, ...]:
-        """What tells two optimizers apart whose `update` is not one program: all but the learning rate.
+        """A key of the program that `update` is: all hyperparameters but the learning rate.
 
         Of an optimizer of somebody else's nobody knows what its `update` reads: it is like itself alone.
         """
@@ -108,7 +108,7 @@ class Optimizer(ABC):
         return [self.slots(shape, dtype, label) for (shape, dtype), label in zip(types, labels, strict=True)]
 
     def scalars(self, t: int) -> dict[str, float]:
-        """What step t, counted from 1, needs besides tensors: the learning rate, bias corrections."""
+        """The scalars of step t, counted from 1: the learning rate, bias corrections."""
         require_count(self.name, "t", t)
         return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
 
@@ -318,7 +318,7 @@ class Muon(Optimizer):
     @classmethod
     @override
     def of_all(cls, **numbers: Any) -> Optimizer:
-        """What is no matrix is adamw's, with the same rate and decay."""
+        """Muon for matrices, and adamw for every other parameter, with the same rate and decay."""
         return cls(
             **numbers, others=AdamW(**{name: numbers[name] for name in ("lr", "weight_decay") if name in numbers})
         )

@@ -40,7 +40,7 @@ def _line(start: float, end: float, done: float) -> float:
 
 @final
 @dataclass(frozen=True)
-class Constant(Schedule):
+class ConstantRate(Schedule):
     """lr."""
 
     lr: float
@@ -238,7 +238,7 @@ class OneCycle(Schedule):
         return rates[-1]
 
 
-constant = Constant
+constant = ConstantRate
 step = Step
 exponential = Exponential
 cosine = Cosine

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..api import argument_paths, with_train
-from ..interpreters.shape_check import Finding, Report, Step, check_base_program, unusable, with_captured
+from ..interpreters.shape_check import Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.errors import OpstageError
 from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
@@ -73,7 +73,7 @@ def report_on(
         options,
         parameters=layout.counts[0],
         tied=tuple([tuple([named("params", path) for path in paths]) for paths in layout.places.tied.values()]),
-        step=Step(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
+        step=StepRoles(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
         naming=layout.output_names,
     )
     return replace(report, warnings=(*made.warnings, *report.warnings)), made

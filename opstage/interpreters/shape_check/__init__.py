@@ -5,7 +5,7 @@ from .check import check_base_program, unusable
 from .contract import Contract
 from .finding import Finding
 from .interpreter import ShapeOps
-from .lints import LINTS, Step
+from .lints import LINTS, StepRoles
 from .program import CheckedProgram
 from .report import Assumption, DeclaredConstraint, Report
 from .rules import RULES
@@ -20,7 +20,7 @@ __all__ = [
     "Finding",
     "Report",
     "ShapeOps",
-    "Step",
+    "StepRoles",
     "check_base_program",
     "unusable",
     "with_captured",

@@ -15,7 +15,7 @@ from ...options import Options
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .lints import Step, lint
+from .lints import StepRoles, lint
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
 
@@ -30,7 +30,7 @@ def check_base_program(
     *,
     parameters: int = 0,
     tied: tuple[tuple[str, ...], ...] = (),
-    step: Step | None = None,
+    step: StepRoles | None = None,
     naming: Callable[[Structure], list[str]] = output_names,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.

@@ -189,7 +189,7 @@ class ShapeOps(Writing):
     def program(
         self, outputs: Sequence[Variable] = (), parameters: int = 0, output_names: Callable[[], list[str]] = list
     ) -> CheckedProgram:
-        """What was traced so far, of which the first inputs are the parameters."""
+        """The trace so far, whose first inputs are the parameters."""
         trace = self.trace
         body = Body(
             tuple(self.origins),

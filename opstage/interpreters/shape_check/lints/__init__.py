@@ -11,9 +11,9 @@ from typing import NamedTuple
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
 from . import blocked, indices, probabilities, singles, stretched, unused
-from .subject import Step, Subject
+from .subject import StepRoles, Subject
 
-__all__ = ["LINTS", "Lint", "Step", "lint"]
+__all__ = ["LINTS", "Lint", "StepRoles", "lint"]
 
 
 class Lint(NamedTuple):
@@ -74,7 +74,7 @@ LINTS: tuple[Lint, ...] = (
 )
 
 
-def lint(program: CheckedProgram, step: Step | None, *, sound: bool) -> list[Finding]:
+def lint(program: CheckedProgram, step: StepRoles | None, *, sound: bool) -> list[Finding]:
     """All that the lints find; those of one line in a program that runs it often, such as a layer's, once.
 
     step     where the program is a whole training step

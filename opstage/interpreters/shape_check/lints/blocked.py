@@ -26,7 +26,7 @@ def blocked_gradients(subject: Subject) -> Iterator[Finding]:
     """
     if not subject.sound or subject.loss is None or not subject.trained:
         return
-    moved = sources(subject.forward, [subject.loss], subject.turns, differentiably=True)
+    moved = sources(subject.forward, [subject.loss], subject.iterations, differentiably=True)
     still = [named for named in subject.trained if named.slot not in moved]
     nothing_moves = len(still) == len(subject.trained)
     if not still or (nothing_moves and subject.step is None):
@@ -112,10 +112,10 @@ def _follow(
 
 
 def _through_loop(subject: Subject, loop: Equation, bits: dict[int, int], found: dict[int, Equation]) -> None:
-    turn = subject.turns.of(loop)
-    for number, outside in zip(turn.inputs, loop.inputs):
+    iteration = subject.iterations.of(loop)
+    for number, outside in zip(iteration.inputs, loop.inputs):
         bits[number] = bits.get(outside, 0)
     for _ in range(2):  # once more for what the carry brings back
-        _follow(subject, turn.equations, None, bits, found)
+        _follow(subject, iteration.equations, None, bits, found)
         for i in range(loop.static["carries"]):
-            bits[turn.inputs[i]] |= bits.get(turn.outputs[i], 0)
+            bits[iteration.inputs[i]] |= bits.get(iteration.outputs[i], 0)

@@ -16,13 +16,13 @@ from ....ops.types import TensorType, is_float, show_shape
 from ...structural import SCAN
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
+from .iterations import Iterations
 from .reach import sources
-from .turns import Turns
 
 
 @dataclass(frozen=True)
-class Step:
-    """What of a program's inputs and outputs is the training's, where the program is a whole training step.
+class StepRoles:
+    """The roles of inputs and outputs where the program is a whole training step.
 
     trained   for each parameter, whether it is trained
     hidden    how many of the last inputs the optimizer takes: its slots and scalars
@@ -53,11 +53,11 @@ class Subject:
     sound       whether there was no error: after one, what is unused may be its consequence
     """
 
-    def __init__(self, program: CheckedProgram, step: Step | None, *, sound: bool):
+    def __init__(self, program: CheckedProgram, step: StepRoles | None, *, sound: bool):
         self.program = program
         self.step = step
         self.sound = sound and bool(program.body.outputs)
-        self.turns = Turns(program)
+        self.iterations = Iterations(program)
         every = map(Leaf, program.body.inputs, program.names, program.body.input_types)
         inputs = [named for named in every if named.path]  # the others are no arguments: the random step
         parameters = program.parameters
@@ -89,18 +89,18 @@ class Subject:
     @cached_property
     def used(self) -> set[int]:
         """All on which some result depends."""
-        return sources(self.forward, self.results, self.turns)
+        return sources(self.forward, self.results, self.iterations)
 
     @cached_property
     def used_by_loss(self) -> set[int]:
         """All on which the loss depends; the other results are metrics and state."""
         if self.loss is None or self.results == (self.loss,):
             return self.used
-        return sources(self.forward, [self.loss], self.turns)
+        return sources(self.forward, [self.loss], self.iterations)
 
     @cached_property
     def forward(self) -> Sequence[Equation]:
-        """What the program itself did: of a step neither the backward pass nor the update."""
+        """The forward ops of the program: of a step neither the backward pass nor the update."""
         equations, last = self.program.body.equations, max(self.results, default=0)
         if self.step is None:
             return equations
@@ -111,12 +111,12 @@ class Subject:
 
     def type(self, slot: int) -> TensorType:
         """Of a tensor, those in loops too."""
-        return self.turns.types[slot]
+        return self.iterations.types[slot]
 
     @property
     def constants(self) -> Mapping[int, npt.NDArray[Any]]:
         """The arrays that the program and its loops hold."""
-        return self.turns.constants
+        return self.iterations.constants
 
     # Ops ------------------------------------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ class Subject:
 
         def walk(equations: Sequence[Equation]) -> None:
             for call in equations:
-                if not (self.program.is_rule(call) or call.backward or self.turns.are_doubtful(call.outputs)):
+                if not (self.program.is_rule(call) or call.backward or self.iterations.are_doubtful(call.outputs)):
                     found.setdefault(call.primitive, []).append(call)
                     if call.primitive is SCAN:
-                        walk(self.turns.of(call).equations)
+                        walk(self.iterations.of(call).equations)
 
         walk(self.forward)
         return found
@@ -152,7 +152,7 @@ class Subject:
                 for number in call.outputs:
                     makers[number] = call
                 if call.primitive is SCAN:
-                    walk(self.turns.of(call).equations)
+                    walk(self.iterations.of(call).equations)
 
         walk(self.forward)
         return makers

@@ -10,8 +10,8 @@ from ....ops.closed import Equation
 from ..program import CheckedProgram
 
 
-class Turn(NamedTuple):
-    """One turn of a loop: its ops, and its inputs and outputs. What the body captured keeps its slot from outside."""
+class Iteration(NamedTuple):
+    """One iteration of a loop: its ops, inputs and outputs. Captured tensors keep their slots from outside."""
 
     equations: tuple[Equation, ...]
     inputs: tuple[int, ...]
@@ -19,8 +19,8 @@ class Turn(NamedTuple):
 
 
 @final
-class Turns:
-    """The turns of a program's scans, each made once; their tensors are numbered after those of the program.
+class Iterations:
+    """The iterations of a program's scans, each made once; their tensors are numbered after those of the program.
 
     types, constants, doubtful   of both
     """
@@ -29,20 +29,20 @@ class Turns:
         self.types = list(program.body.types)
         self.constants: dict[int, npt.NDArray[Any]] = {c.slot: c.value for c in program.body.constants}
         self.doubtful = set(program.doubtful)
-        self._made: dict[int, Turn] = {}
+        self._made: dict[int, Iteration] = {}
 
-    def of(self, loop: Equation) -> Turn:
-        """One turn of a scan."""
-        turn = self._made.get(id(loop))
-        if turn is None:
-            turn = self._made[id(loop)] = self._make(loop)
-        return turn
+    def of(self, loop: Equation) -> Iteration:
+        """One iteration of a scan."""
+        iteration = self._made.get(id(loop))
+        if iteration is None:
+            iteration = self._made[id(loop)] = self._make(loop)
+        return iteration
 
     def are_doubtful(self, slots: tuple[int, ...]) -> bool:
         """Whether the types of some are guesses."""
         return not self.doubtful.isdisjoint(slots)
 
-    def _make(self, loop: Equation) -> Turn:
+    def _make(self, loop: Equation) -> Iteration:
         body, captured = loop.static["body"], loop.static["carries"] + loop.static["entries"]
         first = len(self.types)
         self.types += body.types
@@ -61,4 +61,4 @@ class Turns:
         if self.are_doubtful(loop.outputs):
             self.doubtful.update(*[equation.outputs for equation in equations])
         inputs, outputs = ([number[slot] for slot in slots] for slots in (body.inputs, body.outputs))
-        return Turn(tuple(equations), tuple(inputs), tuple(outputs))
+        return Iteration(tuple(equations), tuple(inputs), tuple(outputs))
