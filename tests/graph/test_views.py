@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from opstage.interpreters.folding import Fold, Group, folded
 from opstage.interpreters.graph import Graph, record
-from opstage.interpreters.graph.outline import PARTS, Node, Outline, show_bytes, show_count
+from opstage.interpreters.graph.outline import PARTS, Outline, OutlineNode, show_bytes, show_count
 from opstage.ops.dims import DimScope
 from opstage.ops.types import FLOAT32, TensorType
 from tests.graph.recorded import NAMES, training_step, with_gradients
@@ -36,7 +36,7 @@ def blocks(count: int, *, other: int | None = None) -> Graph:
 
 
 def shape(items: list[Any]) -> list[Any]:
-    return [(type(item).__name__, item.op if isinstance(item, Node) else item.name) for item in items]
+    return [(type(item).__name__, item.op if isinstance(item, OutlineNode) else item.name) for item in items]
 
 
 def test_neighbours_of_one_form_are_folded() -> None:

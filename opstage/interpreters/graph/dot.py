@@ -7,7 +7,7 @@ from itertools import count
 
 from ..folding import Group
 from .graph import Graph
-from .outline import PARTS, Node, Outline, part_of
+from .outline import PARTS, Outline, OutlineNode, part_of
 
 COLOURS = {"forward": "#cfe3f5", "backward": "#f9d5d0", "update": "#d3edd6"}
 _OPERAND = "#eeeeee"
@@ -45,10 +45,10 @@ def to_dot(graph: Graph) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _members(group: Group[Node], position: dict[int, int], clusters: Iterator[int], indent: str) -> list[str]:
+def _members(group: Group[OutlineNode], position: dict[int, int], clusters: Iterator[int], indent: str) -> list[str]:
     lines = []
     for member in group.members:
-        if isinstance(member, Node):
+        if isinstance(member, OutlineNode):
             lines.append(_drawn_node(member, position[id(member.equation)], indent))
         else:
             number = next(clusters)
@@ -59,7 +59,7 @@ def _members(group: Group[Node], position: dict[int, int], clusters: Iterator[in
     return lines
 
 
-def _drawn_node(node: Node, number: int, indent: str) -> str:
+def _drawn_node(node: OutlineNode, number: int, indent: str) -> str:
     tip = f", tooltip={_quoted(str(node.source))}" if node.source is not None else ""
     label = "\n".join([node.op, *map(str, node.outputs)])
     return _drawn(f"op{number}", label, COLOURS[part_of(node.equation)], indent, tip)

@@ -15,7 +15,7 @@ from ...ops.dims import Dim
 from ...ops.types import TensorType
 from ..folding import UPDATE, Fold, Group, folded
 from .graph import Graph
-from .outline import PARTS, Item, Node, Outline, show_bytes, show_count, total_cost
+from .outline import PARTS, Item, Outline, OutlineNode, show_bytes, show_count, total_cost
 
 WIDTH, HEIGHT = 252, 62
 ROW, COLUMN = 104, 372
@@ -108,11 +108,11 @@ class _Drawing:
         numbers = self._parameters(nodes)
         if numbers and part == "forward":
             lines[0] += f", {show_count(numbers)} parameters"
-        title = item.op if isinstance(item, Node) else item.name
+        title = item.op if isinstance(item, OutlineNode) else item.name
         deck = isinstance(item, Fold) and (isinstance(item.members[0], Group) or part == UPDATE)
         self.boxes.append(Box(title, tuple(lines), part, column, row, self.anchors(item), deck))
 
-    def _parameters(self, nodes: Sequence[Node]) -> Dim:
+    def _parameters(self, nodes: Sequence[OutlineNode]) -> Dim:
         read = {slot for node in nodes for slot in node.equation.inputs}
         total: Dim = 0
         for slot, name in zip(self.graph.body.inputs, self.graph.input_names):
@@ -186,7 +186,7 @@ class _Drawing:
         )
 
 
-def few(members: Sequence[Node | Group[Node]], part: str) -> list[Item]:
+def few(members: Sequence[OutlineNode | Group[OutlineNode]], part: str) -> list[Item]:
     """The members as not too many boxes: folded; then ops outside of regions by op of the program, by line, in one."""
     items = folded(members)
     for key in (_served, _line, _loose) if part == "backward" else (_line, _loose):
@@ -202,7 +202,7 @@ def few(members: Sequence[Node | Group[Node]], part: str) -> list[Item]:
 
 
 def _served(item: Item) -> str:
-    return str(next(item.nodes()).equation.ordinal) if isinstance(item, Node) else ""
+    return str(next(item.nodes()).equation.ordinal) if isinstance(item, OutlineNode) else ""
 
 
 def _line(item: Item) -> str:
@@ -218,7 +218,7 @@ def _is_region(item: Item) -> bool:
 
 
 def _described(item: Item, count: int) -> str:
-    if isinstance(item, Node):
+    if isinstance(item, OutlineNode):
         return str(item.outputs[0]) if item.outputs else ""
     if isinstance(item, Fold) and _is_region(item):
         return f"{len(item.members)} × {_ops(count // len(item.members))}"

@@ -31,7 +31,7 @@ def part_of(equation: Equation) -> str:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Node:
+class OutlineNode:
     """An equation and what is said of it; `inputs` are the types of its operands."""
 
     equation: Equation
@@ -65,11 +65,11 @@ class Node:
         static = tuple((name, show_static(v, [])) for name, v in self.equation.static.items() if name != "site")
         return self.op, static, tuple(map(str, self.inputs)), tuple(map(str, self.outputs))
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[OutlineNode]:
         yield self
 
 
-Item: TypeAlias = Node | Group[Node] | Fold[Node]
+Item: TypeAlias = OutlineNode | Group[OutlineNode] | Fold[OutlineNode]
 
 
 @final
@@ -78,7 +78,7 @@ class Outline:
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        trees: dict[str, Tree[Node]] = {part: Tree() for part in PARTS}
+        trees: dict[str, Tree[OutlineNode]] = {part: Tree() for part in PARTS}
         for equation in graph.body.equations:
             part = part_of(equation)
             trees[part].add(_node(graph.body, equation), equation.region.path, skip=1 if part == UPDATE else 0)
@@ -94,17 +94,17 @@ class Outline:
         return total
 
 
-def _node(body: Body, equation: Equation) -> Node:
+def _node(body: Body, equation: Equation) -> OutlineNode:
     inputs, outputs = (tuple([body.types[slot] for slot in slots]) for slots in (equation.inputs, equation.outputs))
-    return Node(equation, inputs, outputs, body.lines.get(equation.ordinal))
+    return OutlineNode(equation, inputs, outputs, body.lines.get(equation.ordinal))
 
 
-def body_nodes(body: Body) -> Iterator[Node]:
+def body_nodes(body: Body) -> Iterator[OutlineNode]:
     """The equations of a closed body, in order."""
     return (_node(body, equation) for equation in body.equations)
 
 
-def total_cost(nodes: Iterator[Node]) -> Cost:
+def total_cost(nodes: Iterator[OutlineNode]) -> Cost:
     """The flops of the nodes, and the bytes that they read and write."""
     flops: Dim = 0
     moved: Dim = 0

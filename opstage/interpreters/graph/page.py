@@ -12,7 +12,7 @@ from ...ops.types import TensorType, dtype_name, show_shape
 from ..folding import Fold, Group, nested_html, title_html
 from .drawing import to_svg
 from .graph import Graph
-from .outline import PARTS, Item, Node, Outline, body_nodes, show_bytes, show_count, total_cost
+from .outline import PARTS, Item, Outline, OutlineNode, body_nodes, show_bytes, show_count, total_cost
 from .page_files import SCRIPT, STYLE
 from .text import names_of, static_bodies
 
@@ -112,7 +112,7 @@ class _Page:
         )
 
     def _item(self, item: Item, _: int) -> str:
-        if isinstance(item, Node):
+        if isinstance(item, OutlineNode):
             return self._node(item, "")
         if isinstance(item, Group):
             return f"<b{title_html(item)}>{escape(item.name)}</b> {_said(item)}"
@@ -120,7 +120,7 @@ class _Page:
         said = f'<span class="muted">each</span> {_said(first)}' if isinstance(first, Group) else _said(item)
         return f'<b>{escape(item.name)}</b> <span class="times">{len(item.members)} alike</span> {said}'
 
-    def _node(self, node: Node, prefix: str) -> str:
+    def _node(self, node: OutlineNode, prefix: str) -> str:
         equation = node.equation
         slots = equation.outputs
         marks = "".join(f'<a id="n{prefix}{slot}"></a>' for slot in slots)
@@ -185,7 +185,7 @@ def _end(kind: str, rows: Sequence[str]) -> str:
     )
 
 
-def _row(part: str, name: str, nodes: Sequence[Node]) -> str:
+def _row(part: str, name: str, nodes: Sequence[OutlineNode]) -> str:
     cost = total_cost(iter(nodes))
     return (
         f'<tr class="{part}"><th>{name}</th><td>{len(nodes):,}</td><td>{escape(show_count(cost.flops))}</td>'
@@ -193,7 +193,7 @@ def _row(part: str, name: str, nodes: Sequence[Node]) -> str:
     )
 
 
-def _said(item: Group[Node] | Fold[Node]) -> str:
+def _said(item: Group[OutlineNode] | Fold[OutlineNode]) -> str:
     nodes = list(item.nodes())
     cost = total_cost(iter(nodes))
     ops = f"{len(nodes):,} op{'s' if len(nodes) > 1 else ''}"

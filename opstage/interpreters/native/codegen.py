@@ -12,9 +12,9 @@ from typing import Any
 
 
 def object_code(function: Any, entry: str) -> bytes:
-    """Object code of a kernel `(lo, hi, worker, arguments)`, a function or its `Source`, under the name `entry`."""
+    """Object code named `entry` of a kernel `(lo, hi, worker, arguments)`, a function or its `FunctionSource`."""
     frontend = import_module(f"{__package__}.frontend")
-    source = function if isinstance(function, frontend.Source) else frontend.source_of(function)
+    source = function if isinstance(function, frontend.FunctionSource) else frontend.source_of(function)
     llvm, machine = llvm_binding(), target_machine()
     module = llvm.parse_assembly(frontend.lowered(source, entry), context=llvm.create_context())
     module.triple = llvm.get_process_triple()

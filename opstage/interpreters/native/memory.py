@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from .frontend import intrinsic
-from .frontend.kinds import INT32, INT64, UINT64, VOID, WORDS, Kind
+from .frontend.kinds import INT32, INT64, UINT64, VOID, WORDS, ScalarKind
 
 _WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
 
@@ -52,7 +52,7 @@ def _call(builder: Any, function: Any, address: Any, arguments: list[Any]) -> An
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
 
 
-def gemm_by_address(real: Kind, wide: bool) -> Any:
+def gemm_by_address(real: ScalarKind, wide: bool) -> Any:
     """`gemm(f, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)`: C <- alpha·A·B + beta·C.
 
     Row-major, cblas_?gemm at address f; matrices by address, sizes and leading dimensions in elements.

@@ -16,17 +16,17 @@ from typing import Any
 from llvmlite import ir
 
 from .frontend import declared, intrinsic
-from .frontend.kinds import FLOAT32, FLOAT64, INT64, VOID, Kind
+from .frontend.kinds import FLOAT32, FLOAT64, INT64, VOID, ScalarKind
 
 BYTES = 64
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 @cache
-def vector_kind(dtype: str, lanes: int) -> Kind:
+def vector_kind(dtype: str, lanes: int) -> ScalarKind:
     """The type of a vector of numbers."""
     scalar = {"float32": FLOAT32, "float64": FLOAT64, "int64": INT64}[dtype]
-    return Kind(f"{dtype} x {lanes}", ir.VectorType(scalar.type, lanes))
+    return ScalarKind(f"{dtype} x {lanes}", ir.VectorType(scalar.type, lanes))
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from .frontend import declared, intrinsic
-from .frontend.kinds import INT64, VOID, Kind
+from .frontend.kinds import INT64, VOID, ScalarKind
 from .registers import BYTES, masked, splatted, vector_kind
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -42,8 +42,8 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
     flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
     kind = vector_kind(dtype, lanes)
-    tile = Kind(f"tile {dtype} {rows} x {vectors}", ir.ArrayType(vector, rows * vectors))
-    words = Kind(f"places {vectors}", ir.ArrayType(_I64, vectors))
+    tile = ScalarKind(f"tile {dtype} {rows} x {vectors}", ir.ArrayType(vector, rows * vectors))
+    words = ScalarKind(f"places {vectors}", ir.ArrayType(_I64, vectors))
     void = ir.VoidType()
 
     def number(builder: Any, panel: Any, row: int) -> Any:
@@ -190,8 +190,8 @@ def correlations(dtype: str, rows: int, columns: int) -> SimpleNamespace:
     flags = ir.VectorType(ir.IntType(1), lanes)
     name = f"v{lanes}f{size * 8}"
     array = ir.ArrayType(vector, rows * columns)
-    tile = Kind(f"tile {dtype} {rows} by {columns}", array)
-    words = Kind(f"places {columns}", ir.ArrayType(_I64, columns))
+    tile = ScalarKind(f"tile {dtype} {rows} by {columns}", array)
+    words = ScalarKind(f"places {columns}", ir.ArrayType(_I64, columns))
 
     def build_empty(builder: Any) -> Any:
         return ir.Constant(array, None)

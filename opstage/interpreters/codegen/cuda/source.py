@@ -213,7 +213,7 @@ class _Writer:
         return store(f"{self.pointer(Pointer(root))}[{index}]", value, self.lowered.types[root].dtype)
 
     def _lines(self, e: Equation, args: tuple[str, ...]) -> list[str]:
-        """What gives a value its name."""
+        """The statements that compute a value and bind it to its name."""
         name = self._name(e.outputs[0])
         self.waits &= e.primitive in CHEAP
         if e.primitive is INDEX_CHECK:

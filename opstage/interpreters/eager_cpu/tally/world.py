@@ -144,7 +144,7 @@ def _function(function: FunctionType) -> Callable[..., Any]:
 
 
 @final
-class _Globals(dict[str, Any]):
+class _TwinGlobals(dict[str, Any]):
     """The globals of a module, in place of what would compute its twin, made when it is first looked up."""
 
     __slots__ = ("_real",)
@@ -164,13 +164,13 @@ class _Globals(dict[str, Any]):
         return value
 
 
-_globals: dict[int, _Globals] = {}
+_globals: dict[int, _TwinGlobals] = {}
 
 
-def _globals_of(function: FunctionType) -> _Globals:
+def _globals_of(function: FunctionType) -> _TwinGlobals:
     real = function.__globals__
     if id(real) not in _globals:
-        _globals[id(real)] = _Globals(real)
+        _globals[id(real)] = _TwinGlobals(real)
     return _globals[id(real)]
 
 

@@ -9,23 +9,23 @@ from ....ops.dims import exact_div
 from ....ops.errors import UnsupportedError
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer, is_empty
 
 Ints = tuple[int, ...]
-Operands = tuple[Value, ...]
+Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
 
 
-def batched(writer: Writer, x: Value, rank: int) -> tuple[str, Shape]:
+def batched(writer: Writer, x: OnnxValue, rank: int) -> tuple[str, Shape]:
     """x as (N, C, *S)."""
     if len(x.shape) == rank + 2:
         return x.name, x.shape
     return writer.node("Unsqueeze", x, writer.ints(0)), (1, *x.shape)
 
 
-def unbatched(writer: Writer, name: str, x: Value, rank: int) -> str:
+def unbatched(writer: Writer, name: str, x: OnnxValue, rank: int) -> str:
     """A result for x as x came, with a batch or without."""
     return name if len(x.shape) == rank + 2 else writer.node("Squeeze", name, writer.ints(0))
 

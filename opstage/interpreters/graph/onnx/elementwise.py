@@ -8,11 +8,11 @@ from typing import Any
 from ....ops.catalogue import activation, elementwise, logic
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, INT64, Shape, TensorType, as_dtype
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule, broadcasting, direct
 from .writer import Writer
 
-Operands = tuple[Value, ...]
+Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
 
 _NAN = "of nan ONNX says nothing"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ....ops.catalogue import indexing
 from ....ops.primitive import Primitive
 from ....ops.types import INT64, TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer
 
@@ -16,7 +16,7 @@ _NOTE = 'with mode="raise" a runtime may take a negative index to count from the
 
 
 def _gather_rows(
-    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, mode: str
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, mode: str
 ) -> tuple[str, ...]:
     x, index = operands
     if mode == "raise":
@@ -25,7 +25,7 @@ def _gather_rows(
 
 
 def _scatter_add_rows(
-    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, mode: str
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, mode: str
 ) -> tuple[str, ...]:
     x, v, index = operands
     name, rows = writer.converted(index, INT64) if index.dtype != INT64 else index.name, x.name
@@ -38,14 +38,14 @@ def _scatter_add_rows(
     return (out,)
 
 
-def _with_spare_row(writer: Writer, x: Value) -> str:
+def _with_spare_row(writer: Writer, x: OnnxValue) -> str:
     rank = len(x.shape)
     cells = [0] * (2 * rank)
     cells[rank] = 1
     return writer.node("Pad", x, writer.ints(*cells), writer.number(0, x.dtype))
 
 
-def _or_spare(writer: Writer, x: Value, index: Value) -> str:
+def _or_spare(writer: Writer, x: OnnxValue, index: OnnxValue) -> str:
     """The index, or that of the spare row where it is out of range, as int64: x may be longer than int32 can say."""
     wide = index.name if index.dtype == INT64 else writer.converted(index, INT64)
     count = writer.number(x.shape[0], INT64)

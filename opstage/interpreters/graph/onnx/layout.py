@@ -8,11 +8,11 @@ from ....ops.catalogue import layout
 from ....ops.dims import Dim, is_zero
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer
 
-Operands = tuple[Value, ...]
+Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
 
 
@@ -86,7 +86,7 @@ def _pad(
 
 
 def _spread(
-    writer: Writer, name: str, shape: Shape, axis: int, between: int, value: Any, x: Value
+    writer: Writer, name: str, shape: Shape, axis: int, between: int, value: Any, x: OnnxValue
 ) -> tuple[str, Shape]:
     """Cells between every two entries: each entry gets `between` behind it, and those behind the last one are cut."""
     size = shape[axis]

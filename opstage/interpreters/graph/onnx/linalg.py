@@ -5,19 +5,19 @@ from __future__ import annotations
 from ....ops.catalogue import linalg
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer, is_empty
 
 
-def _product(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
+def _product(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
     if is_empty(operands[0].type):  # sums of no terms
         return (writer.filled(results[0].shape, 0.0, results[0].dtype),)
     return (writer.node("MatMul", *operands),)
 
 
 def _linear(
-    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, has_bias: bool
 ) -> tuple[str, ...]:
     weight, *bias, x = operands
     if is_empty(x.type):  # of no features: the bias alone

@@ -9,13 +9,13 @@ from ....ops.dims import is_zero
 from ....ops.primitive import Primitive
 from ....ops.types import INT64, TensorType
 from ...structural import SCAN
-from .nodes import Subgraph, Value, prune
+from .nodes import OnnxValue, Subgraph, prune
 from .rules import OnnxRule
 from .writer import Writer
 
 
 def _scan(
-    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, **static: Any
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
 ) -> tuple[str, ...]:
     """The carries are its state, xs its inputs, the y's its outputs.
 
@@ -27,13 +27,13 @@ def _scan(
     if is_zero(loop.length):
         empty = [writer.filled(type_.shape, 0, type_.dtype) for type_ in results[loop.carries :]]
         return (*[ref.name for ref in operands[: loop.carries]], *empty)
-    inside = [Value(writer.unique("entry"), type_, writer) for type_ in loop.body.input_types[:split]]
+    inside = [OnnxValue(writer.unique("entry"), type_, writer) for type_ in loop.body.input_types[:split]]
     subgraph = writer.subgraph(loop.body, (*inside, *operands[split:]))
     xs = [ref.name for ref in operands[loop.carries : split]]
     if not xs:
         count = writer.number(loop.length, INT64)
         xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
-        inside.append(Value(writer.unique("entry"), TensorType((), INT64), writer))
+        inside.append(OnnxValue(writer.unique("entry"), TensorType((), INT64), writer))
     outputs = [_own(writer, subgraph, ref) for ref in subgraph.outputs]
     subgraph.inputs, subgraph.outputs = inside, outputs
     subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
@@ -52,11 +52,11 @@ def _scan(
     )
 
 
-def _own(writer: Writer, subgraph: Subgraph, ref: Value) -> Value:
+def _own(writer: Writer, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
     """An output of a body is the result of a node in it, and no other output."""
     outside, writer.nodes = writer.nodes, subgraph.nodes
     try:
-        return Value(writer.node("Identity", ref), ref.type, writer)
+        return OnnxValue(writer.node("Identity", ref), ref.type, writer)
     finally:
         writer.nodes = outside
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ....ops.dims import DimExpr
 from ....ops.errors import UsageError
 from ....ops.types import DType, TensorType
-from .nodes import OnnxNode, Subgraph, Value
+from .nodes import OnnxNode, OnnxValue, Subgraph
 
 
 def package() -> Any:
@@ -36,8 +36,8 @@ class Messages:
         self,
         name: str,
         nodes: Sequence[OnnxNode],
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
+        inputs: Sequence[OnnxValue],
+        outputs: Sequence[OnnxValue],
         initializers: Mapping[str, npt.NDArray[Any]],
         types: Mapping[str, TensorType],
     ) -> Any:

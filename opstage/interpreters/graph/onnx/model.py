@@ -13,7 +13,7 @@ from ....ops.errors import UnsupportedError, UsageError
 from ....ops.types import EXACT
 from ..graph import Graph
 from .messages import Messages, package
-from .nodes import OnnxNode, Value, prune
+from .nodes import OnnxNode, OnnxValue, prune
 from .table import RULES
 from .values import arrays
 from .writer import Writer
@@ -39,7 +39,7 @@ def model_of(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     # An output that is called as an input is, a parameter after its update, gets another name: ONNX has one for each.
     free = [writer.unique(f"{name}.new" if name in names else name) for name in graph.output_names]
     results = writer.write(graph.body, inputs)
-    outputs = [Value(name, result.type, writer) for name, result in zip(free, results)]
+    outputs = [OnnxValue(name, result.type, writer) for name, result in zip(free, results)]
     for output, result in zip(outputs, results):
         writer.nodes.append(OnnxNode("Identity", [result.name], [output.name], {}, output.name))
     nodes = prune(writer.nodes, {output.name for output in outputs})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Value(Typed):
+class OnnxValue(Typed):
     """A ref of the writer: a named tensor of the model, its type as the op's own shape rule says it."""
 
     __slots__ = ("name", "type", "ops")
@@ -47,8 +47,8 @@ class Subgraph:
     """The body of a loop: an attribute of a node, which may read every name outside of it."""
 
     nodes: list[OnnxNode] = field(default_factory=list)
-    inputs: Sequence[Value] = ()
-    outputs: Sequence[Value] = ()
+    inputs: Sequence[OnnxValue] = ()
+    outputs: Sequence[OnnxValue] = ()
 
     def reads(self) -> set[str]:
         """The names that are read in it; its own are among them, and are known nowhere else."""

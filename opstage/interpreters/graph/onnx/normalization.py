@@ -7,14 +7,14 @@ from __future__ import annotations
 from ....ops.catalogue import normalization
 from ....ops.primitive import Primitive
 from ....ops.types import FLOAT32, TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer
 
 
 def _layer_norm(
     writer: Writer,
-    operands: tuple[Value, ...],
+    operands: tuple[OnnxValue, ...],
     results: tuple[TensorType, ...],
     /,
     *,
@@ -32,7 +32,7 @@ def _layer_norm(
 
 def _batch_norm_eval(
     writer: Writer,
-    operands: tuple[Value, ...],
+    operands: tuple[OnnxValue, ...],
     results: tuple[TensorType, ...],
     /,
     *,
@@ -50,14 +50,14 @@ def _batch_norm_eval(
     return (writer.node("BatchNormalization", x, gamma, beta, mean, variance, epsilon=float(eps)),)
 
 
-def _ones(writer: Writer, x: Value, axis: int) -> Value:
+def _ones(writer: Writer, x: OnnxValue, axis: int) -> OnnxValue:
     return _along(writer, x, axis, 1.0)
 
 
-def _along(writer: Writer, x: Value, axis: int, value: float) -> Value:
+def _along(writer: Writer, x: OnnxValue, axis: int, value: float) -> OnnxValue:
     """One number along an axis of x."""
     type_ = TensorType((x.shape[axis],), x.dtype)
-    return Value(writer.filled(type_.shape, value, x.dtype), type_, writer)
+    return OnnxValue(writer.filled(type_.shape, value, x.dtype), type_, writer)
 
 
 RULES: dict[Primitive, OnnxRule] = {

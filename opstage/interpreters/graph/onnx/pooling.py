@@ -13,12 +13,12 @@ from ....ops.errors import UnsupportedError
 from ....ops.primitive import Primitive
 from ....ops.types import Shape, TensorType
 from .convolution import batched, unbatched
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .writer import Writer
 
 Ints = tuple[int, ...]
-Operands = tuple[Value, ...]
+Operands = tuple[OnnxValue, ...]
 Results = tuple[TensorType, ...]
 
 

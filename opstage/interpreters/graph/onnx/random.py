@@ -9,7 +9,7 @@ from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import INT64, Shape, TensorType, as_dtype
 from ...scalar import random as scalar
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule
 from .words import UINT64, Word, constant
 from .writer import Writer
@@ -17,7 +17,7 @@ from .writer import Writer
 
 def _rand_uniform(
     writer: Writer,
-    operands: tuple[Value, ...],
+    operands: tuple[OnnxValue, ...],
     results: tuple[TensorType, ...],
     /,
     *,
@@ -39,7 +39,7 @@ def _rand_uniform(
     return (writer.reshaped(row, (size,), shape),)
 
 
-def _key(writer: Writer, step: Value, seed: int, site: int) -> Word:
+def _key(writer: Writer, step: OnnxValue, seed: int, site: int) -> Word:
     """`stream_key` as nodes. Draws at one site share it; draws of one seed share how it begins."""
     word = constant(writer)
     mix = scalar.splitmix64(word)
@@ -48,7 +48,7 @@ def _key(writer: Writer, step: Value, seed: int, site: int) -> Word:
     return Word(writer, key)
 
 
-def _word(writer: Writer, integer: Value) -> Word:
+def _word(writer: Writer, integer: OnnxValue) -> Word:
     return Word(writer, writer.converted(integer, UINT64))
 
 

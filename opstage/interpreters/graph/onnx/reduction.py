@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ops.catalogue import reduction
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 from .rules import OnnxRule, Says, direct
 from .writer import Writer, is_empty
 
@@ -13,7 +13,7 @@ from .writer import Writer, is_empty
 def _reduce(op: str) -> Says:
     def says(
         writer: Writer,
-        operands: tuple[Value, ...],
+        operands: tuple[OnnxValue, ...],
         results: tuple[TensorType, ...],
         /,
         *,
@@ -31,12 +31,12 @@ def _reduce(op: str) -> Says:
     return says
 
 
-def _sum(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...] | None:
+def _sum(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...] | None:
     return _reduce("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
 
 
 def _argmax(
-    writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, *, axis: int, keepdims: bool
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, axis: int, keepdims: bool
 ) -> tuple[str, ...]:
     return (writer.node("ArgMax", *operands, axis=axis, keepdims=int(keepdims)),)
 

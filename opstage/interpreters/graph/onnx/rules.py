@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
-from .nodes import Value
+from .nodes import OnnxValue
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -32,7 +32,7 @@ Rules: TypeAlias = Mapping[Primitive, OnnxRule]
 def broadcasting(op: str, *, note: str = "") -> OnnxRule:
     """One ONNX operator on operands of one shape, of which it can repeat those that are smaller."""
 
-    def says(writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
+    def says(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
         return (writer.broadcasting(op, *operands),)
 
     return OnnxRule(says, note)
@@ -42,7 +42,7 @@ def direct(op: str, *statics: str, note: str = "") -> OnnxRule:
     """One ONNX operator on the same operands; static parameters called `statics` are attributes of the same name."""
 
     def says(
-        writer: Writer, operands: tuple[Value, ...], results: tuple[TensorType, ...], /, **static: Any
+        writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
     ) -> tuple[str, ...]:
         return (writer.node(op, *operands, **{name: static[name] for name in statics}),)
 

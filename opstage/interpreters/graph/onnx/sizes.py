@@ -11,7 +11,7 @@ from ....ops.dims import polynomial as poly
 from ....ops.dims import terms as algebra
 from ....ops.errors import UnsupportedError
 from ....ops.types import FLOAT64, INT64, DType
-from .nodes import Value
+from .nodes import OnnxValue
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -30,7 +30,7 @@ class SizeExpressions:
         self._axes: list[tuple[DimExpr, str, int]] = []
         self._known: dict[Any, str] = {}
 
-    def learn(self, value: Value) -> None:
+    def learn(self, value: OnnxValue) -> None:
         """Sizes may be read off the axes of this input."""
         for axis, d in enumerate(value.shape):
             if isinstance(d, DimExpr):

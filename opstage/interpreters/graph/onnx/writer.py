@@ -21,13 +21,13 @@ from ....ops.types import DType, Shape, TensorType, as_dtype
 from ...host import as_array
 from ...interpreter import BaseInterpreter
 from ...tracer import constants, evaluate
-from .nodes import OnnxNode, Subgraph, Value
+from .nodes import OnnxNode, OnnxValue, Subgraph
 from .rules import Rules
 from .sizes import SizeExpressions
 
 
 @final
-class Writer(BaseInterpreter[Value]):
+class Writer(BaseInterpreter[OnnxValue]):
     """Adds nodes.
 
     initializers   constants by name
@@ -72,21 +72,21 @@ class Writer(BaseInterpreter[Value]):
         self._names[name] = 0 if taken is None else taken + 1
         return name if taken is None else self.unique(f"{name}_{taken + 1}")
 
-    def input(self, name: str, type: TensorType) -> Value:
+    def input(self, name: str, type: TensorType) -> OnnxValue:
         """A new input of the model, whose sizes others may be computed from."""
-        value = Value(self.unique(name), type, self)
+        value = OnnxValue(self.unique(name), type, self)
         self._inputs.add(value.name)
         self.sizes.learn(value)
         return value
 
     # Nodes ----------------------------------------------------------------------------------------------------------
 
-    def node(self, op: str, *inputs: Value | str, at_root: bool = False, **attributes: Any) -> str:
+    def node(self, op: str, *inputs: OnnxValue | str, at_root: bool = False, **attributes: Any) -> str:
         """Add a node with one output; its name. With `at_root`, outside of every loop."""
         return self.outputs_of(op, *inputs, count=1, at_root=at_root, **attributes)[0]
 
     def outputs_of(
-        self, op: str, *inputs: Value | str, count: int, at_root: bool = False, **attributes: Any
+        self, op: str, *inputs: OnnxValue | str, count: int, at_root: bool = False, **attributes: Any
     ) -> tuple[str, ...]:
         """Add a node with `count` outputs; their names."""
         region = self.cursor.region.name
@@ -96,7 +96,7 @@ class Writer(BaseInterpreter[Value]):
         (self._root if at_root else self.nodes).append(OnnxNode(op, names, outputs, attributes, name, self._origin()))
         return tuple(outputs)
 
-    def once(self, key: Any, x: Value, make: Callable[[], str]) -> str:
+    def once(self, key: Any, x: OnnxValue, make: Callable[[], str]) -> str:
         """The name of what `make` adds, which is a function of x: of an input, added once, outside of every loop."""
         if x.name not in self._inputs:
             return make()
@@ -144,7 +144,7 @@ class Writer(BaseInterpreter[Value]):
 
     # What rules share -----------------------------------------------------------------------------------------------
 
-    def reshaped(self, x: Value | str, before: Shape, shape: Shape) -> str:
+    def reshaped(self, x: OnnxValue | str, before: Shape, shape: Shape) -> str:
         """x, of shape `before`, in another shape of as many elements."""
         if same(before, shape):
             return x if isinstance(x, str) else x.name
@@ -157,7 +157,7 @@ class Writer(BaseInterpreter[Value]):
             return self.node("Reshape", x, self.dims(entries))
         return self.node("Reshape", x, self.dims(shape))
 
-    def expanded(self, x: Value | str, before: Shape, shape: Shape) -> str:
+    def expanded(self, x: OnnxValue | str, before: Shape, shape: Shape) -> str:
         """x, of shape `before`, repeated to `shape` by NumPy's rules."""
         if same(before, shape):
             return x if isinstance(x, str) else x.name
@@ -176,19 +176,19 @@ class Writer(BaseInterpreter[Value]):
         self._narrow[wide] = self.number(value, dtype)
         return wide
 
-    def broadcasting(self, op: str, *operands: Value) -> str:
+    def broadcasting(self, op: str, *operands: OnnxValue) -> str:
         """An operator that repeats its operands itself: one of them must have the shape of the result, no other."""
         names = [operand.name for operand in operands]
         wide = next((name for name in names if name not in self._narrow), names[0])
         return self.node(op, *[name if name == wide else self._narrow.get(name, name) for name in names])
 
-    def converted(self, x: Value | str, dtype: DType) -> str:
+    def converted(self, x: OnnxValue | str, dtype: DType) -> str:
         """x in another dtype."""
         return self.node("Cast", x, to=dtype)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
-    def write(self, body: Body, inputs: Sequence[Value]) -> tuple[Value, ...]:
+    def write(self, body: Body, inputs: Sequence[OnnxValue]) -> tuple[OnnxValue, ...]:
         """The nodes of a body's ops, and its outputs."""
         outside = self._lines, self._op
         self._lines, self._op = body.lines, None
@@ -197,7 +197,7 @@ class Writer(BaseInterpreter[Value]):
         finally:
             self._lines, self._op = outside
 
-    def subgraph(self, body: Body, inputs: Sequence[Value]) -> Subgraph:
+    def subgraph(self, body: Body, inputs: Sequence[OnnxValue]) -> Subgraph:
         """The nodes of a body in a subgraph of their own; its inputs are left to the caller."""
         outside, self.nodes = self.nodes, []
         try:
@@ -207,7 +207,7 @@ class Writer(BaseInterpreter[Value]):
             self.nodes = outside
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[Value, ...], static: Static, /) -> tuple[Value, ...]:
+    def bind(self, primitive: Primitive, refs: tuple[OnnxValue, ...], static: Static, /) -> tuple[OnnxValue, ...]:
         outermost = self._op is None
         if outermost:
             self._op = primitive
@@ -221,7 +221,7 @@ class Writer(BaseInterpreter[Value]):
             if outermost:
                 self._op = None
 
-    def _bind(self, primitive: Primitive, refs: tuple[Value, ...], static: Static) -> tuple[Value, ...]:
+    def _bind(self, primitive: Primitive, refs: tuple[OnnxValue, ...], static: Static) -> tuple[OnnxValue, ...]:
         types = primitive.infer(tuple([ref.type for ref in refs]), static, self.cursor.region.name)
         rule = self.rules.get(primitive)
         if rule is None:
@@ -239,25 +239,25 @@ class Writer(BaseInterpreter[Value]):
             return self.decompose(primitive, refs, static)
         if self.nodes is self._root:
             self.types.update(zip(names, types))
-        return tuple([Value(name, type_, self) for name, type_ in zip(names, types, strict=True)])
+        return tuple([OnnxValue(name, type_, self) for name, type_ in zip(names, types, strict=True)])
 
     @override
-    def adopt(self, ref: Any, /) -> Value:
-        if type(ref) is Value and ref.ops is self:
+    def adopt(self, ref: Any, /) -> OnnxValue:
+        if type(ref) is OnnxValue and ref.ops is self:
             return ref
         raise ProgramError(f"an op got a {type(ref).__name__} where it needs a ref of this model")
 
     @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Value:
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> OnnxValue:
         array = as_array(value, self.dtype if dtype is None else as_dtype(dtype), force=dtype is not None)
-        return Value(self.constant(array), TensorType(array.shape, array.dtype), self)
+        return OnnxValue(self.constant(array), TensorType(array.shape, array.dtype), self)
 
     @override
-    def put(self, value: Any, /) -> Value:
+    def put(self, value: Any, /) -> OnnxValue:
         return self.const(value)
 
     @override
-    def get(self, ref: Value, /) -> Any:
+    def get(self, ref: OnnxValue, /) -> Any:
         raise ProgramError("a model that is written has no values yet")
 
 

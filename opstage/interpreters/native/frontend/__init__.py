@@ -11,13 +11,13 @@ values; a division of integers by 0 gives 0.
 from .arrays import Packed
 from .functions import lowered
 from .intrinsics import Intrinsic, allocated, declared, intrinsic
-from .source import CannotCompile, Source, source_of, source_of_text
+from .source import CannotCompile, FunctionSource, source_of, source_of_text
 
 __all__ = [
     "CannotCompile",
+    "FunctionSource",
     "Intrinsic",
     "Packed",
-    "Source",
     "allocated",
     "declared",
     "intrinsic",

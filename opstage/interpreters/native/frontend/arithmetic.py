@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from .intrinsics import declared
-from .kinds import BOOL, FLOAT32, FLOAT64, INT64, UINT64, Kind, Value
+from .kinds import BOOL, FLOAT32, FLOAT64, INT64, UINT64, ScalarKind, Value
 
 FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
 INTEGERS = {
@@ -27,7 +27,7 @@ INTEGERS = {
 COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
-def common(left: Kind, right: Kind) -> Kind | None:
+def common(left: ScalarKind, right: ScalarKind) -> ScalarKind | None:
     """The kind in which two numbers meet; None where there is none."""
     if left is right and left.family == "float":
         return left
@@ -40,7 +40,7 @@ def common(left: Kind, right: Kind) -> Kind | None:
     return INT64
 
 
-def converted(builder: Any, value: Value, kind: Kind) -> Value | None:
+def converted(builder: Any, value: Value, kind: ScalarKind) -> Value | None:
     """A number as one of another kind; None where there is no such."""
     at, source, to = value.ir, value.kind, kind
     if source is to:
@@ -102,7 +102,7 @@ def binary(
     return Value(kind, getattr(builder, name)(x.ir, y.ir)) if name else None
 
 
-def _divided(builder: Any, kind: Kind, x: Any, y: Any, remainder: bool) -> Any:
+def _divided(builder: Any, kind: ScalarKind, x: Any, y: Any, remainder: bool) -> Any:
     """The quotient rounded down, or the remainder that has the divisor's sign; 0 where the divisor is 0."""
     zero = ir.Constant(kind.type, 0)
     known = isinstance(y, ir.Constant) and y.constant > 0

@@ -12,8 +12,8 @@ import numpy as np
 from . import arrays
 from .arithmetic import binary, common, compared, converted, math_call, negative, truth
 from .intrinsics import Intrinsic
-from .kinds import BOOL, FLOAT64, INT64, OF_NUMPY, VOID, WORDS, Kind, Value, constant
-from .source import Source
+from .kinds import BOOL, FLOAT64, INT64, OF_NUMPY, VOID, WORDS, ScalarKind, Value, constant
+from .source import FunctionSource
 
 MATHS = {
     math.sqrt: "llvm.sqrt",
@@ -29,7 +29,7 @@ MATHS = {
 class Expressions(ABC):
     """The expressions of a function. `evaluate` gives a Value, a tuple, or an object known at compile time."""
 
-    source: Source
+    source: FunctionSource
     builder: Any
     kinds: dict[str, Any]
     flags: tuple[str, ...]
@@ -46,7 +46,7 @@ class Expressions(ABC):
             raise self.source.fail(node, f"an expression {type(node).__name__}")
         return write(node)
 
-    def number(self, value: Any, kind: Kind, node: ast.AST) -> Value:
+    def number(self, value: Any, kind: ScalarKind, node: ast.AST) -> Value:
         """A number as one of that kind. A float becomes an integer only where a cast says so."""
         found = None
         if isinstance(value, Value) and not (value.kind.family == "float" and kind.whole):
@@ -185,7 +185,7 @@ class Expressions(ABC):
         builder = self.builder
         several = isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right)
         pairs = list(zip(left, right)) if several else [(left, right)]
-        arrivals: list[tuple[Kind, list[Any]]] = []
+        arrivals: list[tuple[ScalarKind, list[Any]]] = []
         kinds = []
         for x, y in pairs:
             if not isinstance(x, Value) or not isinstance(y, Value):

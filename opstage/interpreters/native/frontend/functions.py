@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from . import arrays
 from .expressions import Expressions
-from .kinds import INT64, UINT64, VOID, Kind, Kinds, Known, Value
-from .source import CannotCompile, Source, source_of
+from .kinds import INT64, UINT64, VOID, Kinds, Known, ScalarKind, Value
+from .source import CannotCompile, FunctionSource, source_of
 
 
 class _Restart(Exception):
@@ -27,7 +27,7 @@ class Module:
         self._held: list[Any] = []  # what keys name by its identity
 
     def function(
-        self, source: Source, key: Any, arguments: tuple[Kinds, ...], flags: tuple[str, ...]
+        self, source: FunctionSource, key: Any, arguments: tuple[Kinds, ...], flags: tuple[str, ...]
     ) -> tuple[Any, Kinds]:
         """The function for arguments of these kinds, and the kind of its result."""
         full = (key, arguments, flags)
@@ -41,7 +41,7 @@ class Module:
         return self._made[full]
 
 
-def lowered(source: Source, entry: str) -> str:
+def lowered(source: FunctionSource, entry: str) -> str:
     """LLVM's text of a kernel `(lo, hi, worker, arguments)`, as the function `entry`, and of what it calls."""
     module = Module()
     function, _ = module.function(source, source.name, (INT64, INT64, INT64, UINT64), ())
@@ -52,7 +52,7 @@ def lowered(source: Source, entry: str) -> str:
 
 
 def _finished(
-    module: Module, source: Source, name: str, arguments: tuple[Kinds, ...], flags: tuple[str, ...]
+    module: Module, source: FunctionSource, name: str, arguments: tuple[Kinds, ...], flags: tuple[str, ...]
 ) -> tuple[Any, Kinds]:
     variables: dict[str, Kinds] = {}
     result: Kinds | None = None
@@ -72,7 +72,7 @@ class _Function(Expressions):
     def __init__(
         self,
         module: Module,
-        source: Source,
+        source: FunctionSource,
         name: str,
         arguments: tuple[Kinds, ...],
         flags: tuple[str, ...],
@@ -310,7 +310,7 @@ class _Function(Expressions):
         if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right):
             parts = [self.joined(*each) for each in zip(left, right)]
             return None if None in parts else tuple(parts)  # type: ignore[arg-type]
-        if isinstance(left, Kind) and isinstance(right, Kind) and {left.family, right.family} == {"int"}:
+        if isinstance(left, ScalarKind) and isinstance(right, ScalarKind) and {left.family, right.family} == {"int"}:
             return INT64
         return None
 
@@ -330,10 +330,10 @@ def kind_of(value: Any) -> Kinds:
     return Known(value)
 
 
-def _flat(kind: Kinds) -> list[Kind]:
+def _flat(kind: Kinds) -> list[ScalarKind]:
     if isinstance(kind, tuple):
         return [each for part in kind for each in _flat(part)]
-    return [kind] if isinstance(kind, Kind) else []
+    return [kind] if isinstance(kind, ScalarKind) else []
 
 
 def _values(value: Any) -> list[Value]:
@@ -367,6 +367,6 @@ def _struct(builder: Any, value: Any, kind: Kinds) -> Any:
 def _unpacked(builder: Any, result: Any, kind: Kinds) -> Any:
     if kind is VOID:
         return None
-    if isinstance(kind, Kind):
+    if isinstance(kind, ScalarKind):
         return Value(kind, result)
     return _packed(kind, iter([builder.extract_value(result, i) for i in range(len(_flat(kind)))]))

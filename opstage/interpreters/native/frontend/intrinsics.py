@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .kinds import Kind
+from .kinds import ScalarKind
 
 
 class Intrinsic(NamedTuple):
     """`build(builder, *operands)` writes instructions with llvmlite's IRBuilder and gives their result, or None."""
 
     name: str
-    result: Kind
-    operands: tuple[Kind, ...]
+    result: ScalarKind
+    operands: tuple[ScalarKind, ...]
     build: Callable[..., Any]
 
 
-def intrinsic(result: Kind, *operands: Kind) -> Callable[[Callable[..., Any]], Any]:
+def intrinsic(result: ScalarKind, *operands: ScalarKind) -> Callable[[Callable[..., Any]], Any]:
     """Decorates `build(builder, *operands)`, which becomes an `Intrinsic`: a function for kernels to call."""
     return lambda build: Intrinsic(build.__name__, result, operands, build)
 

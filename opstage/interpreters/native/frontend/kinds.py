@@ -9,7 +9,7 @@ from llvmlite import ir
 
 
 @final
-class Kind:
+class ScalarKind:
     """A type. `type` is LLVM's; `family` is "int", "uint", "bool", "float", or "other": for intrinsics alone."""
 
     __slots__ = ("name", "type", "family", "bits")
@@ -25,15 +25,15 @@ class Kind:
         return self.family in ("int", "uint", "bool")
 
 
-BOOL = Kind("bool", ir.IntType(1), "bool", 1)
-UINT8 = Kind("uint8", ir.IntType(8), "uint", 8)
-INT32 = Kind("int32", ir.IntType(32), "int", 32)
-INT64 = Kind("int64", ir.IntType(64), "int", 64)
-UINT64 = Kind("uint64", ir.IntType(64), "uint", 64)
-FLOAT32 = Kind("float32", ir.FloatType(), "float", 32)
-FLOAT64 = Kind("float64", ir.DoubleType(), "float", 64)
-VOID = Kind("void", ir.VoidType())
-WORDS = Kind("words", ir.IntType(64).as_pointer())
+BOOL = ScalarKind("bool", ir.IntType(1), "bool", 1)
+UINT8 = ScalarKind("uint8", ir.IntType(8), "uint", 8)
+INT32 = ScalarKind("int32", ir.IntType(32), "int", 32)
+INT64 = ScalarKind("int64", ir.IntType(64), "int", 64)
+UINT64 = ScalarKind("uint64", ir.IntType(64), "uint", 64)
+FLOAT32 = ScalarKind("float32", ir.FloatType(), "float", 32)
+FLOAT64 = ScalarKind("float64", ir.DoubleType(), "float", 64)
+VOID = ScalarKind("void", ir.VoidType())
+WORDS = ScalarKind("words", ir.IntType(64).as_pointer())
 """Signed integers of 64 bits, one after another: `w[i]`, by address."""
 
 OF_NUMPY = {getattr(np, kind.name): kind for kind in (UINT8, INT32, INT64, UINT64, FLOAT32, FLOAT64)} | {np.bool_: BOOL}
@@ -45,7 +45,7 @@ class Value:
 
     __slots__ = ("kind", "ir")
 
-    def __init__(self, kind: Kind, at: Any):
+    def __init__(self, kind: ScalarKind, at: Any):
         self.kind, self.ir = kind, at
 
     def __repr__(self) -> str:
@@ -92,5 +92,5 @@ def constant(number: Any) -> Value | None:
     return None
 
 
-Kinds: TypeAlias = "Kind | Known | tuple[Kinds, ...]"
+Kinds: TypeAlias = "ScalarKind | Known | tuple[Kinds, ...]"
 """The kind of a variable: of a value, of an object known at compile time, of a tuple of these."""

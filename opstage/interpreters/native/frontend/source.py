@@ -15,7 +15,7 @@ class CannotCompile(Exception):
     """A kernel has something in it that the front end does not know; says where."""
 
 
-class Source(NamedTuple):
+class FunctionSource(NamedTuple):
     """A function: its parameters, its body, and the objects that names have which are not its own.
 
     known    what tells one from another: functions that differ in what their names mean are two
@@ -31,13 +31,13 @@ class Source(NamedTuple):
         return CannotCompile(f"{self.file}:{getattr(node, 'lineno', '?')}: in {self.name}: {reason}")
 
 
-def source_of_text(text: str, space: Mapping[str, Any]) -> Source:
+def source_of_text(text: str, space: Mapping[str, Any]) -> FunctionSource:
     """The only function of a text."""
     (function,) = ast.parse(text).body
     return _source(function, "<kernel>", lambda name: space[name] if name in space else getattr(builtins, name))
 
 
-def source_of(function: Any) -> Source:
+def source_of(function: Any) -> FunctionSource:
     """A function of a module, or a function or lambda within another."""
     code: CodeType = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or ()))
@@ -51,15 +51,15 @@ def source_of(function: Any) -> Source:
     return _source(_node(code, function), code.co_filename, meaning)
 
 
-def _source(node: Any, file: str, meaning: Callable[[str], Any]) -> Source:
+def _source(node: Any, file: str, meaning: Callable[[str], Any]) -> FunctionSource:
     arguments = node.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
         raise CannotCompile(f"{file}:{node.lineno}: parameters other than plain ones")
     parameters = tuple([each.arg for each in (*arguments.posonlyargs, *arguments.args)])
     if isinstance(node, ast.Lambda):
         returned = ast.copy_location(ast.Return(node.body), node.body)
-        return Source("lambda", file, parameters, [returned], meaning)
-    return Source(node.name, file, parameters, node.body, meaning)
+        return FunctionSource("lambda", file, parameters, [returned], meaning)
+    return FunctionSource(node.name, file, parameters, node.body, meaning)
 
 
 def _node(code: CodeType, function: Any) -> Any:

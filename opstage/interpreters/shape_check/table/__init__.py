@@ -1,4 +1,4 @@
-"""What a program costs, by block and by op: read from a checked program, shown as text, HTML and data."""
+"""The table of a program's costs, by block and by op: from a checked program, as text, HTML and data."""
 
 from ...formula import show_flops, show_formula, show_size
 from .amounts import Amounts

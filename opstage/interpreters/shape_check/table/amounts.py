@@ -1,4 +1,4 @@
-"""What an op or a block costs: parameters, arithmetic, traffic, and what is kept for the backward pass."""
+"""The cost of an op or a block: parameters, arithmetic, traffic, and bytes saved for the backward pass."""
 
 from __future__ import annotations
 

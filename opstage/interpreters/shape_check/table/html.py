@@ -38,7 +38,7 @@ STYLE = """
 
 
 def report_html(report: Report) -> str:
-    """What a check found: findings with their lines, what the program is right only if, then the table."""
+    """A check's report as HTML: findings with their lines, undecided conditions, then the table."""
     parts = [
         f'<pre class="finding {finding.severity}">{escape(f"{finding.severity}: {finding}")}</pre>'
         for finding in report.findings

@@ -63,7 +63,7 @@ class Row:
 
 
 class _Draft:
-    """What is found of a row: its equations by phase, parameters and kept tensors that are counted with it."""
+    """A row under construction: its equations by phase, parameters and saved tensors that are counted with it."""
 
     __slots__ = ("forward", "backward", "update", "parameters", "saved")
 
@@ -136,7 +136,7 @@ class _Reading:
             self.shared.append(draft)
 
     def _keep(self) -> None:
-        """What the backward pass reads of what the forward pass made; it goes from the last op to the first."""
+        """Find the forward results that the backward pass reads, from the last op to the first."""
         program, start = self.program, self.start
         body, equations = program.body, program.body.equations
         if start == self.stop:
@@ -225,7 +225,7 @@ class _Finish:
         )
 
     def _form(self, e: Equation) -> _Form:
-        """What tells one kind of call from another; the site of a random draw does not."""
+        """A key of equal calls; the site of a random draw is not part of it."""
         primitive, static, inputs, outputs = e[:4]
         types, doubtful = self._program.body.types, self._program.is_doubtful(e)
         if "site" in static:

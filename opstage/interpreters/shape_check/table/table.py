@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 @final
 class Table:
-    """What each block and each op of a program costs; printed as text, in a terminal with rich, in a notebook as HTML.
+    """The cost of each block and op of a program; printed as text, in a terminal with rich, in a notebook as HTML.
 
     The ops stand in the regions in which the program calls them; neighbours of one form are one line. What a backward
     pass and an update do is counted with the op on whose behalf they do it. All amounts are exact: integers, or

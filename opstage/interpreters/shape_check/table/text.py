@@ -21,7 +21,7 @@ _INDENT = "  "
 _NARROW = 16
 """In a terminal a formula that is wider goes over several lines."""
 _SPARED = ("FLOP/byte", "result", "update FLOPs", "share", "bytes moved")
-"""What a terminal that is too narrow leaves out, one after the other."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 class _Cells(NamedTuple):
@@ -46,7 +46,7 @@ def plain(table: Table) -> str:
 
 
 def tied_lines(table: Table) -> list[str]:
-    """What stands beneath the total: the parameters that stand at several places."""
+    """The lines beneath the total: parameters at several places."""
     return [f"tied, counted once: {printable(show_tied(paths))}" for paths in table.tied]
 
 
@@ -72,7 +72,7 @@ def rich_table(table: Table, width: int) -> RichTable:
 
 
 def for_terminal(table: Table, width: int) -> str:
-    """What rich prints of it in a terminal of so many columns, colours included."""
+    """The table as rich prints it in a terminal of so many columns, with colours."""
     console = Console(width=width, force_terminal=True, file=io.StringIO())
     with console.capture() as capture:
         console.print(rich_table(table, width))
