@@ -16,7 +16,7 @@ MINIMUMS := .minimums
 MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
 
 # what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
-MINIMUM_TESTS := tests/cli tests/run tests/unit tests/structure tests/graph tests/conformance
+MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native eager_cpu ops scan dims training data files config device benchmarks)
 
 .NOTPARALLEL:
 .PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs browser parity shape-errors bench clean

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from opstage.training import checkpoint
-from tests.unit.same import run_bits
+from tests.training.same import run_bits
 
 EPOCHS = 30
 TIMES = {"seconds", "samples_per_second", "time"}

@@ -21,8 +21,8 @@ from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.simulator import SMALL
 from opstage.interpreters.gpu.language import cuda
-from tests.unit.test_cuda_driver import Api, Buffer, Part
-from tests.unit.test_cuda_gemm import Library
+from tests.device.test_driver import Api, Buffer, Part
+from tests.device.test_gemm import Library
 
 
 class RunningApi(Api):

@@ -14,8 +14,8 @@ from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import DeviceError
 from opstage.options import Options
+from tests.device.test_driver import CUDAError
 from tests.samples.sample import Sample
-from tests.unit.test_cuda_driver import CUDAError
 
 from . import test_conformance as conformance
 from .running import kept, running_gpu

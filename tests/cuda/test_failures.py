@@ -15,7 +15,7 @@ from opstage.interpreters.gpu.device import driver as driver_module
 from opstage.interpreters.gpu.device import probe, scheduler
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.simulator import SMALL
-from tests.unit.test_cuda_driver import Builder, CUDAError, Status
+from tests.device.test_driver import Builder, CUDAError, Status
 
 from .running import RunningApi, RunningLibrary, kept
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from opstage.training import checkpoint
 from tests.cli.test_killed_run import kill_after, metrics, start
-from tests.unit.same import run_bits
+from tests.training.same import run_bits
 
 EPOCHS = 4
 SIZES = ("--model.inputs", "[1, 2, 3]", "--model.hidden", "[4]", "--model.classes", "2")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opstage import Options, Session
-from tests.unit import (
+from tests.training import (
     test_module,
     test_session,
     test_session_refusals,
@@ -18,7 +18,7 @@ from tests.unit import (
     test_session_steps,
     test_trainer,
 )
-from tests.unit.conftest import NewSession
+from tests.training.conftest import NewSession
 
 CUDA = Options(device="cuda")
 LEFT_OUT = {

@@ -15,7 +15,7 @@ from opstage.interpreters.eager_cuda import CudaOps
 from opstage.interpreters.gpu.device import find_device, probe
 from opstage.ops.errors import ProgramError, RangeError, UsageError
 from opstage.options import Options
-from tests.unit.test_cuda_threads import impatient, in_threads  # noqa: F401
+from tests.device.test_threads import impatient, in_threads  # noqa: F401
 
 CUDA = Options(device="cuda")
 

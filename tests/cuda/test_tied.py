@@ -7,7 +7,7 @@ import pytest
 
 import opstage
 from opstage import Options, Param, Session, optim
-from tests.unit.test_tied import CLIPS, batch, loss, same, single_tree, start, tied_tree, untied
+from tests.training.test_tied import CLIPS, batch, loss, same, single_tree, start, tied_tree, untied
 
 
 @pytest.mark.parametrize("clip", ["none", "by global norm"])

@@ -14,7 +14,7 @@ from opstage.ops.protocol import R
 from opstage.training.optim import Sgd
 from opstage.training.param import Param
 from opstage.training.session import Session
-from tests.unit.conftest import NewSession
+from tests.training.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")
 START, OTHER = np.array([1.0, -2.0, 3.0]), np.array([0.5, 0.5, 0.5])

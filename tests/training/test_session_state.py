@@ -13,7 +13,7 @@ from opstage.interpreters.anomaly import AnomalyError
 from opstage.ops.splitmix import site_of, stream_key, uniform_bits
 from opstage.ops.types import TensorType
 from opstage.training.session import Session
-from tests.unit.conftest import NewSession
+from tests.training.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")
 TABLE = np.random.default_rng(20240607).standard_normal((4, 3))

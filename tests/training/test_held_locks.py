@@ -17,7 +17,7 @@ from opstage import Options, Param, Session
 from opstage.forks import Lock, make_lock
 from opstage.locks import holding, holding_if_free
 from opstage.training.parameters import get_values, set_values
-from tests.unit.raising import RaiseAt, Torn, bytecodes
+from tests.training.raising import RaiseAt, Torn, bytecodes
 
 TAKING = ("locks", "training/exclusion", "training/param", "training/session", "training/trainer", "training/held")
 X = np.arange(3.0)

@@ -18,8 +18,8 @@ from opstage.experiment.origins import first_origins
 from opstage.experiment.versions import read_run
 from opstage.ops.errors import UsageError
 from opstage.training.checkpoint import MANIFEST, load, restore, save
-from tests.unit import resume_program as program
-from tests.unit.test_checkpoint import batch, rewrite, snapshot
+from tests.training import resume_program as program
+from tests.training.test_checkpoint import batch, rewrite, snapshot
 
 ODD: list[Any] = [None, True, -1, 2**70, 1.5, "3", "", [], [[]], {}, {"a": 1}, math.nan, "nan", "x" * 1000, "\x1b[31m"]
 

@@ -27,8 +27,8 @@ from opstage.ops.catalogue import linalg
 from opstage.ops.errors import DeviceError, ProgramError, UsageError
 from opstage.ops.types import FLOAT32, TensorType
 from opstage.options import Options
-from tests.unit.test_cuda_driver import Api
-from tests.unit.test_cuda_gemm import Library
+from tests.device.test_driver import Api
+from tests.device.test_gemm import Library
 
 
 def kernel(*_: Any) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from opstage.ops.dims import DimExpr, DimScope, UndecidedDimError, Verdict, equal, evaluate, witness
 from opstage.ops.dims.relation import claim_of
 from opstage.ops.errors import ShapeError, UsageError
-
-from .dim_cases import (
+from tests.dims.dim_cases import (
     NAMES,
     RELATIONS,
     World,

@@ -15,7 +15,7 @@ from opstage import Aux, Options, Session, optim
 from opstage.ops.derived import dropout
 from opstage.ops.trees import flatten
 from opstage.training.commit import Commit
-from tests.unit.raising import RaiseAt, Torn, bytecodes, moments
+from tests.training.raising import RaiseAt, Torn, bytecodes, moments
 
 BACKENDS = ["eager", "compiled"]
 COMMITTING = (

@@ -21,8 +21,8 @@ from opstage.training.fit import EpochResult, Position
 from opstage.training.optimizer_state import OptimizerState
 from opstage.training.saved import OptimizerValues, TrainerValues
 from opstage.training.trainer import ScalarTrainer
-from tests.unit import resume_program as program
-from tests.unit.same import same_snapshot
+from tests.training import resume_program as program
+from tests.training.same import same_snapshot
 
 RESULTS = (EpochResult(0, 0.1 + 0.2, {"loss": 1 / 3, "accuracy": 0.5}, 1.25, 22),)
 

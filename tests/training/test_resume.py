@@ -15,9 +15,9 @@ import pytest
 
 from opstage.atomic import WriteError
 from opstage.training.checkpoint import Snapshot, load
-from tests.unit import resume_program as program
-from tests.unit.same import run_bits
-from tests.unit.test_checkpoint_failures import TestDisk, no_space
+from tests.training import resume_program as program
+from tests.training.same import run_bits
+from tests.training.test_checkpoint_failures import TestDisk, no_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,7 +105,7 @@ def killed(folder: Path, moment: str) -> bool:
     """Run the program in a process of its own; whether it was killed, as it must be unless it came to its end."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.resume_program", str(folder), moment],
+        [sys.executable, "-m", "tests.training.resume_program", str(folder), moment],
         cwd=ROOT,
         env=environment,
         capture_output=True,

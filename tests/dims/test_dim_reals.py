@@ -28,8 +28,7 @@ from opstage.ops.dims import (
     rsqrt,
 )
 from opstage.ops.errors import ShapeError, UsageError
-
-from .dim_cases import each, sized
+from tests.dims.dim_cases import each, sized
 
 NAMES = ("A", "B", "C")
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {

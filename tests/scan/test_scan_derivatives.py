@@ -20,7 +20,7 @@ from tests.conformance.harness import (
     leaves,
     random_like,
 )
-from tests.unit.scan_programs import CASES, Case, scanned, unrolled
+from tests.scan.scan_programs import CASES, Case, scanned, unrolled
 
 FLOAT64 = Options(dtype="float64")
 TIGHT = (1e-12, 1e-12)

@@ -11,7 +11,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.training.session import Session
-from tests.unit.conftest import NewSession
+from tests.training.conftest import NewSession
 
 
 def test_refs_of_two_sessions_do_not_mix(new_session: NewSession) -> None:

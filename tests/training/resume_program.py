@@ -1,4 +1,4 @@
-"""A small training run that saves at every step; `python -m tests.unit.resume_program FOLDER MOMENT` kills itself.
+"""A small training run that saves at every step; `python -m tests.training.resume_program FOLDER MOMENT` kills itself.
 
 MOMENT is `never`, `step:N` (killed after the N-th step, before its save) or `disk:N` (killed before the N-th call by
 which a save reaches the disk). It has all that a resume must bring back: dropout, running statistics, a schedule, an

@@ -24,7 +24,7 @@ from opstage.interpreters.transparent import Transparent
 from opstage.ops.closed import Body
 from opstage.ops.dims import evaluate as value_of
 from opstage.ops.primitive import Primitive, Static
-from tests.unit.scan_programs import CASES, cumulative_sum, rnn, scanned, unrolled
+from tests.scan.scan_programs import CASES, cumulative_sum, rnn, scanned, unrolled
 
 FLOAT64 = Options(dtype="float64")
 CASE = {case.name: case for case in CASES}

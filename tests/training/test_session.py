@@ -15,7 +15,7 @@ import pytest
 import opstage
 from opstage import Options
 from opstage.ops.protocol import OPS
-from tests.unit.conftest import NewSession
+from tests.training.conftest import NewSession
 
 FLOAT64 = Options(dtype="float64")
 RNG = np.random.default_rng(20240607)

@@ -16,8 +16,7 @@ from opstage.ops.dims import (
     witness,
 )
 from opstage.ops.errors import ShapeError, UsageError
-
-from .dim_cases import NAMES, verdict_on
+from tests.dims.dim_cases import NAMES, verdict_on
 
 
 @pytest.mark.parametrize(

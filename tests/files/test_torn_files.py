@@ -12,9 +12,9 @@ from opstage.atomic import Disk
 from opstage.experiment.directory import CONFIG, RunDirectory
 from opstage.training.checkpoint import load, save
 from opstage.training.fit import Position
-from tests.unit.raising import RaiseAt, Torn, bytecodes, moments
-from tests.unit.same import same_snapshot
-from tests.unit.test_checkpoint import snapshot
+from tests.training.raising import RaiseAt, Torn, bytecodes, moments
+from tests.training.same import same_snapshot
+from tests.training.test_checkpoint import snapshot
 
 SAVING = ("training/checkpoint", "training/manifest", "training/finite", "atomic", "tensors", "experiment/directory")
 

@@ -19,7 +19,7 @@ from opstage.atomic import Disk, WriteError, write_file
 from opstage.ops.errors import UsageError
 from opstage.training.checkpoint import MANIFEST, Snapshot, load, save
 from opstage.training.saved import TrainerValues
-from tests.unit.same import run_bits
+from tests.training.same import run_bits
 
 
 class PowerLoss(BaseException):
@@ -238,7 +238,7 @@ def test_a_real_limit_on_the_size_of_files(tmp_path: Path) -> None:
     save(tmp_path, snapshot(1))
     program = """
 import resource, signal, sys
-from tests.unit.test_checkpoint_failures import *
+from tests.training.test_checkpoint_failures import *
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
 try:

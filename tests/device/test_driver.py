@@ -17,7 +17,7 @@ from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.script import Call
 from opstage.ops.errors import DeviceError, OutOfMemoryError, UnsupportedError
 from opstage.ops.types import FLOAT32, TensorType
-from tests.unit.test_cuda_gemm import Library
+from tests.device.test_gemm import Library
 
 TOTAL = 1 << 20
 

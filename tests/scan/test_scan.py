@@ -21,7 +21,7 @@ from opstage.ops.primitive import Primitive, Static
 from opstage.ops.splitmix import site_of
 from opstage.ops.trees import flatten, unflatten
 from tests.samples.random import splitmix64
-from tests.unit.scan_programs import CASES, cumulative_sum, lstm, rnn, scanned
+from tests.scan.scan_programs import CASES, cumulative_sum, lstm, rnn, scanned
 
 FLOAT64 = Options(dtype="float64")
 CASE = {case.name: case for case in CASES}
