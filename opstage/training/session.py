@@ -22,7 +22,8 @@ from typing_extensions import override
 
 from ..api import owned
 from ..forks import make_lock
-from ..interpreters.imperative import Imperative, make_imperative, own_array
+from ..interpreters.immediate import make_imperative
+from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
 from ..interpreters.tape import Node, Record, Tape

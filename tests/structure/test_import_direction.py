@@ -36,6 +36,41 @@ HOUSE = (
 # Within ops, likewise: the vocabulary stands below the rules, the rules below the methods.
 OPS = ("derived", "einsum", "protocol", "methods", "catalogue", "rules", "primitive")
 
+# Within interpreters, likewise: what stands on one line is one floor, whose parts may know each other.
+FLOORS = (
+    ("graph.cuda",),
+    ("eager_cuda",),
+    ("wire",),
+    ("codegen.cuda",),
+    ("gpu",),
+    ("gpus",),
+    ("composing",),
+    ("immediate",),
+    ("anomaly",),
+    ("shape_check",),
+    ("graph",),  # a graph's methods call what shows and exports it
+    ("formula",),
+    ("folding",),
+    ("eager_cpu",),
+    ("indices",),
+    ("codegen.cpu",),
+    ("native",),
+    ("codegen",),
+    ("scalar",),
+    ("imperative",),
+    ("captures",),
+    ("registry",),
+    ("base_program",),
+    ("at_once",),
+    ("pushforward",),
+    ("trail",),
+    ("transparent",),
+    ("writing",),
+    # a derivative is a run of an interpreter, and interpreters give derivatives
+    ("derivatives", "forward_mode", "interpreter", "kept", "structural", "tape", "tracer"),
+    ("host",),
+)
+
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -96,6 +131,38 @@ def test_no_import_points_up_within_ops(path: Path) -> None:
     # types alone, of what rules are written against: at run time it would be a circle, which Python refuses
     allowed = {f"{part} imports protocol" for part in ("catalogue", "rules", "primitive")}
     assert [w for w in upward(path, OPS, "ops") if w.split(": ")[1] not in allowed] == []
+
+
+def floor_of(module: str) -> int | None:
+    """The number of the floor of a module in interpreters, counted from the top."""
+    names = module.split(".")[1:3]
+    parts = (".".join(names), names[0] if names else "")
+    return next((i for i, floor in enumerate(FLOORS) if any(part in floor for part in parts)), None)
+
+
+def lines_for_type_checkers(path: Path) -> set[int]:
+    blocks = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    return {line for block in blocks for line in range(block.lineno, (block.end_lineno or 0) + 1)}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.is_relative_to(ROOT / "interpreters")], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_import_points_up_within_interpreters(path: Path) -> None:
+    module = path.relative_to(ROOT).with_suffix("").parts
+    mine = floor_of(".".join(module))
+    if module[-1] == "__init__" and len(module) == 2:
+        return
+    assert mine is not None, f"{path.name} has no floor"
+    unseen = lines_for_type_checkers(path)
+    found = [(line, to, floor_of(to)) for line, to in imports_of(path, module[:-1]) if to.startswith("interpreters.")]
+    assert [
+        (line, to) for line, to, theirs in found if line not in unseen and theirs is not None and theirs < mine
+    ] == []
 
 
 def test_models_know_ops_and_init_alone() -> None:
