@@ -340,7 +340,8 @@ def test_an_error_of_it_is_told_as_ever() -> None:
 
     with pytest.raises(opstage.ShapeError, match=r"test_own_optimizers.py:\d+ \(update\)") as found:
         Run(_Plain(f=wrong)).step()
-    assert found.value.op == "sub" and found.value.__context__ is None
+    # no error of the first attempt stands behind it (nor does what other tests may have left in this thread count)
+    assert found.value.op == "sub" and not isinstance(found.value.__context__, opstage.OpstageError)
 
 
 def test_an_anomaly_is_told_of_the_op_in_it() -> None:
