@@ -115,4 +115,4 @@ def running_gpu() -> Iterator[Gpu]:
 
 def kept(gpu: Gpu) -> list[Any]:
     """What a device holds for itself."""
-    return [*gpu._numbers.values(), *([gpu.watch.flag] if gpu.watch.flag is not None else [])]
+    return [*gpu._numbers.values(), *([flag] if (flag := gpu.context.watch.flag) is not None else [])]

@@ -136,7 +136,7 @@ def test_after_a_step_the_device_holds_parameters_and_moments(device: Simulator)
     trainer.advance(ADAMW, state, X, Y)
     trainer.trim()
     step = 8
-    assert device.used == 3 * TRAINED + FROZEN + step + 4 * (device.watch.flag is not None)
+    assert device.used == 3 * TRAINED + FROZEN + step + 4 * (device.context.watch.flag is not None)
 
 
 def test_trained_values_of_before_are_given_back_and_frozen_ones_stay(device: Simulator) -> None:

@@ -337,7 +337,7 @@ def test_an_error_is_told_of_the_update_and_not_of_who_read_it(
     with pytest.raises(UnsupportedError) as found:
         ops.region("outer", lambda ops: ops.exp(new))
     assert (found.value.op, found.value.region) == ("sgd_update", "inner")
-    assert device.op == "exp"
+    assert device.context.op == "exp"
 
 
 def test_updates_wait_on_where_there_is_no_room_for_their_launch(device: Simulator) -> None:

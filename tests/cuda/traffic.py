@@ -44,7 +44,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Traffic:
         return upload(device, array)
 
     def counted_download(device: Simulator, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
-        if buffer is not device.watch.flag:
+        if buffer is not device.context.watch.flag:
             traffic.downloads.append((buffer.shape, buffer.dtype.name))
         return download(device, buffer)
 

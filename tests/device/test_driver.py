@@ -243,7 +243,7 @@ def test_blocks_kept_for_other_sizes_make_room(api: Api) -> None:
 
 def test_an_error_that_ends_the_use_of_the_gpu_says_so_and_how_to_find_the_kernel(api: Api) -> None:
     gpu = api.gpu()
-    gpu.op, gpu.region = "relu", "block 2"
+    gpu.context = gpu.context._replace(op="relu", region="block 2")
 
     def fail(nbytes: int, *, stream: Any) -> Any:
         raise CUDAError(
@@ -306,7 +306,7 @@ def test_a_product_that_fails_asks_the_driver_what_it_knows(api: Api) -> None:
     library = Library()
     api.total = 1 << 26
     gpu = api.gpu(lambda: library)
-    gpu.op = "matmul"
+    gpu.context = gpu.context._replace(op="matmul")
     x, out = gpu.upload(np.ones((2, 2), np.float32)), gpu.empty(TensorType((2, 2), FLOAT32))
     library.fails["cublasLtMatmul"] = 15
     with pytest.raises(UnsupportedError, match=r"matmul.*: cublasLtMatmul failed .* not supported"):
@@ -417,7 +417,7 @@ def test_products_are_the_librarys(api: Api) -> None:
     np.testing.assert_array_equal(gpu.download(single), np.tile(np.eye(3, 4).sum(axis=0) + bias, (2, 1)))
     assert library.calls.count("cublasLtCreate") == 1
     assert set(library.streams) == {77}
-    gpu.precision = "bf16"
+    gpu.context = gpu.context._replace(precision="bf16")
     gpu.product(out, gpu.upload(a), gpu.upload(b))
     assert [told["compute"] for told in library.things if "compute" in told][-1] == 75
 

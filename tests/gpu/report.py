@@ -55,7 +55,7 @@ def launches() -> list[str]:
         lines.append(f"| fill {count:,} elements | {host * 1e6:.2f} | {whole * 1e6:.2f} |")
     a = device.upload(np.ones((16, 16), np.float32))
     c = device.empty(TensorType((16, 16), FLOAT32))
-    device.precision = "fp32"
+    device.context = device.context._replace(precision="fp32")
     device.product(c, a, a)
     host, whole = seconds(lambda: device.product(c, a, a), CALLS)
     lines.append(f"| product 16 x 16 | {host * 1e6:.2f} | {whole * 1e6:.2f} |")
@@ -73,7 +73,7 @@ def products() -> list[str]:
         c = device.empty(TensorType((n, n), FLOAT32))
         rates = []
         for precision in ("fp32", "tf32", "bf16"):
-            device.precision = precision
+            device.context = device.context._replace(precision=precision)
             device.product(c, a, a)
             _, whole = seconds(lambda a=a, c=c: device.product(c, a, a), 3 if n >= 512 or REHEARSAL else 2048 // n)  # type: ignore[misc]
             rates.append(f"{2 * n**3 / whole / 1e12:.1f}")

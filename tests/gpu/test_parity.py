@@ -62,7 +62,7 @@ def test_products(shape: tuple[int, int, int], precision: Any, rounding: float, 
     x = rng.standard_normal((*batch, rows, extent)).astype(np.float32)
     y = rng.standard_normal((*batch, extent, columns)).astype(np.float32)
     device = find_device()
-    device.precision = precision
+    device.context = device.context._replace(precision=precision)
     out = device.empty(TensorType((*batch, rows, columns), FLOAT32))
     device.product(out, device.upload(x), device.upload(y))
     expected = x.astype(np.float64) @ y.astype(np.float64)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from ...init.schemes import Elementary
 from ...ops.closed import Body
-from ...ops.errors import LocatedError, ProgramError, UnsupportedError
+from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.lists import no_ref
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import FLOAT32, DType, TensorType, as_dtype, dtype_name, show_shape
@@ -19,6 +19,7 @@ from ..codegen.cuda.fused import fused
 from ..codegen.decomposition import distinct, is_fixed
 from ..gpu.buffer import DeviceBuffer
 from ..gpu.device import Device, find_device
+from ..gpu.device.context import OpContext
 from ..gpu.device.watch import Watch
 from ..host import as_array
 from ..indices import indices_of
@@ -78,8 +79,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     def get(self, ref: DeviceBuffer, /) -> Any:
         device = self._require_here(ref).memory.device
         with device.lock:
-            device.watch = self._watch
-            device.raise_flagged()
+            device.raise_flagged(self._watch)
             return device.download(ref)
 
     @override
@@ -88,8 +88,9 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
         if kernel is None:
             return super().fill(initialiser, shape, dtype)
         with self.device.lock:
-            self.device.op, self.device.region, self.device.watch = "fill", self.cursor.region.name, self._watch
-            return kernel(self.device, initialiser, shape)
+            context = self.device.context._replace(op="fill", region=self.cursor.region.name, watch=self._watch)
+            made: DeviceBuffer = self.device.serve(context, kernel, self.device, initialiser, shape)
+            return made
 
     @override
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
@@ -102,8 +103,7 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
     @override
     def raise_pending(self) -> None:
         with self.device.lock:
-            self.device.watch = self._watch
-            self.device.raise_flagged()
+            self.device.raise_flagged(self._watch)
 
     @override
     def execute_each(
@@ -191,14 +191,9 @@ class CudaOps(OnDevice):
         for ref in refs:
             if ref.memory.device is not device:
                 raise elsewhere(ref, device)
-        with device.lock:  # what is set here is this op's until its kernels are launched
-            device.op, device.region, device.precision = primitive.name, self.cursor.region.name, self._precision
-            device.watch = self._watch
-            try:
-                results: tuple[DeviceBuffer, ...] = kernel(device, types, *refs, **static)
-            except LocatedError as error:  # what no kernel can do
-                error.place(primitive.name, device.region)
-                raise
+        context = OpContext(primitive.name, self.cursor.region.name, self._precision, self._watch)
+        with device.lock:
+            results: tuple[DeviceBuffer, ...] = device.serve(context, kernel, device, types, *refs, **static)
         return results
 
     def _generated(

@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, final
 from weakref import ref
 
-from ....ops.errors import LocatedError
 from ..buffer import DeviceBuffer
 
 if TYPE_CHECKING:
+    from .context import OpContext
     from .interface import Device
-    from .watch import Watch
 
 MOST = 1024
 """The most deferred launches; one launch of so many is long enough."""
@@ -27,7 +26,7 @@ MOST = 1024
 class DeferredLaunch:
     """The deferred launch of one op: results from operands, by a kernel that gets `shared` besides."""
 
-    __slots__ = ("kernel", "results", "operands", "shared", "op", "region", "watch", "__weakref__")
+    __slots__ = ("kernel", "results", "operands", "shared", "context", "__weakref__")
 
     def __init__(
         self,
@@ -35,17 +34,13 @@ class DeferredLaunch:
         results: tuple[DeviceBuffer, ...],
         operands: tuple[DeviceBuffer, ...],
         shared: tuple[Any, ...],
-        op: str,
-        region: str,
-        watch: Watch,
+        context: OpContext,
     ):
         self.kernel = kernel
         self.results = results
         self.operands = operands
         self.shared = shared
-        self.op = op
-        self.region = region
-        self.watch = watch
+        self.context = context
 
     @property
     def waits(self) -> bool:
@@ -55,7 +50,7 @@ class DeferredLaunch:
     def kind(self) -> Hashable:
         """Equal for those that one launch can do; numbers by their bits, since 0 is not -0."""
         shared = [a.memory if type(a) is DeviceBuffer else (type(a), a.tobytes()) for a in self.shared]
-        return (self.kernel, self.results[0].dtype, self.watch, *shared)
+        return (self.kernel, self.results[0].dtype, self.context.watch, *shared)
 
     def done(self) -> None:
         for result in self.results:
@@ -87,23 +82,19 @@ class DeferredLaunches:
         if self._launching or not self._jobs:  # a launch asks for the handles of the results itself
             return
         device = self._device
-        asking = device.op, device.region, device.watch
+        asking = device.context
         try:
             self._launching = True
             self._launch_all()
         finally:
             self._launching = False
-            device.op, device.region, device.watch = asking
+            device.context = asking
 
     def _launch_all(self) -> None:
         device = self._device
         for jobs in self._alike():
-            device.op, device.region, device.watch = jobs[0].op, jobs[0].region, jobs[0].watch
-            try:
-                device.each_tensor(jobs[0].kernel, [(*job.results, *job.operands) for job in jobs], *jobs[0].shared)
-            except LocatedError as error:
-                error.place(device.op, device.region)
-                raise
+            first, tensors = jobs[0], [(*job.results, *job.operands) for job in jobs]
+            device.serve(first.context, device.each_tensor, first.kernel, tensors, *first.shared)
             for job in jobs:
                 job.done()
         self._jobs.clear()

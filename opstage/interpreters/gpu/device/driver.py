@@ -250,12 +250,14 @@ class Gpu(Device):
             self._enter()
             if self._gemm is None:
                 self._gemm = Gemm(self._library(), self._reserve, int(self._stream.handle))
-            self._gemm.product(*addresses, shape, self.precision, None if bias is None else int(bias.handle.handle))
+            self._gemm.product(
+                *addresses, shape, self.context.precision, None if bias is None else int(bias.handle.handle)
+            )
         except ProductFailed as error:
             self.synchronize()  # an error that the driver knows of is told instead
             raise DeviceError(f"the {self.name} failed when a product was asked for: {error}; {GO_ON}") from error
         except LocatedError as error:
-            error.place(self.op, self.region)
+            error.place(self.context.op, self.context.region)
             raise
 
     def _reserve(self, nbytes: int) -> int:
@@ -281,7 +283,7 @@ class Gpu(Device):
         if call.method != "launch":
             return
         kernel, _, _, *arguments = call.arguments
-        self.op, self.region = call.op, call.region
+        self.context = call.context(self)
         try:
             self._enter()
             self._loaded(kernel, signature_of(tuple(arguments)))
@@ -353,10 +355,11 @@ class Gpu(Device):
 
     def _explain(self, error: Exception, when: str, at_op: bool = False) -> None:
         """Raise a DeviceError from an error of the driver; leave others as they are, with the op where it is one's."""
-        found = self._failures.error(error, when, self.op, self.region)
+        op, region, *_ = self.context
+        found = self._failures.error(error, when, op, region)
         located = found if found is not None else error
         if at_op and isinstance(located, LocatedError):
-            located.place(self.op, self.region)
+            located.place(op, region)
         if found is not None:
             raise found from error
 

@@ -8,18 +8,19 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.errors import OutOfMemoryError, user_frame
+from ....ops.errors import LocatedError, OutOfMemoryError, user_frame
 from ....ops.types import DType, TensorType
-from ....options import CudaGraphs, MatmulPrecision
+from ....options import CudaGraphs
 from ...indices import require_in_range
 from ..buffer import DeviceBuffer, Memory
 from .alone import Lock, alone
+from .context import OpContext
 from .deferred import DeferredLaunch, DeferredLaunches
 from .grid import GRID, Grid
 from .matrices import MatrixLayout
@@ -27,6 +28,9 @@ from .script import Call, Script
 from .watch import Require, Watch, Watched, range_error
 
 _MOST_NUMBERS = 4096
+
+
+T = TypeVar("T")
 
 
 class Idle(Protocol):
@@ -43,22 +47,15 @@ class Device(ABC):
     number          which of the process's GPUs it is
     lock            is held by who asks it for something; see `alone.py`
     peak            the bytes that were held at most
-    op, region      of what is being computed, for errors that are found later
-    precision       of float32 products, as Options.matmul_precision says
-    watch           of the interpreter that asks
+    context         of the last op that was served, to which errors that are found later belong
     grid            with how many threads kernels are started
-
-    What is set before a launch, op to watch, is set by who has the lock and keeps it until the launch is asked for.
     """
 
     def __init__(self, grid: Grid = GRID, number: int = 0) -> None:
         self.number = number
         self.lock: Lock = threading.RLock()
         self.peak = 0
-        self.op = ""
-        self.region = ""
-        self.precision: MatmulPrecision = "fp32"
-        self.watch = Watch()
+        self.context = OpContext("", "", "fp32", Watch())
         self.grid = grid
         self._used = 0
         self._returned: deque[tuple[Any, int]] = deque()
@@ -68,6 +65,15 @@ class Device(ABC):
 
     def __str__(self) -> str:
         return f"cuda:{self.number}"
+
+    def serve(self, context: OpContext, work: Callable[..., T], /, *args: Any, **more: Any) -> T:
+        """`work(*args, **more)`, all of whose launches are for this op, and errors too. The caller holds the lock."""
+        self.context = context
+        try:
+            return work(*args, **more)
+        except LocatedError as error:
+            error.place(context.op, context.region)
+            raise
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +225,7 @@ class Device(ABC):
         """Defer a launch that computes results from operands of their size, to be one `each_tensor` with others of its
         kind that are deferred before anybody reads a result."""
         if results[0].size:
-            self._deferred.add(DeferredLaunch(kernel, results, operands, arguments, self.op, self.region, self.watch))
+            self._deferred.add(DeferredLaunch(kernel, results, operands, arguments, self.context))
 
     @alone
     def flush(self) -> None:
@@ -257,26 +263,29 @@ class Device(ABC):
     @property
     def flag(self) -> DeviceBuffer:
         """A number: 0, or that of the first op of this watch that met an index out of range."""
-        if self.watch.flag is None:
-            self.watch.flag = self.upload(np.zeros(1, np.int32))
-        return self.watch.flag
+        watch = self.context.watch
+        if watch.flag is None:
+            watch.flag = self.upload(np.zeros(1, np.int32))
+        return watch.flag
 
     def watched(self, shape: tuple[int, ...], idx: DeviceBuffer, require: Require = require_in_range) -> int:
         """The number to which a kernel sets the flag if `require(op, shape, idx)` would raise, by default because an
         index names no row of a tensor of this shape."""
-        self.watch.watched.append(Watched(self.op, self.region, user_frame(), shape, idx, require))
-        return len(self.watch.watched)
+        op, region, _, watch = self.context
+        watch.watched.append(Watched(op, region, user_frame(), shape, idx, require))
+        return len(watch.watched)
 
     @property
     def watches(self) -> bool:
         """Whether an op was asked for that may have an index out of range."""
-        return bool(self.watch.watched)
+        return bool(self.context.watch.watched)
 
     @alone
-    def raise_flagged(self) -> None:
-        """Raise RangeError if an index was out of range in anything that this watch is for, none of which waits."""
+    def raise_flagged(self, watch: Watch | None = None) -> None:
+        """Raise RangeError if an index was out of range in anything that a watch is for, by default the last op's."""
         self.flush()
-        watch = self.watch
+        watch = self.context.watch if watch is None else watch
+        self.context = self.context._replace(watch=watch)
         if not watch.watched:
             return
         number = int(self.download(self.flag)[0])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....options import MatmulPrecision
+from .context import OpContext
 
 if TYPE_CHECKING:
     from .interface import Device
@@ -21,9 +22,12 @@ class Call(NamedTuple):
     region: str
     precision: MatmulPrecision
 
+    def context(self, device: Device) -> OpContext:
+        """The op that it serves, for whoever asks the device for it."""
+        return OpContext(self.op, self.region, self.precision, device.context.watch)
+
     def ask(self, device: Device) -> None:
-        device.op, device.region, device.precision = self.op, self.region, self.precision
-        getattr(device, self.method)(*self.arguments, **self.more)
+        device.serve(self.context(device), getattr(device, self.method), *self.arguments, **self.more)
 
 
 class Script:

@@ -235,8 +235,8 @@ class CudaExecutor:
     def _copy(self, to: Memory, buffer: DeviceBuffer) -> None:
         if buffer.size:
             out = DeviceBuffer(buffer.shape, buffer.dtype, to)
-            self._device.op, self._device.region = "copy", ""
-            copy(self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
+            context = self._device.context._replace(op="copy", region="")
+            self._device.serve(context, copy, self._device, buffer.shape, out, buffer, strides=row_major(buffer.shape))
 
     def _given_out(self, number: int) -> DeviceBuffer:
         buffer = self.plan.outputs[number]

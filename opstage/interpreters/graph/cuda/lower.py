@@ -8,11 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from ....ops.closed import Body, Equation
-from ....ops.errors import LocatedError, UnsupportedError
+from ....ops.errors import UnsupportedError
 from ....options import MatmulPrecision
 from ...codegen.clusters import FusionGroup, left_in_memory, read_by
 from ...codegen.cuda.fused import launch
-from ...codegen.cuda.source import cluster_kernel
+from ...codegen.cuda.source import Generated, cluster_kernel
 from ...codegen.cuda.target import CUDA
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
@@ -23,6 +23,7 @@ from ...eager_cuda.kernels import KERNELS, update
 from ...eager_cuda.kernels.linalg import by_even_rows
 from ...eager_cuda.kernels.reduction import total
 from ...gpu.buffer import DeviceBuffer
+from ...gpu.device.context import OpContext
 from ...gpu.device.matrices import MatrixLayout
 from .recorder import LaunchRecorder
 
@@ -127,7 +128,6 @@ class Lowering:
             self._equation(group.equations[0])
             return
         e = group.equations[0]
-        self._device.op, self._device.region = e.primitive.name, e.region.name
         stored = left_in_memory(self.lowered, group, place, self._read, self._results)
         if len(group.equations) == 1 and self._is_constant(e):
             (out,) = e.outputs
@@ -135,10 +135,15 @@ class Lowering:
                 self.lowered.views[out].shape, self.lowered.literals[e.inputs[0]], self.lowered.types[out].dtype
             )
         elif stored:
-            made = cluster_kernel(group.cluster, group.equations, stored)
-            # which index it was, the program says, run op by op
-            asked = self._device.watched((), self._device.flag) if made.checks else 0
-            self._buffers.update(launch(self._device, self.lowered, made, self._own, total, asked))
+            self._device.serve(self._context(e), self._cluster, cluster_kernel(group.cluster, group.equations, stored))
+
+    def _cluster(self, made: Generated) -> None:
+        # which index it was, the program says, run op by op
+        asked = self._device.watched((), self._device.flag) if made.checks else 0
+        self._buffers.update(launch(self._device, self.lowered, made, self._own, total, asked))
+
+    def _context(self, e: Equation) -> OpContext:
+        return OpContext(e.primitive.name, e.region.name, self._precision, self._device.context.watch)
 
     def _is_constant(self, e: Equation) -> bool:
         """Whether it fills a small tensor with a number, the same one in every run."""
@@ -148,26 +153,22 @@ class Lowering:
         return out not in self._results and out not in self.lowered.parts and self.lowered.views[out].size <= _FEW
 
     def _equation(self, e: Equation) -> None:
-        device, lowered = self._device, self.lowered
+        lowered = self.lowered
         if e.primitive is ASSEMBLE:
             self._own(e.outputs[0])  # its parts are there
             return
         if e.primitive is CONTIGUOUS:  # what is not empty is copied by a cluster
             self._own(e.outputs[0])
             return
-        device.op, device.region, device.precision = e.primitive.name, e.region.name, self._precision
-        if e.primitive in PRODUCTS and all(lowered.views[slot].size for slot in (*e.inputs, *e.outputs)):
-            self._product(e)
-            return
-        types = tuple([lowered.types[slot] for slot in e.outputs])
-        try:
-            kernel = KERNELS.get(e.primitive)
-            if kernel is None:
-                raise UnsupportedError(f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops")
-            results = kernel(device, types, *map(self._operand, e.inputs), **e.static)
-        except LocatedError as error:  # what no kernel can do
-            error.place(e.primitive.name, e.region.name)
-            raise
+        a_product = e.primitive in PRODUCTS and all(lowered.views[slot].size for slot in (*e.inputs, *e.outputs))
+        self._device.serve(self._context(e), self._product if a_product else self._by_kernel, e)
+
+    def _by_kernel(self, e: Equation) -> None:
+        kernel = KERNELS.get(e.primitive)
+        if kernel is None:
+            raise UnsupportedError(f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops")
+        types = tuple([self.lowered.types[slot] for slot in e.outputs])
+        results = kernel(self._device, types, *map(self._operand, e.inputs), **e.static)
         self._buffers.update(zip(e.outputs, results))
 
     def _product(self, e: Equation) -> None:

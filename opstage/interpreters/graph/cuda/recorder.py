@@ -76,7 +76,7 @@ class LaunchRecorder(Device):
 
     def _note(self, method: str, arguments: tuple[Any, ...], more: Mapping[str, Any]) -> None:
         tuple(spots((arguments, more)))  # asked for its handle, a buffer has what it waits for noted first
-        self.calls.append(Call(method, arguments, more, self.op, self.region, self.precision))
+        self.calls.append(Call(method, arguments, more, *self.context[:3]))
 
     @override
     def part(self, memory: Memory, offset: int, nbytes: int) -> Any:
