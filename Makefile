@@ -18,6 +18,9 @@ MINIMUMS_STAMP := $(MINIMUMS)/.made-$(KEY)
 # what meets other packages: the command line and its terminal, runs with plots and events, machine code, ONNX, arrays
 MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native eager_cpu ops scan dims training data files config device benchmarks)
 
+# tests start hundreds of processes: what the first one has compiled the others read
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs browser parity shape-errors bench clean
 
