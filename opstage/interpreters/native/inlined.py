@@ -16,7 +16,6 @@ def inlined(*, fastmath: Any = False) -> Callable[[Function], Function]:
     `real` is the type of its first argument, or of that array's elements; `fastmath` says how far LLVM may depart from
     what is written there.
     """
-
     flags = tuple(sorted(fastmath)) if fastmath else ()
 
     def decorate(factory: Function) -> Function:

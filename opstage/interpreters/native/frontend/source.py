@@ -18,7 +18,7 @@ class CannotCompile(Exception):
 class FunctionSource(NamedTuple):
     """A function: its parameters, its body, and the objects that names have which are not its own.
 
-    known    what tells one from another: functions that differ in what their names mean are two
+    meaning    the object of a name that is not its own; AttributeError for one that has none
     """
 
     name: str
