@@ -102,13 +102,19 @@ class Capture:
     def _read_reachable(self) -> None:
         """Read the functions that are found, and those that are found in them."""
         assert self._ran is not None
+        done: set[int] = set()  # functions of one text are many, as those that a factory makes
         while self._ran:
             each = self._ran.popleft()
             self._read(each)
-            for function in self._functions.get(id(each.code), ()):
+            functions = self._functions.get(id(each.code), ())
+            for code in _nested(each.code) if functions else ():
+                self._read(Ran(code, each.globals, each.values))
+            for function in functions:
+                if id(function) in done:
+                    continue
+                done.add(id(function))
                 self._enclosed(function, each)
                 for code in _nested(each.code):
-                    self._read(Ran(code, each.globals, each.values))
                     self._enclosed(function, Ran(code, each.globals, {}))
 
     def _function(self, function: types.FunctionType, bound: Any = None) -> None:
