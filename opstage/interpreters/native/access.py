@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from typing import Any
+from weakref import WeakKeyDictionary
 
 READ = "read"
 """The scope of what is only read."""
@@ -67,8 +68,16 @@ def _kind(dtype: str) -> Any:
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:
-    domain = module.add_metadata(["opstage"])
-    names = [READ, *map(written, range(WRITTEN))]
-    scopes = {name: module.add_metadata([name, domain]) for name in names}
-    instruction.set_metadata("alias.scope", module.add_metadata([scopes[scope]]))
-    instruction.set_metadata("noalias", module.add_metadata([scopes[name] for name in names if name != scope]))
+    known = _known.setdefault(module, {})
+    if scope not in known:
+        domain = module.add_metadata(["opstage"])
+        scopes = {name: module.add_metadata([name, domain]) for name in (READ, *map(written, range(WRITTEN)))}
+        others = [other for name, other in scopes.items() if name != scope]
+        known[scope] = module.add_metadata([scopes[scope]]), module.add_metadata(others)
+    alias, others = known[scope]
+    instruction.set_metadata("alias.scope", alias)
+    instruction.set_metadata("noalias", others)
+
+
+_known: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+"""For each scope that a module's instructions have, itself and all others, as metadata."""
