@@ -50,7 +50,7 @@ class Recorder(Device):
     @override
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
         assert 0 < blocks < 2**31 and 0 < threads <= 1024, (kernel.__name__, blocks, threads)
-        self.launches.setdefault((kernel, signature_of(arguments)), set()).add(self.op)
+        self.launches.setdefault((kernel, signature_of(arguments)), set()).add(self.context.op)
 
     @override
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
