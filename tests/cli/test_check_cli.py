@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,20 @@ def test_the_command_on_one_function(opstage: Command, folder: Path) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("my_model:loss, one training step:\n  params.b ")
     assert out.splitlines()[-1].startswith("ok: ")
+
+
+def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """Python takes kept bytecode for that of any file as long and changed in the same second."""
+    path, now = tmp_path / "changing.py", 1_700_000_000
+    text = "import opstage\n\n@opstage.shapes('a: 3 4', 'b: 4 5')\n"
+    text += "def product(ops, a, b):\n    return ops.matmul(a, b)\n"
+    for source, code in ((text, 0), (text.replace("4 5", "6 5"), 1), (text, 0)):
+        path.write_text(source)
+        os.utime(path, (now, now))
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        command = [sys.executable, "-c", "from opstage.cli.main import main; main()", "check", "changing.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:

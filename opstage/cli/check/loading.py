@@ -7,9 +7,12 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any
+from types import CodeType, ModuleType, TracebackType
+from typing import Any, final
+
+from typing_extensions import override
 
 from ...ops.declared import declared
 from ...ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
@@ -47,10 +50,22 @@ def load_file(path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise Refusal("is not a Python file")
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _FromText(name, str(path))
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
     return module
+
+
+@final
+class _FromText(SourceFileLoader):
+    """Compiles the file as it is now: kept bytecode counts as that of a file of its size, changed in its second."""
+
+    @override
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
 
 
 def load_module(name: str) -> ModuleType:
