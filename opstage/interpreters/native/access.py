@@ -12,7 +12,6 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from typing import Any
-from weakref import WeakKeyDictionary
 
 READ = "read"
 """The scope of what is only read."""
@@ -68,7 +67,7 @@ def _kind(dtype: str) -> Any:
 
 
 def _mark(module: Any, instruction: Any, scope: str) -> None:
-    known = _known.setdefault(module, {})
+    known = vars(module).setdefault("opstage_scopes", {})  # metadata of a module, which lives as long as it
     if scope not in known:
         domain = module.add_metadata(["opstage"])
         scopes = {name: module.add_metadata([name, domain]) for name in (READ, *map(written, range(WRITTEN)))}
@@ -77,7 +76,3 @@ def _mark(module: Any, instruction: Any, scope: str) -> None:
     alias, others = known[scope]
     instruction.set_metadata("alias.scope", alias)
     instruction.set_metadata("noalias", others)
-
-
-_known: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
-"""For each scope that a module's instructions have, itself and all others, as metadata."""
