@@ -22,18 +22,17 @@ def object_code(function: Any, entry: str) -> bytes:
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = True
     builder = llvm.create_pass_builder(machine, tuning)
-    _run((builder.getModulePassManager(), builder), module)
+    _run(builder.getModulePassManager(), builder, module)
     code: bytes = machine.emit_object(module)
     return code
 
 
-def _run(made: tuple[Any, Any], ir: Any) -> None:
-    """Run passes that were made with a builder, and dispose of them.
+def _run(passes: Any, builder: Any, module: Any) -> None:
+    """Run passes that a builder made, and dispose of them.
 
     llvmlite does not: their `_dispose` is the empty one of the first of their two base classes.
     """
-    passes, builder = made
-    passes.run(ir, builder)
+    passes.run(module, builder)
     managers = import_module("llvmlite.binding.newpassmanagers")
     managers.NewPassManager._dispose(passes)
     passes.detach()

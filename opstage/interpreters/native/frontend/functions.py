@@ -231,15 +231,15 @@ class _Function(Expressions):
         self.builder.position_at_end(after)
 
     def _while(self, node: ast.While) -> None:
-        test, body, after = [self.builder.append_basic_block(name) for name in ("test", "turn", "after")]
+        test, body, after = [self.builder.append_basic_block(name) for name in ("test", "iteration", "after")]
         self.builder.branch(test)
         self.builder.position_at_end(test)
         self.builder.cbranch(self.condition(node.test).ir, body, after)
         self.builder.position_at_end(body)
-        self._turn(node.body, test, after)
+        self._iteration(node.body, test, after)
         self.builder.position_at_end(after)
 
-    def _turn(self, body: list[ast.stmt], again: Any, after: Any) -> None:
+    def _iteration(self, body: list[ast.stmt], again: Any, after: Any) -> None:
         self.loops.append((again, after))
         self.statements(body)
         self.loops.pop()
@@ -263,13 +263,14 @@ class _Function(Expressions):
         step = numbers[2] if len(numbers) == 3 else Value(INT64, ir.Constant(INT64.type, 1))
         builder, known = self.builder, step.constant
         if known is None:
-            end, by = self._turns(start.ir, stop.ir, step.ir), ir.Constant(INT64.type, 1)
+            end, by = self._iterations(start.ir, stop.ir, step.ir), ir.Constant(INT64.type, 1)
             first, sign = ir.Constant(INT64.type, 0), "<"
         else:
             end, by, first, sign = stop.ir, step.ir, start.ir, "<" if known > 0 else ">"
         counter = self.allocations.alloca(INT64.type)
         builder.store(first, counter)
-        test, body, again, after = [builder.append_basic_block(name) for name in ("test", "turn", "again", "after")]
+        names = "test", "iteration", "again", "after"
+        test, body, again, after = [builder.append_basic_block(name) for name in names]
         builder.branch(test)
         builder.position_at_end(test)
         at = builder.load(counter)
@@ -277,13 +278,13 @@ class _Function(Expressions):
         builder.position_at_end(body)
         place = at if known is not None else builder.add(start.ir, builder.mul(at, step.ir))
         self.assign(node.target.id, Value(INT64, place), node.target)
-        self._turn(node.body, again, after)
+        self._iteration(node.body, again, after)
         builder.position_at_end(again)
         builder.store(builder.add(builder.load(counter), by, flags=("nsw",)), counter)
         builder.branch(test)
         builder.position_at_end(after)
 
-    def _turns(self, start: Any, stop: Any, step: Any) -> Any:
+    def _iterations(self, start: Any, stop: Any, step: Any) -> Any:
         """How many there are where the step's sign is not known; a step of 0 has none."""
         builder, zero, one = self.builder, ir.Constant(INT64.type, 0), ir.Constant(INT64.type, 1)
         up = builder.icmp_signed(">", step, zero)

@@ -6,7 +6,6 @@ import ast
 import builtins
 import linecache
 from collections.abc import Callable, Mapping
-from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ def _node(code: CodeType, function: Any) -> Any:
     parameters = code.co_varnames[: code.co_argcount]
     found = [
         node
-        for node in _functions(code.co_filename, _Globals(function.__globals__)).get(code.co_firstlineno, ())
+        for node in _functions(code.co_filename, function.__globals__).get(code.co_firstlineno, ())
         if tuple([each.arg for each in (*node.args.posonlyargs, *node.args.args)]) == parameters
         and getattr(node, "name", "<lambda>") == code.co_name
     ]
@@ -75,24 +74,18 @@ def _node(code: CodeType, function: Any) -> Any:
     return found[0]
 
 
-class _Globals(dict[str, Any]):
-    """A module's names, by which its loader is found; all are alike to a cache, as the file tells them apart."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Globals)
+_parsed: dict[str, dict[int, list[Any]]] = {}
 
 
-@cache
-def _functions(file: str, names: _Globals) -> dict[int, list[Any]]:
-    """The functions of a file by the line on which they start, with their decorators."""
-    found: dict[int, list[Any]] = {}
-    for node in ast.walk(ast.parse("".join(linecache.getlines(file, dict(names))))):
-        if isinstance(node, ast.FunctionDef):
-            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            found.setdefault(line, []).append(node)
-        elif isinstance(node, ast.Lambda):
-            found.setdefault(node.lineno, []).append(node)
-    return found
+def _functions(file: str, names: dict[str, Any]) -> dict[int, list[Any]]:
+    """The functions of a file, a module of these names, by the line on which they start, with their decorators."""
+    if file not in _parsed:
+        found: dict[int, list[Any]] = {}
+        for node in ast.walk(ast.parse("".join(linecache.getlines(file, names)))):
+            if isinstance(node, ast.FunctionDef):
+                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                found.setdefault(line, []).append(node)
+            elif isinstance(node, ast.Lambda):
+                found.setdefault(node.lineno, []).append(node)
+        _parsed[file] = found
+    return _parsed[file]
