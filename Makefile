@@ -22,7 +22,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native e
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs browser parity shape-errors bench clean
+.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity shape-errors onnx-tests bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,12 +64,19 @@ browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, whi
 
 # not --quiet: what is not shown is not counted as a warning either
 docs: $(DOCS_STAMP)  ## build the guide as a site in site/ (warnings are errors)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+	PATH="$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 	$(BIN)/python -m tests.docs.self_contained site
+
+pictures: $(DEVELOP_STAMP)  ## make the pictures of the guide's first page anew
+	$(BIN)/python -m tests.docs.pictures
 
 parity: $(PARITY_STAMP)  ## compare with PyTorch and write docs/parity.md
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/parity $(ARGS)
 	$(BIN)/python -m tests.parity.report
+
+onnx-tests: $(DEVELOP_STAMP)  ## run onnx's own node tests on imported models and write docs/onnx-coverage.md
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/onnx_nodes $(ARGS)
+	$(BIN)/python -m tests.onnx_nodes.coverage
 
 shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
 	$(BIN)/python -m tests.check.peers.ask

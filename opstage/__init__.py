@@ -6,10 +6,17 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import init, models
+    from . import data, debug, init, models
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
     from .compilation import CompiledOut, CompiledScalar, compile, record
+    from .experiment.fitting import fit
+    from .experiment.trained import load
+    from .init import Declaration
+    from .interpreters.custom import custom_op, custom_vjp
+    from .interpreters.registry import register_interpreter
     from .interpreters.wire import register_wire_format
+    from .jacobians import hessian, jacobian, per_sample_gradients
+    from .models import Model, Recipe
     from .ops import derived, transform
     from .ops.declared import shapes
     from .ops.errors import (
@@ -29,8 +36,10 @@ if TYPE_CHECKING:
     from .ops.protocol import Ops, Ref
     from .ops.spec import Spec
     from .options import Options
-    from .training import optim
+    from .training import callbacks, optim
+    from .training.accumulate import Accumulate
     from .training.finite import NotFiniteError
+    from .training.lr_range import lr_range_test
     from .training.module import ScalarModule, ScalarModuleDef
     from .training.param import Param
     from .training.session import Session
@@ -38,11 +47,14 @@ if TYPE_CHECKING:
     from .training.validate import check_step
 
 __all__ = [
+    "Accumulate",
     "Aux",
     "CompiledOut",
     "CompiledScalar",
+    "Declaration",
     "DeviceError",
     "DtypeError",
+    "Model",
     "NotFiniteError",
     "Ops",
     "OpstageError",
@@ -52,6 +64,7 @@ __all__ = [
     "ProgramError",
     "ProgramWarning",
     "RangeError",
+    "Recipe",
     "Ref",
     "ScalarModule",
     "ScalarModuleDef",
@@ -62,16 +75,28 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "ValidationError",
+    "callbacks",
     "check",
     "check_step",
     "compile",
+    "custom_op",
+    "custom_vjp",
+    "data",
+    "debug",
     "derived",
+    "fit",
+    "hessian",
     "hvp",
     "init",
+    "jacobian",
     "jvp",
+    "load",
+    "lr_range_test",
     "models",
     "optim",
+    "per_sample_gradients",
     "record",
+    "register_interpreter",
     "register_wire_format",
     "run",
     "scalar_trainer",
@@ -86,7 +111,14 @@ __all__ = [
 _HOMES = {
     ".api": "check hvp jvp run trim value_and_grad vjp",
     ".compilation": "CompiledOut CompiledScalar compile record",
+    ".experiment.fitting": "fit",
+    ".experiment.trained": "load",
+    ".init": "Declaration",
+    ".interpreters.custom": "custom_op custom_vjp",
+    ".interpreters.registry": "register_interpreter",
     ".interpreters.wire": "register_wire_format",
+    ".jacobians": "hessian jacobian per_sample_gradients",
+    ".models": "Model Recipe",
     ".ops.declared": "shapes",
     ".ops.errors": "DeviceError DtypeError OpstageError OutOfMemoryError ProgramError ProgramWarning RangeError "
     "ShapeError UnsupportedError UsageError ValidationError",
@@ -94,14 +126,15 @@ _HOMES = {
     ".ops.protocol": "Ops Ref",
     ".ops.spec": "Spec",
     ".options": "Options",
+    ".training.accumulate": "Accumulate",
     ".training.finite": "NotFiniteError",
+    ".training.lr_range": "lr_range_test",
     ".training.module": "ScalarModule ScalarModuleDef",
     ".training.param": "Param",
     ".training.session": "Session",
     ".training.trainer": "ScalarTrainer scalar_trainer",
     ".training.validate": "check_step",
 }
-_MODULES = {"derived": ".ops.derived", "transform": ".ops.transform", "optim": ".training.optim"}
 
 if not TYPE_CHECKING:
 
@@ -114,13 +147,17 @@ if not TYPE_CHECKING:
         if home is not None:
             found = getattr(import_module(home, __name__), name)
         else:
-            module = _MODULES.get(name, f".{name}")
+            module = f".{name}"
             try:
                 found = import_module(module, __name__)
             except ModuleNotFoundError as error:
                 if error.name != f"{__name__}{module}":
                     raise
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+                from .ops.other_names import of_the_package
+
+                raise AttributeError(
+                    f"module {__name__!r} has no attribute {name!r}{of_the_package(name)}", name=name
+                ) from None
         globals()[name] = found
         return found
 

@@ -22,9 +22,10 @@ from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
 from .ops.errors import DeviceError, OpstageError, UsageError
-from .ops.numbers import plain, plain_sequence
+from .ops.numbers import as_numpy, plain, plain_sequence
 from .ops.places import Places, is_identified
 from .ops.spec import Spec, as_specs, shapes_as_specs
+from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, map_leaves, paths, unflatten, with_scalars
 from .options import Options
 
@@ -32,6 +33,7 @@ Program = Callable[..., Any]
 BaseFunction = Callable[..., Any]
 
 
+@called_by_users
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
     """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
@@ -45,6 +47,7 @@ def run(program: Program, *args: Any, options: Options | None = None, train: boo
     return execute(value_base(program), args, options, program, key)
 
 
+@called_by_users
 def value_and_grad(
     program: Program, *args: Any, wrt: int | Sequence[int] = 0, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Any]:
@@ -68,6 +71,7 @@ def value_and_grad(
     return value, grads[0] if isinstance(wrt, int) else grads
 
 
+@called_by_users
 def vjp(
     program: Program, *args: Any, options: Options | None = None, train: bool = False
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -87,6 +91,7 @@ def vjp(
     return run(program, *args, options=options, train=train), pullback
 
 
+@called_by_users
 def jvp(
     program: Program,
     args: tuple[Any, ...],
@@ -102,6 +107,7 @@ def jvp(
     return result
 
 
+@called_by_users
 def hvp(
     program: Program,
     args: tuple[Any, ...],
@@ -133,7 +139,7 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     """
     options = options if options is not None else Options()
     try:
-        program = called_with(program, train, specs)
+        written, program = program, called_with(program, train, specs)
         trees = tuple(shapes_as_specs(spec) for spec in specs)
         places = Places.of(trees)
         leaves = places.first(flatten(tuple(as_specs(tree) for tree in trees))[0])
@@ -148,7 +154,9 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
 
     first = len(Places.of(trees[0])) if trees else 0
     tied = tuple(places.groups(names))
-    report = check_base_program(base, leaves, places.first(names), options, parameters=first, tied=tied)
+    report = check_base_program(
+        base, leaves, places.first(names), options, parameters=first, tied=tied, written=written
+    )
     return with_captured(report, program)
 
 
@@ -264,7 +272,7 @@ def put_all(interpreter: BaseInterpreter[Any], leaves: list[Any], names: Callabl
 
 def snapshot(leaf: Any) -> Any:
     """An argument as it is now, whatever the caller does to it later."""
-    return leaf if isinstance(leaf, Spec) else np.array(leaf)
+    return leaf if isinstance(leaf, Spec) else np.array(as_numpy(leaf))
 
 
 def owned(value: Any) -> Any:
@@ -307,19 +315,27 @@ def with_train(program: Program, train: bool) -> Program:
         return program(*args, train=train)
 
     remaining = [p for name, p in parameters.items() if name != "train"]
+    trained.__wrapped__ = program  # type: ignore[attr-defined]  # where its arguments are written
     trained.__signature__ = inspect.Signature(remaining)  # type: ignore[attr-defined]  # names arguments in messages
     return trained
 
 
 def argument_paths(program: Program, trees: tuple[Any, ...]) -> list[str]:
-    """The path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`."""
+    """The path of every leaf of the arguments, by the names of the program's own parameters: `params.w1`, `x`, and
+    `rest[0]` for the first of those in `*rest`."""
     try:
-        names = [p.name for p in inspect.signature(program).parameters.values()][1:]
+        parameters = list(inspect.signature(program).parameters.values())
     except (TypeError, ValueError):
-        names = []
+        parameters = []
+    kinds = inspect.Parameter
+    rest = next((i for i, p in enumerate(parameters) if p.kind is kinds.VAR_POSITIONAL), None)
+    names = [p.name for p in parameters[:rest]][1:]
     result = []
     for i, tree in enumerate(trees):
-        name = names[i] if i < len(names) else f"argument {i + 1}"
+        if i < len(names):
+            name = names[i]
+        else:  # where *rest holds the interpreter too, its own positions count from there
+            name = f"argument {i + 1}" if rest is None else f"{parameters[rest].name}[{i + 1 - rest}]"
         result += [f"{name}.{path}" if path else name for path in paths(tree)]
     return result
 

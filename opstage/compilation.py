@@ -32,11 +32,13 @@ from .interpreters.shape_check import Contract
 from .ops.dims import DimScope
 from .ops.errors import UsageError
 from .ops.spec import as_specs
+from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, output_names, structure_paths, unflatten
 from .ops.types import as_dtype, is_float
 from .options import Options
 
 
+@called_by_users
 def record(program: Program, *specs: Any, options: Options | None = None, train: bool = False) -> Graph:
     """The graph of `program(ops, *specs)`, nothing computed: typed equations to look at, to save, to export.
 
@@ -66,6 +68,7 @@ def _recorded(
     return Graph(graph.body, graph.input_names, output_names(base.result), dtype, options.seed)
 
 
+@called_by_users
 def compile(
     program: Program, *specs: Any, options: Options | None = None, train: bool = False
 ) -> CompiledScalar | CompiledOut:
@@ -103,6 +106,7 @@ class _Compiled:
         self._turn = make_lock()
         self._contract = Contract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")
 
+    @called_by_users
     def forward(self, *args: Any) -> Any:
         """The value, a pytree of arrays. Raises ShapeError or DtypeError for arguments outside the Specs."""
         return self._ask("forward", value_base(self._program), args)
@@ -154,6 +158,7 @@ class CompiledOut(_Compiled):
 class CompiledScalar(_Compiled):
     """A compiled program whose value is one float, by `opstage.compile`: it has a gradient."""
 
+    @called_by_users
     def backward(self, *args: Any) -> tuple[Any, ...]:
         """The gradients at args: a tuple aligned with args, None at integers."""
         positions = tuple(range(len(args)))
@@ -161,6 +166,7 @@ class CompiledScalar(_Compiled):
         result: tuple[Any, ...] = self._ask("backward", lambda ops, *trees: gradients(ops, *trees)[1], args)
         return result
 
+    @called_by_users
     def hvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Hessian-vector product: a tuple shaped like args, None at integers."""
         result: tuple[Any, ...] = self._ask("hvp", hvp_base(self._program), tuple(args), tangents=tuple(tangents))

@@ -113,9 +113,9 @@ def _figures(task: Task, step: Callable[[], Any], seconds: float) -> dict[str, A
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)
-    options, run, data = task.settings.options, task.settings.run, task.settings.data
+    options, data = task.settings.options, task.settings.data
     return {
-        "model": run.model,
+        "model": task.settings.defined.called,
         "parameters": task.trainer.parameter_count,
         "batch_size": data.batch_size,
         "backend": options.backend,

@@ -23,7 +23,12 @@ from .termination import Terminated
 TERMINATED = 143
 
 COMMANDS = {
+    "new": "new:new",
     "train": "train:train",
+    "evaluate": "predict:evaluate",
+    "predict": "predict:predict",
+    "export": "predict:export_command",
+    "report": "report:report",
     "generate": "generate:generate",
     "check": "check.command:check",
     "graph": "graph:graph",

@@ -10,6 +10,7 @@ import click
 from typing_extensions import override
 
 from ..config import Layer
+from ..experiment.group_text import GROUPS
 from ..ops.dims.notation import LARGEST_SIZE
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
@@ -33,10 +34,13 @@ class DottedCommand(click.Command):
             match = _DOTTED.fullmatch(word)
             if match is None:
                 rest.append(word)
-            elif match[2] is None and args and not args[0].startswith("--"):
-                dotted[match[1]], *args = args
             else:
-                dotted[match[1]] = match[2]
+                value = match[2]
+                if value is None and args and not args[0].startswith("--"):
+                    value, *args = args
+                before = dotted.get(match[1])  # of groups all are meant, of others the last
+                joined = match[1] == GROUPS and before and value
+                dotted[match[1]] = f"{before}; {value}" if joined else value
         ctx.meta[_META] = dotted
         return super().parse_args(ctx, rest)
 

@@ -1,28 +1,39 @@
-"""`opstage graph MODEL`: a shipped model's training step, or its forward pass, as a graph."""
+"""`opstage graph MODEL`: a model's training step, or its forward pass, as a graph."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..atomic import write_file
-from ..experiment.settings import configure
+from ..experiment.settings import configure, configure_kept
 from ..interpreters.graph import Graph
-from ..models import model as shipped_model
+from ..interpreters.graph.page import Remark, to_html
 from ..ops.errors import UsageError
-from ..training.recorded import record_model
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
+from ..training.recorded import check_model, record_model
+from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
-FORMATS = ("text", "dot", "svg", "html", "onnx")
+FORMATS = {
+    "text": (".txt",),
+    "dot": (".dot", ".gv"),
+    "svg": (".svg",),
+    "html": (".html", ".htm"),
+    "onnx": (".onnx",),
+}
+"""Each format with the suffixes of its files."""
 
 _STEPS = 1000  # of a schedule; its rates are inputs of the graph, so their number changes nothing in it
 
 
 @click.command(cls=DottedCommand)
 @click.argument("model", required=False)
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
+@click.option(
+    "--format", "form", type=click.Choice([*FORMATS]), help="What to write (default: by FILE's suffix, else text)."
+)
 @click.option("--step/--forward", default=True, help="The whole training step (the default), or the loss alone.")
 @click.option("--at", metavar="B=32,…", default="", help="Numbers for named sizes of the batch; others stay symbolic.")
 @click.option(
@@ -31,38 +42,63 @@ _STEPS = 1000  # of a schedule; its rates are inputs of the graph, so their numb
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
 @with_option_flags
 def graph(
-    model: str | None, form: str, step: bool, at: str, output: Path | None, config: Path | None, **flags: Any
+    model: str | None, form: str | None, step: bool, at: str, output: Path | None, config: Path | None, **flags: Any
 ) -> None:
     """Record MODEL and write the graph: a line per op, Graphviz, a drawing, a page for the browser, or an ONNX model.
+    The page shows what a check finds beside the ops.
 
-    MODEL is cnn by default; its configuration is taken as by train, for instance --model.dense 64.
+    MODEL is cnn by default; its configuration is taken as by train, for instance --model.dense 64. A run directory is
+    a model too, configured as the run is.
     """
     sizes = read_sizes(at)
+    form = _format(form, output)
     if form == "onnx" and output is None:
         raise UsageError("an ONNX model is no text for a terminal; name a file for it with -o FILE")
-    settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
-    chosen = shipped_model(settings.run.model, settings.model)
+    if model is not None and Path(model).is_dir():
+        if config is not None or dotted_flags():
+            raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
+        settings = configure_kept(Path(model)).settings
+        given = {name: value for name, value in flags.items() if value is not None}
+        settings = replace(settings, options=settings.options.replace(**given))
+    else:
+        settings = configure(model, file=config, flags=[flag_layer(OPTION_PATHS, flags)]).settings
+    chosen = settings.defined.make(settings.model)
+    step = step and chosen.loss is not None
     optimizer = settings.optimizer.make(_STEPS) if step else None
-    recorded = record_model(chosen, settings.options, optimizer, settings.optimizer.make_clip(), sizes=sizes)
+    clip = settings.optimizer.make_clip()
+    recorded = record_model(chosen, settings.options, optimizer, clip, sizes=sizes)
     if form == "onnx":
         assert output is not None
         recorded.to_onnx(output)
         return
-    title = f"{settings.run.model}, {'one training step' if step else 'the forward pass'}"
-    text = _written(recorded, form, f"{title} at {at}" if at else title)
+    title = f"{settings.defined.called}, {'one training step' if step else 'the forward pass'}"
+    remarks = check_model(chosen, settings.options, optimizer, clip, sizes=sizes).remarks if form == "html" else []
+    text = _written(recorded, form, f"{title} at {at}" if at else title, remarks)
     if output is None:
         click.echo(text, nl=False)
     else:
         write_file(output, [text.encode()])
 
 
-def _written(recorded: Graph, form: str, title: str) -> str:
+def _format(form: str | None, output: Path | None) -> str:
+    """The format that is asked for, by its name or by the suffix of the file. Raises UsageError where they differ."""
+    suffix = "" if output is None else output.suffix.lower()
+    by_suffix = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
+    if form is None and by_suffix is None and suffix:
+        known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+        raise UsageError(f"{output}: no format has the suffix {suffix}; expected one of {known}, or --format")
+    if form is not None and by_suffix not in (None, form):
+        raise UsageError(f"{output}: --format {form} does not go with {suffix}, the suffix of {by_suffix}")
+    return form or by_suffix or "text"
+
+
+def _written(recorded: Graph, form: str, title: str, remarks: Sequence[Remark]) -> str:
     match form:
         case "dot":
             return recorded.to_dot()
         case "svg":
             return recorded.to_svg()
         case "html":
-            return recorded.to_html(title)
+            return to_html(recorded, title, remarks)
         case _:
             return str(recorded)

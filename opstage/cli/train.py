@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..experiment.directory import CHECKPOINT
+from ..experiment.directory import CHECKPOINT, SOURCE
+from ..experiment.kept_source import changes
+from ..experiment.progress import format_held_out, make_watcher
 from ..experiment.run import RunOutcome, Watcher, run_task
 from ..experiment.settings import Configuration, Settings, configure, configure_resumed
 from ..experiment.task import Task, prepare
 from ..ops.errors import UsageError
+from ..ops.untrusted import brief, printable
 from ..training.finite import NotFiniteError
+from ..training.group_table import group_lines, group_text
+from ..training.lr_range import LrRange, lr_range_test
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .output import Audible, Voice
-from .progress import format_held_out, make_watcher
 from .termination import heeding_termination
 
 
@@ -29,6 +34,8 @@ from .termination import heeding_termination
 @click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
+@click.option("--show-groups", is_flag=True, help="Show what moves each parameter, and stop.")
+@click.option("--lr-range", metavar="A,B", help="Train shortly at rates from A to B, show the losses, and stop.")
 @click.option("--compare", metavar="A,B", help="Run the first steps on A and on B; name the op where they part.")
 @click.option("--compare-steps", type=int, default=3, show_default=True, metavar="N", help="How many steps to compare.")
 @with_option_flags
@@ -37,6 +44,8 @@ def train(
     config: Path | None,
     resume: Path | None,
     print_config: bool,
+    show_groups: bool,
+    lr_range: str | None,
     compare: str | None,
     compare_steps: int,
     **flags: Any,
@@ -54,8 +63,16 @@ def train(
         raise UsageError("--resume takes the configuration that the run was started with; leave --config out")
     else:
         configuration = configure_resumed(resume, model, flags=[layer])
+        say_changed(resume, configuration)
     if print_config:
         click.echo(configuration.toml(), nl=False)
+        return 0
+    if show_groups:
+        task = prepare(configuration.settings)
+        click.echo(printable(group_text(task.trainer.moved_by(task.optimizer))))
+        return 0
+    if lr_range is not None:
+        click.echo(str(_range_test(configuration.settings, lr_range)))
         return 0
     if compare is not None:
         from ..experiment.compare import compare as compare_sides
@@ -94,16 +111,38 @@ _PATHS = {
 }
 
 
+def say_changed(run: Path, configuration: Configuration) -> None:
+    """Say which files of a run's model are no longer what the run has kept of them, which is what it goes on with."""
+    for file in changes(run, configuration.settings.defined):
+        click.echo(f"{file} has changed since {run} was started, which means its own copy in {run / SOURCE}", err=True)
+
+
+def _range_test(settings: Settings, text: str) -> LrRange:
+    """The learning-rate range test of a run, which keeps nothing."""
+    try:
+        start, end = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--lr-range {brief(text)}: expected two rates, as in --lr-range 1e-6,1") from None
+    constant = replace(settings.optimizer, schedule="constant")
+    task = prepare(replace(settings, optimizer=constant, given=settings.defined))
+    return lr_range_test(task.trainer, task.optimizer, task.batches, start=start, end=end)
+
+
 def _announce(task: Task, voice: Voice) -> None:
     options = task.settings.options
     voice.say(
-        f"{task.settings.run.model}: {task.trainer.parameter_count:,} parameters; shapes of the whole training step "
-        f"checked for every batch size in {1e3 * task.check_seconds:.0f} ms"
+        f"{task.settings.defined.called}: {task.trainer.parameter_count:,} parameters; shapes of the whole training "
+        f"step checked for every batch size in {1e3 * task.check_seconds:.0f} ms"
     )
     voice.say(
         f"data: {len(task.training)} samples to train on, {len(task.held_out)} held out; backend {options.backend} on "
         f"{options.device}, {options.dtype}, seed {options.seed}"
     )
+    if task.left_out:
+        voice.say(task.left_out)
+    if task.settings.optimizer.groups or task.settings.optimizer.freeze:
+        for line in group_lines(task.trainer.moved_by(task.optimizer)):
+            voice.say(line)
 
 
 def _not_finite(error: NotFiniteError, settings: Settings) -> str:
@@ -132,7 +171,10 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
         reached = ", ".join([reached, *(f"{name} {value:.4f}" for name, value in sorted(rest.items()))])
     else:
         reached = format_held_out(last)
-    voice.say(f"held-out {reached}, after {task.settings.run.epochs} epochs in {outcome.seconds:.1f} s")
+    epochs = len(outcome.results)
+    voice.say(f"held-out {reached}, after {epochs} epochs in {outcome.seconds:.1f} s")
+    if outcome.stopped:
+        voice.say(f"stopped after {epochs} of {task.settings.run.epochs} epochs: {outcome.stopped}")
     out = configuration.settings.run.out
     if out is not None:
         voice.say(f"kept in {out}: report.html, metrics.jsonl, config.toml, checkpoint")

@@ -25,13 +25,13 @@ class Layer:
     text: bool = False
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], origin: str) -> Layer:
-        """A layer whose values, in nested mappings or by dotted path, all have one origin."""
+    def of(cls, values: Mapping[str, Any], origin: str, whole: Collection[str] = ()) -> Layer:
+        """A layer whose values, in nested mappings or by dotted path, all have one origin; mappings in `whole` stay."""
         flat: dict[str, Any] = {}
 
         def walk(table: Mapping[str, Any], prefix: str) -> None:
             for key, value in table.items():
-                if isinstance(value, Mapping):
+                if isinstance(value, Mapping) and prefix + key not in whole:
                     walk(value, f"{prefix}{key}.")
                 else:
                     flat[prefix + key] = value
@@ -94,10 +94,18 @@ def _read(value: Any, annotation: Any, text: bool) -> Any:
     return value
 
 
+_hints = cache(get_type_hints)
+
+
+def fields_of(cls: type) -> list[str]:
+    """The dotted paths of the fields of a dataclass; from then on its annotations are known."""
+    return list(_leaves(cls))
+
+
 @cache
 def _leaves(cls: type) -> dict[str, tuple[Any, Any]]:
     """Annotation and default of every field, those of nested dataclasses by dotted path."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     found: dict[str, tuple[Any, Any]] = {}
     for field in dataclasses.fields(cls):
         if not field.init:
@@ -115,7 +123,7 @@ def _leaves(cls: type) -> dict[str, tuple[Any, Any]]:
 
 
 def _build(cls: type, prefix: str, values: Mapping[str, Any], origins: Mapping[str, str], weak: Collection[str]) -> Any:
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     arguments = {}
     for field in dataclasses.fields(cls):
         path = f"{prefix}.{field.name}"

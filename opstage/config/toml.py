@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ _QUOTED = re.compile(
 )
 
 
-def read_toml(path: str | os.PathLike[str]) -> Layer:
-    """The values of a TOML file by dotted path; their origins are `path:line`.
+def read_toml(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Layer:
+    """The values of a TOML file by dotted path; their origins are `path:line`. `whole` are tables that are one value.
 
     Raises `UsageError`, naming the file and the line, when it cannot be read or is not TOML.
     """
@@ -54,11 +55,12 @@ def read_toml(path: str | os.PathLike[str]) -> Layer:
     def walk(table: dict[str, Any], prefix: str) -> None:
         for key, value in table.items():
             full = f"{prefix}.{key}" if prefix else key
-            if isinstance(value, dict):
+            if isinstance(value, dict) and full not in whole:
                 walk(value, full)
                 continue
             values[full] = value
-            origins[full] = f"{path}:{lines[full]}" if full in lines else str(path)
+            line = lines.get(full) or min((at for key, at in lines.items() if key.startswith(f"{full}.")), default=None)
+            origins[full] = f"{path}:{line}" if line is not None else str(path)
 
     walk(document, "")
     return Layer(values, origins)

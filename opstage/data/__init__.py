@@ -5,8 +5,9 @@ from .binding import bind
 from .csv_file import from_csv
 from .dataset import Dataset, from_arrays, train_test_split
 from .embedded import digits
-from .files import from_npy, from_npz
+from .files import from_npy, from_npz, map_files
 from .idx_file import from_idx, idx_images
+from .image_folder import from_images
 from .loader import Batches, Loader
 from .noise import noisy
 from .prefetch import Prefetch
@@ -22,9 +23,11 @@ __all__ = [
     "from_csv",
     "from_file",
     "from_idx",
+    "from_images",
     "from_npy",
     "from_npz",
     "idx_images",
+    "map_files",
     "noisy",
     "train_test_split",
 ]

@@ -3,28 +3,69 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import shown
 from .csv_file import from_csv
 from .dataset import Dataset
-from .files import from_npz
-from .idx_file import idx_images, labels_beside
+from .files import from_npz, map_files
+from .idx_file import idx_images, idx_x, labels_beside, read_idx
+from .numpy_file import open_npz
 
 
 def from_file(path: str | os.PathLike[str]) -> Dataset:
     """x and y of a file of any format.
 
-    .npz: its arrays x and y. .csv: y is the column of that name, else the last one, and x the others; see `from_csv`.
-    MNIST's images, with their labels beside them.
+    .npz: its arrays x and y. .csv and .tsv: y is the column of that name, else the last one, and x the others; see
+    `from_csv`. MNIST's images, with their labels beside them.
 
     IDX files are known by `idx` or `ubyte` in their names; see `labels_beside` for those of the labels.
     """
     file = Path(path)
     if file.suffix == ".npz":
         return from_npz(file, keys=("x", "y"))
-    if file.suffix == ".csv":
+    if file.suffix in (".csv", ".tsv"):
         return from_csv(file)
-    if "idx" in file.name or "ubyte" in file.name:
+    if _is_idx(file):
         return idx_images(file, labels_beside(file))
     raise UsageError(f"{file}: of no known format; expected a name such as data.npz, data.csv or images-idx3-ubyte.gz")
+
+
+def is_array_folder(path: Path) -> bool:
+    """Whether a folder holds .npy files, one for each argument."""
+    return path.is_dir() and any(path.glob("*.npy"))
+
+
+def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The names of the arrays in a file that is no table: its own for .npz, x and y for IDX; () where it has one."""
+    file = Path(path)
+    if file.suffix == ".npz":
+        with open_npz(file) as archive:
+            return archive.names
+    if is_array_folder(file):
+        return tuple(sorted(inner.stem for inner in file.glob("*.npy")))
+    return () if file.suffix == ".npy" else ("x", "y")
+
+
+def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
+    """The arrays called `names` of a file that is no table, in that order; a .npy file has one, of any name."""
+    file = Path(path)
+    if file.suffix == ".npz":
+        return from_npz(file, keys=names)
+    if is_array_folder(file):
+        for name in names:
+            if not (file / f"{name}.npy").exists():
+                has = array_names(file)
+                raise UsageError(f"{path}: no file {name}.npy{nearest(name, has)}; the folder has {shown(has)}")
+        return map_files({name: file / f"{name}.npy" for name in names})
+    if file.suffix == ".npy" and len(names) == 1:
+        return map_files({names[0]: file})
+    if _is_idx(file) and tuple(names) == ("x",):
+        return Dataset(("x",), (idx_x(file, read_idx(file)),), (str(file),))
+    return from_file(file).only(*names)
+
+
+def _is_idx(file: Path) -> bool:
+    return "idx" in file.name or "ubyte" in file.name

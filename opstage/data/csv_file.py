@@ -5,23 +5,28 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TypeAlias
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 from ..readable import require_file
 from .dataset import Dataset
+from .table import Choice, DataTable, Named, label_position, numbered
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """A row's last line in the file, counted from 1, and its cells."""
 
 _AT_ONCE = 4096
-_LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
+_DELIMITERS = (",", "\t", ";")
+_QUOTED = re.compile(r'"[^"]*"')
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 
 
 def from_csv(
@@ -29,24 +34,55 @@ def from_csv(
     *,
     label: str | int | None = None,
     header: bool = True,
-    delimiter: str = ",",
+    delimiter: str | None = None,
     limit: int | None = None,
 ) -> Dataset:
     """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`, int64 if all are whole.
 
     `label` is a column's name or position (-1: the last). None takes the column called y if there is one, else the
-    last; where another one looks like the label by its name, that is an error. Without `header` the first line is a row
-    as well, and columns have positions alone. Empty lines are passed over. With `limit` no more than so many rows are
-    read. Raises UsageError, naming file, line and column, for a row of another length, and for a cell that is empty, no
-    number, or not finite.
+    last; where another one looks like the label by its name, that is an error. A label column may hold the names of
+    classes: y numbers them in their sorted order, and `classes` of the dataset are these names. Without `header` the
+    first line is a row as well, and columns have positions alone. Empty lines are passed over. With `limit` no more
+    than so many rows are read. Without `delimiter` it is a comma, a tab or `;`: that of which the first line has most.
+    Raises UsageError, naming file, line and column, for a row of another length, and for a
+    cell that is empty, no number, or not finite.
     """
+    named: list[str] = []
+
+    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
+        named.append(names[label_position(path, names, label, header)])
+        return names, {named[0]: "class"}
+
+    table = read_csv(path, choose, header=header, delimiter=delimiter, limit=limit)
+    (column,) = named
+    y, classes = numbered(table, column)
+    inputs = tuple(name for name in table.columns if name != column)
+    x = np.column_stack([table.numbers(name) for name in inputs])
+    origins = f"{path}: all columns but {column}", f"{path}: column {column}"
+    return Dataset(("x", "y"), (x, y), origins, classes=classes, columns=(inputs, (column,)) if header else ())
+
+
+def read_csv(
+    path: str | os.PathLike[str],
+    choose: Choice,
+    *,
+    header: bool = True,
+    delimiter: str | None = None,
+    limit: int | None = None,
+    hint: str = "",
+) -> DataTable:
+    """The columns that `choose` takes of a file's; see `from_csv`. A column is of names if its first cell is one."""
     require_file(path, streams=True)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            reader = csv.reader(file, delimiter=delimiter or ",", strict=True)
             try:
+                if delimiter is None:
+                    lines = iter(file)
+                    start = list(_up_to_text(lines))
+                    reader = csv.reader(chain(start, lines), delimiter=_delimiter(path, start), strict=True)
                 rows = ((reader.line_num, cells) for cells in reader if cells)
-                return _dataset(path, rows if limit is None else islice(rows, limit + header), label, header)
+                return _table(path, rows if limit is None else islice(rows, limit + header), choose, header, hint)
             except csv.Error as error:
                 raise UsageError(f"{path}: row at line {reader.line_num}: not CSV: {error}") from error
             except UnicodeDecodeError as error:
@@ -56,31 +92,87 @@ def from_csv(
         raise UsageError(f"{path}: {reason}") from error
 
 
-def _dataset(path: str | os.PathLike[str], rows: Iterator[Row], label: str | int | None, header: bool) -> Dataset:
+def _table(path: str | os.PathLike[str], rows: Iterator[Row], choose: Choice, header: bool, hint: str) -> DataTable:
     first = next(rows, None)
     if first is None:
         raise UsageError(f"{path}: the dataset is empty: the file has no line that is not")
     line, cells = first
+    if header and any(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells):
+        cell = next(cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell.strip()))
+        raise UsageError(f"{path}: line {line} holds {brief(cell.strip())} where the columns' names are expected")
     if header and all(_number(cell) is not None for cell in cells):
         raise UsageError(
             f"{path}: line {line} holds numbers where the columns' names are expected; header=False takes it for a row"
         )
     names = [cell.strip() for cell in cells] if header else [str(n) for n in range(len(cells))]
-    position = _position(path, names, label, header)
-    blocks = []
+    wanted, may_name = choose(names)
+    if "" in wanted:
+        raise UsageError(
+            f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or leave it out: pandas writes "
+            "its index so, and not with to_csv(…, index=False)"
+        )
+    at = {name: names.index(name) for name in wanted}
+    twice = next((name for name in wanted if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{path}: two columns are called {twice!r}; the columns are {', '.join(names)}")
+    lines: list[npt.NDArray[np.int64]] = []
+    blocks: list[npt.NDArray[np.float64]] = []
+    texts: dict[str, list[str]] | None = None
     unread = rows if header else _with_first(first, rows)
     while block := list(islice(unread, _AT_ONCE)):
-        blocks.append(_numbers(path, names, block))
-    if not blocks:
+        for line, cells in block:
+            if len(cells) != len(names):
+                said = _other_separator(cells)
+                raise UsageError(f"{path}: row at line {line} has {len(cells)} cells; expected {len(names)}{said}")
+        if texts is None:
+            texts = {name: [] for name in wanted if name in may_name and _is_name(block[0][1][at[name]])}
+        for name, column in texts.items():
+            column += _names(path, name, at[name], block, may_name[name])
+        blocks.append(_numbers(path, {name: i for name, i in at.items() if name not in texts}, block, hint))
+        lines.append(np.array([line for line, _ in block]))
+    if texts is None:
         raise UsageError(f"{path}: the dataset is empty: there is no row after the names")
-    table = np.concatenate(blocks)
-    labels = table[:, position]
-    whole = bool((labels == np.floor(labels)).all() and (np.abs(labels) < 2.0**53).all())
-    return Dataset(
-        ("x", "y"),
-        (np.delete(table, position, axis=1), labels.astype(np.int64) if whole else labels.copy()),
-        (f"{path}: all columns but {names[position]}", f"{path}: column {names[position]}"),
-    )
+    numbers, line_of = np.concatenate(blocks), np.concatenate(lines)
+    order = iter(range(numbers.shape[1]))
+    columns: dict[str, Any] = {name: texts[name] if name in texts else numbers[:, next(order)] for name in wanted}
+    return DataTable(str(path), columns, lambda row: f"row at line {line_of[row]}")
+
+
+def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
+    """The first lines of a file, up to one that is not empty."""
+    for line in lines:
+        yield line
+        if line.strip("\r\n"):
+            return
+
+
+def _delimiter(path: str | os.PathLike[str], lines: Sequence[str]) -> str:
+    """The separator of a file that begins with these lines, of which the last has cells."""
+    if Path(path).suffix == ".tsv":
+        return "\t"
+    bare = _QUOTED.sub("", lines[-1]) if lines else ""
+    return max(_DELIMITERS, key=bare.count)
+
+
+def _other_separator(cells: Sequence[str]) -> str:
+    """The end of an error about cells that hold another separator."""
+    mark = next((mark for mark in (";", "\t") if any(mark in cell for cell in cells)), None)
+    return "" if mark is None else f"; does {'a tab' if mark != ';' else repr(mark)} separate the cells of this file?"
+
+
+def _is_name(cell: str) -> bool:
+    return bool(cell.strip()) and _number(cell) is None
+
+
+def _names(path: str | os.PathLike[str], name: str, at: int, block: Sequence[Row], what: Named) -> list[str]:
+    for line, cells in block:
+        if not _is_name(cells[at]):
+            holds = "is empty" if not cells[at].strip() else f"is {brief(cells[at].strip())}"
+            raise UsageError(
+                f"{path}: row at line {line}: column {name} {holds}; expected the name of a {what}, as in the rows "
+                "before"
+            )
+    return [cells[at].strip() for _, cells in block]
 
 
 def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
@@ -88,52 +180,32 @@ def _with_first(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
     yield from rows
 
 
-def _position(path: str | os.PathLike[str], names: Sequence[str], label: str | int | None, header: bool) -> int:
-    """Where the label's column is; 0 <= position < columns."""
-    columns = len(names)
-    if columns < 2:
-        raise UsageError(f"{path}: has one column; expected the label's and at least one more")
-    if label is None:
-        label = "y" if header and "y" in names else -1
-        likely = [name for name in names[:-1] if name.lower() in _LABELS]
-        if label == -1 and likely and names[-1].lower() not in _LABELS:
-            raise UsageError(
-                f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
-                f"label={likely[0]!r}, or label=-1 for the last; without a say, the column called y is"
-            )
-    if isinstance(label, str):
-        if not header:
-            raise UsageError(f"{path}: label={label!r} is a name, but header=False says that columns have none")
-        if names.count(label) != 1:
-            found = "two columns are called" if label in names else "no column is called"
-            raise UsageError(f"{path}: {found} {label!r}{nearest(label, names)}; the columns are {', '.join(names)}")
-        return names.index(label)
-    if not -columns <= label < columns:
-        raise UsageError(f"{path}: label={label} is not one of its {columns} columns")
-    return label % columns
-
-
-def _numbers(path: str | os.PathLike[str], names: Sequence[str], block: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """The block's cells; the fast way, and cell by cell to name the one at fault."""
-    for line, cells in block:
-        if len(cells) != len(names):
-            raise UsageError(f"{path}: row at line {line} has {len(cells)} cells; expected {len(names)}")
-    if not any("_" in cell for _, cells in block for cell in cells):  # Python takes 1_000 for a number
+def _numbers(
+    path: str | os.PathLike[str], at: dict[str, int], block: Sequence[Row], hint: str
+) -> npt.NDArray[np.float64]:
+    """The block's cells in these columns; the fast way, and cell by cell to name the one at fault."""
+    as_they_are = list(at.values()) == list(range(len(block[0][1])))
+    chosen = [cells if as_they_are else [cells[i] for i in at.values()] for _, cells in block]
+    if not any("_" in cell for cells in chosen for cell in cells):  # Python takes 1_000 for a number
         try:
-            table = np.array([cells for _, cells in block], np.float64)
+            table = np.array(chosen, np.float64).reshape(len(block), len(at))
         except ValueError:
             pass
         else:
             if np.isfinite(table).all():
                 return table
     line, name, cell = next(
-        (line, name, cell)
+        (line, name, cells[i])
         for line, cells in block
-        for name, cell in zip(names, cells, strict=True)
-        if _number(cell) is None or not math.isfinite(float(cell))
+        for name, i in at.items()
+        if _number(cells[i]) is None or not math.isfinite(float(cells[i]))
     )
     what = "is empty" if not cell.strip() else f"is {brief(cell.strip())}; expected a finite number"
-    raise UsageError(f"{path}: row at line {line}: column {name} {what}")
+    if _DECIMAL_COMMA.fullmatch(cell.strip()):
+        hint = ", with a decimal point: the comma is none here"
+    else:
+        hint = _other_separator([cell]) or (hint if _is_name(cell) else "")
+    raise UsageError(f"{path}: row at line {line}: column {name} {what}{hint}")
 
 
 def _number(cell: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from .mapped import RowView, is_mapped, pieces, row_view
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -18,7 +19,8 @@ _SPLIT_SITE = site_of((("opstage.split", 0),), 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Arrays of equal length, row i of each belonging to example i; they are checked here and not copied.
+    """Arrays of equal length, row i of each belonging to example i; they are checked here and not copied; lists
+    become arrays.
 
     `origins` says for each array where it comes from, for error messages. Raises `UsageError`, naming the origin, where
     an array is empty, of another length than the first, of a dtype other than floats, integers and booleans, or holds a
@@ -26,12 +28,19 @@ class Dataset:
 
     `ordered` says whether the order of the arrays was asked for. Where it is a file's own, they are known by name
     alone: a training loop binds them to the arguments of its loss, and batches by position are an error.
+
+    `classes` are the names of the classes that the labels number; None where labels are numbers by themselves.
+
+    `columns` are, for each array that was made of a table, the names of its columns; () where there was no table. A run
+    that is trained on them takes new data by these names.
     """
 
     names: tuple[str, ...]
     arrays: tuple[Array, ...]
     origins: tuple[str, ...] = ()
     ordered: bool = True
+    classes: tuple[str, ...] | None = None
+    columns: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.origins:
@@ -41,8 +50,13 @@ class Dataset:
                 f"a dataset needs at least one array, and a name and an origin for each, but has {len(self.arrays)} "
                 f"arrays, {len(self.names)} names and {len(self.origins)} origins"
             )
+        if self.columns and len(self.columns) != len(self.names):
+            raise UsageError(f"a dataset has columns for {len(self.columns)} arrays, but {len(self.names)} arrays")
         if len(set(self.names)) != len(self.names):
             raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
+        if not all(hasattr(array, "dtype") for array in self.arrays):
+            arrays = tuple([array if hasattr(array, "dtype") else np.asarray(array) for array in self.arrays])
+            object.__setattr__(self, "arrays", arrays)
         for array, origin in zip(self.arrays, self.origins, strict=True):
             self._check(array, origin)
 
@@ -56,15 +70,18 @@ class Dataset:
         return self.arrays[self.names.index(name)]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Dataset:
-        """The dataset of these rows, in this order."""
-        return Dataset(self.names, tuple(array[rows] for array in self.arrays), self.origins, self.ordered)
+        """The dataset of these rows, in this order; of an array in a file they are read when they are needed."""
+        arrays: list[Any] = [row_view(array).take(rows) if is_mapped(array) else array[rows] for array in self.arrays]
+        return replace(self, arrays=tuple(arrays))
 
     def only(self, *names: str) -> Dataset:
         """The dataset of the arrays called `names`, in that order."""
         if names == self.names and self.ordered:
             return self
         arrays = tuple(self[name] for name in names)
-        return Dataset(names, arrays, tuple(self.origins[self.names.index(name)] for name in names))
+        origins = tuple(self.origins[self.names.index(name)] for name in names)
+        columns = tuple(self.columns[self.names.index(name)] for name in names) if self.columns else ()
+        return Dataset(names, arrays, origins, classes=self.classes, columns=columns)
 
     def _check(self, array: Array, origin: str) -> None:
         if array.dtype.kind not in "fiub":
@@ -75,19 +92,20 @@ class Dataset:
             raise UsageError(f"{origin}: the dataset is empty (shape {array.shape})")
         if len(array) != len(self):
             raise UsageError(f"{origin}: has {len(array)} rows but {self.origins[0]} has {len(self)}")
-        if array.dtype.kind == "f":
-            finite = np.isfinite(array)
+        if array.dtype.kind != "f" or isinstance(array, RowView):  # views are of arrays that were checked
+            return
+        for start, rows in pieces(array) if is_mapped(array) else [(0, array)]:
+            finite = np.isfinite(rows)
             if not finite.all():
                 place = np.argwhere(~finite)[0]
-                value = array[tuple(place)]
-                raise UsageError(
-                    f"{origin}: row {place[0]} holds {value} (rows are counted from 0); mend or drop the row"
-                )
+                row, value = start + place[0], rows[tuple(place)]
+                raise UsageError(f"{origin}: row {row} holds {value} (rows are counted from 0); mend or drop the row")
 
 
 def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
     """A dataset of the arrays given, under the names given: `from_arrays(x=images, y=labels)`."""
-    return Dataset(tuple(arrays), tuple(np.asarray(array) for array in arrays.values()))
+    given: list[Any] = list(arrays.values())
+    return Dataset(tuple(arrays), tuple(array if is_mapped(array) else np.asarray(array) for array in given))
 
 
 def train_test_split(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .dataset import Dataset
+from .dataset import Dataset, train_test_split
 from .files import from_npz
 
 _FILE = Path(__file__).with_name("digits.npz")
@@ -21,3 +21,8 @@ def digits() -> Dataset:
     stored = from_npz(_FILE, ["images", "labels"])
     images = stored["images"].astype(np.float32)[:, np.newaxis] / np.float32(16)
     return Dataset(("x", "y"), (images, stored["labels"].astype(np.int64)), ("digits: x", "digits: y"))
+
+
+def held_out_digits(seed: int) -> tuple[Dataset, Dataset]:
+    """The embedded digits, a stratified 20 % of them held out."""
+    return train_test_split(digits(), seed=seed)

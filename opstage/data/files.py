@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..ops.errors import UsageError
-from .dataset import Dataset
+from .dataset import Array, Dataset
+from .mapped import map_npy
 from .numpy_file import open_npz, read_npy
 
 
@@ -15,7 +16,19 @@ def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
 
     Raises `UsageError`, naming the file, where one is missing or is no .npy file, and as `Dataset` does.
     """
-    arrays = [read_npy(path) for path in paths.values()]
+    return _dataset(paths, read_npy)
+
+
+def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
+    """The same for files of any size: from 64 MiB on their rows are read as they are needed.
+
+    The files must stay as they are for as long as the dataset is used.
+    """
+    return _dataset(paths, map_npy)
+
+
+def _dataset(paths: Mapping[str, str | os.PathLike[str]], read: Callable[[str | os.PathLike[str]], Array]) -> Dataset:
+    arrays = [read(path) for path in paths.values()]
     return Dataset(tuple(paths), tuple(arrays), tuple(str(path) for path in paths.values()))
 
 

@@ -40,12 +40,20 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
 def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> Dataset:
     """x: float32 (n, 1, height, width), the bytes 0 … 255 of `images` as 0 … 1; y: int64 (n,), `labels`."""
     raw = from_idx(x=images, y=labels)
-    x, y = raw.arrays
-    if x.ndim != 3 or x.dtype != np.uint8:
-        raise UsageError(f"{images}: holds {x.dtype} of shape {x.shape}; expected images, bytes of (n, height, width)")
+    x, y = idx_x(images, raw["x"]), raw["y"]
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UsageError(f"{labels}: holds {y.dtype} of shape {y.shape}; expected labels, integers of (n,)")
-    return Dataset(raw.names, (x.astype(np.float32)[:, np.newaxis] / np.float32(255), y.astype(np.int64)), raw.origins)
+    return Dataset(raw.names, (x, y.astype(np.int64)), raw.origins)
+
+
+def idx_x(path: str | os.PathLike[str], images: Array) -> Array:
+    """float32 (n, 1, height, width), 0 … 1, of the array of an IDX file. Raises UsageError where it is no images."""
+    if images.ndim != 3 or images.dtype != np.uint8:
+        raise UsageError(
+            f"{path}: holds {images.dtype} of shape {images.shape}; expected images, bytes of (n, height, width)"
+        )
+    x: Array = images.astype(np.float32)[:, np.newaxis] / np.float32(255)
+    return x
 
 
 def read_idx(path: str | os.PathLike[str]) -> Array:

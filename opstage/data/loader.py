@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from abc import abstractmethod
+from collections.abc import Generator, Iterator
 from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from ..ops.errors import UsageError
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
@@ -25,13 +27,36 @@ class Batches(Protocol):
         """The batches of epoch `epoch`, counted from 0, from number `start` on. Close it to stop early."""
 
 
+class Iterated:
+    """`for batch in batches`: an epoch for each such loop, from epoch 0 on, so that each loop has an order of its own.
+
+    A loop that is left early has had its epoch. The number stands nowhere but in this object: `fit`, and whoever
+    resumes a run, asks for `epoch(k)`.
+    """
+
+    __slots__ = ("_entered",)
+    _entered: int
+
+    @abstractmethod
+    def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
+        """The batches of an epoch, see `Batches`."""
+
+    def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        """The batches of the next epoch."""
+        entered: int = getattr(self, "_entered", 0)
+        batches = self.epoch(entered)
+        self._entered = entered + 1
+        return batches
+
+
 @final
-class Loader:
+class Loader(Iterated):
     """Batches of `batch_size` rows; the last one of an epoch is smaller, or left out with `drop_last`.
 
-    A loader has no position: `epoch(k)` can be asked for at any time, as often as one likes, and a training run that is
-    resumed in epoch k sees what it would have seen. Without `shuffle` the rows keep their order and the batches are
-    views of the dataset. Raises `UsageError` on a batch size that is not positive or is larger than the dataset.
+    `for batch in loader` is the next epoch each time. `epoch(k)` can be asked for at any time, as often as one likes,
+    and a training run that is resumed in epoch k sees what it would have seen. Without `shuffle` the rows keep their
+    order and the batches are views of the dataset. Raises `UsageError` on a batch size that is not positive or is
+    larger than the dataset.
     """
 
     __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle")
@@ -43,10 +68,7 @@ class Loader:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise UsageError(f"batch_size={batch_size!r} is not a number of rows; expected an integer > 0")
         if batch_size > len(dataset):
-            raise UsageError(
-                f"batch_size={batch_size} is larger than the dataset, which has {len(dataset)} rows; "
-                f"expected at most {len(dataset)}"
-            )
+            raise UsageError(larger_batch(batch_size, len(dataset)))
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -78,6 +100,7 @@ class Loader:
             return np.arange(len(self.dataset))
         return permutation(stream_key(self.seed, epoch, _SITE), len(self.dataset))
 
+    @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[tuple[Array, ...]]:
         """The batches of epoch `epoch` from number `start` on, each with the dataset's arrays in its order.
 
@@ -96,7 +119,12 @@ class Loader:
     def _batch(self, order: npt.NDArray[np.int64], start: int) -> tuple[Array, ...]:
         stop = start + self.batch_size
         rows: slice | npt.NDArray[np.int64] = order[start:stop] if self.shuffle else slice(start, stop)
-        return tuple(array[rows] for array in self.dataset.arrays)
+        return tuple(np.asarray(array[rows]) for array in self.dataset.arrays)
+
+
+def larger_batch(size: int, rows: int) -> str:
+    """The error of a batch of more rows than there are."""
+    return f"batch_size={size} is larger than the dataset, which has {rows} rows; expected at most {rows}"
 
 
 def require_start(start: int, batches: int) -> None:

@@ -149,6 +149,24 @@ def read_npy(path: str | os.PathLike[str]) -> Array:
             raise UsageError(f"{path}: not a .npy file that can be read: {_said(error)}") from error
 
 
+def npy_layout(path: str | os.PathLike[str]) -> tuple[ArrayHeader, bool, int]:
+    """(header, whether in Fortran's order, where the numbers begin) of a .npy file that has all of them.
+
+    Raises UsageError, naming the file.
+    """
+    with _opened(path, "npy") as file:
+        try:
+            header, fortran, start = _read_header(file)
+            expected, has = math.prod(header.shape) * header.dtype.itemsize, os.fstat(file.fileno()).st_size - start
+            if expected > has:
+                raise ValueError(
+                    f"its header names {brief(header.shape)} {header.dtype}, {expected:,} bytes, but it has {has:,}"
+                )
+        except _UNREADABLE as error:
+            raise UsageError(f"{path}: not a .npy file that can be read: {_said(error)}") from error
+    return header, fortran, start
+
+
 def _opened(path: str | os.PathLike[str], kind: str) -> IO[bytes]:
     why: object = "it is a folder or a device"
     try:

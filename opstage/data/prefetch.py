@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Generator
 from typing import final
 
+from typing_extensions import override
+
 from ..forks import tell_in_child
 from ..ops.errors import UsageError
 from .dataset import Array
-from .loader import Batches, Loader
+from .loader import Batches, Iterated, Loader
 
 Batch = tuple[Array, ...]
 
@@ -18,7 +20,7 @@ _PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not keep 
 
 
 @final
-class Prefetch:
+class Prefetch(Iterated):
     """The batches of `batches` in their order, up to `depth` of them made ahead by a thread of each epoch.
 
     An error in the thread is raised here, at the batch that it struck. The thread ends with the epoch: when its last
@@ -48,6 +50,7 @@ class Prefetch:
         batches = self.batches.only(*names)
         return self if batches is self.batches else Prefetch(batches, self.depth)
 
+    @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """The batches of epoch `epoch` from number `start` on; the thread starts when the first is asked for."""
         return self._taken(self.batches.epoch(epoch, start))

@@ -1,7 +1,8 @@
 """Experiments: one configuration, the run that it means, and the directory in which the run is kept."""
 
 from .run import RunOutcome, train
-from .settings import Configuration, DataSettings, OptimizerSettings, RunSettings, Settings, configure
+from .settings import Configuration, Settings, configure
+from .tables import DataSettings, OptimizerSettings, RunSettings
 
 __all__ = [
     "Configuration",

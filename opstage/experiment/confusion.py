@@ -1,9 +1,10 @@
-"""Which class a classifier took for which, counted over held-out data."""
+"""Which class a classifier took for which over held-out data, and where it was wrong and most certain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +18,61 @@ from ..ops.primitive import Primitive, Static
 from ..training.trainer import ScalarTrainer
 
 MOST_CLASSES = 40
+MOST_MISTAKES = 12
+
+
+@final
+@dataclass(frozen=True)
+class Mistake:
+    """A sample that was taken for another class.
+
+    row            its number in the held-out data, from 0
+    true, found    its class, and the one that it was taken for
+    probability    of the class found, as the model has it
+    sample         its row of the batch's first array
+    """
+
+    row: int
+    true: int
+    found: int
+    probability: float
+    sample: npt.NDArray[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Scores:
+    """How well each class is found: nan where there is nothing to divide by.
+
+    precision    of the samples taken for the class, the share that are of it
+    recall       of the samples of the class, the share taken for it
+    f1           the harmonic mean of both: 2 tp/(samples + taken)
+    """
+
+    precision: npt.NDArray[np.float64]
+    recall: npt.NDArray[np.float64]
+    f1: npt.NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class Classification:
+    """The result of a classifier on held-out data.
+
+    counts      counts (true class, predicted class)
+    mistakes    those it was most certain of, the most certain first
+    """
+
+    counts: npt.NDArray[np.int64]
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def scores(self) -> Scores:
+        """Precision, recall and F1 of each class."""
+        right = self.counts.diagonal().astype(np.float64)
+        samples, taken = self.counts.sum(axis=1), self.counts.sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            return Scores(right / taken, right / samples, 2 * right / (samples + taken))
 
 
 @final
@@ -37,12 +93,11 @@ class _Classifications(Transparent[Any]):
         return outs
 
 
-def confusion_matrix(
-    trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches
-) -> npt.NDArray[np.int64] | None:
-    """Counts (true class, predicted class) over `batches`; None for a model that is no classifier of whole samples.
+def classify(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> Classification | None:
+    """Its result on `batches`; None for a model that is no classifier of whole samples.
 
-    A classifier is known by its metrics: they call cross_entropy once, on logits (B, classes) and labels (B).
+    A classifier is known by its metrics: they call cross_entropy once, on logits (B, classes) and labels (B). A
+    negative label is none, and its sample is left out.
     """
 
     def program(ops: Any, *trees: Any) -> Any:
@@ -51,6 +106,8 @@ def confusion_matrix(
         return list(watched.seen)
 
     counts: npt.NDArray[np.int64] | None = None
+    mistakes: list[Mistake] = []
+    before = 0
     with closing(batches.epoch(0)) as epoch:
         for batch in epoch:
             seen = trainer.evaluate(program, *batch)
@@ -59,9 +116,27 @@ def confusion_matrix(
             logits, labels = (np.asarray(value) for value in seen[0])
             if logits.ndim != 2 or len(logits) != len(batch[0]) or not 2 <= logits.shape[1] <= MOST_CLASSES:
                 return None
+            if labels.ndim != 1:
+                return None
             classes = logits.shape[1]
             if counts is None:
                 counts = np.zeros((classes, classes), np.int64)
-            known = labels >= 0
-            np.add.at(counts, (labels[known], logits.argmax(axis=1)[known]), 1)
-    return counts
+            known, found = labels >= 0, logits.argmax(axis=1)
+            np.add.at(counts, (labels[known], found[known]), 1)
+            (wrong,) = np.nonzero(known & (found != labels))
+            shares = _probabilities(logits[wrong], found[wrong])
+            mistakes += [
+                Mistake(before + int(i), int(labels[i]), int(found[i]), float(share), np.array(batch[0][i]))
+                for i, share in sorted(zip(wrong, shares), key=lambda pair: -pair[1])[:MOST_MISTAKES]
+            ]
+            mistakes = sorted(mistakes, key=lambda mistake: -mistake.probability)[:MOST_MISTAKES]
+            before += len(labels)
+    return None if counts is None else Classification(counts, tuple(mistakes))
+
+
+def _probabilities(logits: npt.NDArray[Any], classes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """softmax(logits)[class] of each row, where class is that of its greatest logit: 1/Σ exp(z - max z)."""
+    z = logits.astype(np.float64)
+    own = np.take_along_axis(z, classes[:, None], axis=1)
+    shares: npt.NDArray[np.float64] = 1.0 / np.exp(z - own).sum(axis=1)
+    return shares

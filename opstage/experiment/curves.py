@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curves:
-    """Loss of single steps, mean loss of epochs, and held-out metrics after each epoch."""
+    """Loss of single steps, mean loss of epochs, held-out metrics after each epoch; and the rates of all that."""
 
     lines: Sequence[Line]
 
@@ -53,6 +53,15 @@ class Curves:
             loss.append(_held_out("loss", epochs))
         panels = [("loss", loss), *((name, [_held_out(name, epochs)]) for name in names if name != "loss")]
         return [Panel(name, tuple(c for c in curves if c.points)) for name, curves in panels]
+
+    def rates(self) -> list[Panel]:
+        """Panels for the learning rate, the gradients' norm and the samples per second, where there are any."""
+        steps = [line for line in self.lines if line["kind"] == "step"]
+        named = {"learning rate": "lr", "gradient norm": "gradient_norm", "samples per second": "samples_per_second"}
+        curves = [
+            (name, _curve(name, [(line["step"], line.get(key)) for line in steps])) for name, key in named.items()
+        ]
+        return [Panel(name, (curve,)) for name, curve in curves if curve.points]
 
 
 def _held_out(name: str, epochs: Sequence[Line]) -> Curve:

@@ -21,6 +21,9 @@ METRICS = "metrics.jsonl"
 PLOT = "loss.png"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
+PREPARATION = "preparation.json"
+BEST = "best"
+SOURCE = "source"
 LOCK = "lock"
 
 if sys.platform == "win32":
@@ -99,6 +102,8 @@ class RunDirectory:
         self._require_own()
         if not (self.path / name).exists():
             self._written.append(name)
+        if "/" in name:
+            make_folder((self.path / name).parent)
         write_file(self.path / name, [data.encode() if isinstance(data, str) else data])
 
     def abandon(self) -> None:
@@ -107,6 +112,8 @@ class RunDirectory:
         for name in self._written:
             with suppress(OSError):
                 (self.path / name).unlink()
+                for folder in Path(name).parents[:-1]:
+                    (self.path / folder).rmdir()
         self.close()
         if self._made:
             with suppress(OSError):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, final
 
 from ..ops.errors import OpstageError
+from ..training.callback import Loop
 from ..training.finite import NotFiniteError
 from ..training.fit import EpochResult, Position
-from .confusion import confusion_matrix
+from ..training.group_table import group_html
+from .confusion import classify
 from .curves import Curves
 from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, is_installed, plot_png
+from .live import Pace
 from .metrics import MetricLog, read_metrics
 from .report import ReportContent, report_html
 from .samples import samples
@@ -27,7 +31,7 @@ from .versions import read_run
 class Journal:
     """An observer of the training loop that keeps metrics.jsonl and TensorBoard's events.
 
-    When its `with` block ends, by an error too, it writes loss.png and report.html.
+    report.html it writes as the run goes, and with loss.png when its `with` block ends, by an error too.
     """
 
     def __init__(
@@ -38,9 +42,12 @@ class Journal:
         start: Position,
         say: Callable[[str], None],
         lines: int | None = None,
+        *,
+        pace: Pace | None = None,
     ):
         """`lines` of metrics.jsonl there were at the checkpoint that the run goes on from, where it says so.
 
+        `pace` says when the report is written while the run goes.
         `gap` says in words which of them are lost.
         """
         self._task = task
@@ -61,6 +68,9 @@ class Journal:
         self._since = time.perf_counter()
         self._samples = 0
         self._results: list[EpochResult] = list(start.results)
+        self._pace = pace if pace is not None else Pace()
+        self._cost = ""
+        self.loop: Loop | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +97,9 @@ class Journal:
             return
         now = time.perf_counter()
         rate, self._since, self._samples = self._samples / (now - self._since), now, 0
-        lr = self._task.optimizer.scalars(self._steps)["lr"]
+        lr = self.loop.lr if self.loop is not None else self._task.optimizer.scalars(self._steps)["lr"]
+        norm = self.loop.gradient_norm if self.loop is not None else None
+        more = {} if norm is None else {"gradient_norm": norm}
         self._log.append(
             {
                 "kind": "step",
@@ -95,10 +107,12 @@ class Journal:
                 "epoch": epoch,
                 "loss": loss,
                 "lr": lr,
+                **more,
                 "samples_per_second": round(rate, 1),
             }
         )
-        self._scalars({"loss/step": loss, "lr": lr})
+        self._scalars({"loss/step": loss, "lr": lr, **more})
+        self._show()
 
     def epoch(self, result: EpochResult) -> None:
         """A line for the epoch."""
@@ -116,6 +130,7 @@ class Journal:
         self._scalars(
             {"loss/epoch": result.train_loss, **{f"held_out/{name}": v for name, v in result.held_out.items()}}
         )
+        self._show()
         self._since, self._samples = time.perf_counter(), 0
 
     def sync(self) -> int:
@@ -128,32 +143,61 @@ class Journal:
             for tag, value in values.items():
                 self._events.scalar(tag, value, self._steps)
 
+    def _show(self) -> None:
+        """Write the report of a run that goes on, if it is time. Where that fails the run goes on without."""
+        if self._pace.due:
+            with suppress(OpstageError):
+                self._table()  # the end needs it too
+                self._pace.spend(lambda: self._report(f"Running: {self._done()}.", running=True))
+
+    def _done(self) -> str:
+        task = self._task
+        return f"{len(self._results)} of {task.settings.run.epochs} epochs, {self._steps:,} of {task.steps:,} steps"
+
+    @property
+    def _title(self) -> str:
+        return f"{self._task.settings.defined.called}, {self._task.trainer.parameter_count:,} parameters"
+
     def _finish(self, error: BaseException | None = None) -> None:
-        task, directory, whole = self._task, self._directory, error is None
+        task, directory = self._task, self._directory
         run = task.settings.run
         curves = Curves(read_metrics(directory.path / METRICS))
-        title = f"{run.model}, {task.trainer.parameter_count:,} parameters"
         if any(panel.curves for panel in curves.panels()):
             if run.plot or (run.plot is None and is_installed("matplotlib")):
-                directory.write(PLOT, plot_png(curves, title))
+                directory.write(PLOT, plot_png(curves, self._title))
             elif run.plot is None:
                 self._say(f"no {PLOT}: matplotlib is not installed; pip install 'opstage[plot]'")
-        done = f"{len(self._results)} of {run.epochs} epochs, {self._steps:,} of {task.steps:,} steps"
         if isinstance(error, OpstageError):
-            status = f"Stopped after {done}: {error.place if isinstance(error, NotFiniteError) else error}"
+            place = error.place if isinstance(error, NotFiniteError) else error
+            status = f"Stopped after {self._done()}: {place}"
+        elif error is None:
+            status = f"Finished: {self._done()}."
         else:
-            status = f"Finished: {done}." if whole else f"Interrupted after {done}; opstage train --resume goes on."
-        if self.gap:
-            status += f" {self.gap}."
+            status = f"Interrupted after {self._done()}; opstage train --resume goes on."
+        self._report(status, whole=error is None, curves=curves)
+
+    def _table(self) -> str:
+        """Shapes and cost, as HTML, worked out once."""
+        if not self._cost:
+            self._cost = self._task.trainer.report(*self._task.model.batch).table._repr_html_()
+        return self._cost
+
+    def _report(self, status: str, *, running: bool = False, whole: bool = False, curves: Curves | None = None) -> None:
+        """Write the report; of a whole run with what the model makes of the held-out data."""
+        task = self._task
         content = ReportContent(
-            title=title,
-            status=status,
+            title=self._title,
+            status=f"{status} {self.gap}." if self.gap else status,
             held_out=self._results[-1].held_out if self._results else {},
-            curves=curves,
-            cost=task.trainer.report(*task.model.batch).table,
-            confusion=confusion_matrix(task.trainer, task.model.metrics, task.test_batches) if whole else None,
+            curves=curves if curves is not None else Curves(read_metrics(self._directory.path / METRICS)),
+            cost=self._table(),
+            classification=classify(task.trainer, task.model.measures, task.test_batches) if whole else None,
             samples=samples(task) if whole else None,
             configuration=self._configuration,
             run=self._run,
+            classes=task.held_out.classes,
+            written=time.time() if running else None,
+            groups=group_html(task.trainer.moved_by(task.optimizer)),
         )
-        directory.write(REPORT, report_html(content).encode(errors="replace"))  # run.json may hold half a character
+        # run.json may hold half a character
+        self._directory.write(REPORT, report_html(content).encode(errors="replace"))

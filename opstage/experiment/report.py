@@ -1,111 +1,77 @@
-"""report.html: a run on one page that needs nothing else, no script, no network."""
+"""report.html: a run on one page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-import numpy.typing as npt
-
-from ..interpreters.shape_check.table import Table
-from .curves import Curves
+from .confusion import Classification
+from .confusion_html import classification_html
+from .curves import Curves, Panel
+from .metrics import show_value
+from .page import page_html
 from .png import data_uri
 from .samples import GeneratedText, ImageRows
 from .settings import Configuration
 from .svg import panel_svg
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8886; --c0: #1f77b4; --c1: #d1495b; --c2: #2a9d5c; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2em; }
-.panels { display: flex; flex-wrap: wrap; gap: 1em 2em; } .panels > div { flex: 1 1 420px; max-width: 620px; }
-svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: currentColor; }
-svg text.axis { font-weight: 600; font-size: 12px; }
-.grid { stroke: var(--line); stroke-width: .5; } .curve { fill: none; stroke-width: 2; }
-.curve.faint { stroke-width: 1; opacity: .45; }
-.curve.c0 { stroke: var(--c0); } .curve.c1 { stroke: var(--c1); } .curve.c2 { stroke: var(--c2); }
-circle.curve.c0 { fill: var(--c0); } circle.curve.c1 { fill: var(--c1); } circle.curve.c2 { fill: var(--c2); }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1.5em; padding: 0 0 0 64px; margin: 0; }
-.legend .c0 { color: var(--c0); } .legend .c1 { color: var(--c1); } .legend .c2 { color: var(--c2); }
-table { border-collapse: collapse; } th, td { padding: .15em .6em; text-align: left; vertical-align: top; }
-thead th { border-bottom: 1px solid var(--line); } tbody tr + tr { border-top: 1px solid var(--line); }
-.number, .confusion td { text-align: right; font-variant-numeric: tabular-nums; }
-.wide { overflow-x: auto; } code, .code { font: 13px/1.5 ui-monospace, monospace; } .muted { opacity: .7; }
-img { image-rendering: pixelated; min-width: 56px; min-height: 56px; margin: 2px; vertical-align: middle; }
-pre.sample { white-space: pre-wrap; border: 1px solid var(--line); padding: .5em; }
-.right { background: rgb(42 157 92 / var(--share)); } .wrong { background: rgb(209 73 91 / var(--share)); }
-"""
-
 
 @dataclass(frozen=True)
 class ReportContent:
-    """The content of a report. `status` is a sentence; `run` is the content of run.json."""
+    """The content of a report.
+
+    status     a sentence
+    cost       the table of shapes and cost, as HTML
+    classes    the names of a classifier's classes; None where they are numbers
+    run        the content of run.json
+    written    seconds since 1970, where the run still goes on
+    groups     the table of what moves each parameter, as HTML
+    """
 
     title: str
     status: str
     held_out: Mapping[str, float]
     curves: Curves
-    cost: Table
-    confusion: npt.NDArray[Any] | None
+    cost: str
+    classification: Classification | None
     samples: ImageRows | GeneratedText | None
     configuration: Configuration
     run: Mapping[str, Any]
+    classes: Sequence[str] | None = None
+    written: float | None = None
+    groups: str = ""
 
 
 def report_html(content: ReportContent) -> str:
     """The page."""
+    age = '<p id="age" class="muted"></p>' if content.written is not None else ""
     sections = [
         f"<h1>{escape(content.title)}</h1>",
-        f'<p id="status">{escape(content.status)}</p>',
+        f'<p id="status">{escape(content.status)}</p>{age}',
         _held_out(content.held_out),
-        f'<h2 id="curves">Curves</h2>\n<div class="panels">{_panels(content.curves)}</div>',
+        f'<h2 id="curves">Curves</h2>\n<div class="panels">{panels_html(content.curves.panels())}</div>',
     ]
-    if content.confusion is not None:
-        sections.append(_confusion(content.confusion))
+    rates = content.curves.rates()
+    if rates:
+        sections.append(f'<h2 id="rates">Rates</h2>\n<div class="panels">{panels_html(rates)}</div>')
+    if content.classification is not None:
+        sections.append(classification_html(content.classification, content.classes))
     if content.samples is not None:
         sections.append(_samples(content.samples))
-    sections += [_cost(content.cost), _configuration(content.configuration), _run(content.run)]
-    body = "\n".join(sections)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(content.title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    sections += [_groups(content.groups), _cost(content.cost), _configuration(content.configuration), _run(content.run)]
+    return page_html(content.title, "\n".join(sections), written=content.written)
 
 
-def format_metric(name: str, value: float) -> str:
-    """`accuracy 98.33 %`, `loss 0.0612`."""
-    return f"{name} {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4g}"
-
-
-def _panels(curves: Curves) -> str:
-    return "".join(f"<div>{panel_svg(panel)}</div>" for panel in curves.panels())
+def panels_html(panels: Iterable[Panel]) -> str:
+    """Panels side by side, where there is room."""
+    return "".join(f"<div>{panel_svg(panel)}</div>" for panel in panels)
 
 
 def _held_out(means: Mapping[str, float]) -> str:
-    shown = ", ".join(format_metric(name, value) for name, value in sorted(means.items()))
+    shown = ", ".join(f"{name} {show_value(name, value)}" for name, value in sorted(means.items()))
     return f'<p id="held-out">On held-out data: {escape(shown)}.</p>' if shown else ""
-
-
-def _confusion(counts: npt.NDArray[Any]) -> str:
-    totals = counts.sum(axis=1)
-    head = "".join(f"<th>{j}</th>" for j in range(counts.shape[1]))
-    rows = []
-    for i, row in enumerate(counts):
-        cells = []
-        for j, count in enumerate(row):
-            share = float(count) / max(1, int(totals[i]))
-            kind = f' class="{"right" if i == j else "wrong"}" style="--share:{share:.3f}"' if count else ""
-            cells.append(f"<td{kind}>{count}</td>")
-        recall = f"{100 * float(row[i]) / totals[i]:.1f} %" if totals[i] else ""
-        rows.append(f"<tr><th>{i}</th>{''.join(cells)}<td>{recall}</td></tr>")
-    return (
-        '<h2 id="confusion">Confusion matrix</h2>\n<p>Held-out samples: a row per true class, a column per predicted '
-        f'class.</p>\n<div class="wide"><table class="confusion"><thead><tr><th></th>{head}<th>found</th></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def _samples(made: ImageRows | GeneratedText) -> str:
@@ -119,12 +85,17 @@ def _samples(made: ImageRows | GeneratedText) -> str:
     return f'{head}\n<div class="wide"><table class="images"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _cost(table: Table) -> str:
+def _groups(table: str) -> str:
+    said = "What moves each parameter: the peak of its learning rate, its weight decay, the groups that it is in."
+    return f'<h2 id="groups">Parameters</h2>\n<details><summary>{said}</summary>{table}</details>' if table else ""
+
+
+def _cost(table: str) -> str:
     said = (
         "One training step as the shape checker sees it, for every batch size at once: FLOPs, bytes that kernels read "
         "and write, and bytes that stay from the forward pass until the backward pass has read them."
     )
-    return f'<h2 id="cost">Shapes and cost</h2>\n<p>{said}</p>\n{table._repr_html_()}'
+    return f'<h2 id="cost">Shapes and cost</h2>\n<p>{said}</p>\n{table}'
 
 
 def _configuration(configuration: Configuration) -> str:

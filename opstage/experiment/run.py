@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
+
+from typing_extensions import override
 
 from ..documents import Document
 from ..ops.errors import UsageError
 from ..training import checkpoint
-from ..training.fit import EpochResult, Observer, Position, fit
+from ..training.callback import Callback, Loop
+from ..training.callbacks import BestCheckpoint
+from ..training.fit import EpochResult, Observer, Position, fit, require_callbacks
 from ..training.optimizer_state import OptimizerState
-from .directory import CHECKPOINT, CONFIG, ORIGINS, RUN, RunDirectory
+from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, RUN, RunDirectory
 from .extras import require_extra
 from .journal import Journal
+from .kept_source import keep_source
+from .metrics import read_metrics
 from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .versions import describe_run, read_digests, read_run
+from .versions import UNSCALED, describe_run, read_digests, read_run, show_digest
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -32,10 +39,14 @@ class Watcher(Observer, AbstractContextManager[Any], Protocol):
 @final
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of a run: the results of its epochs, and the seconds that this process spent on it."""
+    """The result of a run: the results of its epochs, and the seconds that this process spent on it.
+
+    stopped   why a callback has ended it; empty where none has
+    """
 
     results: Sequence[EpochResult]
     seconds: float
+    stopped: str = ""
 
 
 def train(settings: Settings | Configuration, *, resume: bool = False) -> RunOutcome:
@@ -45,7 +56,7 @@ def train(settings: Settings | Configuration, *, resume: bool = False) -> RunOut
     """
     configuration = settings if isinstance(settings, Configuration) else Configuration.of(settings)
     task = prepare(configuration.settings)
-    return run_task(task, configuration, lambda done, steps: _Unwatched(), resume=resume)
+    return run_task(task, configuration, lambda done, steps: Unwatched(), resume=resume)
 
 
 def run_task(
@@ -55,13 +66,15 @@ def run_task(
     *,
     resume: bool = False,
     say: Callable[[str], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunOutcome:
     """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
 
     `say` is told in words what else there is to know; without it what is lost is a Python warning.
 
     `watch(steps done, all steps)` makes the one who is shown the progress. An interrupt saves a checkpoint, and then
-    goes on its way; so does an error.
+    goes on its way; so does an error. The callbacks of the settings and `callbacks` are followed and saved as in
+    `training.fit`; a resumed run takes the same ones, newly made.
     """
     settings = task.settings
     if not task.trainer.executes:
@@ -69,43 +82,63 @@ def run_task(
             f"backend {settings.options.backend!r} computes no values, so nothing is trained on it; "
             f"opstage check {settings.run.model} checks the whole training step without training"
         )
+    callbacks = (*settings.callbacks.make(None if settings.run.out is None else settings.run.out / BEST), *callbacks)
+    require_callbacks(callbacks, task.trainer, task.model.measures, task.test_batches)
     start, state, lines = Position(), None, None
     with ExitStack() as stack:
         journal = keeper = None
         if settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
-            identity = {"settings": configuration.literals(), "data": task.data}
+            identity = _identity(task, configuration)
+            for callback in callbacks:
+                if isinstance(callback, BestCheckpoint):
+                    callback.identity = identity
+            whole = checkpoint.exists(directory.path / CHECKPOINT)
+            if resume and not whole and read_metrics(directory.path / METRICS, torn_end=True):
+                raise UsageError(
+                    f"{directory.path} has trained, but its {CHECKPOINT} is gone: there is nothing to go on from; "
+                    "restore it from a copy, or start a new run with --out"
+                )
             if resume and checkpoint.exists(directory.path / CHECKPOINT):
-                start, state, lines = _restore(task, directory.path / CHECKPOINT, identity)
+                start, state, lines, epochs = _restore(task, directory.path / CHECKPOINT, identity, callbacks)
+                if epochs != settings.run.epochs:
+                    (say or _silent)(_extended(task, start, epochs))
+                    if start.stopped and settings.run.epochs > epochs:
+                        start = replace(start, stopped="")
+                        for callback in callbacks:
+                            callback.extend()
+                    _keep(directory, configuration)  # from now on the run is that long
             journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
             if journal.gap:
                 (say or _warn)(journal.gap)
-            keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal)
+            keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal, callbacks)
             if state is None:  # a folder without room for a checkpoint says so now, and a run that ends early has one
                 state = task.trainer.init_optim(task.optimizer)
                 keeper.interrupted(state, start)
         watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
+        following = _Following(journal)
         since = time.perf_counter()
         results = fit(
             task.trainer,
             task.optimizer,
             task.batches,
             task.test_batches,
-            task.model.metrics,
+            task.model.measures,
             epochs=settings.run.epochs,
             observer=_Observers([o for o in (journal, watcher) if o is not None]),
             state=state,
             start=start,
             saver=keeper,
             require_finite=settings.run.require_finite,
+            callbacks=(following, *callbacks),
         )
-        return RunOutcome(results, time.perf_counter() - since)
+        return RunOutcome(results, time.perf_counter() - since, following.stopped)
 
 
 def begin(task: Task, configuration: Configuration) -> Path:
     """The directory of a run that has taken no step, its trainer as it stands: `--resume` goes on from there."""
     with _directory(task.settings, task, configuration, resume=False) as directory:
-        keeper = _Keeper(task, directory.path / CHECKPOINT, {"settings": configuration.literals(), "data": task.data})
+        keeper = _Keeper(task, directory.path / CHECKPOINT, _identity(task, configuration))
         try:
             keeper.interrupted(task.trainer.init_optim(task.optimizer), Position())
         except BaseException:
@@ -115,7 +148,7 @@ def begin(task: Task, configuration: Configuration) -> Path:
 
 
 @final
-class _Unwatched(AbstractContextManager["_Unwatched"]):
+class Unwatched(AbstractContextManager["Unwatched"]):
     """Nobody is shown the progress."""
 
     def __exit__(self, *exception: object) -> None:
@@ -126,6 +159,30 @@ class _Unwatched(AbstractContextManager["_Unwatched"]):
 
     def epoch(self, result: EpochResult) -> None:
         pass
+
+
+@final
+class _Following(Callback):
+    """Lets the journal see the run."""
+
+    def __init__(self, journal: Journal | None):
+        self._journal = journal
+        self._loop: Loop | None = None
+
+    @property
+    @override
+    def name(self) -> str:
+        return ""
+
+    @property
+    def stopped(self) -> str:
+        return "" if self._loop is None else self._loop.position.stopped
+
+    @override
+    def begin(self, loop: Loop) -> None:
+        self._loop = loop
+        if self._journal is not None:
+            self._journal.loop = loop
 
 
 @final
@@ -148,7 +205,15 @@ class _Observers:
 class _Keeper:
     """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt."""
 
-    def __init__(self, task: Task, folder: Path, identity: Mapping[str, Any], journal: Journal | None = None):
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        identity: Mapping[str, Any],
+        journal: Journal | None = None,
+        callbacks: Sequence[Callback] = (),
+    ):
+        self._callbacks = callbacks
         self._journal = journal
         self._task = task
         self._folder = folder
@@ -163,7 +228,7 @@ class _Keeper:
         # what the checkpoint says was written is on the disk before it is
         lines = {} if self._journal is None else {_LINES: self._journal.sync()}
         identity = {**self._identity, **lines}
-        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, identity)
+        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, identity, self._callbacks)
         checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
 
 
@@ -183,22 +248,44 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
             directory.close()
             raise
         return directory
-    described = describe_run(
-        seed=settings.options.seed, model=settings.run.model, parameters=task.trainer.parameter_count, data=task.data
-    )
     directory = RunDirectory.create(out)
     try:
+        described = describe_run(
+            seed=settings.options.seed,
+            model=settings.defined.called,
+            parameters=task.trainer.parameter_count,
+            data=task.data,
+            source=keep_source(directory, settings.defined),
+        )
+        if task.preparation is not None:
+            prepared = json.dumps(task.preparation.to_document(), indent=1) + "\n"
+            described["preparation"] = hashlib.sha256(prepared.encode()).hexdigest()
+            directory.write(PREPARATION, prepared)
+        if task.unscaled is not None:
+            described[UNSCALED] = task.unscaled
         directory.write(RUN, json.dumps(described, indent=1) + "\n")
-        kept = configuration.from_anywhere()
-        directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))
-        directory.write(CONFIG, kept.toml())
+        _keep(directory, configuration)
     except BaseException:
         directory.abandon()
         raise
     return directory
 
 
+def _keep(directory: RunDirectory, configuration: Configuration) -> None:
+    """Write down the configuration of a run."""
+    kept = configuration.from_anywhere()
+    directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))
+    directory.write(CONFIG, kept.toml())
+
+
 _LINES = "metrics_lines"
+_OPTIMIZER = "optimizer"
+
+
+def _identity(task: Task, configuration: Configuration) -> dict[str, Any]:
+    """All that a resumed run must have as it was, beside the state of the loop."""
+    provided = {_OPTIMIZER: task.provided} if task.provided else {}
+    return {"settings": configuration.literals(), "data": task.data, **provided}
 
 
 def _warn(line: str) -> None:
@@ -210,9 +297,9 @@ def _silent(line: str) -> None:
 
 
 def _restore(
-    task: Task, folder: Path, identity: Mapping[str, Any]
-) -> tuple[Position, OptimizerState | None, int | None]:
-    """Where the checkpoint stands, the optimizer's state there, and the lines of metrics.jsonl, where it says."""
+    task: Task, folder: Path, identity: Mapping[str, Any], callbacks: Sequence[Callback]
+) -> tuple[Position, OptimizerState | None, int | None, int]:
+    """Where the checkpoint stands, the optimizer's state there, lines of metrics.jsonl, and the epochs of the run."""
     snapshot = checkpoint.load(folder)
     held = Document(dict(snapshot.config), f"{folder}: the run's identity", "it is no checkpoint of a run")
     settings = held["settings"].object()
@@ -223,6 +310,13 @@ def _restore(
                 f"{folder}: cannot be resumed: its {path} is {before}, but the run's configuration says {value}"
             )
     _require_same_data(folder, read_digests(held["data"]), identity["data"])
+    began = "" if (kept := held.get(_OPTIMIZER)) is None else kept.text()
+    if began != task.provided:
+        told = [text or "that of its settings" for text in (began, task.provided)]
+        raise UsageError(
+            f"{folder}: cannot be resumed: its optimizer was {told[0]}, and now it is {told[1]}; an Optimizer that a "
+            "Python program made is given again: opstage.fit(…, optimizer=…, resume=True)"
+        )
     lines = held.get(_LINES)
     at, batches = snapshot.position, len(task.batches)
     if not (at.epoch == len(at.results) and at.batch <= batches and (at.batch == 0) == (at.samples == 0)):
@@ -230,8 +324,29 @@ def _restore(
             f"{folder}: cannot be resumed: it stands after {at.batch} of {batches} batches of epoch {at.epoch + 1}, "
             f"with {len(at.results)} epochs done and {at.samples} samples seen in this one, where no run can stand"
         )
-    state = checkpoint.restore(task.trainer, snapshot, task.optimizer)
-    return at, state, None if lines is None else lines.count()
+    asked, done = task.settings.run.epochs, at.epoch + (at.batch > 0)
+    if asked < done:
+        stands = f"{at.epoch} epochs done" if not at.batch else f"begun its epoch {done}"
+        raise UsageError(f"{folder}: cannot be resumed for {asked} epochs: it has {stands}; ask for at least {done}")
+    state = checkpoint.restore(task.trainer, snapshot, task.optimizer, callbacks)
+    epochs = str(settings.get("run.epochs"))
+    return at, state, None if lines is None else lines.count(), int(epochs) if epochs.isdecimal() else asked
+
+
+def _extended(task: Task, at: Position, epochs: int) -> str:
+    """The line that says for how long a run goes on now."""
+    done, optimizer = at.epoch * len(task.batches) + at.batch, task.settings.optimizer
+    line = f"goes on to {task.settings.run.epochs} epochs, {task.steps:,} steps, where it was to have {epochs} epochs"
+    if at.stopped and task.settings.run.epochs <= epochs:
+        return f"{line}; but it has ended: {at.stopped}"
+    if at.stopped:
+        line = f"{line}; it had ended ({at.stopped}), and what ended it waits anew from here, against the best so far"
+    if task.provided or optimizer.schedule == "constant":
+        return line
+    rate = task.optimizer.scaled(at.lr_scale).scalars(done + 1)["lr"]
+    return (
+        f"{line}; the schedule {optimizer.schedule} is one of {task.steps:,} steps now, its rate {rate:.3g} from here"
+    )
 
 
 def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -239,12 +354,5 @@ def _require_same_data(place: Path, before: Mapping[str, Any], now: Mapping[str,
         if before.get(part) != now[part]:
             raise UsageError(
                 f"{place}: cannot be resumed: its {part.replace('_', '-')} data have changed since: "
-                f"{_data_line(before.get(part))} then, {_data_line(now[part])} now"
+                f"{show_digest(before[part]) if part in before else 'none'} then, {show_digest(now[part])} now"
             )
-
-
-def _data_line(part: Mapping[str, Any] | None) -> str:
-    if part is None:
-        return "none"
-    arrays = ", ".join(f"{name} {text[:-52]}" for name, text in part["arrays"].items())
-    return f"{part['rows']} rows ({arrays})"

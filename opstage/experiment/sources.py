@@ -1,42 +1,384 @@
-"""Where a run's data come from: the recipe of its model, or a file."""
+"""Where a run's data come from: the recipe of its model, or a file; and what was learnt from a file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
 import numpy as np
 
-from ..data import Dataset, from_file, train_test_split
-from ..models import Model
-from ..ops.errors import UsageError
-from ..training.recipes import Recipe
+from ..api import batch_arguments
+from ..config import toml_literal
+from ..data import Dataset, Loader, train_test_split
+from ..data.any_file import array_names, is_array_folder, read_arrays
+from ..data.cast import ScaleName, Scaling, kind_of
+from ..data.categories import encoded_columns, learn_categories
+from ..data.columns import assign, read_columns
+from ..data.image_folder import from_images, image_paths, read_images
+from ..data.mapped import is_mapped
+from ..data.preparation import ArgumentData, Form, Preparation, from_table, learn
+from ..data.table import TABLES, Named, label_position, numbered, read_table, require_columns
+from ..models import Model, Recipe
+from ..ops.errors import OpstageError, UsageError
+from ..ops.spec import Spec
+from ..ops.untrusted import brief, shown
+from ..training.predictor import input_specs
 from .settings import Settings
+from .tables import DataSettings
+from .versions import data_digest
+
+_JUDGED = 256
+"""Rows that are judged at once."""
 
 
-def load_data(settings: Settings, model: Model, recipe: Recipe) -> tuple[Dataset, Dataset]:
-    """(training data, held-out data); of a file's arrays x and y as many as the model's batch has."""
-    seed, file = settings.options.seed, settings.data.file
+@final
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """The data of a run. `preparation` is None where they are the recipe's own.
+
+    `unscaled` is the digest of the held-out data before they were scaled; None where they are not.
+    """
+
+    training: Dataset
+    held_out: Dataset
+    preparation: Preparation | None = None
+    unscaled: dict[str, Any] | None = None
+
+
+def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
+    """The data that settings mean: of a file, bound to the arguments of the model's batch, cast, checked and scaled.
+
+    Raises UsageError for a file that cannot be read, and for one that does not fit the model: with the settings of the
+    model that would, where they follow from the data.
+    """
+    seed, file, data = settings.options.seed, settings.data.file, settings.data
     if recipe.read is not None:
-        return recipe.read(file, settings.data.held_out, model.config)
+        return Loaded(*recipe.read(file, data.held_out, model.config))
     if file is None:
-        return recipe.data(seed)
-    dataset = from_file(file)
-    _check_labels(dataset, model)
-    training, held_out = train_test_split(dataset, test=settings.data.held_out, seed=seed)
-    if len(model.batch) == 1:
-        return training.only("x"), held_out.only("x")
-    return training, held_out
+        if recipe.data is None:
+            raise UsageError(
+                f"{settings.run.model} has no data of its own; name a file with --data FILE, or give it a "
+                "RECIPE = opstage.Recipe(data=…)"
+            )
+        require_file_for(data, "; name one with --data FILE")
+        return Loaded(*recipe.data(seed))
+    specs = _specs(model)
+    labels = _labels(model, tuple(specs)) or _label_left(data, tuple(specs))
+    form = _form(file)
+    if data.size and form != "images":
+        raise UsageError(f"{file}: data.size is for a folder of images")
+    if form != "table":
+        for name, value, usual in (("columns", data.columns, ""), ("categories", data.categories, "auto")):
+            if value != usual:
+                raise UsageError(f"{file}: data.{name} is for a table: {', '.join(TABLES)}")
+    if form == "table":
+        raw, made = _of_table(file, data, specs, labels)
+    elif form == "images":
+        raw, made = _of_images(settings, specs, labels)
+    else:
+        raw, made = _of_arrays(file, data.label, specs)
+    preparation = replace(learn(raw, made, specs, labels, form), resized=bool(data.size))
+    if data.scale != "none":
+        if not any(part.kind == "float" and not part.label for part in preparation.parts):
+            raise UsageError(
+                f"{file}: data.scale={data.scale} is for inputs of floats, and {model.name} takes integers; leave "
+                "data.scale out, or declare the inputs as floats in the model's batch"
+            )
+        mapped = next((name for name, array in zip(raw.names, raw.arrays) if is_mapped(array)), None)
+        if mapped is not None:
+            raise UsageError(
+                f"{file}: {mapped} is read row by row, being large; scale it in its file, not by data.scale"
+            )
+        unscaled = tuple(part if part.label else replace(part, image=False) for part in preparation.parts)
+        preparation = replace(preparation, parts=unscaled)
+        raw = _as_floats(raw, preparation)
+    if raw.classes is not None and len(raw.classes) == 1:
+        raise UsageError(
+            f"{file}: all rows are of one class, {brief(raw.classes[0])}; expected two or more to tell apart"
+        )
+    dataset = preparation.apply(raw)
+    _check_shapes(dataset, specs, settings, model, labels)
+    _check_labels(dataset, settings, model, specs, labels)
+    training, held_out = split(dataset, labels[-1] if labels else None, data.held_out, seed)
+    if data.scale == "none":
+        return Loaded(training, held_out, preparation)
+    preparation = replace(preparation, parts=tuple(_scaled(part, data.scale, training) for part in preparation.parts))
+    return Loaded(preparation.apply(training), preparation.apply(held_out), preparation, data_digest(held_out))
 
 
-def _check_labels(dataset: Dataset, model: Model) -> None:
+def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
+    """How new data are read as those of a dataset that knows its columns; None for one that does not."""
+    if not dataset.columns or not all(isinstance(spec, Spec) for spec in model.batch):
+        return None
+    specs = _specs(model)
+    if len(dataset.names) != len(specs):
+        return None
+    at = [dataset.names.index(name) for name in (specs if set(dataset.names) == set(specs) else dataset.names)]
+    named = Dataset(tuple(specs), tuple(dataset.arrays[i] for i in at), classes=dataset.classes)
+    made = {name: ArgumentData(name, dataset.columns[i], "float", ()) for name, i in zip(specs, at)}
+    return learn(named, made, specs, _labels(model, tuple(specs)), "table")
+
+
+def require_file_for(data: DataSettings, cure: str) -> None:
+    """Raise UsageError for a setting that speaks of a data file, where there is none."""
+    usual = DataSettings()
+    for name in ("label", "columns", "categories", "scale", "size"):
+        if getattr(data, name) != getattr(usual, name):
+            raise UsageError(f"data.{name} is for a data file{cure}")
+
+
+def in_order(dataset: Dataset) -> Loader:
+    """All rows of a dataset, for judging by them."""
+    return Loader(dataset, min(_JUDGED, len(dataset)), shuffle=False)
+
+
+def arguments(model: Model) -> tuple[str, ...]:
+    """The names of the arguments of a model's batch."""
+    known = batch_arguments(model.forward, skip=model.batch_starts)
+    if known is None:
+        return tuple([f"batch{i}" for i in range(len(model.batch))])
+    return (*known.required, *known.optional)[: len(model.batch) or None]
+
+
+def split(dataset: Dataset, label: str | None, held_out: float, seed: int) -> tuple[Dataset, Dataset]:
+    """(training, held out), stratified where the label is integers, of no more kinds than rows are held out."""
+    stratify = None
+    if label is not None and label in dataset.names:
+        labels = dataset[label]
+        by_class = labels.ndim == 1 and labels.dtype.kind in "iu"
+        if by_class and len(np.unique(labels)) <= max(1, round(held_out * len(dataset))):
+            stratify = label
+    return train_test_split(dataset, test=held_out, seed=seed, stratify=stratify)
+
+
+def _specs(model: Model) -> dict[str, Spec]:
+    names = arguments(model)
+    trees = [name for name, spec in zip(names, model.batch) if not isinstance(spec, Spec)]
+    if trees:
+        raise UsageError(
+            f"{model.name} takes {trees[0]}, a tree of arrays, which no data file holds; give the data in Python, "
+            "opstage.fit(model, …), or in a RECIPE"
+        )
+    return dict(zip(names, model.batch))
+
+
+def _labels(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """The arguments that are to be predicted: those that `outputs` does not take; else the last of several."""
+    if model.outputs is not None:
+        inputs = input_specs(model)
+        return tuple(name for name in names if name not in inputs)
+    return tuple(names[1:]) if len(names) == 2 else ()
+
+
+def _label_left(data: DataSettings, names: Sequence[str]) -> tuple[str, ...]:
+    """The argument of `data.label` where the model does not say which is the label: the one without columns."""
+    left = tuple(name for name in names if name not in read_columns(data.columns))
+    return left if data.label and len(left) == 1 else ()
+
+
+def _of_table(
+    file: Path, data: DataSettings, specs: dict[str, Spec], labels: Sequence[str]
+) -> tuple[Dataset, dict[str, ArgumentData]]:
+    """The arrays by argument, and the columns of each: those that the settings say, those of their names, or all but
+    the label and the label."""
+    found: dict[str, tuple[str, ...]] = {}
+    may_name: dict[str, Named] = {}
+    label, given = data.label, read_columns(data.columns)
+
+    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
+        by_name = set(names) == set(specs) or len(specs) > 2
+        if given:
+            found.update(assign(file, given, names, tuple(specs), labels, label))
+        elif by_name and not label:
+            require_columns(file, names, tuple(specs))
+            found.update({name: (name,) for name in specs})
+        else:
+            if label and len(specs) > 2:
+                raise UsageError(
+                    f"data.label={label!r} is for a model of inputs and one label; this one takes {shown(list(specs))},"
+                    " whose columns are those of these names"
+                )
+            position = label_position(file, names, label or None, True)
+            first, *rest = specs
+            found[first] = tuple(name for i, name in enumerate(names) if i != position)
+            for name in rest:
+                found[name] = (names[position],)
+            require_columns(file, names, found[first])
+        for name, columns in found.items():
+            if name in labels:
+                may_name.update(dict.fromkeys(columns, "class"))
+            elif data.categories != "auto" or kind_of(specs[name]) == "int":
+                may_name.update(dict.fromkeys(columns, "category"))
+        return [column for columns in found.values() for column in columns], may_name
+
+    hint = "; names in an input are taken with --data.categories one_hot, or number for their numbers"
+    table = read_table(file, choose, hint)
+    classes = None
+    for name in labels:
+        if len(found[name]) == 1 and isinstance(table.columns[found[name][0]], list):
+            if classes is not None:
+                raise UsageError(f"{file}: two labels hold names, and one can: {shown(labels)}")
+            _, classes = numbered(table, found[name][0])
+            if kind_of(specs[name]) != "int":
+                raise UsageError(
+                    f"{file}: {table.place(0)}: column {found[name][0]} holds names of classes, but {name} is declared "
+                    f"as {specs[name]}, numbers that are no classes"
+                )
+    parts = {name: ArgumentData(name, columns, "float", (), label=name in labels) for name, columns in found.items()}
+    for name, columns in found.items():
+        if name not in labels:
+            categories = learn_categories(table, columns, data.categories)
+            one_hot = bool(categories) and data.categories == "one_hot"
+            parts[name] = replace(parts[name], categories=categories, one_hot=one_hot)
+    return from_table(file, list(parts.values()), classes, table, new=False), parts
+
+
+def _scaled(part: ArgumentData, scale: ScaleName, training: Dataset) -> ArgumentData:
+    """The part with the scaling of its training rows; labels, and numbers of categories, are not scaled."""
+    if part.label or part.kind != "float":
+        return part
+    named = encoded_columns(part.categories, one_hot=part.one_hot)
+    return replace(part, scaling=Scaling.of(scale, training[part.argument], fixed=named))
+
+
+def _form(file: Path) -> Form:
+    if file.suffix in TABLES:
+        return "table"
+    of_arrays = file.suffix in (".npz", ".npy") or not file.is_dir() or is_array_folder(file)
+    return "arrays" if of_arrays else "images"
+
+
+def _of_images(
+    settings: Settings, specs: dict[str, Spec], labels: Sequence[str]
+) -> tuple[Dataset, dict[str, ArgumentData]]:
+    """Images, grey where the model takes one channel, and their classes."""
+    file, data = settings.data.file, settings.data
+    assert file is not None
+    inputs = [name for name in specs if name not in labels]
+    if len(inputs) != 1 or len(labels) > 1 or len(specs[inputs[0]].entries) != 4:
+        raise UsageError(
+            f"{file}: a folder of images is for a model of images (B, channels, height, width) and their classes; this "
+            f"one takes {', '.join(f'{name}: {spec}' for name, spec in specs.items())}"
+        )
+    if data.label:
+        raise UsageError(f"{file}: data.label is the name of a column; classes of images are the folders' names")
+    channels = 1 if str(specs[inputs[0]].entries[1]) == "1" else 3
+    size = data.image_size()
+    if labels:
+        found = from_images(file, size=size, channels=channels)
+    else:
+        found = Dataset(("x",), (read_images(image_paths(file), size=size, channels=channels),), (f"{file}: images",))
+    own = {name: "y" if name in labels else "x" for name in specs}
+    arrays, origins = [found[n] for n in own.values()], [found.origins[found.names.index(n)] for n in own.values()]
+    dataset = Dataset(tuple(own), tuple(arrays), tuple(origins), classes=found.classes)
+    return dataset, {name: ArgumentData(name, (array,), "float", ()) for name, array in own.items()}
+
+
+def _of_arrays(file: Path, label: str, specs: dict[str, Spec]) -> tuple[Dataset, dict[str, ArgumentData]]:
+    """The arrays of the arguments' names; x and y for a model of two that calls them otherwise."""
+    if label:
+        raise UsageError(f"{file}: data.label is the name of a column; arrays are known by the names of the arguments")
+    has, names = array_names(file), tuple(specs)
+    if not set(names) <= set(has) and {"x", "y"} >= set(has) and len(names) <= len(has):
+        names = ("x", "y")[: len(names)]
+    dataset = read_arrays(file, names)
+    made = {name: ArgumentData(name, (own,), "float", ()) for name, own in zip(specs, names)}
+    return Dataset(tuple(specs), dataset.arrays, dataset.origins, classes=dataset.classes), made
+
+
+def _as_floats(dataset: Dataset, preparation: Preparation) -> Dataset:
+    """Inputs that will be scaled, as floats: bytes are no share of 255 then."""
+    arrays = [
+        dataset[part.argument].astype(np.float64)
+        if not part.label and part.kind == "float" and dataset[part.argument].dtype.kind in "iu"
+        else dataset[part.argument]
+        for part in preparation.parts
+    ]
+    return replace(dataset, arrays=tuple(arrays))
+
+
+def _check_shapes(
+    dataset: Dataset, specs: dict[str, Spec], settings: Settings, model: Model, labels: Sequence[str]
+) -> None:
+    for name, spec in specs.items():
+        if not _fits(dataset[name].shape, spec):
+            origin = dataset.origins[dataset.names.index(name)]
+            row = tuple(dataset[name].shape[1:])
+            raise UsageError(
+                f"{origin}: {name} has rows of shape {row}, but {model.name} takes {name} of {spec}"
+                f"{_cure(dataset, settings, specs, labels)}"
+            )
+
+
+def _fits(shape: Sequence[int], spec: Spec) -> bool:
+    """Whether sizes are those of a Spec, as far as it says numbers."""
+    entries = spec.entries
+    return len(shape) == len(entries) and all(
+        not str(entry).isdecimal() or int(entry) == size for size, entry in zip(shape[1:], entries[1:])
+    )
+
+
+def _check_labels(
+    dataset: Dataset, settings: Settings, model: Model, specs: dict[str, Spec], names: Sequence[str]
+) -> None:
     """A classifier's labels must be classes of it; an error names the row, which no error of a shuffled batch could."""
     classes = getattr(model.config, "classes", None)
-    if classes is None or "y" not in dataset.names or dataset["y"].dtype.kind not in "iu":
+    if not isinstance(classes, int):
         return
-    labels = dataset["y"]
-    (wrong, *_) = np.nonzero((labels < 0) | (labels >= classes))
-    if len(wrong):
-        row = int(wrong[0])
-        origin = dataset.origins[dataset.names.index("y")]
+    if dataset.classes is not None and len(dataset.classes) != classes:
         raise UsageError(
-            f"{origin}: row {row} holds label {labels[row]} (rows are counted from 0), but {model.name} tells "
-            f"{classes} classes apart: labels are 0 … {classes - 1}"
+            f"{settings.data.file}: the label has {len(dataset.classes)} classes, {shown(dataset.classes)}, but "
+            f"{model.name} tells {classes} apart{_cure(dataset, settings, specs, names)}"
         )
+    for name in names:
+        labels = dataset[name]
+        if kind_of(specs[name]) != "int" or labels.ndim != 1:
+            continue
+        (wrong, *_) = np.nonzero((labels < 0) | (labels >= classes))
+        if len(wrong):
+            row = int(wrong[0])
+            origin = dataset.origins[dataset.names.index(name)]
+            raise UsageError(
+                f"{origin}: row {row} holds label {labels[row]} (rows are counted from 0), but {model.name} tells "
+                f"{classes} classes apart: labels are 0 … {classes - 1}{_cure(dataset, settings, specs, names)}"
+            )
+
+
+def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: Sequence[str]) -> str:
+    """The settings of the model with which the data would fit; nothing where there are none that are known to."""
+    config = settings.model
+    if not is_dataclass(config) or isinstance(config, type):
+        return ""
+    own = {f.name for f in fields(config)}
+    wanted: dict[str, Any] = {}
+    inputs = [name for name in specs if name not in labels]
+    if len(inputs) == 1:
+        row = tuple(dataset[inputs[0]].shape[1:])
+        now = getattr(config, "inputs", None)
+        if isinstance(now, tuple):
+            wanted["inputs"] = row
+        elif row:
+            wanted["inputs"] = row[0]
+            if len(row) == 3:
+                wanted |= {"height": row[1], "width": row[2]}
+    for name in labels:
+        if kind_of(specs[name]) == "int" and dataset[name].min() >= 0:
+            known = dataset.classes
+            wanted["classes"] = len(known) if known is not None else int(dataset[name].max()) + 1
+    changed = {name: value for name, value in wanted.items() if name in own and getattr(config, name) != value}
+    if not changed:
+        return ""
+    try:
+        made = settings.defined.make(replace(config, **changed))
+        fitting = _specs(made)
+        if not all(_fits(dataset[name].shape, spec) for name, spec in fitting.items()):
+            return ""
+    except (OpstageError, KeyError):
+        return ""
+    return "; set " + " ".join(f"--model.{name} {_flag(value)}" for name, value in changed.items())
+
+
+def _flag(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else toml_literal(value)

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, final
 
-from ..data import Batches, Dataset, Loader, Prefetch
-from ..init import Plan, build
-from ..models import Model
-from ..models import model as shipped_model
+from ..data import Batches, Dataset, Loader, Prefetch, bind
+from ..data.loader import larger_batch
+from ..data.preparation import Preparation
+from ..models import Model, Recipe
+from ..ops.errors import UsageError
+from ..ops.places import Places
+from ..options import Options
+from ..training.accumulate import Accumulate
 from ..training.optim import Optimizer
-from ..training.parameters import plan_params
-from ..training.recipes import Recipe
-from ..training.recipes import recipe as shipped_recipe
+from ..training.parameters import first_trees, requires_grad_flags
+from ..training.rules import flags_by_rules
 from ..training.trainer import ScalarTrainer, scalar_trainer
+from .parts_check import check_parts
 from .settings import Settings
-from .sources import load_data
+from .sources import Loaded, in_order, load_data, preparation_of
 from .versions import data_digest
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @final
 @dataclass(frozen=True)
 class Task:
-    """A run that is ready to start. `check_seconds` is what checking the shapes of the whole step took."""
+    """A run that is ready to start. `check_seconds` is what checking the shapes of the whole step took.
+
+    provided      a text of the optimizer where it is not that of the settings, empty where it is
+    preparation   what was learnt from a data file, with which others are read alike
+    unscaled      the digest of the held-out data before they were scaled; None where they are not
+    """
 
     settings: Settings
     model: Model
@@ -35,6 +47,9 @@ class Task:
     batches: Batches
     test_batches: Batches
     check_seconds: float
+    provided: str = ""
+    preparation: Preparation | None = None
+    unscaled: dict[str, Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -42,26 +57,100 @@ class Task:
         return self.settings.run.epochs * len(self.batches)
 
     @property
+    def left_out(self) -> str:
+        """A sentence about the samples that each epoch leaves out, too few for a batch; "" where there are none."""
+        size, rows = self.settings.data.batch_size, len(self.training)
+        if rows % size == 0:
+            return ""
+        return (
+            f"each epoch leaves out {rows % size} of the {rows} samples, others each time: all batches have {size} "
+            "(--batch-size)"
+        )
+
+    @property
     def data(self) -> dict[str, Any]:
         """The digests of the data."""
         return {"training": data_digest(self.training), "held_out": data_digest(self.held_out)}
 
 
-def prepare(settings: Settings) -> Task:
+@final
+@dataclass(frozen=True)
+class Provided:
+    """Parts of a task that are at hand, in place of those that settings would mean."""
+
+    data: tuple[Dataset, Dataset] | None = None
+    trainer: ScalarTrainer | None = None
+    optimizer: Optimizer | None = None
+
+
+def prepare(settings: Settings, given: Provided | None = None) -> Task:
     """Load the data, make the trainer (which checks the shapes of the whole step) and the optimizer."""
+    given = Provided() if given is None else given
     run, options = settings.run, settings.options
-    chosen, recipe = shipped_model(run.model, settings.model), shipped_recipe(run.model)
-    training, held_out = load_data(settings, chosen, recipe)
-    batches: Batches = Loader(training, settings.data.batch_size, seed=options.seed, drop_last=True)
+    chosen, recipe = settings.defined.make(settings.model), settings.defined.recipe
+    if given.data is None:
+        loaded = load_data(settings, chosen, recipe)
+    else:
+        loaded = Loaded(*given.data, preparation_of(given.data[0], chosen))
+    training, held_out = loaded.training, loaded.held_out
+    size = settings.data.batch_size
+    if size > len(training):
+        raise UsageError(
+            f"{larger_batch(size, len(training))}: --batch-size {len(training)}, in Python batch_size={len(training)} "
+            f"({len(held_out)} rows more are held out)"
+        )
+    batches: Batches = Loader(training, size, seed=options.seed, drop_last=True)
     if settings.data.prefetch:
         batches = Prefetch(batches, settings.data.prefetch)
-    test_batches = Loader(held_out, min(256, len(held_out)), shuffle=False)
-    optimizer = settings.optimizer.make(run.epochs * len(batches))
-    params = plan_params(Plan.of(chosen.init), chosen.init, options)
-    state = None if chosen.state is None else build(chosen.state, dtype=options.dtype, seed=options.seed)
+    test_batches: Batches = in_order(held_out)
+    made = given.optimizer
+    if made is not None and settings.optimizer.groups.strip():
+        raise UsageError("an Optimizer that is given has its own groups, see optim.grouped; leave optimizer.groups out")
+    optimizer = made if made is not None else settings.optimizer.make(run.epochs * len(batches))
     start = time.perf_counter()
-    trainer = scalar_trainer(
-        chosen.loss, params, *chosen.batch, options=options, state=state, clip=settings.optimizer.make_clip()
-    )
+    trainer = given.trainer
+    if trainer is None:
+        clip, (params, state) = settings.optimizer.make_clip(), first_trees(chosen, options)
+        flags = _flags(settings.optimizer.freeze, params, options)
+        more: dict[str, Any] = {"options": options, "state": state, "clip": clip, "requires_grad": flags}
+        more["accumulate"] = Accumulate(run.accumulate, run.accumulate_by)
+        more["gradient_norm"] = run.gradient_norm
+        trainer = scalar_trainer(chosen.require_loss(), params, *chosen.batch, **more)
+    elif settings.optimizer.freeze or run.accumulate != 1 or run.gradient_norm:
+        rest = "run.accumulate" if run.accumulate != 1 else "run.gradient_norm"
+        what = "optimizer.freeze" if settings.optimizer.freeze else rest
+        raise UsageError(
+            f"a ScalarTrainer is made with requires_grad=, accumulate= and gradient_norm=; leave {what} out"
+        )
+    if options.validate and given.trainer is None:
+        errors = check_parts(chosen, options)
+        if errors:
+            said = "\n".join(str(error) for error in errors)
+            raise UsageError(
+                f"model {chosen.name}: its loss is right, but what it is judged or predicts by is not\n{said}"
+            )
     seconds = time.perf_counter() - start
-    return Task(settings, chosen, recipe, training, held_out, trainer, optimizer, batches, test_batches, seconds)
+    batches = bind(batches, trainer.batch_arguments, "the loss")
+    test_batches = bind(test_batches, trainer.batch_arguments, "the loss")
+    trainer.moved_by(optimizer)  # groups that fit no parameter are an error now
+    said = "" if made is None else _ADDRESS.sub("", repr(made))
+    return Task(
+        *(settings, chosen, recipe, training, held_out, trainer, optimizer, batches, test_batches, seconds),
+        provided=said,
+        preparation=loaded.preparation,
+        unscaled=loaded.unscaled,
+    )
+
+
+def _flags(pattern: str, params: Any, options: Options) -> list[bool] | None:
+    """Which parameters are trained where those that match a pattern are not; None: all that usually are."""
+    if not pattern.strip():
+        return None
+    usual = requires_grad_flags(params, None, options)
+    flags = flags_by_rules({pattern: False}, Places.of(params).all_paths, usual, "optimizer.freeze")
+    if any(usual) and not any(flags):
+        raise UsageError(
+            f"optimizer.freeze {pattern!r} freezes every parameter, so nothing would be trained; "
+            "make the pattern narrower"
+        )
+    return flags

@@ -21,11 +21,17 @@ from ..tensors import read_bytes
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
+UNSCALED = "held_out_unscaled"
+"""Where run.json has the digest of the held-out data before they were scaled, if they are."""
+
 _ROWS = 4096
 
 
-def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything beside the configuration: versions, machine, seed, the model's size and the data's digests."""
+def describe_run(
+    *, seed: int, model: str, parameters: int, data: Mapping[str, Any], source: Mapping[str, str]
+) -> dict[str, Any]:
+    """Everything beside the configuration: versions, machine, seed, the model's size and the digests of its files and
+    of the data."""
     versions = {"opstage": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -38,17 +44,23 @@ def describe_run(*, seed: int, model: str, parameters: int, data: Mapping[str, A
         "parameters": parameters,
         "seed": seed,
         "data": dict(data),
+        **({"source": dict(source)} if source else {}),
         "versions": versions,
         "machine": {"platform": platform.platform(), "processors": os.cpu_count(), "blas": _blas()},
         "environment": {name: os.environ[name] for name in THREADS if name in os.environ},
     }
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """Read the description that `describe_run` made from its file. Raises `UsageError`."""
-    document = Document.of(
+def run_document(path: Path) -> Document:
+    """The description that `describe_run` made, as its file has it. Raises `UsageError` for what is no JSON."""
+    return Document.of(
         read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
     )
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read the description that `describe_run` made from its file. Raises `UsageError`."""
+    document = run_document(path)
     return {**document.object(), "data": read_digests(document["data"])}
 
 
@@ -61,6 +73,17 @@ def read_digests(document: Document) -> dict[str, dict[str, Any]]:
         }
         for part, digest in document.items()
     }
+
+
+def show_digest(part: Mapping[str, Any]) -> str:
+    """`1438 rows (x <f4 [1438, 64] sha256:0123456789ab)`: a part of the data, with the first digits of checksums."""
+    arrays = ", ".join(f"{name} {_short(text)}" for name, text in part["arrays"].items())
+    return f"{part['rows']} rows ({arrays})"
+
+
+def _short(digest: str) -> str:
+    head, mark, digits = digest.partition("sha256:")
+    return f"{head}{mark}{digits[:12]}"
 
 
 def data_digest(dataset: Dataset) -> dict[str, Any]:

@@ -60,6 +60,17 @@ class Placement:
         return self.initialiser.materialise(self.shape, dtype)
 
 
+def place(
+    initialiser: Initialiser, shape: tuple[int, ...], path: str, *, seed: int = 0, shown: str | None = None
+) -> Placement:
+    """The placement of the parameter at `path`, which messages call `shown`. Raises UsageError where none fits."""
+    try:
+        elementary = initialiser.seeded(parameter_seed(seed, path)).for_shape(shape)
+    except UsageError as error:
+        raise UsageError(f"parameter {trees.show_path(path if shown is None else shown)}: {error}") from error
+    return Placement(path, shape, elementary)
+
+
 class Plan:
     """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
 
@@ -103,11 +114,7 @@ class Plan:
             initialisers = trees.align(structure, self.initialisers, "the parameters", "the plan")
         made = []
         for path, name, shape, initialiser in zip(places.paths, places.spread(places.names), shapes, initialisers):
-            try:
-                elementary = initialiser.seeded(parameter_seed(seed, name)).for_shape(shape)
-            except UsageError as error:
-                raise UsageError(f"parameter {trees.show_path(path)}: {error}") from error
-            made.append(Placement(name, shape, elementary))
+            made.append(place(initialiser, shape, name, seed=seed, shown=path))
         places.agreed([placement.initialiser for placement in made], "initialisers", _alike)
         return places.first(made)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError, ShapeError
+from ..ops.hints import add_hint
 from ..ops.lists import if_list, kind_of
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import dtype_name, show_shape
@@ -48,7 +49,12 @@ def run_row_on_tape(
     """`run_on_tape` of f on refs in a row: the tape, the node of each, the output nodes and their structure."""
     tape = Tape(ops)
     nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
-    outputs, structure = flatten(f(tape, *nodes))
+    try:
+        result = f(tape, *nodes)
+    except (KeyError, TypeError) as error:
+        add_hint(error)
+        raise
+    outputs, structure = flatten(result)
     adopted = [tape.adopt(output) for output in outputs]
     tape.close(_LEAKED)
     return tape, nodes, adopted, structure
@@ -83,7 +89,12 @@ def jvp(
         leaves, structure = flatten(_adopted(ops, tree))
         moves = [None] * len(leaves) if tangent is None else _aligned("tangent", structure, tangent, leaves)
         arguments.append(unflatten(structure, [forward.dual(x, t) for x, t in zip(leaves, moves)]))
-    outputs, structure = flatten(f(forward, *arguments))
+    try:
+        result = f(forward, *arguments)
+    except (KeyError, TypeError) as error:
+        add_hint(error)
+        raise
+    outputs, structure = flatten(result)
     duals = [forward.adopt(output) for output in outputs]
     forward.close(_LEAKED)
     with Quietly(ops.cursor):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError
+from ..ops.numbers import as_numpy
 from ..ops.types import EXACT, DType
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -24,7 +25,7 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
 
     With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric.
     """
-    array = np.asarray(value)
+    array = as_numpy(value)
     kind = array.dtype.kind
     if kind == "O" and not all(isinstance(v, (Fraction, int, float)) for v in array.flat):
         raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")

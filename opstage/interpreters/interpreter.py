@@ -7,8 +7,9 @@ interpreter (the tape, forward mode, an op counter) does something around anothe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy.typing as npt
 from typing_extensions import override
@@ -23,6 +24,10 @@ from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
+
+if TYPE_CHECKING:
+    from ..ops.trees import Structure
+    from .base_program import BaseProgram
 
 Inner = TypeVar("Inner", bound=Any)
 
@@ -123,11 +128,25 @@ class BaseInterpreter(Interpreter[R]):
     `put` and `get` carry arrays in and out; `execute` runs a program that is written against this interpreter.
     """
 
-    __slots__ = ("_step",)
+    __slots__ = ("_step", "_part")
 
     def __init__(self, dtype: DType, seed: int, cursor: Cursor | None = None):
         super().__init__(cursor if cursor is not None else Cursor(), dtype, seed, depth=0, differentiates=False)
         self._step: R | None = None
+        self._part: tuple[R, ...] = ()
+
+    @override
+    def iterations(self) -> tuple[R, ...]:
+        return self._part
+
+    @contextmanager
+    def in_part(self, number: R) -> Iterator[None]:
+        """Within it random ops draw as in iteration `number`, an integer scalar: a part of a step draws afresh."""
+        self._part = (number,)
+        try:
+            yield
+        finally:
+            self._part = ()
 
     @property
     def executes(self) -> bool:
@@ -150,6 +169,17 @@ class BaseInterpreter(Interpreter[R]):
         """Raise what was found wrong so far, where ops run later than they are asked for; else do nothing."""
         return
 
+    def prepared(
+        self, program: BaseProgram, refs: tuple[R, ...], varying: Sequence[int]
+    ) -> tuple[Callable[[Sequence[Any]], Any], Callable[[], bool], Structure] | None:
+        """A quick call of a program on `refs` but for others at the positions `varying`; None where it has none such.
+
+        It takes host arrays of the types of those that they stand for, and gives arrays of the caller's own; or None,
+        and the program is to be executed. Beside it whether what the program has read of Python's state still holds,
+        which is to be asked before each call, and the structure of its results.
+        """
+        return None
+
     def trim(self) -> None:
         """Give memory that is kept for reuse back to the system, where any is kept."""
         return
@@ -170,6 +200,8 @@ class BaseInterpreter(Interpreter[R]):
     def unsupported(self, primitive: Primitive) -> UnsupportedError:
         """The error for a core primitive without a kernel."""
         hint = "; only rational ops can be computed exactly, use float64" if self.dtype == EXACT else ""
+        if primitive.declared:
+            hint = "; give its custom_op a decomposition=, or a kernel for this device in kernels="
         return UnsupportedError(
             f"{type(self).__name__} has no kernel for {primitive} in dtype {dtype_name(self.dtype)}{hint}",
             op=primitive.name,

@@ -2,7 +2,8 @@
 
 A third party adds one from its own package by an entry point in the group `opstage.interpreters`: its name is the
 backend, its value a factory that takes `Options` and returns a `BaseInterpreter` (or raises UsageError for options that
-it cannot serve). Opstage's own interpreters stand in a table here, so that finding them reads no package metadata.
+it cannot serve). `register_interpreter` adds one for this process. Opstage's own interpreters stand in a table here, so
+that finding them reads no package metadata.
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ _OWN: dict[tuple[str, str], str] = {
 }
 
 
+_IN_PROCESS: dict[str, Factory] = {}
+
+
+def register_interpreter(name: str, factory: Factory) -> None:
+    """Have `Options(backend=name)` mean `factory(options)` in this process, without an entry point.
+
+    Raises UsageError where the name is taken, by Opstage, an installed package or an earlier call.
+    """
+    if not isinstance(name, str) or not name or not callable(factory):
+        raise UsageError(f"register_interpreter takes a name and a factory, not {name!r} and {factory!r}")
+    if name in backends():
+        raise UsageError(f"there is a backend {name!r} already; give this one another name")
+    _IN_PROCESS[name] = factory
+
+
 @cache
 def _third_party() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -40,7 +56,7 @@ def _third_party() -> dict[str, EntryPoint]:
 
 def backends() -> list[str]:
     """The names that `Options.backend` may have here."""
-    return sorted({backend for backend, _ in _OWN} | set(_third_party()))
+    return sorted({backend for backend, _ in _OWN} | set(_third_party()) | set(_IN_PROCESS))
 
 
 def make_interpreter(options: Options) -> BaseInterpreter[Any]:
@@ -50,6 +66,9 @@ def make_interpreter(options: Options) -> BaseInterpreter[Any]:
         module, _, name = own.partition(":")
         factory: Factory = getattr(import_module(module), name)
         return factory(options)
+    registered = _IN_PROCESS.get(options.backend)
+    if registered is not None:
+        return registered(options)
     entry = _third_party().get(options.backend)
     if entry is not None:
         return _load(entry)(options)

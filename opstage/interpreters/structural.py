@@ -248,6 +248,8 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
     pulled: dict[int, Any] = dict(zip(wanted, found))
     rows = _pairs([outs[i].value for i in loop.kept], kept) + _pairs(entries, xs)
     rows += _pairs(arrived.values(), [cotangents[i] for i in arrived])
+    if tracer.iteration is not None:  # a rule asked for it
+        rows.append((tracer.iteration, ops.iota(shape=(loop.length,))))
     ys = {pulled[i].slot: pulled[i] for i in range(carries, split) if ctx.needs[i]}
     given = {ref.slot for ref, _ in rows}
     after: dict[int, list[Product]] = {}

@@ -1,7 +1,19 @@
 """Model programs: for each a config dataclass, `init`, `loss` and `metrics`, plain functions over Ops."""
 
-from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
+from typing import TYPE_CHECKING, Any
+
 from .model import Model
+from .recipe import Recipe
 from .zoo import MODELS, model
 
-__all__ = ["MODELS", "Model", "cnn", "gpt", "lstm", "mlp", "model", "pinn", "resnet", "unet", "vae", "vit"]
+if TYPE_CHECKING:
+    from . import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
+
+__all__ = ["MODELS", "Model", "Recipe", "cnn", "gpt", "lstm", "mlp", "model", "pinn", "resnet", "unet", "vae", "vit"]
+
+
+def __getattr__(name: str) -> Any:
+    """A shipped model's module, imported when it is asked for."""
+    if name in MODELS:
+        return MODELS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

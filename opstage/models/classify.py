@@ -11,6 +11,11 @@ def classifier_loss(ops: Ops[R], logits: R, labels: R, *, smoothing: float, trai
     return ops.cross_entropy(logits, labels, label_smoothing=smoothing if train else 0.0)
 
 
+def classifier_outputs(ops: Ops[R], logits: R) -> dict[str, R]:
+    """The predictions of a classifier: `class`, the likeliest, int64 (B,), and `probabilities` (B, classes)."""
+    return {"class": ops.argmax(logits, axis=-1), "probabilities": ops.softmax(logits, axis=-1)}
+
+
 def classifier_metrics(ops: Ops[R], logits: R, labels: R) -> dict[str, R]:
     """Sums over the batch, so that batches of any size add up: `loss`, and `accuracy` as the count of right answers."""
     return {

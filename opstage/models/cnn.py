@@ -7,12 +7,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from ..data.embedded import held_out_digits
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import conv, conv_init, linear, linear_init
 from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ def metrics(ops: Ops[R], params: dict[str, Any], x: R, y: R, *, config: Config) 
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 
+def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dict[str, R]:
+    """`class` and `probabilities`."""
+    return classifier_outputs(ops, logits(ops, params, x, config=config))
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -78,4 +85,16 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         partial(metrics, config=config),
         (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
+        outputs=partial(outputs, config=config),
     )
+
+
+RECIPE = Recipe(
+    data=held_out_digits,
+    epochs=25,
+    batch_size=64,
+    lr=0.002,
+    weight_decay=0.01,
+    metric="accuracy",
+    goal=0.98,
+)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from ..data import text as text_files
 from ..init import Declaration, normal
 from ..ops.derived import dropout, embedding
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, layer_norm, norm_init
 from .model import Model
+from .recipe import Recipe, Split
 from .transformer import Block, block_init, transformer_block
 
 BYTES = 256
@@ -114,9 +117,58 @@ def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[st
     return {"loss": nats, "bits_per_byte": ops.scale(nats, c=1 / math.log(2)), "count": count}
 
 
+def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
+    """`probabilities` of the byte after each position, (B, T, 256)."""
+    return {"probabilities": ops.softmax(logits(ops, params, x, config=config), axis=-1)}
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",))
     return Model(
-        "gpt", config, init(config), partial(loss, config=config), partial(metrics, config=config), (text, text)
+        "gpt",
+        config,
+        init(config),
+        partial(loss, config=config),
+        partial(metrics, config=config),
+        (text, text),
+        outputs=partial(outputs, config=config),
     )
+
+
+def text_windows(file: Path | None, held_out: float, config: Config) -> Split:
+    """Windows of `config.length` bytes of a text file, whose end is held out.
+
+    Without a file, of Python's own standard library, some files of which are held out; of the rest every third window,
+    which is as much as a few minutes allow.
+    """
+    length = config.length
+    if file is None:
+        training, testing = text_files.standard_library()
+        name, stride = "the standard library", 3 * length
+    else:
+        name, stride = str(file), length
+        training, testing = text_files.split_text(text_files.read_text(file), test=held_out, origin=name)
+    return text_files.windows(training, length, stride=stride, origin=name), text_files.windows(
+        testing, length, origin=name
+    )
+
+
+def library_windows(seed: int) -> Split:
+    """The standard library in windows of the default length, the same for every seed."""
+    return text_windows(None, 0.0, Config())
+
+
+RECIPE = Recipe(
+    data=library_windows,
+    epochs=1,
+    batch_size=32,
+    lr=0.02,
+    weight_decay=0.01,
+    metric="bits_per_byte",
+    goal=2.2,
+    lower_is_better=True,
+    clip_norm=1.0,
+    optimizer="muon",
+    read=text_windows,
+)

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ..data.embedded import held_out_digits
 from ..init import Declaration, uniform, zeros
 from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, linear, linear_init
 from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[st
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 
+def outputs(ops: Ops[R], params: dict[str, Any], x: R, *, config: Config) -> dict[str, R]:
+    """`class` and `probabilities`."""
+    return classifier_outputs(ops, logits(ops, params, x, config=config))
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -112,4 +119,18 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         partial(metrics, config=config),
         (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
+        outputs=partial(outputs, config=config),
     )
+
+
+RECIPE = Recipe(
+    data=held_out_digits,
+    epochs=40,
+    batch_size=64,
+    lr=0.01,
+    weight_decay=0.1,
+    metric="accuracy",
+    goal=0.97,
+    clip_norm=1.0,
+    optimizer="muon",
+)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
+from ..ops.dims import ratio
+from ..ops.errors import UsageError
 from ..ops.spec import Spec
+from ..ops.trees import flatten
+
+MAKE = "make"
+"""The function of a model file: config -> Model."""
 
 
 @dataclass(frozen=True)
@@ -15,17 +23,85 @@ class Model:
 
     init      declarations of the parameters
     loss      (ops, params, *batch, train=) -> scalar; with `state`
-              (ops, params, state, *batch, train=) -> (scalar, Aux)
+              (ops, params, state, *batch, train=) -> (scalar, Aux); None for a model that predicts only
     metrics   (ops, params, [state,] *batch) -> sums over the batch by name; a sum called `count` divides the others
-              (default: the number of samples). Of a name that ends in `_l2` the root of that mean is reported
+              (default: the number of samples). Of a name that ends in `_l2` the root of that mean is reported. None:
+              the loss alone
     batch     one Spec per batch argument, its batch size symbolic
     state     declarations of the state (running statistics), None for a model without
+    outputs   what it predicts, (ops, params, [state,] *inputs) -> tree, in evaluation form: its arguments are those of
+              the batch that a prediction is made from, by their names. An entry called `class` holds class numbers.
+              None for a model that predicts nothing
     """
 
     name: str
     config: Any
     init: Any
-    loss: Callable[..., Any]
-    metrics: Callable[..., Any]
+    loss: Callable[..., Any] | None
+    metrics: Callable[..., Any] | None
     batch: tuple[Spec, ...]
     state: Any = None
+    outputs: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a field of another kind than its own."""
+        if not isinstance(self.name, str):
+            raise UsageError(f"a model's name must be a string but is {self.name!r}")
+        for field, needed in (("loss", self.outputs is None), ("metrics", False), ("outputs", False)):
+            program = getattr(self, field)
+            if not callable(program) and (needed or program is not None):
+                raise UsageError(f"model {self.name}: {field}= must be a program (ops, params, …) but is {program!r}")
+        example = "batch=(Spec('B 64'), Spec('B', dtype='int64'))"
+        if not isinstance(self.batch, (tuple, list)) or isinstance(self.batch, Spec):
+            kind = type(self.batch).__name__
+            raise UsageError(
+                f"model {self.name}: batch= is a {kind}; give a tuple with a Spec for each argument: {example}"
+            )
+        if any(isinstance(spec, str) for spec in self.batch):
+            raise UsageError(f"model {self.name}: batch= holds a text; make a Spec of it: {example}")
+
+    @property
+    def batch_starts(self) -> int:
+        """Before which of the arguments of its programs the batch begins: after ops, parameters and any state."""
+        return 2 if self.state is None else 3
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """The program that takes the whole batch: the loss, or the outputs of a model that predicts only."""
+        program = self.loss if self.loss is not None else self.outputs
+        assert program is not None
+        return program
+
+    def require_loss(self) -> Callable[..., Any]:
+        """The loss. Raises UsageError for a model that predicts only."""
+        if self.loss is None:
+            raise UsageError(
+                f"model {self.name} has no loss, so it predicts only; to train or judge an ONNX model, say what its "
+                "output is compared by: --model.loss cross_entropy, binary_cross_entropy or mse"
+            )
+        return self.loss
+
+    @property
+    def measures(self) -> Callable[..., Any]:
+        """`metrics`, or the program of the loss alone, by which a model without any is judged."""
+        return self.metrics if self.metrics is not None else _loss_alone(self.require_loss(), self.batch_starts - 1)
+
+
+def models_in(module: ModuleType) -> list[str]:
+    """The names in a module that are models: `make`, else values of type Model."""
+    if callable(getattr(module, MAKE, None)):
+        return [MAKE]
+    return [name for name, value in vars(module).items() if isinstance(value, Model)]
+
+
+def _loss_alone(loss: Callable[..., Any], trees: int) -> Callable[..., Any]:
+    """The loss as a metric: its mean over the batch times the rows of the batch; the batch follows so many trees."""
+
+    def metrics(ops: Any, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        result = loss(ops, *arguments, **keywords)
+        value = result[0] if isinstance(result, tuple) else result
+        rows = flatten(arguments[trees:])[0][0].shape[0]
+        return {"loss": ops.scale(value, c=ratio(rows, 1))}
+
+    metrics.__signature__ = inspect.signature(loss)  # type: ignore[attr-defined]  # its batch is bound by these names
+    return metrics

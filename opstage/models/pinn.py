@@ -11,12 +11,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from ..data import burgers
 from ..init import xavier_uniform
 from ..ops import transform
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, linear, linear_init
 from .model import Model
+from .recipe import Recipe, Split
 
 VISCOSITY = 0.01 / math.pi
 
@@ -95,6 +97,11 @@ def metrics(ops: Ops[R], params: Tree, x: R, t: R, u: R) -> dict[str, R]:
     return {"relative_l2": ops.sum(ops.mul(off, off)), "count": ops.sum(ops.mul(u, u))}
 
 
+def outputs(ops: Ops[R], params: Tree, x: R, t: R) -> dict[str, R]:
+    """`u` at points (x, t)."""
+    return {"u": field(ops, params, x, t)}
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -104,4 +111,23 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         metrics,
         (Spec("B"), Spec("B"), Spec("B")),
+        outputs=outputs,
     )
+
+
+def burgers_points(seed: int) -> Split:
+    """Points of the domain to train on, and the solution on a grid."""
+    return burgers.points(seed=seed), burgers.grid()
+
+
+RECIPE = Recipe(
+    data=burgers_points,
+    epochs=375,
+    batch_size=1024,
+    lr=0.01,
+    weight_decay=0.0,
+    metric="relative_l2",
+    goal=0.02,
+    lower_is_better=True,
+    optimizer="muon",
+)

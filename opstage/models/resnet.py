@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ..data.embedded import held_out_digits
 from ..ops.derived import global_avg_pool
 from ..ops.program import Aux
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, batch_norm, batch_norm_state, conv, conv_norm_init, linear, linear_init
 from .model import Model
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ def metrics(ops: Ops[R], params: Tree, state: Tree, x: R, y: R, *, config: Confi
     return classifier_metrics(ops, logits(ops, params, state, x, config=config)[0], y)
 
 
+def outputs(ops: Ops[R], params: Tree, state: Tree, x: R, *, config: Config) -> dict[str, R]:
+    """`class` and `probabilities`, by the running statistics."""
+    return classifier_outputs(ops, logits(ops, params, state, x, config=config)[0])
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -124,4 +131,16 @@ def make(config: Config) -> Model:
         partial(metrics, config=config),
         (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
         state(config),
+        partial(outputs, config=config),
     )
+
+
+RECIPE = Recipe(
+    data=held_out_digits,
+    epochs=15,
+    batch_size=64,
+    lr=0.002,
+    weight_decay=0.01,
+    metric="accuracy",
+    goal=0.97,
+)

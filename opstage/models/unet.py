@@ -11,6 +11,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from ..data import noisy
+from ..data.embedded import held_out_digits
 from ..init import Declaration, kaiming_uniform, zeros
 from ..ops.dims import ratio
 from ..ops.errors import UsageError
@@ -18,6 +20,7 @@ from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, conv, conv_init, conv_norm_init, group_norm
 from .model import Model
+from .recipe import Recipe, Split
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,11 @@ def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[st
     return {"loss": ops.scale(loss(ops, params, x, y, config=config), c=ratio(x.shape[0], 1))}
 
 
+def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
+    """`image`: x without its noise."""
+    return {"image": denoise(ops, params, x, config=config)}
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     image: tuple[Any, ...] = ("B", config.inputs, config.height, config.width)
@@ -108,4 +116,23 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         partial(metrics, config=config),
         (Spec(image), Spec(image)),
+        outputs=partial(outputs, config=config),
     )
+
+
+def held_out_noisy_digits(seed: int) -> Split:
+    """Digits with noise of standard deviation 0.5, ink being 1, and without; eight noisy copies of each to train on."""
+    training, held_out = held_out_digits(seed)
+    return noisy(training, deviation=0.5, copies=8, seed=seed), noisy(held_out, deviation=0.5, seed=seed, part=1)
+
+
+RECIPE = Recipe(
+    data=held_out_noisy_digits,
+    epochs=8,
+    batch_size=64,
+    lr=0.008,
+    weight_decay=0.01,
+    metric="loss",
+    goal=0.032,
+    lower_is_better=True,
+)

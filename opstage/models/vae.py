@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from ..data.embedded import held_out_digits
 from ..init import Constant, Declaration
 from ..ops.dims import ratio
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, dense, linear, linear_init
 from .model import Model
+from .recipe import Recipe, Split
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ def metrics(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
     return {name: ops.scale(value, c=ratio(x.shape[0], 1)) for name, value in means.items()}
 
 
+def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
+    """`code` (B, latent), the mean of q(z | x), and `image`, what it is decoded to."""
+    mean, _ = encode(ops, params, x)
+    return {"code": mean, "image": decode(ops, params, mean, config=config)}
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -104,4 +112,23 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         partial(metrics, config=config),
         (Spec(("B", *config.inputs)),),
+        outputs=partial(outputs, config=config),
     )
+
+
+def held_out_images(seed: int) -> Split:
+    """The embedded digits without their labels, a fifth of them held out."""
+    training, held_out = held_out_digits(seed)
+    return training.only("x"), held_out.only("x")
+
+
+RECIPE = Recipe(
+    data=held_out_images,
+    epochs=200,
+    batch_size=64,
+    lr=0.002,
+    weight_decay=0.01,
+    metric="loss",
+    goal=-22.0,
+    lower_is_better=True,
+)

@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from ..data.embedded import held_out_digits
 from ..init import Declaration, normal
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
-from .classify import classifier_loss, classifier_metrics
+from .classify import classifier_loss, classifier_metrics, classifier_outputs
 from .layers import Tree, conv, conv_init, layer_norm, linear, linear_init, norm_init
 from .model import Model
+from .recipe import Recipe
 from .transformer import Block, block_init, transformer_block
 
 
@@ -92,6 +94,11 @@ def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[st
     return classifier_metrics(ops, logits(ops, params, x, config=config), y)
 
 
+def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
+    """`class` and `probabilities`."""
+    return classifier_outputs(ops, logits(ops, params, x, config=config))
+
+
 def make(config: Config) -> Model:
     """The model for one config."""
     return Model(
@@ -101,4 +108,16 @@ def make(config: Config) -> Model:
         partial(loss, config=config),
         partial(metrics, config=config),
         (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
+        outputs=partial(outputs, config=config),
     )
+
+
+RECIPE = Recipe(
+    data=held_out_digits,
+    epochs=30,
+    batch_size=64,
+    lr=0.002,
+    weight_decay=0.01,
+    metric="accuracy",
+    goal=0.96,
+)

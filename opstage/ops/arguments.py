@@ -26,6 +26,8 @@ IntOrTuple: TypeAlias = "int | tuple[int, ...]"
 def normalize_axis(op: str, axis: int, rank: int) -> Any:
     """An axis in [0, rank); negative ones count from the end."""
     if type(axis) is not int:
+        if isinstance(axis, InvalidStatic):
+            return axis
         axis = plain(axis)
         if not isinstance(axis, int) or isinstance(axis, bool):
             return InvalidStatic(f"axis must be an int but is {axis!r}", op)
@@ -33,6 +35,15 @@ def normalize_axis(op: str, axis: int, rank: int) -> Any:
         allowed = f"{-rank} … {rank - 1}" if rank else "no axis at all: it is a scalar"
         return InvalidStatic(f"axis {axis} is out of range for a tensor of rank {rank}, which has axes {allowed}", op)
     return axis % rank
+
+
+def only_axis(op: str, axis: int | None, rank: int) -> Any:
+    """An axis in [0, rank), which may be left out where there is only one."""
+    if axis is None and rank > 1:
+        return InvalidStatic(
+            f"the axis is missing: of {rank} axes one must be named, such as axis={rank - 1}, the last", op
+        )
+    return normalize_axis(op, 0 if axis is None else axis, rank)
 
 
 def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Any:

@@ -9,18 +9,121 @@ from .catalogue.loss import class_axis
 from .dims import Dim
 from .einsum import einsum
 from .errors import ShapeError
+from .functions.arrange import (
+    arange,
+    chunk,
+    diag,
+    diagonal,
+    eye,
+    flip,
+    linspace,
+    masked_fill,
+    meshgrid,
+    moveaxis,
+    repeat_interleave,
+    roll,
+    swapaxes,
+    take,
+    tile,
+    trace,
+    tril,
+    triu,
+    unbind,
+)
+from .functions.borders import pad
+from .functions.grids import affine_grid, grid_sample
+from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
+from .functions.patches import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
+from .functions.places import (
+    gather_nd,
+    index_add,
+    masked_select,
+    nonzero,
+    put_along_axis,
+    scatter_nd,
+    take_along_axis,
+)
+from .functions.pools import (
+    adaptive_avg_pool,
+    adaptive_max_pool,
+    global_max_pool,
+    instance_norm,
+    local_response_norm,
+    lp_pool,
+)
+from .functions.resample import resize
+from .functions.statistics import median, norm, quantile, std, var
+from .losses import binary_cross_entropy_with_logits, cosine_similarity, huber, kl_div, weighted_cross_entropy
 from .protocol import Axes, Ops, R
 from .types import DType, show_shape
 
 __all__ = [
     "accuracy",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "affine_grid",
+    "arange",
+    "binary_cross_entropy_with_logits",
+    "bincount",
+    "chunk",
     "correct_count",
+    "cosine_similarity",
+    "depth_to_space",
+    "diag",
+    "diagonal",
     "dropout",
     "einsum",
     "embedding",
+    "eye",
+    "flip",
+    "fold",
+    "gather_nd",
     "global_avg_pool",
+    "global_max_pool",
+    "grid_sample",
+    "huber",
+    "index_add",
+    "instance_norm",
+    "kl_div",
+    "linspace",
+    "local_response_norm",
     "logsumexp",
+    "lp_pool",
+    "masked_fill",
+    "masked_select",
+    "median",
+    "meshgrid",
+    "moveaxis",
+    "nonzero",
+    "norm",
     "one_hot",
+    "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "put_along_axis",
+    "quantile",
+    "repeat_interleave",
+    "resize",
+    "roll",
+    "scatter_nd",
+    "searchsorted",
+    "segment_sum",
+    "sort",
+    "space_to_depth",
+    "std",
+    "swapaxes",
+    "take",
+    "take_along_axis",
+    "tile",
+    "top_k",
+    "trace",
+    "tril",
+    "triu",
+    "unbind",
+    "unfold",
+    "unique",
+    "var",
+    "weighted_cross_entropy",
 ]
 
 

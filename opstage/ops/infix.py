@@ -1,4 +1,4 @@
-"""Infix sugar: `x + y`, `2 * x`, `x @ w`, for every user-facing ref.
+"""Infix sugar: `x + y`, `2 * x`, `x @ w`, `m & n`, `x[:, 0]`, for every user-facing ref.
 
 Infix broadcasts by NumPy's rules, by inserting `broadcast_to`; named ops never do. Of two operands the one of the
 deeper interpreter (an inner derivative) says who computes, and the other is lifted to it as a constant.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .dims import DimExpr, DimFloat, is_one
-from .errors import ProgramError, ShapeError
+from .errors import DtypeError, ProgramError, ShapeError
+from .other_names import no_such_method
+from .subscript import refuse_assignment, subscript
 from .types import INT64, DType, Shape, show_shape
 
 _NUMBERS = (int, float, Fraction, np.integer, np.floating)
@@ -55,7 +57,7 @@ class Infix:
                 ops = y.ops
         elif isinstance(other, _SCALARS):
             value = other.item() if isinstance(other, np.generic) else other
-            return ops, x, ops.full(shape=x.shape, value=value, dtype=_scalar_dtype(x.dtype, value, ops.dtype))
+            return ops, x, ops.full(shape=x.shape, value=value, dtype=scalar_dtype(x.dtype, value, ops.dtype))
         else:
             y = _constant(ops, other)
         if x.shape is not y.shape:
@@ -98,15 +100,37 @@ class Infix:
         ops, y, x = self._pair(other)
         return ops.div(x, y)
 
-    def __pow__(self, exponent: Any) -> Any:
-        if not isinstance(exponent, _NUMBERS):
-            raise ProgramError(
-                f"x ** e takes a static number e but got {type(exponent).__name__}; write ops.exp(e * log(x))"
-            )
-        return self.ops.pow(self, exponent=exponent)
+    def __floordiv__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.floor_divide(x, y)
 
-    def __rpow__(self, base: Any) -> NoReturn:
-        raise ProgramError("b ** x with a ref in the exponent is not an op; write ops.exp(ops.scale(x, c=math.log(b)))")
+    def __rfloordiv__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.floor_divide(x, y)
+
+    def __mod__(self, other: Any) -> Any:
+        ops, x, y = self._pair(other)
+        return ops.mod(x, y)
+
+    def __rmod__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.mod(x, y)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pow__(self, other: Any) -> Any:
+        if isinstance(other, _NUMBERS):
+            return self.ops.pow(self, exponent=other)
+        ops, x, y = self._pair(other)
+        return ops.power(x, y)
+
+    def __rpow__(self, other: Any) -> Any:
+        ops, y, x = self._pair(other)
+        return ops.power(x, y)
 
     def __neg__(self) -> Any:
         return self.ops.neg(self)
@@ -148,6 +172,47 @@ class Infix:
 
     __hash__ = object.__hash__  # refs are keys by identity; two live ones never share a hash, so == is not asked
 
+    def __and__(self, other: Any) -> Any:
+        ops, x, y = self._masks("&", other)
+        return ops.logical_and(x, y)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Any:
+        ops, x, y = self._masks("|", other)
+        return ops.logical_not(ops.logical_and(ops.logical_not(x), ops.logical_not(y)))
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Any) -> Any:
+        ops, x, y = self._masks("^", other)
+        return ops.logical_not(ops.equal(x, y))
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Any:
+        return self.ops.logical_not(self)
+
+    def _masks(self, symbol: str, other: Any) -> tuple[Any, Any, Any]:
+        """As `_pair`, of masks alone; bits of integers are no op."""
+        ops, x, y = self._pair(other)
+        if x.dtype.kind != "b" or y.dtype.kind != "b":
+            raise DtypeError(
+                f"takes two masks but got {x.dtype} and {y.dtype}; of comparisons write (x < 1) {symbol} (y < 1): "
+                f"{symbol} binds tighter than <",
+                op=symbol,
+            )
+        return ops, x, y
+
+    def __getitem__(self, key: Any) -> Any:
+        return subscript(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        refuse_assignment()
+
+    def __delitem__(self, key: Any) -> NoReturn:
+        refuse_assignment()
+
     def __bool__(self) -> NoReturn:
         raise ProgramError(
             "a ref has no truth value: a program runs the same way whatever its values are. "
@@ -163,10 +228,24 @@ class Infix:
         raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
 
     def __iter__(self) -> NoReturn:
-        raise ProgramError("a ref cannot be iterated; take parts with ops.slice or ops.split")
+        raise ProgramError("a ref cannot be iterated; take parts with x[i], ops.slice or ops.split")
+
+    if not TYPE_CHECKING:  # a type checker is to find what does not exist
+
+        def __getattr__(self, name):
+            from .protocol import OPS
+
+            raise no_such_method(self, name, OPS)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {show_shape(self.shape)} {self.dtype}>"
+        """Shape, dtype and, where an array of the host stands behind the ref, its values, for a debugger."""
+        held: Any = self
+        while isinstance(held, Infix):
+            held = getattr(held, "value", None)
+        if not isinstance(held, np.ndarray):
+            return f"<{type(self).__name__} {show_shape(self.shape)} {self.dtype}>"
+        values = np.array2string(held, threshold=50, edgeitems=2, separator=", ")
+        return f"tensor {show_shape(self.shape)} {self.dtype} {values}"
 
 
 def _constant(ops: Any, value: Any) -> Any:
@@ -182,7 +261,7 @@ def _holds_refs(value: Any) -> bool:
     return isinstance(value, Infix) or isinstance(value, (list, tuple)) and any(map(_holds_refs, value))
 
 
-def _scalar_dtype(x: DType, value: Any, program: DType) -> DType:
+def scalar_dtype(x: DType, value: Any, program: DType) -> DType:
     """The dtype in which a number meets a ref: its own where that loses nothing; else the op says what differs."""
     if x.kind in "fO":
         return x

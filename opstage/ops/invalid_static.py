@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from .dims import DimFloat
-from .errors import ShapeError
+from .errors import LocatedError, ShapeError
 
 
 class InvalidStatic(tuple[()]):
@@ -14,11 +14,13 @@ class InvalidStatic(tuple[()]):
 
     reason: str
     op: str
+    error: type[LocatedError]
 
-    def __new__(cls, reason: str, op: str) -> InvalidStatic:
+    def __new__(cls, reason: str, op: str, error: type[LocatedError] = ShapeError) -> InvalidStatic:
         invalid = super().__new__(cls)
         invalid.reason = reason
         invalid.op = op
+        invalid.error = error
         return invalid
 
     __hash__ = object.__hash__
@@ -27,7 +29,7 @@ class InvalidStatic(tuple[()]):
         return self is other
 
     def raise_(self) -> NoReturn:
-        raise ShapeError(self.reason, op=self.op)
+        raise self.error(self.reason, op=self.op)
 
 
 def raise_invalid(static: Mapping[str, Any]) -> None:

@@ -32,7 +32,9 @@ class Effect(Enum):
     """It may raise for what its operands hold, an index out of range; where its results are not read it is dropped."""
     EXTERNAL = "external"
     """Something that is seen outside (it prints, counts, sends): it is done once per run, whether its results are read
-    or not, and never beforehand. In a loop the backward pass does it again where a derivative reads its results."""
+    or not, and never beforehand. In a loop the backward pass does it again where a derivative reads its results. They
+    are zeros: a program that is compiled for a GPU goes on with those, and the host does the rest when its launches are
+    done."""
 
 
 ONCE_PER_RUN = frozenset({Effect.DRAWS, Effect.EXTERNAL})

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
 
 
 def plain(value: Any) -> Any:
@@ -12,6 +15,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         return value.item()
     return value
+
+
+def as_numpy(value: Any) -> npt.NDArray[Any]:
+    """`np.asarray`. Raises UsageError where an array of another library refuses, such as one of torch's that wants a
+    gradient: it would end here, and nothing would ever say so."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError) as error:
+        if not hasattr(value, "__array__"):
+            raise
+        kind = f"{type(value).__module__.partition('.')[0]}'s {type(value).__name__}"
+        raise UsageError(f"{kind} gives no NumPy array: {error}") from None
 
 
 def plain_sequence(value: Any) -> Any:

@@ -86,6 +86,11 @@ class Places:
         return {group[0]: group for group in self.groups(self.paths)} if len(self) < len(self.owners) else {}
 
     @cached_property
+    def all_paths(self) -> tuple[tuple[str, ...], ...]:
+        """Of every parameter the paths of all its places, its name first."""
+        return tuple([self.tied.get(name, (name,)) for name in self.names])
+
+    @cached_property
     def _firsts(self) -> tuple[int, ...]:
         """For every parameter the number of its first place."""
         at: dict[int, int] = {}

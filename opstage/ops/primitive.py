@@ -15,6 +15,7 @@ from .errors import LocatedError, ProgramError
 from .invalid_static import raise_invalid
 from .kinds import Effect, Kind
 from .types import TensorType, is_float
+from .written import written
 
 if TYPE_CHECKING:
     from .protocol import Ops
@@ -122,6 +123,7 @@ class Primitive:
     effects     what it does beside its results; none by default
     flops       its arithmetic; by default one operation for each element of the first output, none for a LAYOUT
     view        the result shares its operand's memory, so no bytes move
+    declared    by a user, with `opstage.custom_op` or `opstage.custom_vjp`, of whose fields messages then speak
     """
 
     __slots__ = (
@@ -132,6 +134,7 @@ class Primitive:
         "shape_rule",
         "vjp",
         "jvp",
+        "linearity",
         "saves",
         "decomposition",
         "expandable",
@@ -140,6 +143,7 @@ class Primitive:
         "view",
         "kind",
         "effects",
+        "declared",
         "saved_memo",
         "__weakref__",
     )
@@ -168,6 +172,7 @@ class Primitive:
         flops: Callable[..., Dim] | None = None,
         differentiable: bool = True,
         view: bool = False,
+        declared: bool = False,
     ):
         self.name = name
         self.operands = operands
@@ -175,6 +180,7 @@ class Primitive:
         self.residuals = residuals
         self.shape_rule: ShapeRule = shape
         self.vjp: Vjp | None = vjp
+        self.linearity = jvp if isinstance(jvp, Linearity) else None
         self.jvp: Jvp | None = _linear_jvp(self, jvp) if isinstance(jvp, Linearity) else jvp
         self.saves: dict[str, tuple[str, ...]] = (
             dict(saves) if isinstance(saves, Mapping) else {saved: tuple(map(_bare, operands)) for saved in saves}
@@ -187,6 +193,7 @@ class Primitive:
         self.flops: Callable[..., Dim] = flops or (no_flops if kind is Kind.LAYOUT else elementwise_flops)
         self.differentiable = differentiable
         self.view = view
+        self.declared = declared
         self.saved_memo: dict[tuple[Any, ...], tuple[int, ...]] = {}
         if expandable and decomposition is None:
             raise ProgramError(f"primitive {name} is expandable=True but has no decomposition")
@@ -205,6 +212,11 @@ class Primitive:
 
     def without_rule(self, rule: str) -> ProgramError:
         """The error for a derivative that needs the rule `rule`, which is neither declared nor to be had otherwise."""
+        if self.declared:
+            return ProgramError(
+                f"{self} has no {rule}, which this derivative needs: give it one, {rule}= of custom_op or def{rule} of "
+                "custom_vjp, or say differentiable=False to custom_op"
+            )
         if self.core:
             return ProgramError(f"{self} is core and differentiable but has no {rule}")
         return ProgramError(
@@ -228,6 +240,9 @@ class Primitive:
             raise_invalid(static)
             return self.shape_rule(*operands, **static)
         except LocatedError as error:
+            operator = written()
+            if operator is not None:
+                operator.retell(error, self, operands)
             error.place(self.name, region)
             raise
 

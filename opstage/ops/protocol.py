@@ -6,7 +6,7 @@ family; its rules of shapes and derivatives stand in `opstage/ops/catalogue/`. T
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .arguments import Axes, IntOrTuple, Number, ShapeLike
 from .errors import ProgramError
@@ -23,7 +23,12 @@ from .methods.normalization import NormalizationOps
 from .methods.pooling import PoolingOps
 from .methods.random import RandomOps
 from .methods.reduction import ReductionOps
+from .methods.rounding import RoundingOps
+from .methods.sequence import SequenceOps
+from .methods.solving import SolvingOps
+from .methods.transcendental import TranscendentalOps
 from .methods.update import UpdateOps
+from .other_names import no_such_op
 from .primitive import R
 from .types import DType, Shape
 
@@ -39,12 +44,16 @@ class Ref(Protocol):
 
 class Ops(
     ElementwiseOps[R],
+    RoundingOps[R],
+    TranscendentalOps[R],
     ActivationOps[R],
     LogicOps[R],
     ReductionOps[R],
+    SequenceOps[R],
     LayoutOps[R],
     IndexingOps[R],
     LinalgOps[R],
+    SolvingOps[R],
     ConvolutionOps[R],
     PoolingOps[R],
     NormalizationOps[R],
@@ -69,6 +78,11 @@ class Ops(
                 f"class {cls.__name__} defines {', '.join(taken)}, which every interpreter has as an op made of bind; "
                 "say in bind what the op is to do, or choose another name"
             )
+
+    if not TYPE_CHECKING:  # a type checker is to find what does not exist
+
+        def __getattr__(self, name):
+            raise no_such_op(self, name, OPS)
 
 
 OPS = frozenset(

@@ -123,12 +123,24 @@ def _as_spec(value: Any) -> Spec:
     if shape is None or dtype is None:
         array = np.asarray(value)
         shape, dtype = array.shape, array.dtype
-    dtype = np.dtype(dtype)
-    if dtype.kind not in "fiubO":
+    return Spec(tuple(shape), _dtype_of(dtype))
+
+
+def _dtype_of(dtype: Any) -> str | None:
+    """That of a Spec for arrays of `dtype`, NumPy's or another library's, which is told by its name."""
+    try:
+        known = np.dtype(dtype)
+    except TypeError:
+        known = np.dtype("V")
+    if known.kind == "V":
+        name = str(dtype).rpartition(".")[2]
+        kinds = {"complex": None, "float": "f", "bool": "?", "int32": "i4", "int": "i8"}
+        known = np.dtype(next((kind for part, kind in kinds.items() if part in name), None) or "V")
+    if known.kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {dtype}")
-    if dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4):
-        return Spec(tuple(shape), "int64")
-    return Spec(tuple(shape), None if dtype.kind in "fO" else dtype_name(dtype))
+    if known.kind == "u" or (known.kind == "i" and known.itemsize < 4):
+        return "int64"
+    return None if known.kind in "fO" else dtype_name(known)
 
 
 def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> Any:

@@ -14,6 +14,8 @@ from .primitive import R
 from .protocol import Ops
 from .trees import flatten
 
+__all__ = ["grad", "jvp", "vjp"]
+
 
 def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """`(f(ops', *refs), pullback)`; `pullback(cotangent)` gives a tuple aligned with refs, None at integers."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..atomic import DISK, TEMPORARY, Disk, make_folder, write_file
 from ..documents import Document
 from ..ops.errors import UsageError
 from ..tensors import decode, encode, read_bytes
+from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .manifest import from_document, to_document
 from .optim import Optimizer
@@ -110,17 +111,27 @@ def load(directory: str | os.PathLike[str]) -> Snapshot:
     )
 
 
-def restore(trainer: ScalarTrainer, snapshot: Snapshot, optimizer: Optimizer | None = None) -> OptimizerState | None:
+def restore(
+    trainer: ScalarTrainer,
+    snapshot: Snapshot,
+    optimizer: Optimizer | None = None,
+    callbacks: Sequence[Callback] | None = None,
+) -> OptimizerState | None:
     """Put `trainer` where the snapshot was taken; the state of `optimizer` there, None if none is asked for.
 
-    All is checked before the trainer is touched. Raises UsageError, with paths and shapes, where the snapshot is one of
-    another model, dtype or optimizer.
+    Without `callbacks` the states of callbacks are left alone. All is checked before the trainer is touched. Raises
+    UsageError, with paths and shapes, where the snapshot is one of another model, dtype, optimizer or other callbacks.
     """
     state = None
+    if callbacks is not None:
+        require_restorable(callbacks, snapshot.callbacks)
     if optimizer is not None:
         if snapshot.optimizer is None:
             raise UsageError("the checkpoint holds no optimizer state; start a new run from its parameters instead")
         state = trainer.import_optim(optimizer, snapshot.optimizer)
+    for callback in callbacks or ():
+        if callback.name:
+            callback.restore(snapshot.callbacks[callback.name])
     trainer.restore(snapshot.trainer)
     return state
 

@@ -14,36 +14,48 @@ Update: TypeAlias = "Callable[[Any, Any, Any, tuple[Any, ...], Mapping[str, Any]
 
 @final
 class ComposedUpdate:
-    """The update of an optimizer, as an `Update` within `with`, which is one step; where it gives up, it ends there.
+    """The updates of parameters, as an `Update` for each within `with`, which is one step; where it gives up, it ends.
 
-    given_up    whether there is nothing to be composed: the update is one op already, or needs values
+    given_up    whether there is nothing to be composed: the updates are one op each already, or need values
     """
 
-    __slots__ = ("given_up", "_optimizer", "_composing")
+    __slots__ = ("given_up", "_composing", "_updates")
 
-    def __init__(self, optimizer: Optimizer):
+    def __init__(self, optimizers: Sequence[Optimizer]):
+        """`optimizers` are those of the parameters in their order."""
         self.given_up = False
-        self._optimizer = optimizer
-        self._composing = Composing()
+        different = {id(optimizer): optimizer for optimizer in optimizers}
+        self._composing = [Composing() for _ in different]
+        made = {
+            key: _composed(composing, optimizer)
+            for composing, (key, optimizer) in zip(self._composing, different.items())
+        }
+        self._updates = [made[id(optimizer)] for optimizer in optimizers]
 
-    def __enter__(self) -> Update:
-        self._composing.begin()
-        return self._update
+    def __enter__(self) -> Sequence[Update]:
+        for composing in self._composing:
+            composing.begin()
+        return self._updates
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        if kind is NotComposable or (kind is None and not self._composing.written):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        written = any(composing.written for composing in self._composing)
+        if kind is NotComposable or (kind is None and not written):
             self.given_up = True
         return kind is NotComposable
 
-    def _update(
-        self, ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any]
+
+def _composed(composing: Composing, optimizer: Optimizer) -> Update:
+    def update(
+        ops: Any, p: Any, g: Any, slots: tuple[Any, ...], scalars: Mapping[str, Any]
     ) -> tuple[Any, Sequence[Any]]:
-        optimizer, names, count = self._optimizer, tuple(scalars), len(slots)
+        names, count = tuple(scalars), len(slots)
 
         def program(ops: Any, p: Any, g: Any, *others: Any) -> tuple[Any, ...]:
             value, after = optimizer.update(ops, p, g, others[:count], dict(zip(names, others[count:])))
             return (value, *after)
 
         refs = (p, g, *slots, *scalars.values())
-        value, *after = self._composing.run(ops, f"{optimizer.name}_update", program, refs)
+        value, *after = composing.run(ops, f"{optimizer.name}_update", program, refs)
         return value, after
+
+    return update

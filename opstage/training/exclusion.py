@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, final
 
 from ..forks import make_lock
 from ..locks import holding
+from ..ops.tracebacks import fold
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,6 +56,11 @@ def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._locks.run(method, self, *args, **kwargs)
+        __tracebackhide__ = True  # pytest leaves such frames out
+        try:
+            return self._locks.run(method, self, *args, **kwargs)
+        except Exception as error:
+            fold(error)
+            raise
 
     return waiting

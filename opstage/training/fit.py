@@ -9,48 +9,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 from ..api import batch_arguments
 from ..data import Batches, bind
+from ..ops.errors import UsageError
+from .average import RunningAverage
+from .callback import Callback, Loop, require_metrics, require_names
 from .commit import uninterrupted
 from .finite import require_finite_loss, require_finite_numbers, require_finite_values
 from .optim import Optimizer
 from .optimizer_state import OptimizerState
+from .position import EpochResult, Position
 from .trainer import ScalarTrainer
 
-
-@dataclass(frozen=True)
-class EpochResult:
-    """One epoch: mean training loss, held-out metrics (means per sample), and how long its training took."""
-
-    epoch: int
-    train_loss: float
-    held_out: Mapping[str, float]
-    seconds: float
-    samples: int
-
-
-@dataclass(frozen=True)
-class Position:
-    """A step boundary: `batch` steps of epoch `epoch` are done, both counted from 0, and the epochs of `results`.
-
-    loss_sum, samples, seconds    what the epoch has gathered so far; the loss is summed over samples
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float = 0.0
-    samples: int = 0
-    seconds: float = 0.0
-    results: tuple[EpochResult, ...] = ()
+__all__ = ["EpochResult", "Observer", "Position", "Saver", "evaluate", "fit", "require_callbacks"]
 
 
 class Observer(Protocol):
-    """Is told of every step and epoch; see opstage.cli.progress."""
+    """Is told of every step and epoch; see opstage.experiment.progress."""
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """After each training step."""
@@ -82,6 +63,7 @@ def fit(
     start: Position | None = None,
     saver: Saver | None = None,
     require_finite: bool = True,
+    callbacks: Sequence[Callback] = (),
 ) -> list[EpochResult]:
     """Train until `epochs` are done; the result of each, those of `start` included.
 
@@ -90,9 +72,13 @@ def fit(
     `state` on. The arrays of a dataset go to the arguments of loss and metrics that have their names; see `data.bind`.
     A step is whole: an interrupt that comes during one is raised after it.
 
+    `callbacks` are told of every step and epoch in their order, before `observer`, and may end the run or scale its
+    learning rate; see `Callback`. With `start` they must have been restored too.
+
     With `require_finite` a loss or held-out metric that is nan or infinite raises NotFiniteError before `saver` is told
     of it; so does such a number in parameters, state or moments, which are looked through after each epoch.
     """
+    require_callbacks(callbacks, trainer, metrics, held_out)
     train = bind(train, trainer.batch_arguments, "the loss")
     arguments = trainer.batch_arguments
     names = (*arguments.required, *arguments.optional) if arguments is not None else ()
@@ -100,36 +86,61 @@ def fit(
     at = start if start is not None else Position()
     if require_finite and start is not None:
         require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
-    steps = trainer.steps_taken  # those that belong to `at`
+    loop = Loop(
+        trainer,
+        optimizer,
+        state,
+        at,
+        callbacks,
+        lambda average: evaluate(trainer, metrics, held_out, average=average),
+    )
+    steps = trainer.steps_taken  # those that belong to the loop's position, with which the callbacks agree
+    told = True
+    for callback in callbacks:
+        callback.begin(loop)
     try:
-        while at.epoch < epochs:
-            with closing(train.epoch(at.epoch, at.batch)) as batches:
-                while True:
+        while loop.position.epoch < epochs and not (loop.position.stopped and not loop.position.batch):
+            with closing(train.epoch(loop.position.epoch, loop.position.batch)) as batches:
+                while not loop.position.stopped:
                     since = time.perf_counter()
                     batch = next(batches, None)
                     if batch is None:
                         break
                     with uninterrupted():
-                        result = trainer.advance(optimizer, state, *batch)
+                        loop.last = loop.optimizer
+                        result = trainer.advance(loop.last, state, *batch)
+                        told, at = False, loop.position
+                        loop.gradient_norm = None if result.gradient_norm is None else float(result.gradient_norm)
                         loss, size, number = float(result.loss), len(batch[0]), at.batch
-                        at = replace(
+                        loop.position = replace(
                             at,
                             batch=number + 1,
                             loss_sum=at.loss_sum + loss * size,
                             samples=at.samples + size,
                             seconds=at.seconds + time.perf_counter() - since,
                         )
-                        steps = trainer.steps_taken
+                        for callback in callbacks:
+                            callback.step(loop, loss)
+                        steps, told = trainer.steps_taken, True
                         if observer is not None:
                             observer.step(at.epoch, number, loss, size)
                         if require_finite:
                             require_finite_loss(loss, steps, batch, names)
                         if saver is not None:
-                            saver.boundary(state, at)
+                            saver.boundary(state, loop.position)
+            at = loop.position
             means = evaluate(trainer, metrics, held_out)
+            for callback in callbacks:
+                means = _joined(means, callback.name, callback.evaluated(loop))
             outcome = EpochResult(at.epoch, at.loss_sum / at.samples, means, at.seconds, at.samples)
             with uninterrupted():
-                at = Position(at.epoch + 1, results=(*at.results, outcome))
+                told = False
+                loop.position = Position(
+                    at.epoch + 1, results=(*at.results, outcome), lr_scale=at.lr_scale, stopped=at.stopped
+                )
+                for callback in callbacks:
+                    callback.epoch(loop, outcome)
+                told = True
                 if observer is not None:
                     observer.epoch(outcome)
                 if require_finite:
@@ -137,27 +148,53 @@ def fit(
                     require_finite_numbers("held-out ", means, steps)
                     require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
                 if saver is not None:
-                    saver.boundary(state, at)
+                    saver.boundary(state, loop.position)
     except KeyboardInterrupt:
         # an exception that no signal raised may come when a step is taken, but not yet told of
-        if saver is not None and steps == trainer.steps_taken:
+        if saver is not None and told and steps == trainer.steps_taken:
             with uninterrupted():
-                saver.interrupted(state, at)
+                saver.interrupted(state, loop.position)
         raise
-    return list(at.results)
+    return list(loop.position.results)
 
 
-def evaluate(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> dict[str, float]:
+def require_callbacks(
+    callbacks: Sequence[Callback], trainer: ScalarTrainer, metrics: Callable[..., Any], held_out: Batches
+) -> None:
+    """Raise a UsageError unless all are callbacks that can follow such a run; `fit` asks it before anything begins."""
+    require_names(callbacks)
+    require_metrics(callbacks, lambda: list(evaluate(trainer, metrics, held_out, most=1)))
+
+
+def _joined(means: dict[str, float], whose: str, more: Mapping[str, float]) -> dict[str, float]:
+    for name in more:
+        if name in means:
+            raise UsageError(f"the callback {whose!r} gives a held-out metric {name!r}, which there is already")
+    return {**means, **more}
+
+
+def evaluate(
+    trainer: ScalarTrainer,
+    metrics: Callable[..., Any],
+    batches: Batches,
+    *,
+    most: int | None = None,
+    average: RunningAverage | None = None,
+) -> dict[str, float]:
     """Means over the samples of metrics that a program gives as sums over a batch; see `Model.metrics`.
 
+    `most` is how many batches are looked at, None: all; `average` takes the place of the parameters.
     Of a metric whose name ends in `_l2` the sum is one of squares, and the result the root of its mean.
     """
     batches = bind(batches, batch_arguments(metrics, skip=trainer.batch_starts), "the program of the metrics")
     sums: dict[str, float] = {}
     samples = 0
     with closing(batches.epoch(0)) as epoch:
-        for batch in epoch:
-            for name, value in trainer.evaluate(metrics, *batch).items():
+        for batch in islice(epoch, most):
+            found = (
+                trainer.evaluate(metrics, *batch) if average is None else trainer.evaluate_at(average, metrics, *batch)
+            )
+            for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
             samples += len(batch[0])
     count = sums.pop("count", samples)

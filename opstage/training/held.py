@@ -59,6 +59,7 @@ class Held:
         self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]
         self.moments: dict[str, OptimizerState] = {}
         self._layouts: dict[tuple[Hashable, ...], StateLayout] = {}
+        self._bound: dict[int, tuple[Optimizer, Optimizer]] = {}
 
     @property
     def trained(self) -> tuple[bool, ...]:
@@ -111,9 +112,21 @@ class Held:
 
     # Optimizers -----------------------------------------------------------------------------------------------------
 
+    def bound(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer, its groups found among these parameters; see `Optimizer.bound`."""
+        require_optimizer(optimizer)
+        kept = self._bound.get(id(optimizer))
+        if kept is None:
+            kept = optimizer, optimizer.bound(self.places.all_paths)
+            if kept[1] is not optimizer:  # the first is kept too, so that its id stays its own
+                if len(self._bound) == _LAYOUTS:
+                    self._bound.clear()
+                self._bound[id(optimizer)] = kept
+        return kept[1]
+
     def layout(self, optimizer: Optimizer, trained: tuple[bool, ...] | None = None) -> StateLayout:
         """Of the state in which `optimizer` moves the parameters that are trained; None: those that are so now."""
-        require_optimizer(optimizer)
+        optimizer = self.bound(optimizer)
         if trained is None:
             trained = self.trained
         key = (optimizer.program_key, trained)
@@ -130,7 +143,7 @@ class Held:
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
         layout = self.layout(optimizer)
-        values = tuple(tuple(map(self._first_moment, slots)) for slots in layout.declared(optimizer))
+        values = tuple(tuple(map(self._first_moment, slots)) for slots in layout.declared(self.bound(optimizer)))
         return OptimizerState.on(self.interpreter, 0, values, layout)
 
     def _first_moment(self, slot: optim.Slot) -> Any:

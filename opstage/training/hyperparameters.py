@@ -28,9 +28,9 @@ def as_real(value: Any) -> float | Fraction | None:
 
 def require_real(name: str, value: Any) -> Any:
     """A number of a step, which a schedule or an optimizer of somebody's own may have computed, as a float."""
-    real = as_real(value)
-    if real is None or (real < 0 and name == "lr"):
-        what = "learning rate" if name == "lr" else f"number {name} of the optimizer's step"
+    real, rate = as_real(value), name == "lr" or name.endswith(".lr")
+    if real is None or (real < 0 and rate):
+        what = "learning rate" if rate else f"number {name} of the optimizer's step"
         raise UsageError(f"{what} must be finite and at least 0 but is {_shown(value)}")
     return real
 

@@ -1,6 +1,7 @@
 """A snapshot taken apart into tensors by name and a JSON document, and put together again.
 
-Names are `params/<path>`, `state/<path>`, `optimizer/<slot>/<path>` and `moments/<optimizer>/<slot>/<path>`.
+Names are `params/<path>`, `state/<path>`, `optimizer/<slot>/<path>` and `moments/<optimizer>/<slot>/<path>`;
+`callbacks/<number>/<array>` are those of the callback of that number in the document.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..documents import Document, plain_number
-from .fit import EpochResult, Position
-from .saved import Array, OptimizerValues, TrainerValues
+from .position import EpochResult, Position
+from .saved import Array, CallbackValues, OptimizerValues, TrainerValues
 from .snapshot import Snapshot
 
 
@@ -26,12 +27,17 @@ def to_document(snapshot: Snapshot) -> tuple[dict[str, Array], dict[str, Any]]:
         moments[name] = _optimizer_document(values)
     if optimizer is not None:
         tensors |= _slot_tensors("optimizer", optimizer)
+    callbacks = []
+    for i, (name, kept) in enumerate(snapshot.callbacks.items()):  # a number, since a name may hold anything
+        tensors |= {f"callbacks/{i}/{path}": array for path, array in kept.arrays.items()}
+        callbacks.append({"name": name, "data": _plain(kept.data), "arrays": list(kept.arrays)})
     return tensors, {
         "steps_taken": trainer.steps_taken,
         "moments": moments,
         **({"tied": {name: list(paths) for name, paths in trainer.tied.items()}} if trainer.tied else {}),
         "optimizer": None if optimizer is None else _optimizer_document(optimizer),
         "position": _plain(asdict(snapshot.position)),
+        **({"callbacks": callbacks} if callbacks else {}),
         "config": dict(snapshot.config),
         "versions": dict(snapshot.versions),
     }
@@ -50,7 +56,23 @@ def from_document(tensors: Mapping[str, Array], document: Document) -> Snapshot:
         _position(document["position"]),
         document["config"].object(),
         {name: version.text() for name, version in document["versions"].items()},
+        _callbacks(document.get("callbacks"), tensors),
     )
+
+
+def _callbacks(document: Document | None, tensors: Mapping[str, Array]) -> dict[str, CallbackValues]:
+    found: dict[str, CallbackValues] = {}
+    for i, entry in enumerate(document.elements() if document is not None else []):
+        arrays = {}
+        for path in entry["arrays"].elements():
+            if (tensor := f"callbacks/{i}/{path.text()}") not in tensors:
+                raise path.error(f"names a tensor {tensor}, which the tensors file has not")
+            arrays[path.text()] = tensors[tensor]
+        name = entry["name"].text()
+        if name in found:
+            raise entry["name"].error("expected each callback once")
+        found[name] = CallbackValues(entry["data"].object(), arrays)
+    return found
 
 
 def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
@@ -69,6 +91,7 @@ def _tied(document: Document, tensors: Mapping[str, Array]) -> dict[str, tuple[s
 
 
 def _position(document: Document) -> Position:
+    scale, stopped = document.get("lr_scale"), document.get("stopped")  # a run that was saved before they were has none
     return Position(
         document["epoch"].count(),
         document["batch"].count(),
@@ -76,6 +99,8 @@ def _position(document: Document) -> Position:
         document["samples"].count(),
         document["seconds"].number(),
         tuple([_result(result) for result in document["results"].elements()]),
+        1.0 if scale is None else scale.number(),
+        "" if stopped is None else stopped.text(),
     )
 
 

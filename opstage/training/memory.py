@@ -209,6 +209,5 @@ def model_memory(
     model: Model, optimizer: Optimizer, options: Options | None = None, clip: Clip | None = None
 ) -> StepMemory:
     """The memory of a training step of a model, whose parameters are declared and not made."""
-    return step_memory(
-        model.loss, model.init, *model.batch, optimizer=optimizer, state=model.state, options=options, clip=clip
-    )
+    loss, more = model.require_loss(), {"state": model.state, "options": options, "clip": clip}
+    return step_memory(loss, model.init, *model.batch, optimizer=optimizer, **more)

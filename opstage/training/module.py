@@ -13,6 +13,7 @@ from ..ops.errors import UsageError
 from ..ops.places import Places
 from ..ops.trees import flatten
 from ..options import Options
+from .accumulate import Accumulate
 from .finite import require_finite_loss, require_finite_values
 from .optim import Optimizer
 from .optimizer_state import OptimizerState
@@ -96,9 +97,11 @@ class ScalarModule:
         options: Options | None = None,
         *specs: Any,
         requires_grad: Any = None,
+        accumulate: int | Accumulate = 1,
     ) -> ScalarModule:
         """From an explicit loss and parameter values; see `opstage.scalar_trainer`."""
-        return cls(scalar_trainer(loss, params, *specs, options=options, requires_grad=requires_grad))
+        more: dict[str, Any] = {"requires_grad": requires_grad, "accumulate": accumulate}
+        return cls(scalar_trainer(loss, params, *specs, options=options, **more))
 
     def forward(self, *batch: Any) -> Any:
         """The loss."""

@@ -1,124 +1,21 @@
-"""Optimizers: values that say which state a parameter needs and how one step moves it.
-
-An optimizer holds hyperparameters and no state. `init` declares the state (slots) of each parameter, `scalars` computes
-on the host what changes from step to step, and `update` is a program over Ops for one parameter, so that the same
-definition runs eagerly, in a compiled step and on a device. Formulas, defaults and argument names are those of
-torch.optim.
-"""
+"""The shipped optimizers, see `Optimizer`; formulas, defaults and argument names are those of torch.optim."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, TypeAlias, final
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
-from ..interpreters.base_program import Identity
 from ..ops.errors import UsageError
-from ..ops.numbers import plain_sequence
 from ..ops.primitive import R
 from ..ops.protocol import Ops
 from ..ops.types import DType, Shape, show_shape
 from . import clip, schedule
-from .hyperparameters import keep, require_count, require_fraction, require_nonnegative
+from .groups import grouped
+from .hyperparameters import require_count, require_fraction
+from .optimizer import Optimizer, Rate, Scalars, Slot, Slots, at_least_0, number, pair, scaled_rate, share
 from .schedule import Schedule
-
-Rate: TypeAlias = "float | Schedule"
-Slots: TypeAlias = tuple[R, ...]
-Scalars: TypeAlias = Mapping[str, R]
-
-
-class Slot(NamedTuple):
-    """A state tensor of one parameter, before it is made: `fill` everywhere."""
-
-    shape: Shape
-    dtype: DType
-    fill: float
-
-
-def _number(check: Callable[[str, str, Any], Any], default: Any) -> Any:
-    """A hyperparameter: `check(optimizer, name, value)` gives its value as it is kept, or raises a UsageError."""
-    return field(default=default, metadata={_CHECK: check})
-
-
-def _pair(owner: str, name: str, value: Any) -> tuple[Any, ...]:
-    betas = plain_sequence(value)
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise UsageError(f"{owner}: {name} must be a pair such as (0.9, 0.999) but is {value!r}")
-    return tuple([require_fraction(owner, f"{name}[{i}]", b) for i, b in enumerate(betas)])
-
-
-_CHECK = "check"
-_at_least_0 = partial(_number, require_nonnegative)
-_share = partial(_number, partial(require_fraction, closed=True))
-
-
-@dataclass(frozen=True)
-class Optimizer(ABC):
-    """The base of optimizers: a learning rate, a number or a `Schedule`.
-
-    kept    how many tensors, 0 everywhere at first, it keeps of each parameter; for others override `slots`
-    """
-
-    kept: ClassVar[int] = 0
-
-    lr: Rate
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.lr, Schedule):
-            keep(self, "lr", require_nonnegative(self.name, "lr", self.lr))
-        for each in fields(self):
-            if _CHECK in each.metadata:
-                keep(self, each.name, each.metadata[_CHECK](self.name, each.name, getattr(self, each.name)))
-
-    @classmethod
-    def of_all(cls, **numbers: Any) -> Optimizer:
-        """One with these numbers, for parameters of every shape."""
-        return cls(**numbers)
-
-    @property
-    def name(self) -> str:
-        """The name by which users make it."""
-        return type(self).__name__.lower()
-
-    @property
-    def state_name(self) -> str:
-        """Whose state it goes on from: slots of an optimizer of another `state_name` have another meaning."""
-        return self.name
-
-    @cached_property
-    def program_key(self) -> tuple[Hashable, ...]:
-        """A key of the program that `update` is: all hyperparameters but the learning rate.
-
-        Of an optimizer of somebody else's nobody knows what its `update` reads: it is like itself alone.
-        """
-        if type(self).__module__ != __name__:
-            return (Identity(self.update),)
-        return (type(self), *((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "lr"))
-
-    def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
-        """The slots of each parameter, from its shape and dtype; `names` are for errors alone.
-
-        Raises UsageError for a parameter that this optimizer cannot update.
-        """
-        labels = names if names is not None else [f"number {i}" for i in range(len(types))]
-        return [self.slots(shape, dtype, label) for (shape, dtype), label in zip(types, labels, strict=True)]
-
-    def scalars(self, t: int) -> dict[str, float]:
-        """The scalars of step t, counted from 1: the learning rate, bias corrections."""
-        require_count(self.name, "t", t)
-        return {"lr": self.lr(t - 1) if isinstance(self.lr, Schedule) else self.lr}
-
-    def slots(self, shape: Shape, dtype: DType, label: str) -> tuple[Slot, ...]:
-        """The slots of the parameter called `label`."""
-        return (Slot(shape, dtype, 0.0),) * self.kept
-
-    @abstractmethod
-    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
-        """One step of one parameter: its new value and slots. `scalars` are those of the step, as scalar refs."""
 
 
 @final
@@ -128,7 +25,7 @@ class Sgd(Optimizer):
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    weight_decay: float = _at_least_0(0.0)
+    weight_decay: float = at_least_0(0.0)
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
@@ -144,8 +41,8 @@ class _WithVelocity(Optimizer):
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    momentum: float = _at_least_0(0.9)
-    weight_decay: float = _at_least_0(0.0)
+    momentum: float = at_least_0(0.9)
+    weight_decay: float = at_least_0(0.0)
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
@@ -178,10 +75,10 @@ class Adagrad(Optimizer):
 
     lr: Rate = 1e-2
     _: KW_ONLY
-    lr_decay: float = _at_least_0(0.0)
-    weight_decay: float = _at_least_0(0.0)
-    initial_accumulator_value: float = _at_least_0(0.0)
-    eps: float = _at_least_0(1e-10)
+    lr_decay: float = at_least_0(0.0)
+    weight_decay: float = at_least_0(0.0)
+    initial_accumulator_value: float = at_least_0(0.0)
+    eps: float = at_least_0(1e-10)
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -207,9 +104,9 @@ class Rmsprop(Optimizer):
 
     lr: Rate = 1e-2
     _: KW_ONLY
-    alpha: float = _share(0.99)
-    eps: float = _at_least_0(1e-8)
-    weight_decay: float = _at_least_0(0.0)
+    alpha: float = share(0.99)
+    eps: float = at_least_0(1e-8)
+    weight_decay: float = at_least_0(0.0)
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
@@ -229,9 +126,9 @@ class _WithMoments(Optimizer):
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    betas: tuple[float, float] = _number(_pair, (0.9, 0.999))
-    eps: float = _at_least_0(1e-8)
-    weight_decay: float = _at_least_0(0.0)
+    betas: tuple[float, float] = number(pair, (0.9, 0.999))
+    eps: float = at_least_0(1e-8)
+    weight_decay: float = at_least_0(0.0)
 
     @override
     def scalars(self, t: int) -> dict[str, float]:
@@ -261,7 +158,7 @@ class AdamW(_WithMoments):
     """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW."""
 
     _decoupled = True
-    weight_decay: float = _at_least_0(1e-2)
+    weight_decay: float = at_least_0(1e-2)
 
 
 @final
@@ -273,9 +170,9 @@ class Adadelta(Optimizer):
 
     lr: Rate = 1.0
     _: KW_ONLY
-    rho: float = _share(0.9)
-    eps: float = _at_least_0(1e-6)
-    weight_decay: float = _at_least_0(0.0)
+    rho: float = share(0.9)
+    eps: float = at_least_0(1e-6)
+    weight_decay: float = at_least_0(0.0)
 
     @override
     def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
@@ -302,11 +199,11 @@ class Muon(Optimizer):
 
     lr: Rate = 1e-3
     _: KW_ONLY
-    weight_decay: float = _at_least_0(0.1)
-    momentum: float = _number(require_fraction, 0.95)
+    weight_decay: float = at_least_0(0.1)
+    momentum: float = number(require_fraction, 0.95)
     nesterov: bool = True
-    eps: float = _at_least_0(1e-7)
-    ns_steps: int = _number(require_count, 5)
+    eps: float = at_least_0(1e-7)
+    ns_steps: int = number(require_count, 5)
     others: Optimizer | None = None
 
     @override
@@ -314,6 +211,25 @@ class Muon(Optimizer):
         super().__post_init__()
         if self.others is not None and (not isinstance(self.others, Optimizer) or isinstance(self.others, Muon)):
             raise UsageError(f"muon: others must be another optimizer, such as adamw(lr=3e-4), but is {self.others!r}")
+
+    @override
+    def having(self, **numbers: Any) -> Optimizer:
+        """For all parameters, so `others` has the numbers too, as far as it knows them."""
+        if self.others is None or "others" in numbers:
+            return super().having(**numbers)
+        own, theirs = ({f.name for f in fields(each) if f.init} for each in (self, self.others))
+        others = self.others.having(**{name: value for name, value in numbers.items() if name in theirs})
+        mine = {name: value for name, value in numbers.items() if name in own or name not in theirs}
+        return super().having(**mine, others=others)
+
+    @override
+    def mover(self, shape: Shape) -> Optimizer:
+        return self if len(shape) == 2 or self.others is None else self.others
+
+    @override
+    def scaled(self, factor: float) -> Optimizer:
+        others = None if self.others is None else self.others.scaled(factor)
+        return replace(self, lr=scaled_rate(self.lr, factor), others=others)
 
     @classmethod
     @override
@@ -372,4 +288,22 @@ SHIPPED: dict[str, type[Optimizer]] = {
 }
 """By the names above, which are those of configurations and of the command line too."""
 
-__all__ = ["SHIPPED", "Optimizer", "Rate", "Schedule", "Slot", "clip", "schedule", *SHIPPED]
+__all__ = [  # type checkers read it, so the names of SHIPPED are written out
+    "SHIPPED",
+    "Optimizer",
+    "Rate",
+    "Schedule",
+    "Slot",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamw",
+    "clip",
+    "grouped",
+    "momentum",
+    "muon",
+    "nesterov",
+    "rmsprop",
+    "schedule",
+    "sgd",
+]

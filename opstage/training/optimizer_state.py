@@ -20,7 +20,7 @@ Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
 """The slots of each trained parameter."""
 
 
-class Trained(NamedTuple):
+class TrainedParameter(NamedTuple):
     """A parameter that an optimizer moves, and the types of the slots that it keeps for it."""
 
     path: str
@@ -33,13 +33,13 @@ class StateLayout(NamedTuple):
     """Whose state it is: the optimizer by its `state_name`, and the trained parameters in order."""
 
     optimizer: str
-    parameters: tuple[Trained, ...]
+    parameters: tuple[TrainedParameter, ...]
 
     @classmethod
     def of(cls, optimizer: Optimizer, names: Sequence[str], types: Sequence[tuple[Shape, DType]]) -> StateLayout:
         """That of the state in which `optimizer` moves parameters of these paths and types."""
         parameters = [
-            Trained(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
+            TrainedParameter(name, shape, dtype, tuple([(slot.shape, slot.dtype) for slot in slots]))
             for name, (shape, dtype), slots in zip(names, types, optimizer.init(types, names), strict=True)
         ]
         return cls(optimizer.state_name, tuple(parameters))

@@ -115,16 +115,10 @@ def _arguments(function: Any, name: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A leaf that `as_specs` knows: arrays of other libraries may have dtypes that NumPy has not."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(value, Spec) or is_identified(value) or not isinstance(shape, tuple):
+    """The Spec of what has a shape, but for what is itself at several places."""
+    if isinstance(value, Spec) or is_identified(value) or not isinstance(getattr(value, "shape", None), tuple):
         return value
-    kind = str(dtype).rpartition(".")[2] if dtype is not None else "float32"
-    if "float" in kind or kind == "object":
-        return Spec(tuple(shape))
-    if kind == "bool":
-        return Spec(tuple(shape), "bool")
-    return Spec(tuple(shape), "int32" if kind == "int32" else "int64") if "int" in kind else value
+    return as_specs(value)
 
 
 def _short(value: Any) -> str:

@@ -6,29 +6,37 @@ what is made of it is one object at all of its places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..init import Plan
+from ..init import Declaration, Plan
+from ..init.plan import place
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.registry import make_interpreter
 from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
+from ..ops.numbers import as_numpy
 from ..ops.places import Places
-from ..ops.trees import align, flatten, show_path, unflatten
+from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
 from .commit import Commit
 from .exclusion import LockSet, SharedLock
 from .hyperparameters import require_nonnegative
 from .param import Array, Param, prepare_moved
+from .rules import flags_by_rules, is_pattern
 from .sharing import require_apart
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
     """One flag for each parameter, from flags aligned with the tree or with a flat list of its parameters.
+
+    A dict with patterns for keys, `{"encoder.*": False}`, says it of the parameters that match, see `training.rules`.
 
     Raises UsageError, naming the parameter, where the flags stop fitting and where the places of one have both.
     """
@@ -47,6 +55,9 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
             where = f"; the first parameter without one is {show_path(names[at])}" if at < len(names) else ""
             raise UsageError(f"requires_grad has {at} flags for {len(names)} parameters{where}")
         return places.agreed(given, "flags requires_grad")
+    if isinstance(requires_grad, Mapping) and any(map(is_pattern, requires_grad)):
+        usual = requires_grad_flags(params, None, options)
+        return flags_by_rules(requires_grad, places.all_paths, usual)
     flags = align(structure, requires_grad, "the parameters", "requires_grad")
     for path, flag in zip(places.paths, flags):
         if not isinstance(flag, (bool, np.bool_)):
@@ -59,7 +70,10 @@ def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Par
     if isinstance(leaf, Param):
         leaf.requires_grad = requires_grad
         return leaf
-    array = np.asarray(leaf)
+    try:
+        array = as_numpy(leaf)
+    except UsageError as error:
+        raise UsageError(f"{show_path(name)}: {error}") from None
     return Param(array, name=name, requires_grad=requires_grad and array.dtype.kind in "fO", dtype=options.dtype)
 
 
@@ -149,7 +163,7 @@ def cast(tree: Any, dtype: str) -> Any:
     def cast_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Param):
             return Param(leaf.value, name=leaf.name, requires_grad=leaf.requires_grad, dtype=target)
-        array = np.asarray(leaf)
+        array = as_numpy(leaf)
         if not is_float(array.dtype):
             return array
         return Param(array, requires_grad=False, dtype=target).value.copy()
@@ -242,3 +256,42 @@ def _gradients(places: Places, grads: Sequence[Any]) -> list[Any]:
             )
         found[owner], at[owner] = grad, path
     return found
+
+
+def first_trees(model: Model, options: Options) -> tuple[Any, Any]:
+    """The parameters and the state of a model as training begins with them, `first_params` and `first_values`; the
+    state is None for a model without."""
+    state = None if model.state is None else first_values(model.state, options)
+    return first_params(model.init, options), state
+
+
+def first_params(tree: Any, options: Options) -> Any:
+    """A tree of new Params from a model's own, whose leaves are declarations, arrays or Params; it stays as it is.
+
+    A Param at several places is one Param in the result, which starts at its present value.
+    """
+    require_apart(tree)
+    leaves, structure = flatten(tree)
+    places = Places.among(structure, leaves)
+
+    def made(leaf: Any, name: str) -> Param:
+        if isinstance(leaf, Declaration):
+            first = place(leaf.initialiser, leaf.shape, name, seed=options.seed)
+            return Param.planned(first, dtype=options.dtype, name=name, requires_grad=options.requires_grad_by_default)
+        if isinstance(leaf, Param):
+            return as_param(np.array(leaf.value), name, leaf.requires_grad, options)
+        return as_param(leaf, name, options.requires_grad_by_default, options)
+
+    return places.tree([made(leaf, name) for leaf, name in zip(places.first(leaves), places.names)])
+
+
+def first_values(tree: Any, options: Options) -> Any:
+    """A tree of new arrays from a program's own state, whose leaves are declarations or arrays; it stays as it is."""
+    leaves, structure = flatten(tree)
+
+    def made(leaf: Any, name: str) -> Any:
+        if isinstance(leaf, Declaration):
+            return place(leaf.initialiser, leaf.shape, name, seed=options.seed).materialise(options.dtype)
+        return np.array(leaf)
+
+    return unflatten(structure, [made(leaf, name) for leaf, name in zip(leaves, structure_paths(structure))])

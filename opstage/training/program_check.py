@@ -9,6 +9,7 @@ from typing import Any, final
 
 from ..api import check, with_train
 from ..interpreters.shape_check import Finding, Report, with_captured
+from ..interpreters.shape_check.rules import NO_SCALAR_LOSS
 from ..ops.declared import Shapes
 from ..ops.dims import DimScope
 from ..ops.errors import OpstageError, SourceLine, UsageError, nearest
@@ -81,9 +82,14 @@ def check_program(
         if train and bound.params is not None and forward.ok and not step and not _is_empty(forward.outputs):
             step = _means_a_loss(name, forward.outputs)
             if not step:
-                said = _forward_alone(program, name, forward.outputs)
-                forward = replace(forward, warnings=(*forward.warnings, said))
+                found = _forward_alone(program, name, forward.outputs)
+                forward = replace(forward, warnings=(*forward.warnings, found))
     if not step:
+        said = any(warning.rule == NO_SCALAR_LOSS for warning in forward.warnings)
+        returns = forward.ok and not _is_empty(forward.outputs)
+        if name == _LOSSES[0] and returns and not said and not _is_loss(forward.outputs, bound.state is not None):
+            found = _called_loss(program, name, forward.outputs)
+            forward = replace(forward, warnings=(*forward.warnings, found))
         if bound.params is None:
             forward = replace(forward, program=replace(forward.program, parameters=0))
         else:
@@ -166,6 +172,7 @@ def _bind(program: Callable[..., Any], name: str, shapes: Shapes, train: bool) -
     labels = ["ops", *(p.name for p in before), *named]
     bound.__signature__ = inspect.Signature([kinds(n, kinds.POSITIONAL_ONLY) for n in labels])  # type: ignore[attr-defined]
     bound.__name__ = name
+    bound.__wrapped__ = program  # type: ignore[attr-defined]  # where its arguments are written
     trees = [given[p.name] for p in by_position] if in_order else []
     return _Bound(bound, params, state, (*trees, *named.values()), owners)
 
@@ -243,14 +250,30 @@ def _means_a_loss(name: str, outputs: Any) -> bool:
 
 
 def _forward_alone(program: Any, name: str, outputs: Any) -> Finding:
-    found = str(outputs) if isinstance(outputs, TensorType) else f"a {type(outputs).__name__}"
     return Finding(
         name,
-        f"{name} returns {found}, no scalar loss: only its forward pass was checked, no backward pass and no update",
+        f"{name} returns {_shown(outputs)}, no scalar loss: only its forward pass was checked, no backward pass and no "
+        "update",
         source=line_of(program),
+        rule=NO_SCALAR_LOSS,
         severity="warning",
         fix="if it is a loss, return a float scalar; if not, ask for the forward pass (--forward, step=False)",
     )
+
+
+def _called_loss(program: Any, name: str, outputs: Any) -> Finding:
+    return Finding(
+        name,
+        f"{name} returns {_shown(outputs)}: a loss is one float scalar, and nothing can be trained by this one",
+        source=line_of(program),
+        rule=NO_SCALAR_LOSS,
+        severity="warning",
+        fix="reduce it to a scalar, for instance with ops.reduce_mean; if it is no loss, call it otherwise",
+    )
+
+
+def _shown(outputs: Any) -> str:
+    return str(outputs) if isinstance(outputs, TensorType) else f"a {type(outputs).__name__}"
 
 
 def _complete(report: Report, program: Any, name: str) -> Report:

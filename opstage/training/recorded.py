@@ -1,12 +1,15 @@
-"""A whole training step of a model, or its forward pass, recorded as a graph without any data."""
+"""A whole training step of a model, or its forward pass, recorded as a graph without any data, and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from .. import compilation
+from ..api import check
 from ..interpreters.graph import Graph
 from ..interpreters.graph.recorder import record
+from ..interpreters.shape_check import Report, with_captured
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.spec import as_specs, sized
@@ -14,7 +17,7 @@ from ..ops.types import as_dtype
 from ..options import Options
 from .optim import Optimizer
 from .step import Clip
-from .validate import training_step
+from .validate import report_on, training_step
 
 
 def record_model(
@@ -25,7 +28,8 @@ def record_model(
     *,
     sizes: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph of one training step: forward, backward, clipping and update; without an optimizer, of the loss alone.
+    """The graph of one training step: forward, backward, clipping and update; without an optimizer, of the loss
+    alone, and of the outputs of a model that has none.
 
     sizes   numbers for named sizes of the batch, `{"B": 32}`; the others stay symbolic
 
@@ -33,17 +37,12 @@ def record_model(
     of the loss's arguments, and `step` where the program draws random bits; outputs likewise, beside `loss` and
     `metrics.<name>`. Raises UsageError for a size that the model does not have or does not allow.
     """
-    batch = sized(tuple(as_specs(spec) for spec in model.batch), sizes or {}, model.name)
+    if optimizer is None and model.loss is None:
+        trees = [as_specs(tree) for tree in (model.init, model.state) if tree is not None]
+        return compilation.record(model.forward, *trees, *_batch(model, sizes), options=options)
+    loss = model.forward if optimizer is None else model.require_loss()
     planned = training_step(
-        model.loss,
-        model.init,
-        *batch,
-        optimizer=optimizer,
-        state=model.state,
-        options=options,
-        requires_grad=True,
-        clip=clip,
-        train=optimizer is not None,
+        loss, model.init, *_batch(model, sizes), **_step(model, options, optimizer, clip), requires_grad=True
     )
     layout, scope, dtype = planned.layout, DimScope(), as_dtype(options.dtype)
     outputs: list[str] = []
@@ -58,3 +57,30 @@ def record_model(
         spec.declare(scope)
     graph = record(base, types, dtype, options.seed, planned.names)
     return Graph(graph.body, graph.input_names, outputs, dtype, options.seed)
+
+
+def check_model(
+    model: Model,
+    options: Options,
+    optimizer: Optimizer | None = None,
+    clip: Clip | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> Report:
+    """The report of a check on what `record_model` records of the same arguments."""
+    if optimizer is None and model.loss is None:
+        trees = [as_specs(tree) for tree in (model.init, model.state) if tree is not None]
+        return check(model.forward, *trees, *_batch(model, sizes), options=options, train=False)
+    loss = model.require_loss()
+    planned = _step(model, options, optimizer, clip)
+    report, _ = report_on(loss, model.init, *_batch(model, sizes), **planned)
+    return with_captured(report, loss, clip)
+
+
+def _batch(model: Model, sizes: Mapping[str, int] | None) -> tuple[Any, ...]:
+    return tuple(sized(tuple(as_specs(spec) for spec in model.batch), sizes or {}, model.name))
+
+
+def _step(model: Model, options: Options, optimizer: Optimizer | None, clip: Clip | None) -> dict[str, Any]:
+    train = optimizer is not None
+    return {"optimizer": optimizer, "state": model.state, "options": options, "clip": clip, "train": train}

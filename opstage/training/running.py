@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, final
 
@@ -14,7 +14,9 @@ from ..options import Options
 from .by_name import by_position
 from .held import Held
 from .optim import Optimizer
+from .prepared import PreparedProgram
 from .promises import Promises
+from .row_terms import Divisor
 from .step import Clip, Row, StepLayout
 
 _LAYOUTS = 32
@@ -23,17 +25,27 @@ _LAYOUTS = 32
 
 @final
 class Running:
-    """Runs the programs of a loss that take (parameters, state, batch, …), on the interpreter of what is held."""
+    """Runs the programs of a loss that take (parameters, state, batch, …), on the interpreter of what is held.
+
+    loss, held   that loss, and what is held
+    """
 
     def __init__(
-        self, loss: Callable[..., Any], held: Held, promises: Promises, options: Options, clip: Clip | None = None
+        self,
+        loss: Callable[..., Any],
+        held: Held,
+        promises: Promises,
+        options: Options,
+        clip: Clip | None = None,
+        norm: bool = False,
     ):
-        self._loss = loss
+        self.loss = loss
         self._loss_when = {train: with_train(loss, train) for train in (False, True)}
-        self._held = held
+        self.held = held
         self._promises = promises
         self._options = options
         self._clip = clip
+        self._norm = norm
         self._layouts: dict[Hashable, StepLayout] = {}
 
     def batch(
@@ -44,7 +56,7 @@ class Running:
         `other` is the user's program that takes it, where that is not the loss; then the trainer's contract, which is
         about the loss, is not asked.
         """
-        held, program = self._held, self._loss if other is None else other
+        held, program = self.held, self.loss if other is None else other
         called = "the loss" if other is None else "the program"
         batch = lists_as_arrays(by_position(batch, program, held.batch_starts, called))
         arrays, structure = flatten(batch)
@@ -63,38 +75,71 @@ class Running:
         optimizer: Optimizer | None = None,
         slots: tuple[int, ...] = (),
         scalars: tuple[str, ...] = (),
+        weigh: str | Divisor | None = None,
     ) -> StepLayout:
         """That of the loss on batches that are built so; with an optimizer, of a step with these slots and scalars.
 
         `trained` says of each parameter whether it is; None: as the parameters themselves do now.
         """
         if trained is None:
-            trained = self._held.trained
+            trained = self.held.trained
         program = None if optimizer is None else optimizer.program_key
-        key = (train, program, slots, scalars, trained, batch)
+        key = (train, program, slots, scalars, trained, weigh, batch)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._made(self._loss_when[train], trained, batch, key, optimizer, self._clip, slots, scalars)
-            if len(self._layouts) == _LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = layout
+            step = (optimizer, self._clip, slots, scalars, weigh, self._norm)
+            made = self._made(self._loss_when[train], trained, batch, key, *step)
+            layout = self._kept(key, made)
         return layout
 
     def layout_of(self, program: Callable[..., Any], batch: Structure) -> StepLayout:
         """That of another program of the parameters, in evaluation form."""
-        trained = self._held.trained
-        return self._made(with_train(program, False), trained, batch, (Identity(program), trained, batch))
+        trained = self.held.trained
+        key = (Identity(program), trained, batch)
+        layout = self._layouts.get(key)
+        return (
+            self._kept(key, self._made(with_train(program, False), trained, batch, key)) if layout is None else layout
+        )
+
+    def prepared(self, program: Callable[..., Any], arrays: list[Any], batch: Structure) -> PreparedProgram | None:
+        """A quick call of another program on batches like these arrays; None where the interpreter has none."""
+        held = self.held
+        refs = tuple([held.interpreter.put(array) for array in arrays])
+        if any(ref is not array for ref, array in zip(refs, arrays)):
+            return None  # they are made into others on the way
+        values, layout = held.values(), self.layout_of(program, batch)
+        row = layout.pack(values, held.state, refs)
+        ran = BaseProgram(layout.value, None, (layout.value.__name__, layout.key))
+        first = len(values) + len(held.state)
+        found = held.interpreter.prepared(ran, row, range(first, len(row)))
+        return None if found is None else PreparedProgram(held, values, arrays, *found)
+
+    def _kept(self, key: Hashable, layout: StepLayout) -> StepLayout:
+        if len(self._layouts) == _LAYOUTS:
+            self._layouts.clear()
+        self._layouts[key] = layout
+        return layout
 
     def _made(
         self, loss: Callable[..., Any], trained: tuple[bool, ...], batch: Structure, key: Hashable, *step: Any
     ) -> StepLayout:
-        held = self._held
+        held = self.held
         return StepLayout(loss, held.places, trained, held.structure if held.has_state else None, batch, key, *step)
 
-    def run(self, program: Callable[..., Row], layout: StepLayout, refs: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-        """Run a program of a layout on (parameters, state, batch): its result and its other outputs, on the host."""
-        held = self._held
-        ran, outputs = self.execute(program, layout, layout.pack(held.values(), held.state, refs))
+    def run(
+        self,
+        program: Callable[..., Row],
+        layout: StepLayout,
+        refs: tuple[Any, ...],
+        values: Sequence[Any] | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Run a program of a layout on (parameters, state, batch): its result and its other outputs, on the host.
+
+        `values` are those of the parameters, None: as they are.
+        """
+        held = self.held
+        held_values = held.values() if values is None else values
+        ran, outputs = self.execute(program, layout, layout.pack(held_values, held.state, refs))
         arrays, result = [held.host(ref) for ref in outputs], result_of(ran)
         return unflatten(result, arrays[: result.num_leaves]), arrays[result.num_leaves :]
 
@@ -104,11 +149,17 @@ class Running:
         layout: StepLayout,
         row: tuple[Any, ...],
         donated: Mapping[int, bool] = MappingProxyType({}),
+        step: int | None = None,
     ) -> tuple[BaseProgram, tuple[Any, ...]]:
-        """Run a program of a layout: what ran, and values of the interpreter once it is finished; see `BaseProgram`."""
-        held = self._held
+        """Run a program of a layout: what ran, and values of the interpreter once it is finished; see `BaseProgram`.
+
+        `step` is the number of the step, None: that of the steps taken.
+        """
+        held = self.held
         ran = BaseProgram(program, None, (program.__name__, layout.key), donated)
-        return ran, execute_watched(held.interpreter, ran, row, self._options, held.steps_taken)
+        return ran, execute_watched(
+            held.interpreter, ran, row, self._options, held.steps_taken if step is None else step
+        )
 
 
 def result_of(ran: BaseProgram) -> Structure:

@@ -46,6 +46,14 @@ class TrainerValues:
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class CallbackValues:
+    """The state of a callback: plain JSON data, and arrays by name."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
 def require_fit(
     what: str,
     expected: Mapping[str, tuple[Shape, DType]],

@@ -238,6 +238,21 @@ class OneCycle(Schedule):
         return rates[-1]
 
 
+@final
+@dataclass(frozen=True)
+class Scaled(Schedule):
+    """factor · schedule(step)."""
+
+    schedule: Schedule
+    factor: float
+
+    def __post_init__(self) -> None:
+        keep(self, "factor", require_nonnegative("scaled", "factor", self.factor))
+
+    def __call__(self, step: int) -> float:
+        return self.factor * self.schedule(step)
+
+
 constant = ConstantRate
 step = Step
 exponential = Exponential
@@ -246,3 +261,4 @@ linear_warmup = LinearWarmup
 warmup_cosine = WarmupCosine
 cyclic = Cyclic
 one_cycle = OneCycle
+scaled = Scaled

@@ -30,13 +30,16 @@ from ..interpreters.tape import Node, Record, Tape
 from ..ops.cursor import Quietly
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static
+from ..ops.protocol import OPS
 from ..ops.spec import Spec
 from ..ops.splitmix import site_of
+from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..options import Options
 from . import optim
 from .gradients import Gradients, aligned
 from .optim import Optimizer
+from .optimizer_state import require_optimizer
 from .param import Param
 from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
@@ -151,7 +154,7 @@ class Session(Interpreter[Ref]):
         made = Param(init, name=name, requires_grad=wanted, dtype=self.options.dtype)
         shared = self._given.take(init, made)
         if shared is not None:
-            warnings.warn(ProgramWarning(str(shared), shared), stacklevel=2)
+            warnings.warn(ProgramWarning(str(shared), shared), stacklevel=3)  # behind the frame that folds tracebacks
         return made
 
     def use(self, param: Param) -> Ref:
@@ -392,8 +395,29 @@ class Session(Interpreter[Ref]):
         """An AdamW step (decoupled weight decay); its t and moments are not those of `adam_step_all`."""
         self._step_all("adamw_step_all", optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay))
 
+    def step_all(self, optimizer: Optimizer) -> None:
+        """A step of any optimizer like `sgd_step_all`; t and slots are kept per parameter and name of the optimizer.
+
+        The groups of `optim.grouped` go by the names of the parameters that were used on this tape.
+        """
+        require_optimizer(optimizer)
+        self._step_all("step_all", optimizer)
+
     def _step_all(self, op: str, optimizer: Optimizer) -> None:
         gradients = self._last_gradients(op)
         nodes = {param: use.node for param, use in self._used.items() if use.node.record}
         trained = [param for param in nodes if param.requires_grad]
         together(trained).run(self._steps.take, self._base, nodes, gradients, optimizer)
+
+
+def _end_at_the_users_line() -> None:
+    """Fold the tracebacks of what users call on a session: ops are called outside of any program.
+
+    The seam is left as it is: others call that, and for every op.
+    """
+    own = {name for name, method in vars(Session).items() if callable(method) and not name.startswith("_")}
+    for name in (OPS | own | {"scan", "region"}) - {"adopt", "bind", "bind1", "bind2"}:
+        setattr(Session, name, called_by_users(getattr(Session, name)))
+
+
+_end_at_the_users_line()

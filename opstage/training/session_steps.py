@@ -27,9 +27,10 @@ class _State:
 
 
 class _Updated(NamedTuple):
-    """The update of one parameter: its new value and slots, as refs of the base interpreter."""
+    """The update of one parameter, by an optimizer of that name: its new value and slots, as refs of the base."""
 
     param: Param
+    optimizer: str
     state: _State
     t: int
     refs: tuple[Any, ...]
@@ -48,26 +49,29 @@ class SessionSteps:
         self, base: Imperative[Any], nodes: Mapping[Param, Node[Any]], gradients: Gradients, optimizer: Optimizer
     ) -> None:
         """Step the parameters that are trained, of `nodes` on the tape; all of them change, or none."""
-        states = self._states[optimizer.name]
+        paths = {param: param.name or f"<{i}>" for i, param in enumerate(nodes)}
+        optimizer = optimizer.bound([(path,) for path in paths.values()])
         store = base.store
-        numbers: dict[tuple[int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
+        numbers: dict[tuple[int, int, DType], dict[str, Any]] = {}  # of a step, for all parameters that take it
 
-        def scalars(t: int, dtype: DType) -> dict[str, Any]:
-            if (t, dtype) not in numbers:
-                made = {name: store.const(value, dtype=dtype) for name, value in optimizer.scalars(t).items()}
-                numbers[t, dtype] = {name: base.lift(scalar) for name, scalar in made.items()}
-            return numbers[t, dtype]
+        def scalars(mover: Optimizer, t: int, dtype: DType) -> dict[str, Any]:
+            key = id(mover), t, dtype
+            if key not in numbers:
+                made = {name: store.const(value, dtype=dtype) for name, value in mover.scalars(t).items()}
+                numbers[key] = {name: base.lift(scalar) for name, scalar in made.items()}
+            return numbers[key]
 
         def stepped(ops: Interpreter[Any], param: Param, node: Node[Any]) -> _Updated:
             p, g = base.lift(param.mirror(store)), gradients.cotangent(node)
-            state = states.get(param)
+            mover = optimizer.at(paths[param])
+            state = self._states[mover.name].get(param)
             if state is None:
-                declared = optimizer.slots(param.shape, param.dtype, str(param))
+                declared = mover.slots(param.shape, param.dtype, str(param))
                 state = _State(0, tuple([store.full(shape=s.shape, value=s.fill, dtype=s.dtype) for s in declared]))
             before, held = state.now
             t, slots = before + 1, tuple([base.lift(slot) for slot in held])
-            value, new = optimizer.update(ops, p, g, slots, scalars(t, p.dtype))
-            return _Updated(param, state, t, (value, *new))
+            value, new = mover.update(ops, p, g, slots, scalars(mover, t, p.dtype))
+            return _Updated(param, mover.name, state, t, (value, *new))
 
         def update(ops: Interpreter[Any]) -> list[_Updated]:
             return [stepped(ops, param, node) for param, node in nodes.items() if param.requires_grad]
@@ -80,7 +84,7 @@ class SessionSteps:
         store.raise_pending()
         commit = Commit()
         for each, value, *slots in fetched:
-            states[each.param] = each.state  # one that is new says what none says: no step yet
+            self._states[each.optimizer][each.param] = each.state  # one that is new says what none says: no step yet
             prepare_moved(commit, [each.param], [value], store)
             commit.set(each.state, "now", (each.t, tuple(slots)))
         commit.run()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from ..ops.errors import UsageError
-from .fit import Position
 from .optim import Optimizer
 from .optimizer_state import OptimizerState
-from .saved import OptimizerValues, TrainerValues
+from .position import Position
+from .saved import CallbackValues, OptimizerValues, TrainerValues
 from .trainer import ScalarTrainer
 
 PACKAGES = ("opstage", "numpy", "numba", "safetensors")
@@ -29,6 +29,7 @@ class Snapshot:
     """A run: its trainer and optimizer, where its loop stands, what it was told to do, and what it ran on.
 
     config      whatever describes the run, plain JSON data
+    callbacks   the states of its callbacks by name
     versions    of Python and the packages that computed it
     """
 
@@ -37,6 +38,18 @@ class Snapshot:
     position: Position = field(default_factory=Position)
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
+    callbacks: Mapping[str, CallbackValues] = field(default_factory=dict)
+
+
+class Stateful(Protocol):
+    """Anything with a name and a state: a callback."""
+
+    @property
+    def name(self) -> str:
+        """Whose state it is."""
+
+    def export(self) -> CallbackValues:
+        """All that it must remember."""
 
 
 def take_snapshot(
@@ -45,11 +58,16 @@ def take_snapshot(
     state: OptimizerState | None = None,
     position: Position | None = None,
     config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Stateful] = (),
 ) -> Snapshot:
     """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither."""
     if (optimizer is None) != (state is None):
         raise UsageError("a snapshot takes an optimizer together with its state, or neither")
     held = None if optimizer is None or state is None else trainer.export_optim(optimizer, state)
     return Snapshot(
-        trainer.export(), held, position if position is not None else Position(), dict(config if config else {})
+        trainer.export(),
+        held,
+        position if position is not None else Position(),
+        dict(config if config else {}),
+        callbacks={callback.name: callback.export() for callback in callbacks if callback.name},
     )

@@ -19,9 +19,11 @@ from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
 from ..ops.program import Aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
-from ..ops.types import dtype_name, show_shape
+from ..ops.types import TensorType, dtype_name, show_shape
+from .clip import global_norm
 from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
+from .row_terms import Divisor
 
 UPDATE = "update"
 """The region in which a step clips its gradients and updates its parameters."""
@@ -33,13 +35,17 @@ Row: TypeAlias = "tuple[list[Any], Structure]"
 
 
 class Stepped(NamedTuple):
-    """The outputs of a step: trees of the loss, the metrics and the program's new state, and flat updated values."""
+    """The outputs of a step: trees of the loss, the metrics and the program's new state, and flat updated values.
+
+    norm   the norm of all gradients, before they are clipped; None where nobody asked for it
+    """
 
     loss: Any
     metrics: dict[str, Any]
     state: Any
     parameters: Sequence[Any]
     slots: tuple[tuple[Any, ...], ...]
+    norm: Any = None
 
 
 @final
@@ -60,6 +66,9 @@ class StepLayout:
     key         what tells it from other layouts of one trainer; None if nobody knows
     slots       how many slots the optimizer keeps of each trained parameter
     scalars     the names of what it computes for each step
+    weigh       by what parts of a batch are weighed, where they are computed one by one: a metric of this name, or what
+                the loss divides its sum over rows by; None: by a number that is given. See `accumulate`
+    norm        whether the last output of a step is the norm of all gradients
     """
 
     loss: Callable[..., Any]
@@ -72,6 +81,8 @@ class StepLayout:
     clip: Clip | None = None
     slots: tuple[int, ...] = ()
     scalars: tuple[str, ...] = ()
+    weigh: str | Divisor | None = None
+    norm: bool = False
 
     # What stands where ----------------------------------------------------------------------------------------------
 
@@ -122,7 +133,7 @@ class StepLayout:
         each = pairwise(accumulate(self.slots, initial=split))
         slots = tuple([tuple(outputs[start:stop]) for start, stop in each])
         loss, metrics, state = unflatten(structure, outputs[:end])
-        return Stepped(loss, metrics, state, outputs[end:split], slots)
+        return Stepped(loss, metrics, state, outputs[end:split], slots, outputs[-1] if self.norm else None)
 
     def tree(self, ops: Any, *row: Any) -> Any:
         """The step's outputs, or without an optimizer the loss and metrics, as a pytree."""
@@ -185,40 +196,97 @@ class StepLayout:
         values += ops.region(UPDATE, self._update, row, gradients)
         return values, structure
 
+    def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+        """A part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state), weight, sums.
+
+        The sums, of the gradients of the trained parameters times the weights of the parts so far, have this part's
+        added. The weight is the one that came in, or what `weigh` says.
+        """
+        first = len(self._wanted)
+        *sums, number, weight = row[first:]
+        with ops.in_part(number):
+            values, structure, gradients = row_gradients(ops, self._run, row[:first], self._wanted)
+        if isinstance(self.weigh, Divisor):
+            types = [TensorType(ref.shape, ref.dtype) for ref in row[:first]]
+            count = self.weigh.value(ops, self.forward, row[:first], types)
+            weight = ops.cast(count, dtype=dtype_name(values[0].dtype))
+        elif self.weigh is not None:
+            metrics = unflatten(structure, values)[1]
+            if self.weigh not in metrics or len(metrics[self.weigh].shape):
+                there = ", ".join(metrics) or "none"
+                raise ProgramError(
+                    f"accumulate weighs the parts of a batch by the metric {self.weigh!r}, a scalar that the loss must "
+                    f"give in Aux(metrics=); it gives {there}"
+                )
+            weight = ops.cast(metrics[self.weigh], dtype=dtype_name(values[0].dtype))
+        new = [ops.add(total, self._weighed(ops, weight, g)) for total, g in zip(sums, gradients)]
+        return [*values, weight, *new], structure
+
+    def _weighed(self, ops: Any, weight: Any, gradient: Any) -> Any:
+        """weight·gradient; 0 for a part in which nothing counts, whose mean is 0/0."""
+        product = ops.mul(ops.broadcast_to(weight, shape=gradient.shape), gradient)
+        if self.weigh is None:
+            return product
+        zero = ops.full(shape=gradient.shape, value=0.0, dtype=gradient.dtype)
+        return ops.select(ops.less(zero, ops.broadcast_to(weight, shape=gradient.shape)), product, zero)
+
+    def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
+        """(parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are sums/weight."""
+        params, state, batch, slots, scalars = self.counts
+        head, rest = row[:params], row[params : params + slots + scalars]
+        *sums, weight = row[params + slots + scalars :]
+        whole = (*head, *[None] * (state + batch), *rest)
+        gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
+        return ops.region(UPDATE, self._update, whole, gradients), flatten((None, None, None))[1]
+
     def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any]) -> list[Any]:
-        optimizer = self.optimizer
-        assert optimizer is not None
+        assert self.optimizer is not None
+        norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
             gradients = self.clip(ops, gradients)
         scalars = dict(zip(self.scalars, row[sum(self.counts[:4]) :]))
         composed = self._composed
         if not composed.given_up and ops.fuses:
             place = ops.cursor.mark()
-            with composed as update:  # if it gives up now, the ops are bound as they come
-                return self._moved(ops, row, gradients, scalars, update)
+            with composed as updates:  # if it gives up now, the ops are bound as they come
+                return self._moved(ops, row, gradients, scalars, updates) + norm
             ops.cursor.rewind(place)
-        return self._moved(ops, row, gradients, scalars, optimizer.update)
+        return self._moved(ops, row, gradients, scalars, [member.update for member in self._members]) + norm
+
+    def _norm(self, ops: Any, gradients: Sequence[Any]) -> Any:
+        return global_norm(ops, gradients) if gradients else ops.full(shape=(), value=0.0)
+
+    @cached_property
+    def _members(self) -> tuple[Optimizer, ...]:
+        """Of each trained parameter, the optimizer that moves it."""
+        assert self.optimizer is not None
+        return tuple([self.optimizer.at(self.places.names[i]) for i in self.moved])
 
     @cached_property
     def _composed(self) -> ComposedUpdate:
-        assert self.optimizer is not None
-        return ComposedUpdate(self.optimizer)
+        return ComposedUpdate(self._members)
 
     def _moved(
-        self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], scalars: Mapping[str, Any], update: Update
+        self,
+        ops: Any,
+        row: tuple[Any, ...],
+        gradients: Sequence[Any],
+        scalars: Mapping[str, Any],
+        updates: Sequence[Update],
     ) -> list[Any]:
         """New parameters, then new slots."""
+        optimizer = self.optimizer
+        assert optimizer is not None
         new: list[Any] = []
         slots: list[Any] = []
-        for i, gradient, bounds in zip(self.moved, gradients, self._bounds):
+        for i, gradient, bounds, member, update in zip(self.moved, gradients, self._bounds, self._members, updates):
             held = row[bounds]
-            value, after = update(ops, row[i], gradient, held, scalars)
+            own = scalars if member is optimizer else optimizer.scalars_at(self.places.names[i], scalars)
+            value, after = update(ops, row[i], gradient, held, own)
             after = tuple(after)
             if len(after) != len(held):
-                optimizer = self.optimizer
-                assert optimizer is not None
                 raise ProgramError(
-                    f"{optimizer.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
+                    f"{member.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
                     f"{len(held)}; its update must return as many as its slots"
                 )
             new.append(value)
@@ -252,12 +320,35 @@ class StepLayout:
         difference = first_difference(self.state, flatten(aux.state)[1])
         if difference is not None:
             raise ProgramError(f"the new state is not built like the old one: {difference}")
+        first, held, _, _, _ = self.counts
+        _require_alike(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
         return value, dict(aux.metrics), aux.state
 
 
 def _undifferentiated(ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
     _, _, outputs, structure = run_row_on_tape(ops, f, row, (False,) * len(row))
     return [node.value for node in outputs], structure
+
+
+def _require_alike(ops: Any, paths: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise ShapeError where a new state is of another shape or dtype, as the next step would be another one."""
+    for path, old, new in zip(paths, before, after):
+        if not hasattr(new, "shape"):
+            continue
+
+        def message(path: str = path, old: Any = old, new: Any = new) -> str:
+            types = [f"{show_shape(ref.shape)} {dtype_name(ref.dtype)}" for ref in (new, old)]
+            return (
+                f"the new state{path and f' {path}'} is {types[0]}, but the state that it replaces is {types[1]}: it "
+                "must keep its shape and dtype from step to step"
+            )
+
+        # sizes that are symbolic are left to the step: a condition on them would count as a use of the state
+        known = all(a == b for a, b in zip(new.shape, old.shape) if isinstance(a, int) and isinstance(b, int))
+        if len(new.shape) != len(old.shape) or new.dtype != old.dtype or not known:
+            error = ShapeError(message(), op="state")
+            error.about = ops.adopt(new)
+            raise error
 
 
 def named(part: str, path: str) -> str:

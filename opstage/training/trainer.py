@@ -6,7 +6,7 @@ and state beside the old ones, and only a `Commit`, which nothing can cut in two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,31 +16,37 @@ from ..api import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.shape_check import Report
 from ..ops.errors import DeviceError, LocatedError, UsageError
+from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
 from ..options import Options
 from . import optim
+from .accumulate import Accumulate, as_accumulate
+from .average import RunningAverage
 from .commit import Commit, uninterrupted
 from .exclusion import exclusive
+from .group_table import MovedParameter, group_table
 from .held import Held
-from .hyperparameters import require_real
 from .optim import Optimizer
 from .optimizer_state import OptimizerState, require_state
-from .param import alone, prepare_moved
+from .param import prepare_moved
 from .parameters import get_values, set_values, together
+from .prepared import PreparedProgram
 from .promises import Promises
-from .running import Running, result_of
-from .saved import OptimizerValues, TrainerValues
+from .running import Running
+from .saved import Array, OptimizerValues, TrainerValues
 from .step import Clip, Stepped
+from .stepping import Stepping
 
 
 @final
 @dataclass(frozen=True)
 class StepResult:
-    """The results of one training step."""
+    """The results of one training step; `gradient_norm`, before clipping, where the trainer was made with it."""
 
     loss: Any
     metrics: Mapping[str, Any]
     state: OptimizerState
+    gradient_norm: Any = None
 
 
 @final
@@ -60,14 +66,18 @@ class ScalarTrainer:
         requires_grad: Any,
         state: Any,
         clip: Clip | None,
+        accumulate: int | Accumulate = 1,
+        gradient_norm: bool = False,
     ):
         self._held = Held(params, state, requires_grad, options)
         self._locks = together(self._held.params)
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
+        self.specs = specs
         self._promises = Promises(loss, specs, options, self._held, clip)
-        self._running = Running(loss, self._held, self._promises, options, clip)
+        self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
+        self._stepping = Stepping(self._running, as_accumulate(accumulate))
 
     # Reading and writing parameters ---------------------------------------------------------------------------------
 
@@ -75,6 +85,11 @@ class ScalarTrainer:
     def params(self) -> Any:
         """The parameter tree, its leaves `Param`s."""
         return self._held.tree
+
+    @property
+    def loss(self) -> Callable[..., Any]:
+        """The program that is trained."""
+        return self._loss
 
     @property
     def executes(self) -> bool:
@@ -143,12 +158,37 @@ class ScalarTrainer:
         (loss, self.last_metrics), _ = self._running.run(layout.forward, layout, refs)
         return loss
 
-    @exclusive
     def evaluate(self, program: Callable[..., Any], *batch: Any) -> Any:
         """Another program of these parameters in evaluation form, `(ops, params, [state,] *batch)`, any batch."""
+        return self.evaluate_at(None, program, *batch)
+
+    @exclusive
+    def evaluate_at(self, average: RunningAverage | None, program: Callable[..., Any], *batch: Any) -> Any:
+        """`evaluate`, of an average of the parameters in their place; None: of them as they are."""
         refs, structure = self._running.batch(batch, program)
         layout = self._running.layout_of(program, structure)
-        return self._running.run(layout.value, layout, refs)[0]
+        values = None if average is None else average.values_on(self._held)
+        return self._running.run(layout.value, layout, refs, values)[0]
+
+    @exclusive
+    def average(self, average: RunningAverage, decay: float) -> None:
+        """Move an average towards the parameters as they are now: e ← e + (1 - decay)·(p - e); see `RunningAverage`."""
+        average.move(self._held, self.options, decay)
+
+    @exclusive
+    def export_average(self, average: RunningAverage) -> dict[str, Array]:
+        """An average of the parameters by their paths, arrays of the caller's own."""
+        return average.export(self._held)
+
+    @exclusive
+    def evaluate_prepared(self, prepared: PreparedProgram, *arrays: Any) -> Any:
+        """The result of `evaluate` for arrays that a prepared program fits; None where that is to be asked."""
+        return prepared(arrays)
+
+    @exclusive
+    def prepare(self, program: Callable[..., Any], *batch: Any) -> PreparedProgram | None:
+        """A quick call of what `evaluate` runs, for batches like this one; None where the interpreter has none."""
+        return self._running.prepared(program, *flatten(batch))
 
     @exclusive
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
@@ -166,14 +206,17 @@ class ScalarTrainer:
         """Gradients of one batch, shaped like params; None where frozen."""
         return self.loss_and_backward(*batch)[1]
 
+    @called_by_users
     def step(self, lr: float, *batch: Any) -> Any:
         """One SGD step p ← p - lr·g; returns the loss."""
         return self._named_step("sgd", optim.sgd(lr=lr), batch)
 
+    @called_by_users
     def adam_step(self, lr: float, beta1: float, beta2: float, eps: float, *batch: Any) -> Any:
         """One Adam step, its moments kept by this trainer; returns the loss."""
         return self._named_step("adam", optim.adam(lr=lr, betas=(beta1, beta2), eps=eps), batch)
 
+    @called_by_users
     def adamw_step(self, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, *batch: Any) -> Any:
         """One AdamW step (decoupled weight decay), its moments kept by this trainer; returns the loss."""
         optimizer = optim.adamw(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
@@ -184,6 +227,12 @@ class ScalarTrainer:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
         return self._held.init_optim(optimizer)
 
+    def moved_by(self, optimizer: Optimizer) -> list[MovedParameter]:
+        """The table of what moves each parameter. Raises UsageError where groups of the optimizer fit none of them."""
+        held = self._held
+        return group_table(held.bound(optimizer), held.names, [param.shape for param in held.params], held.trained)
+
+    @called_by_users
     def step_with(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> OptimizerState:
         """One step of an optimizer from `state`; returns the next state and leaves `state` as it was.
 
@@ -191,10 +240,12 @@ class ScalarTrainer:
         """
         return self.train_step(optimizer, state, *batch).state
 
+    @called_by_users
     def train_step(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`step_with`, with the loss and metrics of the batch beside the next state."""
         return self._train_step(optimizer, state, batch)
 
+    @called_by_users
     def advance(self, optimizer: Optimizer, state: OptimizerState, *batch: Any) -> StepResult:
         """`train_step` that moves `state` itself on, and may do so in the memory of its moments.
 
@@ -214,22 +265,11 @@ class ScalarTrainer:
     ) -> StepResult:
         """A step that moves `state` on if `moved`, and keeps it as this trainer's own if it is `named`."""
         held, interpreter = self._held, self._held.interpreter
-        trained = held.trained
-        whose = held.layout(optimizer, trained)
+        optimizer = held.bound(optimizer)
+        whose = held.layout(optimizer, held.trained)
         require_state(state, whose)
-        moments, t = state.values(interpreter), state.t + 1
-        scalars = {name: require_real(name, value) for name, value in optimizer.scalars(t).items()}
-        values = held.values()
-        refs, structure = self._running.batch(batch)
-        layout = self._running.layout(
-            structure, trained=trained, optimizer=optimizer, slots=tuple(map(len, moments)), scalars=tuple(scalars)
-        )
-        numbers = [interpreter.put(np.asarray(value)) for value in scalars.values()]
-        row = layout.pack(values, held.state, refs, moments, numbers)
-        params = [held.params[i] for i in layout.moved]
-        donated = layout.donated(alone(params, interpreter), slots=moved)
-        ran, outputs = self._running.execute(layout.step, layout, row, donated)
-        stepped = layout.unpack(outputs, result_of(ran))
+        t = state.t + 1
+        ran, stepped, params, leaves = self._stepping.take(optimizer, t, state.values(interpreter), batch, moved=moved)
         following = state if moved else OptimizerState.on(interpreter, t, stepped.slots, whose)
         commit = Commit()
         prepare_moved(commit, params, stepped.parameters, interpreter, seen=False)
@@ -237,7 +277,7 @@ class ScalarTrainer:
             state.prepare(commit, interpreter, t, stepped.slots)
         if interpreter.executes:
             if held.has_state:
-                commit.set(held, "state", _apart(flatten(stepped.state)[0], refs))
+                commit.set(held, "state", leaves)
             commit.set(held, "steps_taken", held.steps_taken + 1)
         if named is not None:
             commit.set(held, "moments", {**held.moments, named: following})
@@ -258,8 +298,9 @@ class ScalarTrainer:
         return result
 
     def _read(self, stepped: Stepped, following: OptimizerState) -> StepResult:
-        host = self._held.host
-        return StepResult(host(stepped.loss), {name: host(value) for name, value in stepped.metrics.items()}, following)
+        host, norm = self._held.host, stepped.norm
+        metrics = {name: host(value) for name, value in stepped.metrics.items()}
+        return StepResult(host(stepped.loss), metrics, following, None if norm is None else host(norm))
 
     def report(self, *specs: Any, optimizer: Optimizer | None = None) -> Report:
         """The shape checker's report on one whole training step, for batches of `specs`; see `check_step`."""
@@ -319,6 +360,7 @@ class ScalarTrainer:
         return self._train_step(optimizer, state, batch, moved=True, named=name).loss
 
 
+@called_by_users
 def scalar_trainer(
     loss: Callable[..., Any],
     params: Any,
@@ -327,6 +369,8 @@ def scalar_trainer(
     requires_grad: Any = None,
     state: Any = None,
     clip: Clip | None = None,
+    accumulate: int | Accumulate = 1,
+    gradient_norm: bool = False,
 ) -> ScalarTrainer:
     """A trainer for `loss(ops, params, *batch) -> scalar`, on the interpreter that `options` name.
 
@@ -336,9 +380,13 @@ def scalar_trainer(
                     whether one parameter or several are meant
     specs           one pytree of Specs per batch argument: the trainer's contract. Inside it any size will do, outside
                     it is an error. Without any, each new batch shape is validated when it first comes
-    requires_grad   which parameters are trained: one bool, or a pytree or list of bools aligned with params
+    requires_grad   which parameters are trained: one bool, a pytree or list of bools aligned with params, or
+                    patterns of paths, `{"encoder.*": False}`
     state           for a loss with state, `(ops, params, state, *batch) -> (loss, Aux(state=…))`, its first value
     clip            a program (ops, gradients) -> gradients, see opstage.optim.clip
+    accumulate      in how many parts each training step computes its batch, one after the other: the memory of a part,
+                    the gradient of the whole batch; see `Accumulate`
+    gradient_norm   whether each step gives √Σ g² over all gradients, before clipping; no bit of it all depends on that
 
     Where the loss takes several batch arguments, one dict of them, or a Dataset, is a batch too, and so is one dict of
     their Specs: `trainer.step(0.1, {"y": labels, "x": images})`. A loss of one argument gets a dict as it is.
@@ -346,13 +394,5 @@ def scalar_trainer(
     With `options.validate` the whole training step is checked on shapes first; a ValidationError holds the report. What
     is merely odd, such as a parameter that never reaches the loss, is a ProgramWarning.
     """
-    return ScalarTrainer(loss, params, specs, options if options is not None else Options(), requires_grad, state, clip)
-
-
-def _apart(kept: list[Any], batch: Sequence[Any]) -> list[Any]:
-    """Values that outlive a step, copied where they are arrays of its batch, which the caller may write over."""
-
-    def shared(value: Any) -> bool:
-        return any(isinstance(ref, np.ndarray) and np.may_share_memory(value, ref) for ref in batch)
-
-    return [np.array(value) if isinstance(value, np.ndarray) and shared(value) else value for value in kept]
+    options = options if options is not None else Options()
+    return ScalarTrainer(loss, params, specs, options, requires_grad, state, clip, accumulate, gradient_norm)

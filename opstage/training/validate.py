@@ -75,6 +75,7 @@ def report_on(
         tied=tuple([tuple([named("params", path) for path in paths]) for paths in layout.places.tied.values()]),
         step=StepRoles(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
         naming=layout.output_names,
+        written=loss,
     )
     return replace(report, warnings=(*made.warnings, *report.warnings)), made
 
@@ -108,7 +109,7 @@ def training_step(
     layout = StepLayout(with_train(loss, train), places, tuple(trained), state_structure, batch_structure)
     slots: list[list[Spec]] = []
     if train:
-        optimizer = optimizer if optimizer is not None else optim.sgd(lr=1.0)
+        optimizer = (optimizer if optimizer is not None else optim.sgd(lr=1.0)).bound(places.all_paths)
         names = [places.names[i] for i in layout.moved]
         declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.moved], names)
         slots = [[Spec(slot.shape, dtype_name(slot.dtype)) for slot in each] for each in declared]

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_report import Page, looked_at
+import opstage
+from opstage import Options, Spec, optim
+from opstage.models import model
+from opstage.training.recorded import record_model
+from tests.browser.test_report import CONTRAST, Page, looked_at, told, within
 from tests.graph.recorded import training_step
 
 DO = """<script>{
@@ -43,7 +47,7 @@ type("no such op");
 seen.nothing = [found.textContent, visible(".n:not(.head)")];
 type("");
 seen.again = visible(".n:not(.head)");
-const link = all("svg a").at(-1);
+const link = all("svg a[href]").at(-1);
 location.hash = link.getAttribute("href");
 link.dispatchEvent(new MouseEvent("click", {bubbles: true}));
 seen.shown = visible(".flash");
@@ -52,6 +56,41 @@ seen.lines = all(".n .line").filter(e => e.textContent && !e.closest(".head")).l
 const told = document.createElement("pre");
 told.id = "told"; told.textContent = JSON.stringify(seen);
 document.body.append(told);
+}</script></body>"""
+
+
+DRAW = """<script>{
+const all = s => [...document.querySelectorAll(s)];
+const view = document.querySelector(".view"), field = document.getElementById("search");
+const titles = () => all(".view .title").map(e => e.textContent);
+const seen = () => view.firstElementChild.getAttribute("viewBox").split(" ").map(Number);
+const press = what => document.querySelector(`[data-zoom=${what}]`).click();
+const point = (type, id, x, y) => view.dispatchEvent(
+  new PointerEvent(type, {pointerId: id, clientX: x, clientY: y, bubbles: true}));
+const open = block => document.querySelector(`.view .more[data-block="${block}"]`)
+  .dispatchEvent(new MouseEvent("click", {bubbles: true, cancelable: true}));
+const told = {start: [titles(), seen()]};
+press("in"); told.near = seen(); press("fit"); told.fit = seen();
+point("pointerdown", 1, 300, 400); point("pointermove", 1, 350, 370); told.moved = seen();
+open("blocks.0"); told.dragged = titles().length;
+point("pointerup", 1, 350, 370); point("pointerdown", 1, 0, 0); point("pointerup", 1, 0, 0);
+press("fit");
+point("pointerdown", 1, 300, 400); point("pointerdown", 2, 400, 400); point("pointermove", 2, 500, 400);
+told.pinched = seen(); point("pointerup", 1, 0, 0); point("pointerup", 2, 0, 0);
+point("pointerdown", 1, 0, 0); point("pointerup", 1, 0, 0); press("fit");
+const zoomed = new WheelEvent("wheel", {deltaY: -100, ctrlKey: true, clientX: 300, clientY: 400, cancelable: true});
+view.dispatchEvent(zoomed); told.wheeled = seen(); told.prevented = zoomed.defaultPrevented;
+const plain = new WheelEvent("wheel", {deltaY: -100, clientX: 300, clientY: 400, cancelable: true});
+view.dispatchEvent(plain); told.scrolls = !plain.defaultPrevented;
+open("blocks.0"); told.block = titles(); told.trail = document.getElementById("trail").textContent;
+open("blocks.0.attention"); told.inner = titles(); told.path = document.getElementById("trail").textContent;
+document.querySelector("#trail button").click(); told.back = titles();
+field.value = "blocks.2 layer_norm"; field.dispatchEvent(new Event("input"));
+told.hit = all(".view .hit .title").map(e => e.textContent); told.dim = all(".view .dim").length;
+open("blocks.0"); told.other = all(".view .hit").length;
+field.value = ""; field.dispatchEvent(new Event("input"));
+told.cleared = all(".view .hit, .view .dim, .view .searched").length;
+TELL(told);
 }</script></body>"""
 
 
@@ -131,7 +170,72 @@ def test_a_box_of_the_drawing_leads_to_its_op(used: dict[str, Any]) -> None:
     assert used["shown"] == 1
 
 
-def test_a_phone_does_not_scroll_sideways(html: str, tmp_path: Path) -> None:
-    seen = looked_at(html, tmp_path, width=500, height=900)
+def test_the_drawing_pans_zooms_and_opens_blocks(html: str, tmp_path: Path) -> None:
+    used = told(html, DRAW, tmp_path)
+    titles, start = used["start"]
+    assert titles.count("blocks.0 … blocks.3") == 1 and used["fit"] == start
+    assert used["near"][2] == pytest.approx(start[2] / 1.4) and used["near"][3] == pytest.approx(start[3] / 1.4)
+    scale = start[2] / 1280
+    assert used["moved"][0] - start[0] == pytest.approx(-50 * scale, rel=0.1)
+    assert used["moved"][1] - start[1] == pytest.approx(30 * scale, rel=0.1)
+    assert used["dragged"] == len(titles)  # what ends a drag opens nothing
+    assert used["pinched"][2] == pytest.approx(start[2] / 2, rel=0.05)
+    assert used["wheeled"][2] < start[2] and used["prevented"] and used["scrolls"]
+    assert used["trail"] == "whole graph › blocks.0" and used["path"] == "whole graph › blocks.0 › blocks.0.attention"
+    assert used["block"].count("layer_norm") == 2 and used["block"].count("attention") == 2  # forward and backward
+    assert "scaled_dot_product_attention" in used["inner"]
+    assert used["back"] == titles
+
+
+def test_a_search_marks_boxes(html: str, tmp_path: Path) -> None:
+    used = told(html, DRAW, tmp_path)
+    assert used["hit"] == ["blocks.0 … blocks.3", "blocks.3 … blocks.0"] and used["dim"] > 5
+    assert used["other"] == 0  # in blocks.0 there is nothing of blocks.2
+    assert used["cleared"] == 0
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_texts_stand_out(html: str, tmp_path: Path, scheme: int) -> None:
+    used = told(html, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
+    assert used["texts"] > 50 and used["poor"] == []
+
+
+def test_an_update_of_several_ops_a_parameter_is_one_block(tmp_path: Path) -> None:
+    graph = record_model(model("mlp"), Options(), optim.adamw(lr=0.1), optim.clip.by_global_norm(1.0))
+    seen = looked_at(graph.to_html("mlp"), tmp_path)
+    text = re.sub(r"\s+", " ", seen.measured["text"])
+    assert re.search(r"params \d+ ops, 85,002 parameters", text)
+    assert seen.dom.count('data-path="params"') == 1
+
+
+@pytest.mark.parametrize("width", [360, 700])
+def test_a_phone_does_not_scroll_sideways(html: str, tmp_path: Path, width: int) -> None:
+    seen = looked_at(within(html, width), tmp_path, width=900, height=900)
     assert seen.console == []
-    assert seen.measured["width"] <= seen.measured["window"]
+    assert seen.measured["frames"] == [[width, width]]
+
+
+ODD = """<script>{
+const all = s => [...document.querySelectorAll(s)];
+TELL({boxes: all(".view .odd .title").map(e => e.textContent),
+  beside: all(".n .remark").map(e => [e.closest(".n").querySelector(".op").firstChild.data, e.textContent]),
+  links: all("#remarks a").map(a => document.querySelector(a.getAttribute("href")).closest(".n")
+    .querySelector(".op").firstChild.data), above: all("#remarks pre").length});
+}</script></body>"""
+
+
+def test_findings_stand_beside_the_ops_that_they_are_about(tmp_path: Path) -> None:
+    """A warning about what no output depends on stands above alone."""
+
+    def program(ops: Any, x: Any, y: Any) -> Any:
+        ops.log(ops.softmax(x, axis=-1))
+        return ops.sum(ops.relu(x + y))
+
+    report = opstage.check(program, Spec("B 1"), Spec("B"))
+    used = told(report.to_html("program"), ODD, tmp_path)
+    assert used["boxes"] == ["add"] and used["links"] == ["add"]
+    ((op, text),) = used["beside"]
+    assert op == "add" and text.startswith("warning: add at ") and "both operands are stretched" in text
+    assert used["above"] == len(report.warnings) + len(report.notes) >= 2
+    with pytest.raises(opstage.UsageError, match="no graph"):
+        opstage.check(lambda ops, x: ops.matmul(x, x), Spec("B 3")).to_html()

@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,11 @@ import pytest
 from matplotlib.image import imread
 
 from opstage.experiment import configure, train
+from opstage.experiment.curves import Curve, Panel
+from opstage.experiment.page import page_html
+from opstage.experiment.side_by_side import side_by_side
+from opstage.experiment.side_by_side_html import side_by_side_html
+from opstage.experiment.svg import panel_svg
 
 FLAGS = [
     "--headless",
@@ -33,9 +40,11 @@ FLAGS = [
 MEASURE = """<script>
 const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom].map(Math.round); };
 const all = s => [...document.querySelectorAll(s)];
+addEventListener("load", () => {  // of frames too: before it one may have no document yet
 const measured = {
   width: document.documentElement.scrollWidth, window: window.innerWidth,
   text: document.body.innerText,
+  frames: all("iframe").map(e => [e.contentDocument.documentElement.scrollWidth, e.clientWidth]),
   svgs: all("svg").map(box),
   curves: all("svg").map(svg => [...svg.querySelectorAll(".curve")].map(box)),
   labels: all("svg").map(svg => [...svg.querySelectorAll("text")].map(box)),
@@ -43,11 +52,12 @@ const measured = {
   diagonal: all("td.right").map(e => getComputedStyle(e).backgroundColor),
   images: all("img").map(e => e.complete ? e.naturalWidth : 0),
   rows: all(".opstage .r.op").filter(e => e.checkVisibility()).length,
-  outside: all("[src], link[href]:not([href^='data:'])").length,
+  outside: all("[src]:not([src^='data:']), link[href]:not([href^='data:'])").length,
 };
 const pre = document.createElement("pre");
 pre.id = "measured"; pre.textContent = JSON.stringify(measured);
 document.body.append(pre);
+});
 </script>"""
 
 
@@ -61,12 +71,85 @@ class Page:
     measured: dict[str, Any]
 
 
-def looked_at(html: str, folder: Path, *, width: int = 1280, height: int = 2400) -> Page:
+USE = """<script>{
+const all = s => [...document.querySelectorAll(s)];
+const panel = document.querySelector(".panel"), plot = panel.querySelector(".plot");
+const point = () => {
+  const box = plot.getBoundingClientRect(), svg = plot.firstElementChild;
+  const spot = svg.querySelectorAll(".curve")[1].points[1];
+  const clientX = box.left + spot.x * box.width / svg.viewBox.baseVal.width;
+  plot.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY: box.top + 50}));
+  return [...panel.querySelectorAll(".readout div")].map(e => e.textContent);
+};
+const seen = {points: JSON.parse(panel.querySelector("script").textContent)};
+seen.shown = point();
+const [y] = panel.querySelectorAll("button");
+y.click();
+seen.logarithmic = point();
+seen.pressed = [...panel.querySelectorAll("button")].map(e => e.getAttribute("aria-pressed"));
+const spots = plot.querySelectorAll(".curve")[1].points, values = seen.points[1][1].map(p => Math.log(p[1]));
+const part = (a, b, c) => (b - a) / (c - a);
+seen.spacing = [part(values[0], values[1], values[2]), part(spots[0].y, spots[1].y, spots[2].y)];
+plot.dispatchEvent(new PointerEvent("pointerleave"));
+seen.left = [panel.querySelector(".readout").hidden, all(".hover").length];
+TELL(seen);
+}</script></body>"""
+
+CONTRAST = """<script>{
+const parse = text => {
+  const n = text.match(/[\\d.]+/g).map(Number); return [n.slice(0, 3), n.length > 3 ? n[3] : 1];
+};
+const over = ([c, a], under) => c.map((v, i) => a * v + (1 - a) * under[i]);
+const light = c => c.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+const behind = e => {
+  const chain = [];
+  for (let at = e; at; at = at.parentElement) chain.unshift(at);
+  return chain.reduce((under, at) => over(parse(getComputedStyle(at).backgroundColor), under), [255, 255, 255]);
+};
+const opacity = e => {
+  let o = 1;
+  for (let at = e; at; at = at.parentElement) o *= getComputedStyle(at).opacity;
+  return o;
+};
+const ratio = e => {
+  const under = behind(e), style = getComputedStyle(e);
+  const [c, a] = parse(e.namespaceURI.includes("svg") ? style.fill : style.color);
+  const [x, y] = [light(over([c, a * opacity(e)], under)), light(under)];
+  return (Math.max(x, y) + .05) / (Math.min(x, y) + .05);
+};
+const texts = [...document.body.querySelectorAll("*")].filter(e => e.checkVisibility() && !e.disabled
+  && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && !["SCRIPT", "STYLE", "TITLE"]
+  .includes(e.tagName.toUpperCase()));
+TELL({dark: matchMedia("(prefers-color-scheme: dark)").matches, texts: texts.length,
+  poor: texts.filter(e => ratio(e) < 4.5).map(e => [e.textContent.trim().slice(0, 40), ratio(e)]).slice(0, 9)});
+}</script></body>"""
+
+
+def told(html: str, script: str, folder: Path, *, flags: Sequence[str] = (), width: int = 1280) -> dict[str, Any]:
+    """What a script that ends with `TELL(…)` says of a page."""
+    tell = """(seen => { const e = document.createElement("pre");
+      e.id = "told"; e.textContent = JSON.stringify(seen); document.body.append(e); })"""
+    seen = looked_at(html.replace("</body>", script.replace("TELL", tell)), folder, flags=flags, width=width)
+    assert seen.console == []
+    found = re.search(r'<pre id="told">(.*?)</pre>', seen.dom, re.DOTALL)
+    assert found is not None
+    return json.loads(unescape(found[1]))  # type: ignore[no-any-return]
+
+
+def within(html: str, width: int) -> str:
+    """A page that shows another one at a width, which may be less than that of the narrowest window of Chromium."""
+    style = f"border:0;width:{width}px;height:800px"
+    return f'<!doctype html><html><body><iframe style="{style}" srcdoc="{escape(html)}"></iframe></body></html>'
+
+
+def looked_at(html: str, folder: Path, *, width: int = 1280, height: int = 2400, flags: Sequence[str] = ()) -> Page:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "this test needs Chromium: apt-get install chromium"
     page, shot = folder / "page.html", folder / "shot.png"
-    page.write_text(html.replace("</body>", f"{MEASURE}</body>"))
-    command = [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},{height}"]
+    before, end, after = html.rpartition("</body>")
+    page.write_text(f"{before}{MEASURE}{end}{after}")
+    command = [chromium, *FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},{height}"]
     seen = subprocess.run(
         [*command, f"--screenshot={shot}", "--dump-dom", page.as_uri()],
         capture_output=True,
@@ -80,15 +163,21 @@ def looked_at(html: str, folder: Path, *, width: int = 1280, height: int = 2400)
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The report of a short run of a small classifier."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of a small classifier."""
     out = tmp_path_factory.mktemp("runs") / "run"
     values = {
         "run": {"model": "cnn", "epochs": 3, "log_every": 2, "plot": False, "out": str(out)},
         "model": {"channels": (4,), "dense": 16},
     }
     train(configure(values=values, environ={}))
-    return (out / "report.html").read_text()
+    return out
+
+
+@pytest.fixture(scope="module")
+def report(run: Path) -> str:
+    """Its report."""
+    return (run / "report.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +196,7 @@ def test_nothing_complains_and_nothing_comes_from_elsewhere(page: Page, report: 
     assert page.console == []
     assert page.measured["outside"] == 0
     assert "http" not in report
-    assert "<script" not in report
+    assert "src=" not in report.replace('src="data:', "") and "@import" not in report and "fetch(" not in report
 
 
 def test_a_reader_sees_what_the_run_was(page: Page) -> None:
@@ -115,7 +204,7 @@ def test_a_reader_sees_what_the_run_was(page: Page) -> None:
     assert re.search(r"^cnn, [\d,]+ parameters$", text, re.MULTILINE)
     assert "Finished: 3 of 3 epochs, 66 of 66 steps." in text
     assert re.search(r"^On held-out data: accuracy \d\d\.\d\d %, loss \d\.\d+\.$", text, re.MULTILINE)
-    for heading in ("Curves", "Confusion matrix", "Shapes and cost", "Configuration", "Run"):
+    for heading in ("Curves", "Rates", "Confusion matrix", "Worst mistakes", "Shapes and cost", "Configuration", "Run"):
         assert re.search(f"^{heading}$", text, re.MULTILINE)
     assert "params.blocks.0.first.kernel (4, 1, 3, 3)" in text
     assert re.search(r"^conv\s.*\(B, 4, 8, 8\)", text, re.MULTILINE | re.DOTALL)
@@ -125,8 +214,8 @@ def test_a_reader_sees_what_the_run_was(page: Page) -> None:
 
 
 def test_curves_lie_within_their_panels_and_labels_do_not_collide(page: Page) -> None:
-    assert len(page.measured["svgs"]) == 2
-    assert [len(curves) for curves in page.measured["curves"]] == [3, 1]
+    assert len(page.measured["svgs"]) == 4
+    assert [len(curves) for curves in page.measured["curves"]] == [3, 1, 1, 1]
     for svg, curves, labels in zip(page.measured["svgs"], page.measured["curves"], page.measured["labels"]):
         for left, top, right, bottom in [*curves, *labels]:
             assert svg[0] - 1 <= left <= right <= svg[2] + 1
@@ -160,10 +249,76 @@ def test_the_screenshot_shows_it(page: Page) -> None:
         assert (abs(panel - colour).sum(axis=-1) < 12).sum() > 50
 
 
-def test_a_phone_does_not_scroll_sideways(report: str, tmp_path: Path) -> None:
-    seen = looked_at(report, tmp_path, width=500, height=900)
+@pytest.mark.parametrize("width", [360, 800])
+def test_a_phone_does_not_scroll_sideways(report: str, tmp_path: Path, width: int) -> None:
+    seen = looked_at(within(report, width), tmp_path, width=900, height=900)
     assert seen.console == []
-    assert seen.measured["width"] <= seen.measured["window"]
+    assert seen.measured["frames"] == [[width, width]]
+
+
+def test_a_panel_is_read_and_has_logarithmic_axes(report: str, tmp_path: Path) -> None:
+    """The values under the cursor are those of the metrics file, whatever the scale."""
+    used = told(report, USE, tmp_path)
+    shown, point = used["shown"], used["points"][1][1][1]
+    assert len(shown) == 3
+    assert shown[1] == f"{point[1]:.6g} at step {point[0]}, training, mean of epoch"
+    assert used["logarithmic"] == shown and used["pressed"] == ["true", "false"]
+    assert used["spacing"][0] == pytest.approx(used["spacing"][1], rel=1e-2)
+    assert used["left"] == [True, 0]
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_runs_side_by_side_are_read_too(run: Path, tmp_path: Path, width: int) -> None:
+    shutil.copytree(run, tmp_path / "other")
+    html = side_by_side_html(side_by_side([run, tmp_path / "other"]))
+    seen = looked_at(within(html, width), tmp_path, width=1280, height=900)
+    assert seen.console == []
+    assert seen.measured["frames"] == [[width, width]]
+    if width > 1000:
+        assert told(html, CONTRAST, tmp_path)["poor"] == []
+
+
+def test_a_curve_that_is_not_positive_has_no_logarithm(tmp_path: Path) -> None:
+    panel = Panel("loss", (Curve("a", ((1, -1.0), (2, -2.0))), Curve("b</script>", ((1, -1.0),))))
+    seen = looked_at(page_html("x", panel_svg(panel)), tmp_path)
+    assert seen.console == []
+    assert seen.dom.count("data-log=") == 1
+    assert re.search(r"<button[^>]*disabled[^>]*>log y</button><button[^>]*aria-pressed=.false.[^>]*>log x<", seen.dom)
+
+
+@pytest.mark.parametrize(("age", "told"), [(0, r"Written \d+ s ago\."), (600, "Written 10 min ago: the run may have")])
+def test_the_page_of_a_run_that_goes_on_says_how_old_it_is(tmp_path: Path, age: int, told: str) -> None:
+    seen = looked_at(page_html("x", '<p id="age"></p>', written=time.time() - age), tmp_path)
+    assert seen.console == []
+    assert re.search(told, seen.measured["text"])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_page_of_a_run_that_goes_on_is_loaded_again(tmp_path: Path, goes_on: bool) -> None:
+    """As often as it says, and with the axes that its reader chose; a finished one never."""
+    panel = Panel("loss", (Curve("a", ((1, 1.0), (2, 2.0))),))
+    count = """<script>{
+      const n = 1 + +(sessionStorage.getItem("loads") || 0), [y] = document.querySelectorAll(".axes button");
+      sessionStorage.setItem("loads", n);
+      if (n === 1) y.click();
+      parent.document.title = n + " " + y.getAttribute("aria-pressed");
+    }</script></body>"""
+    html = page_html("x", '<p id="age"></p>' + panel_svg(panel), written=time.time() if goes_on else None)
+    # within another page: to load that one itself again would give it its virtual time again
+    seen = looked_at(
+        within(html.replace("</body>", count), 800), tmp_path, flags=["--virtual-time-budget=10000"], height=900
+    )
+    assert seen.console == []
+    (loads,) = re.findall(r"<title>(\d+) true</title>", seen.dom)
+    assert int(loads) >= 3 if goes_on else loads == "1"
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_texts_stand_out(report: str, tmp_path: Path, scheme: int) -> None:
+    """4.5 to 1, as WCAG asks, in both schemes."""
+    used = told(report, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
+    assert used["dark"] is (scheme == 0)
+    assert used["texts"] > 200 and used["poor"] == []
 
 
 def test_samples_are_drawn(tmp_path: Path) -> None:

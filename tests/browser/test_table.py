@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import Spec
 from opstage.models import model
-from tests.browser.test_report import Page, looked_at
+from tests.browser.test_report import CONTRAST, Page, looked_at, told, within
 
 DO = """<script>{
 const all = s => [...document.querySelectorAll(s)];
@@ -93,6 +93,13 @@ def test_findings_come_first_in_their_colours(tmp_path: Path) -> None:
     assert (abs(pixels - (192, 112, 95)).sum(axis=-1) < 12).sum() > 100
 
 
-def test_a_phone_does_not_scroll_the_page_sideways(html: str, tmp_path: Path) -> None:
-    seen = looked_at(html, tmp_path, width=500, height=900)
-    assert seen.measured["width"] <= seen.measured["window"]
+@pytest.mark.parametrize("width", [360, 500])
+def test_a_phone_does_not_scroll_the_page_sideways(html: str, tmp_path: Path, width: int) -> None:
+    seen = looked_at(within(html, width), tmp_path, width=900, height=900)
+    assert seen.measured["frames"] == [[width, width]]
+
+
+@pytest.mark.parametrize("colours", ["background: #fff; color: #16191d", "background: #16191d; color: #e8eaed"])
+def test_texts_stand_out_in_a_notebook_of_either_scheme(html: str, tmp_path: Path, colours: str) -> None:
+    used = told(html.replace("<body>", f'<body style="{colours}">'), CONTRAST, tmp_path)
+    assert used["texts"] > 100 and used["poor"] == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec
+from opstage import Options, Spec, derived
 from opstage.interpreters.shape_check import Finding, Report
 from opstage.ops.dims import evaluate
 from opstage.ops.errors import ValidationError
@@ -45,6 +45,50 @@ def three_errors(ops: Any, params: Any, x: Any) -> Any:
     z = ops.exp(ops.iota(shape=(3,)))  # integers
     w = ops.matmul(x, x)  # 512 against B
     return ops.sum(y), ops.sum(z), w
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda ops, x: ops.argmax(ops.matmul(x, x), axis=1),
+        lambda ops, x: ops.argmax(x, axis=2),
+        lambda ops, x: ops.argmax(x < x, axis=1),
+    ],
+)
+def test_indices_stay_indices_after_an_error(wrong: Any) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        found = wrong(ops, x)
+        assert found.dtype == np.int64 and len(found.shape) == 1
+        return derived.one_hot(ops, found, 4), ops.gather_rows(x, found)
+
+    assert len(opstage.check(program, Spec("B 8")).errors) == 1
+
+
+class Foreign:
+    """An array as PyTorch's are: of a dtype that NumPy has not, and with a gradient that would end in NumPy."""
+
+    shape = (3, 4)
+
+    def __init__(self, dtype: str):
+        self.dtype = type("dtype", (), {"__str__": lambda self: f"torch.{dtype}"})()
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+
+
+def test_an_array_that_refuses_numpy_is_checked_and_not_run() -> None:
+    def double(ops: Any, x: Any) -> Any:
+        return ops.add(x, x)
+
+    found = {"float32": "float32", "bfloat16": "float32", "int64": "int64", "uint8": "int64", "int32": "int32"}
+    for name, kept in found.items():
+        assert str(opstage.check(double, Foreign(name)).outputs) == f"(3, 4) {kept}"
+    assert "must hold numbers" in opstage.check(double, Foreign("complex64")).errors[0].reason
+    tensor = Foreign("float32")
+    with pytest.raises(opstage.UsageError, match=r"argument x: .*gives no NumPy array: .*detach"):
+        opstage.run(double, tensor)
+    with pytest.raises(opstage.UsageError, match=r"^w: .*gives no NumPy array: .*detach"):
+        opstage.scalar_trainer(lambda ops, params, x: ops.sum(params["w"]), {"w": tensor}, Spec("3"))
 
 
 def test_all_independent_errors_and_no_follow_ups() -> None:
@@ -246,7 +290,7 @@ def test_what_is_neither_proved_nor_refuted_is_a_condition() -> None:
         (
             lambda ops, x, y: x + y,
             [Spec("B"), Spec("B", dtype="int64")],
-            "add",
+            "+",
             "x is float32 but y is int64; cast one",
         ),
         (
@@ -255,7 +299,7 @@ def test_what_is_neither_proved_nor_refuted_is_a_condition() -> None:
             "exp",
             "must be a float tensor but is (B,) int64",
         ),
-        (lambda ops, x, y: y * 0.5, [Spec("B"), Spec("B", dtype="int64")], "mul", "x is int64 but y is float32"),
+        (lambda ops, x, y: y * 0.5, [Spec("B"), Spec("B", dtype="int64")], "*", "x is int64 but y is float32"),
         (lambda ops, x, y: ops.gather_vec(x, y), [Spec("B"), Spec("K")], "gather_vec", "must be an integer tensor"),
         (lambda ops, x, y: ops.select(y, x, x), [Spec("B"), Spec("B")], "select", "mask must be a boolean mask"),
         (lambda ops, x, y: ops.sum(y), [Spec("B"), Spec("B", dtype="bool")], "sum", "bool"),
@@ -275,7 +319,10 @@ def test_what_user_code_raises_is_a_finding() -> None:
         return params["wieght"]
 
     finding = only(check(lookup, {"weight": Spec("3")}))
-    assert finding.reason == "KeyError: 'wieght'"
+    assert (
+        finding.reason
+        == "KeyError: 'wieght'; params has no key 'wieght' (did you mean 'weight'?); its keys are 'weight'"
+    )
     assert finding.source is not None and finding.source.line == line_of(lookup, "wieght")
 
     finding = only(check(lambda ops, x: ops.sofmax(x), Spec("3")))

@@ -114,7 +114,7 @@ def test_json_holds_all_of_it(outcome: CheckOutcome) -> None:
     (target,) = document["targets"]
     assert set(target) == {
         *("target", "what", "ok", "unusable", "findings", "conditions", "declarations", "suggestions", "inputs"),
-        *("tied", "outputs", "ops", "parameters", "flops", "bytes", "sections", "printed"),
+        *("tied", "outputs", "ops", "parameters", "flops", "bytes", "sections", "printed", "suppressed"),
     }
     (found,) = target["findings"]
     assert set(found) == {

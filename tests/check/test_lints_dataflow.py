@@ -153,6 +153,61 @@ def test_an_underscore_says_that_it_is_not_wanted() -> None:
     assert stepped(INPUT, loss, specs(w="8"), Spec("8"), Spec("8")) == []
 
 
+SIZED: list[Any] = [
+    lambda ops, x, m: ops.broadcast_to(x, shape=m.shape),
+    lambda ops, x, m: ops.scale(x, c=1 / m.shape[0]),
+    lambda ops, x, m: x * m.shape[0],
+    lambda ops, x, m: [x for _ in range(m.shape[1])],
+    lambda ops, x, m: x if m.shape[1] == 3 else -x,
+    lambda ops, x, m: ops.add(x, ops.full(shape=m.shape[1:], value=1.0)),
+]
+
+
+@pytest.mark.parametrize("spec", ["B 3", "3 3"])
+@pytest.mark.parametrize("program", SIZED)
+def test_an_input_may_be_given_for_its_size(program: Any, spec: str) -> None:
+    assert checked(INPUT, program, Spec("3"), Spec(spec)) == []
+
+
+@pytest.mark.parametrize("spec", [Spec("B 3"), Spec("3 3"), Spec("B T", where=["T >= 2"])])
+@pytest.mark.parametrize(
+    "program", [lambda ops, x, m: ops.exp(x), lambda ops, x, m: (ops.exp(x), m.shape, ops.exp(m))[0]]
+)
+def test_a_size_that_is_read_and_not_needed_is_no_use(program: Any, spec: Spec) -> None:
+    assert only(checked(INPUT, program, Spec("3"), spec)).op == "m"
+
+
+def helper(ops: Any, x: Any) -> Any:
+    return ops.exp(x)
+
+
+def delegates(
+    ops: Any,
+    x: Any,
+    mask: Any,  # idle
+    train: bool = False,
+) -> Any:
+    return helper(ops, x)
+
+
+def test_what_is_never_read_stands_in_the_signature() -> None:
+    finding = only(checked(INPUT, delegates, Spec("3"), Spec("3")))
+    assert stands_at(finding, delegates, "# idle")
+    assert str(finding).splitlines()[2] == "    ^^^^"
+
+
+def test_the_rest_of_the_arguments_has_its_name() -> None:
+    def program(ops: Any, x: Any, *rest: Any) -> Any:
+        return ops.exp(x)
+
+    def silent(ops: Any, x: Any, *_rest: Any) -> Any:
+        return ops.exp(x)
+
+    three = (Spec("3"),) * 3
+    assert [finding.op for finding in checked(INPUT, program, *three)] == ["rest[0]", "rest[1]"]
+    assert checked(INPUT, silent, *three) == []
+
+
 def test_a_leaf_of_the_state() -> None:
     def loss(ops: Any, params: Any, state: Any, x: Any) -> Any:
         fresh = ops.full(shape=(8,), value=0.0)

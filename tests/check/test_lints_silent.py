@@ -34,6 +34,12 @@ def test_the_guide_has_every_lint_and_its_words() -> None:
     assert rows == [(lint.rule, lint.severity, lint.about) for lint in LINTS]
 
 
+def test_the_guide_has_every_rule_and_its_words() -> None:
+    guide = (DOCS / "guide" / "checking-in-ci.md").read_text()
+    table = guide.partition("| rule | finds |")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", table, re.MULTILINE)) == RULES
+
+
 def test_every_lint_is_a_rule() -> None:
     assert {lint.rule: lint.about for lint in LINTS}.items() <= RULES.items()
     assert len({lint.rule for lint in LINTS}) == len(LINTS)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import opstage
 from opstage import Spec, derived
-from tests.check.linted import checked, specs, stands_at, stepped
+from tests.check.linted import checked, found, specs, stands_at, stepped
 
 RULE = "stretched-both"
 OPERATORS: list[Callable[[Any, Any], Any]] = [
@@ -77,6 +78,21 @@ def test_said_by_broadcast_to_it_is_meant() -> None:
         return wide + ops.mul(ops.broadcast_to(x, shape=shape), ops.broadcast_to(y, shape=shape))
 
     assert checked(RULE, program, Spec("B"), Spec("A 1")) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "silent"),
+    [
+        (lambda ops, x, y: ops.unsqueeze(x, axis=0) * ops.unsqueeze(y, axis=1), True),
+        (lambda ops, x, y: ops.unsqueeze(x, axis=0) - ops.unsqueeze(x, axis=1), True),  # distances of pairs
+        (lambda ops, x, y: x * ops.unsqueeze(y, axis=1), True),  # sizes that could never be one
+        (lambda ops, x, y: x * (2 * ops.exp(ops.unsqueeze(y, axis=1)) + 1), True),
+        (lambda ops, x, y: x - ops.unsqueeze(x, axis=1), False),
+        (lambda ops, x, y: x * ops.reshape(y, shape=(y.shape[0], 1)), False),
+    ],
+)
+def test_said_by_unsqueeze_it_is_meant(program: Callable[..., Any], silent: bool) -> None:
+    assert (found(opstage.check(program, Spec("A"), Spec("B")), RULE) == []) is silent
 
 
 def test_ops_that_broadcast_by_themselves_are_not_meant() -> None:

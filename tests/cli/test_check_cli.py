@@ -267,8 +267,11 @@ def test_the_command_on_one_function(opstage: Command, folder: Path) -> None:
     words = ["check", "my_model:loss", "--input", "x: B 64", "--input", "y: B int64", "--params", "init_params"]
     code, out, err = opstage(*words)
     assert (code, err) == (0, "")
+    assert re.fullmatch(r"ok: my_model:loss, one training step: \d+ ops, .* bytes moved\n", out)
+    code, out, err = opstage(*words, "-v")
     assert out.startswith("my_model:loss, one training step:\n  params.b ")
     assert out.splitlines()[-1].startswith("ok: ")
+    assert opstage(*words, "--quiet") == (0, "", "")
 
 
 def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
@@ -288,10 +291,10 @@ def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
 def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:
     for words, message in [
         (["my_model"], "unknown model 'my_model' (did you mean 'my_model.py'?)"),
-        (["."], ". is a folder"),
+        (["my_model.py", "--select", "shap"], "--select: unknown rule 'shap' (did you mean 'shape'?)"),
         (["my_model.py:"], "no function is named"),
         (["mlp", "--input", "x: B"], "--input is for a program of your own"),
-        (["my_model.py:loss", "--model.hidden", "8"], "--model.hidden is a setting of shipped models"),
+        (["my_model.py:loss", "--model.hidden", "8"], "--model.hidden is a setting of models"),
         (["my_model.py:loss", "--time-limit", "soon"], "'soon' is not a duration"),
         (["my_model.py:loss", "--memory-limit", "much"], "'much' is no amount of memory"),
     ]:

@@ -29,7 +29,7 @@ def test_a_table_stands_beneath_the_check(opstage: Command) -> None:
 
 
 def test_sizes_make_numbers_of_it(opstage: Command) -> None:
-    code, out, _ = opstage("check", "mlp", "--model.hidden", "32", "--table", "--at", "B=100")
+    code, out, _ = opstage("check", "mlp", "--model.hidden", "32", "--table", "-v", "--at", "B=100")
     assert code == 0
     assert "x                            (100, 1, 8, 8) float32" in out
     assert out.splitlines()[-1].split()[2:5] == ["495", "kFLOP", "100.0"]

@@ -41,9 +41,10 @@ def refusal(result: tuple[int, str, str]) -> str:
 def test_train_checks_trains_and_tells_the_accuracy(opstage: Command) -> None:
     code, out, err = opstage("train", "mlp", *TINY)
     assert (code, err) == (0, "")
-    first, second, *epochs, last = out.splitlines()
+    first, second, third, *epochs, last = out.splitlines()
     assert re.fullmatch(r"mlp: 610 parameters; shapes of the whole training step checked .* in \d+ ms", first)
     assert second == "data: 1438 samples to train on, 359 held out; backend eager on cpu, float32, seed 0"
+    assert third == "each epoch leaves out 30 of the 1438 samples, others each time: all batches have 64 (--batch-size)"
     assert len(epochs) == 1 and epochs[0].startswith("epoch 1/1  loss ")
     told = re.fullmatch(
         r"held-out accuracy (\d+\.\d\d) % \((\d+) of 359\), loss \d+\.\d{4}, after 1 epochs in \d+\.\d s", last
@@ -77,13 +78,13 @@ def test_train_on_a_file(opstage: Command, tmp_path: Path) -> None:
 
 
 def test_check_proves_the_shipped_models(opstage: Command) -> None:
-    code, out, err = opstage("check", "mlp")
+    code, out, err = opstage("check", "mlp", "--verbose")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "mlp, one training step:"
     assert any(re.fullmatch(r"  x +\(B, 1, 8, 8\) float32", line) for line in lines)
     assert re.fullmatch(r"ok: \d+ ops, .*B.* flops, .* bytes moved", lines[-1])
-    assert opstage("check")[1].startswith("cnn, one training step:")
+    assert opstage("check")[1].startswith("ok: cnn, one training step: ")
 
 
 def test_check_ends_with_1_where_it_finds_an_error(opstage: Command) -> None:
@@ -202,11 +203,14 @@ def _label(row: int, label: int) -> dict[str, Any]:
         (_label(5, 10), r"bad\.npz: y: row 5 holds label 10 .*mlp tells 10 classes apart: labels are 0 … 9"),
         (_label(39, -1), r"bad\.npz: y: row 39 holds label -1"),
         (digits(y=np.arange(39)), r"bad\.npz: y: has 39 rows but .*bad\.npz: x has 40"),
-        (digits(y=np.arange(40) / 10), r"bad\.npz: y: cannot stratify by y: expected integer labels .* not float64"),
-        (digits(y=np.zeros((40, 2), int)), r"bad\.npz: y: .*expected integer labels of shape \(40,\)"),
+        (digits(y=np.arange(40) / 10), r"bad\.npz: y: row 1 holds 0\.1 .*; expected a whole number"),
+        (
+            digits(y=np.zeros((40, 2), int)),
+            r"bad\.npz: y: y has rows of shape \(2,\), but mlp takes y of Spec\(\"B\", d",
+        ),
         (
             digits(x=np.zeros((40, 1, 9, 9))),
-            r"x is \(16, 1, 9, 9\): it has 9 on axis 2 where Spec\(\"B 1 8 8\"\) wants 8",
+            r"bad\.npz: x: x has rows of shape \(1, 9, 9\), but .*Spec\(\"B 1 8 8\"\); set --model\.inputs 1,9,9",
         ),
         (digits(x=np.full((40, 1, 8, 8), "ink")), r"bad\.npz: x: holds <U3 values"),
         (digits(x=np.zeros((40, 1, 8, 8), complex)), r"bad\.npz: x: holds complex128 values"),

@@ -14,6 +14,16 @@ from opstage.training.recorded import record_model
 from tests.cli.conftest import Command
 from tests.cli.test_cli import refusal
 
+WITH_WARNING = """import opstage
+from opstage import Spec
+from opstage.init import Declaration, zeros
+
+@opstage.shapes("x: B 1", params={"w": Declaration((1,), zeros)})
+def loss(ops, params, x):
+    h = ops.softmax(x, axis=-1)
+    return ops.sum(ops.mul(h, ops.broadcast_to(params["w"], shape=x.shape)))
+"""
+
 
 def written(result: tuple[int, str, str]) -> str:
     code, out, err = result
@@ -73,6 +83,34 @@ def test_a_file_is_written_whole(opstage: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("file", "begins"),
+    [
+        ("g.html", "<!doctype html>"),
+        ("g.HTM", "<!doctype html>"),
+        ("g.svg", "<svg "),
+        ("g.dot", "digraph "),
+        ("g.gv", "digraph "),
+        ("g.txt", "graph 1: float32"),
+        ("g", "graph 1: float32"),
+    ],
+)
+def test_a_suffix_says_what_is_written(opstage: Command, tmp_path: Path, file: str, begins: str) -> None:
+    assert written(opstage("graph", "mlp", "--forward", "-o", file)) == ""
+    assert (tmp_path / file).read_text().startswith(begins)
+
+
+def test_a_page_shows_what_a_check_finds(opstage: Command, tmp_path: Path) -> None:
+    assert 'id="remarks"' not in written(opstage("graph", "mlp", "--format", "html"))
+    (tmp_path / "model.py").write_text(WITH_WARNING)
+    for words in (["--step"], ["--forward"], ["--at", "B=4"]):
+        page = written(opstage("graph", "model.py", "--format", "html", *words))
+        assert '<section id="remarks"><pre class="warning">warning: softmax at model.py:7' in page.replace(
+            str(tmp_path) + "/", ""
+        )
+        assert page.count('<span class="remark warning">') == 1
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     (
         (["mpl"], "unknown model 'mpl' (did you mean 'mlp'?)"),
@@ -83,6 +121,14 @@ def test_a_file_is_written_whole(opstage: Command, tmp_path: Path) -> None:
         (["mlp", "--at", "B=1,B=2"], "B is given twice"),
         (["mlp", "--at", "C=1"], "mlp has no size 'C'; it has B"),
         (["gpt", "--at", "T=4096"], "gpt at T=4096: T <= 128 does not hold"),
+        (
+            ["mlp", "-o", "mlp.png"],
+            "mlp.png: no format has the suffix .png; expected one of .txt, .dot, .gv, .svg,",
+        ),
+        (
+            ["mlp", "-o", "mlp.svg", "--format", "html"],
+            "mlp.svg: --format html does not go with .svg",
+        ),
         (["mlp", "--format", "onnx"], "name a file for it with -o FILE"),
         (["mlp", "-o", "none/mlp.txt"], "none/mlp.txt: cannot be written: No such file or directory"),
         (["mlp", "-o", "."], "is a directory"),

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from opstage.cli.check.process import check_all
+from opstage.cli.check import process
+from opstage.cli.check.cache import Cache
+from opstage.cli.check.process import check_each
 from opstage.cli.check.request import Asked, Request
 from opstage.cli.check.user import check_user
 from opstage.interpreters.shape_check.formats import CheckOutcome
@@ -206,18 +208,62 @@ LETHAL = {
     "late": ("import threading\nthreading.Event().wait()\n", "was not done after 0.5 s", "threading.Event().wait()"),
     "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "its process was killed by SIGKILL", ""),
     "crashes": ("import ctypes\nctypes.string_at(0)\n", "its process was killed by SIGSEGV", "ctypes.string_at(0)"),
+    "orphaned": (
+        "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "its process was killed by SIGKILL",
+        "",
+    ),
     "quits": ("import os\nos._exit(7)\n", "it ended its process with exit code 7", ""),
 }
 
 
-def test_what_ends_a_process_or_never_does(folder: Path) -> None:
-    for name, (text, _, _) in LETHAL.items():
+@pytest.mark.parametrize("forks", [process.CAN_FORK, pytest.param(False, marks=pytest.mark.slow)])
+def test_what_ends_a_process_or_never_does(folder: Path, forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "CAN_FORK", forks)
+    lethal = LETHAL if forks else {name: case for name, case in LETHAL.items() if name != "orphaned"}  # kills pytest
+    for name, (text, _, _) in lethal.items():
         (folder / f"{name}.py").write_text(text)
-    found = check_all([request(f"{name}.py:loss", time_limit=0.5) for name in LETHAL])
-    for outcome, (name, (_, reason, place)) in zip(found, LETHAL.items(), strict=True):
+    each = check_each([request(f"{name}.py:loss", time_limit=0.5) for name in lethal], Cache(None))
+    found = [outcome for outcomes in each for outcome in outcomes]
+    for outcome, (name, (_, reason, place)) in zip(found, lethal.items(), strict=True):
         assert outcome.target == f"{name}.py:loss" and outcome.exit_code() == 2
         assert outcome.unusable is not None and outcome.unusable.reason.startswith(reason), outcome
         assert line(outcome) == place
+
+
+@pytest.mark.skipif(not process.CAN_FORK, reason="needs workers")
+def test_files_of_one_worker_know_nothing_of_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One core, so one worker: state of modules and of the system, and what dies, stays with a file."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    spoils = (
+        "import builtins, os, signal, sys, threading, time\n"
+        "import numpy, opstage, shared\n"
+        "shared.seen = True\n"
+        "for module in (builtins, numpy, opstage): module.seen = True\n"
+        "os.environ['SEEN'] = '1'; sys.path.insert(0, '/seen'); sys.modules['seen'] = os; os.chdir('/')\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.umask(0o123)\n"
+        "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "def loss(ops, x):\n    return ops.relu(x)\n"
+    )
+    sees = (
+        "import builtins, os, signal, sys, threading\n"
+        "import numpy, opstage, shared\n"
+        "def loss(ops, x):\n"
+        "    assert not any(hasattr(module, 'seen') for module in (builtins, numpy, opstage, shared))\n"
+        "    assert 'SEEN' not in os.environ and '/seen' not in sys.path and 'seen' not in sys.modules\n"
+        "    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and os.umask(0) != 0o123\n"
+        "    assert threading.active_count() <= 2 and os.getcwd() != '/'\n"  # the watch of the time limit is one
+        "    return ops.relu(x)\n"
+    )
+    (folder / "shared.py").write_text("")
+    for name in ("spoils", "quits", "killed", "orphaned", "sleeps"):
+        (folder / f"{name}.py").write_text(LETHAL[name][0] if name in LETHAL else spoils)
+        (folder / "sees.py").write_text(sees)
+        limit = 5.0 if name == "spoils" else 0.5
+        requests = [request(f"{name}.py:loss", time_limit=limit), request("sees.py:loss")]
+        first, second = check_each(requests, Cache(None))
+        assert first[0].ok is (name == "spoils"), first
+        assert second[0].ok, second
 
 
 def test_a_file_that_prints_reads_and_leaves_processes_behind(folder: Path) -> None:
@@ -259,11 +305,11 @@ def test_an_interrupt_ends_what_is_being_checked(folder: Path) -> None:
         "--input",
         "x: B",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (folder / "started").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err.strip()) == (130, "", "interrupted")
     with pytest.raises(ProcessLookupError):
         os.kill(int((folder / "started").read_text()), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from opstage.cli.progress import Bar, make_watcher
+from opstage.experiment.progress import Bar, make_watcher
 from opstage.training.fit import EpochResult
 from tests.cli.conftest import Command
 
@@ -104,7 +105,7 @@ def test_bad_settings_are_one_line_and_exit_code_2(
 
 
 def test_check_takes_the_configuration_too(opstage: Command) -> None:
-    code, out, _ = opstage("check", "mlp", "--model.hidden", "7", "--dtype", "float64")
+    code, out, _ = opstage("check", "mlp", "-v", "--model.hidden", "7", "--dtype", "float64")
     assert code == 0
     assert "params.layers.0.weight       (7, 64) float64" in out
 
@@ -117,8 +118,8 @@ def test_a_run_in_a_directory_is_refused_twice_and_resumed(opstage: Command, tmp
     assert (code, err) == (
         2, "opstage: run holds a run already; continue it with --resume run, or choose another --out\n"
     )  # fmt: skip
-    code, _, err = opstage("train", "--resume", "run", "--epochs", "5")
-    assert (code, "run was started with run.epochs = 1, but --epochs says 5" in err) == (2, True)
+    code, _, err = opstage("train", "--resume", "run", "--batch-size", "5")
+    assert (code, "but --batch-size says 5" in err) == (2, True)
     code, out, _ = opstage("train", "--resume", "run")
     assert (code, "after 1 epochs" in out) == (0, True)
 
@@ -178,8 +179,30 @@ def test_the_bar_shows_rate_and_time_left_right_after_a_resume() -> None:
         bar.refresh()
         assert "loss 0.5000  32 samples/s  0:00:38 left" in screen.getvalue()
         bar.epoch(EpochResult(1, 0.4, {"accuracy": 0.975, "loss": 0.1}, 2.0, 128))
+        assert "epoch 2/3  loss 0.4000  held-out accuracy 97.50 %, loss 0.1000  64 samples/s\n" in re.sub(
+            r"\x1b\[[0-9;?]*[A-Za-z]| +(?=\n)", "", screen.getvalue()
+        )
         now[0] += 1
         bar.step(2, 0, 0.25, 64)
         bar.refresh()
-        expected = "epoch 3/3", "loss 0.2500  held-out accuracy 97.50 %, loss 0.1000  43 samples/s  0:00:27 left"
+        expected = "epoch 3/3", "loss 0.2500  43 samples/s  0:00:27 left"
         assert all(text in screen.getvalue() for text in expected)
+
+
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 120])
+@pytest.mark.parametrize("loss", [0.5, 123456789.0])
+def test_the_bar_is_one_row(width: int, loss: float) -> None:
+    """Loss, rate and time left are whole from 60 columns on, and there is a bar beside them."""
+    now = [0.0]
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    with Bar(100, 10**6, 2 * 10**6 + 1, clock=lambda: now[0], console=console, auto_refresh=False) as bar:
+        now[0] += 0.001
+        bar.step(99, 0, loss, 64)
+        bar.refresh()
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).split("\r")[-1].strip("\n")
+    assert "\n" not in shown and len(shown) <= width
+    assert shown.startswith("epoch 100")
+    if width >= 60:
+        assert "epoch 100/100 ━" in shown
+        assert re.search(r"[━╸] +loss (0\.5000|1\.23e\+08)  64,000( samples)?/s  0:16:40( left)?", shown)

@@ -39,8 +39,8 @@ def test_a_check_says_what_is_tied_and_what_may_be(opstage: Command, tmp_path: P
     asked = ["check", "model.py:loss", "--input", "x: B 4", "--params"]
     code, out, _ = opstage(*asked, "tied", "--table")
     assert code == 0
-    assert "tied, one parameter: params.embedding = params.head" in out
     assert "tied, counted once: params.embedding = params.head" in out
+    assert "tied, one parameter: params.embedding = params.head" in opstage(*asked, "tied", "-v")[1]
     code, out, _ = opstage(*asked, "tied", "--format", "json", "--table")
     (target,) = json.loads(out)["targets"]
     assert target["tied"] == target["sections"]["table"]["data"]["tied"] == [["params.embedding", "params.head"]]

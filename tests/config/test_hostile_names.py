@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage.cli.output import Voice
-from opstage.cli.progress import Bar
+from opstage.experiment.progress import Bar
 from opstage.interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from opstage.interpreters.shape_check.table.text import for_terminal, plain
 from opstage.training.fit import EpochResult

@@ -13,7 +13,6 @@ from opstage.init import Declaration, Plan
 from opstage.interpreters.registry import make_interpreter
 from opstage.ops.errors import UsageError
 from opstage.ops.types import FLOAT32
-from opstage.training.recipes import RECIPES
 
 CUDA = Options(device="cuda", seed=7)
 DECLARED = {
@@ -79,9 +78,9 @@ def test_a_dtype_without_a_form_on_the_device_is_refused() -> None:
 
 def test_every_shipped_model_declares_what_a_device_can_fill() -> None:
     from opstage.interpreters.eager_cuda.kernels.filling import FILLS
-    from opstage.models import model
+    from opstage.models import MODELS, model
 
-    for name in RECIPES:
+    for name in MODELS:
         made = model(name)
         for placement in Plan.of(made.init).placements(made.init):
             assert type(placement.initialiser) in FILLS, (name, placement.path)

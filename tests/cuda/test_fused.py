@@ -32,10 +32,16 @@ WHOLE = {"flatten", "squeeze", "unsqueeze", "swap_adjacent_at_depth", "stack"} |
 """Composites that run by their decomposition: they move elements that a view or a core kernel moves, or spend their
 time in products; so do those that gather, scatter and transpose, and the update of Muon."""
 
+AROUND = {"reduce_min", "argmin", "reduce_any", "reduce_all", "reduce_prod", "cumprod"}
+"""Composites around a core reduction or a running one, which no generated loop takes in."""
+
+ANSWERED = {"isinf", "isfinite"}
+"""Of integers the answer is a constant, which is no loop over them."""
+
 NATIVE = {
     name
     for name, p in primitives().items()
-    if not (p.core or name in WHOLE or name.startswith(("transpose", "gather", "scatter", "muon")))
+    if not (p.core or name in WHOLE | AROUND | ANSWERED or name.startswith(("transpose", "gather", "scatter", "muon")))
 }
 
 

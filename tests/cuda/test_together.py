@@ -228,6 +228,21 @@ def test_a_step_of_forty_parameters_updates_them_in_one_launch(name: str, device
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_step_of_groups_is_one_launch_for_each_of_them(device: Simulator, traffic: Traffic) -> None:
+    """Weights and biases alternate, so launches are by group and not by where one group ends."""
+    optimizer = optim.grouped(optim.adamw(1e-2), {"*.1": {"weight_decay": 0}, "1*": {"lr": 1e-3}})
+    trainer, peer = (scalar_trainer(chain, layers(12), options=o) for o in (CUDA, Options()))
+    states = trainer.init_optim(optimizer), peer.init_optim(optimizer)
+    for _ in range(3):
+        traffic.clear()
+        trainer.advance(optimizer, states[0], X)
+        peer.advance(optimizer, states[1], X)
+        assert traffic.launches.count("adamw_update") <= 4
+        assert traffic.downloads == [((), "float32")], "the loss"
+    for found, expected in zip(flat(trainer.get_params()), flat(peer.get_params())):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_a_session_s_step_is_one_launch_too(traffic: Traffic) -> None:
     session = Session(CUDA)
     params = [session.param(w, name=f"w{i}") for i, (w, _) in enumerate(layers(5))]

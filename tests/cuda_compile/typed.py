@@ -7,7 +7,7 @@ Here one thread steps through all elements, and each row has one lane.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any, final
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from opstage.interpreters.gpu import language
 from opstage.interpreters.gpu.buffer import DeviceBuffer, Memory
 from opstage.interpreters.gpu.counting import steps, unrolled_steps
 from opstage.interpreters.gpu.device import Device
@@ -48,7 +49,14 @@ def _one_thread() -> ModuleType:
 
 
 _ONE_THREAD = _one_thread()
-_COS_PI = _numba.njit(lambda x: np.cos(np.float32(np.pi) * x))  # for a function of libdevice
+# For functions of libdevice, and one of C that numba knows on a GPU alone.
+_FUNCTIONS = {
+    cos_pi: _numba.njit(lambda x: np.cos(np.float32(np.pi) * x)),
+    language.exp2: _numba.njit(lambda x: np.exp2(x)),
+    language.floor: _numba.njit(lambda x: np.floor(x)),
+    language.rint: _numba.njit(lambda x: np.rint(x)),
+    language.fmod: _numba.njit(lambda x, y: np.fmod(x, y), error_model="numpy"),
+}
 _STEPS = _numba.njit(lambda start, stop, step: range(np.int64(start), np.int64(stop), np.int64(step)))
 
 
@@ -69,8 +77,8 @@ def _moved(function: Any) -> FunctionType:
 def _value(value: Any) -> Any:
     if value is cuda:
         return _ONE_THREAD
-    if value is cos_pi:
-        return _COS_PI
+    if callable(value) and isinstance(value, Hashable) and value in _FUNCTIONS:
+        return _FUNCTIONS[value]
     if value is steps or value is unrolled_steps:
         return _STEPS
     inner = getattr(value, "py_func", None)

@@ -281,3 +281,10 @@ def test_only_keeps_the_arrays_asked_for_in_that_order() -> None:
     assert part["x"] is data["x"]
     with pytest.raises(UsageError, match=r"no array 'w'.*there are x, y, z"):
         data.only("w")
+
+
+def test_lists_are_arrays() -> None:
+    data = Dataset(("x", "y"), ([[1.0, 2.0], [3.0, 4.0]], [0, 1]))  # type: ignore[arg-type]
+    assert (data["x"].shape, data["y"].dtype.kind, len(data.take(np.array([1])))) == ((2, 2), "i", 1)
+    with pytest.raises(UsageError, match="y: is a single number"):
+        Dataset(("x", "y"), ([1.0], 3))  # type: ignore[arg-type]

@@ -53,6 +53,34 @@ def test_the_same_table_written_otherwise(tmp_path: Path, text: str) -> None:
     assert data["y"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("d.csv", "a;b;y\n1;2;0\n3;4;1\n"),
+        ("d.csv", "\ufeffa;b;y\r\n1;2;0\r\n3;4;1\r\n"),
+        ("d.csv", "a\tb\ty\n1\t2\t0\n3\t4\t1\n"),
+        ("d.tsv", "a\tb\ty\n1\t2\t0\n3\t4\t1\n"),
+        ("d.csv", '"a";"b";"y"\n"1";2;0\n3;4;"1"\n'),
+        ("d.csv", '"a","b","y"\n1,2,0\n3,4,1\n'),
+        ("d.csv", '\n\n"a;a;a;a",b,y\n1,2,0\n3,4,1\n'),
+        ("d.csv", "a, in kg;b;y\n1;2;0\n3;4;1\n"),
+    ],
+)
+def test_the_separator_is_recognised(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    for data in (from_csv(path), from_file(path)):
+        assert data["x"].tolist() == [[1, 2], [3, 4]]
+        assert data["y"].tolist() == [0, 1]
+
+
+def test_a_separator_that_is_said_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path, "a;b,y\n1,2\n")
+    assert from_csv(path, delimiter=",")["x"].tolist() == [[1]]
+    with pytest.raises(UsageError, match="row at line 2 has 1 cells"):
+        from_csv(path, delimiter=";")
+
+
 def test_without_header_and_with_another_delimiter(tmp_path: Path) -> None:
     data = from_csv(written(tmp_path, "1;2;3\n4;5;6\n"), header=False, delimiter=";", label=0)
     assert (data["x"].tolist(), data["y"].tolist()) == ([[2, 3], [5, 6]], [1, 4])
@@ -72,7 +100,16 @@ def test_a_long_table_comes_whole(tmp_path: Path) -> None:
         ("\n\n", "the dataset is empty"),
         ("a,b\n", "the dataset is empty: there is no row after the names"),
         ("1,2\n3,4\n", "line 1 holds numbers where the columns' names are expected; header=False takes it for a row"),
-        ("a\n1\n", "has one column; expected the label's and at least one more"),
+        (
+            "a;b\n1,5;2\n",
+            "row at line 2: column a is '1,5'; expected a finite number, with a decimal point: the comma is",
+        ),
+        ("1,5;2;3\n1,5;2;3\n", "line 1 holds '1,5' where the columns' names are expected"),
+        ("a,b\n1;2\n", "row at line 2 has 1 cells; expected 2; does ';' separate the cells of this file?"),
+        ("a,b\n1\t2,3\n", "column a is '1\\t2'; expected a finite number; does a tab separate the cells of this file?"),
+        (",a,y\n0,1,2\n", "line 1: column 1 has no name; name it, or leave it out: pandas"),
+        ("a|b\n1|2\n", "has one column, 'a|b'; expected the label's and at least one more. Cells are separated by"),
+        ("a\n1\n", "has one column, 'a'; expected the label's and at least one more"),
         (TABLE + "1,2\n", "row at line 5 has 2 cells; expected 3"),
         (TABLE + "\n\n1,2,3,4\n", "row at line 7 has 4 cells; expected 3"),
         (TABLE + "1,,3\n", "row at line 5: column weight is empty"),

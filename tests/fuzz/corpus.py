@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,54 @@ def csv() -> list[bytes]:
     rows = [",".join([*(f"{v:.3g}" for v in x), str(y)]) for x, y in zip(arrays()["x"], arrays()["y"])]
     text = "\n".join(["a,b,c,d,label", *rows]) + "\n"
     return [text.encode(), b'\xef\xbb\xbf"a","b b",y\r\n1,2,3\r\n\r\n"4",5e0,-6\r\n', b"p,q\n1e308,0.5\n-0,1\n"]
+
+
+def named_csv() -> list[bytes]:
+    return [b"a,b,y\n1,2,cat\n3,4,dog\n5,6,cat\n", b"a,kind\n0.5,x y\n1,z\n"]
+
+
+def category_csv() -> list[bytes]:
+    return [b"a,kind\n1,red\n3,blue\n5,red\n", b"kind;more;a\nblue;?;1e3\nred;?;-2\n"]
+
+
+def separated_csv() -> list[bytes]:
+    return [b"a;b;y\n1;2.5;cat\n3;4;dog\n", b'"a"\t"b, c"\ty\n1\t2\t0\n3\t4\t1\n']
+
+
+def parquet() -> list[bytes]:
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    columns = {"a": np.arange(9) / 7, "b": np.arange(9), "y": ["cat", "dog", "emu"] * 3}
+    made = []
+    for packing in ("none", "snappy", "zstd"):
+        file = io.BytesIO()
+        write_table(pyarrow.table(columns), file, compression=packing, write_page_checksum=packing == "zstd")
+        made.append(file.getvalue())
+    return made
+
+
+def images() -> list[bytes]:
+    from PIL import Image
+
+    pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    made = []
+    for form in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM"):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form)
+        made.append(file.getvalue())
+    return made
+
+
+def preparation() -> list[bytes]:
+    scaling = {"center": [1.0, 2.5], "width": [0.5, 3.0]}
+    part = {"argument": "x", "columns": ["a", "b"], "kind": "float", "shape": [2], "image": False, "label": False}
+    label = {"argument": "y", "columns": ["c"], "kind": "int", "shape": [], "image": False, "label": True}
+    parts = [{**part, "scaling": scaling}, {**label, "scaling": None}]
+    document = {"format": 1, "form": "table", "parts": parts, "classes": ["cat", "dog"], "resized": False}
+    named = {**part, "shape": [3], "scaling": None, "categories": [[], ["red", "blue"]], "one_hot": True}
+    documents = [document, {**document, "parts": [named, {**label, "scaling": None}]}]
+    return [json.dumps(each).encode() for each in documents]
 
 
 def idx() -> list[bytes]:

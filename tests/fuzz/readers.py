@@ -100,6 +100,13 @@ READERS: tuple[Reader, ...] = (
     Reader("npz", _files("d.npz", corpus.npz), NPZ, reading.npz, 110),
     Reader("npz headers", _files("d.npz", corpus.npz), NPZ, reading.npz_headers, 40),
     Reader("csv", _files("d.csv", corpus.csv), TEXT, reading.csv_, 50),
+    Reader("csv of classes", _files("d.csv", corpus.named_csv), TEXT, reading.csv_, 20),
+    Reader("csv of categories", _files("d.csv", corpus.category_csv), TEXT, reading.categories, 20),
+    Reader("columns", _texts("x=a,b; z=c", "x=weight,*;y=kind;"), TEXT, reading.columns, 10),
+    Reader("csv, separated", _files("d.csv", corpus.separated_csv), TEXT, reading.csv_, 20),
+    Reader("parquet", _files("d.parquet", corpus.parquet), {"": mutate_bytes}, reading.parquet, 30),
+    Reader("image", _files("i.png", corpus.images), {"": mutate_bytes}, reading.image, 30),
+    Reader("preparation", _files("p.json", corpus.preparation), {"": mutate_json}, reading.preparation, 20),
     Reader("idx", _files("images-idx3", lambda: corpus.idx()[:2]), {"": mutate_bytes}, reading.idx_, 40),
     Reader(
         "idx, gzipped", _files("images-idx3", lambda: corpus.idx()[2:]), {"": gzipped(mutate_bytes)}, reading.idx_, 40

@@ -18,7 +18,12 @@ from opstage import Spec, check
 from opstage.cli.flags import read_sizes
 from opstage.config import Layer, read_toml
 from opstage.data import from_csv, from_file, from_idx, from_npy, from_npz
+from opstage.data.columns import read_columns
+from opstage.data.image_folder import read_images
+from opstage.data.preparation import ArgumentData, Preparation
+from opstage.data.table import read_table
 from opstage.data.text import read_text
+from opstage.documents import Document
 from opstage.experiment.directory import RunDirectory
 from opstage.experiment.generate import load_gpt
 from opstage.experiment.metrics import MetricLog, read_metrics
@@ -85,12 +90,60 @@ def by_name(path: Path) -> None:
 
 def csv_(path: Path) -> None:
     dataset = from_csv(path)
+    found = {"x": dataset["x"], "y": dataset["y"].astype(float)}
+    wrong: list[Exception] = []
+    for delimiter in ",;\t":  # what it is read as, it must be by one of them
+        try:
+            _same(found, _read_csv(path, delimiter, dataset.classes), "csv")
+        except (Mismatch, ValueError, IndexError) as error:
+            wrong.append(error)
+        else:
+            return
+    raise wrong[0]
+
+
+def categories(path: Path) -> None:
+    """Rows for a run that knows `kind` as blue or red, one-hot."""
+    part = ArgumentData("x", ("a", "kind"), "float", (3,), categories=((), ("blue", "red")), one_hot=True)
+    x = Preparation("table", (part,)).inputs(path, ["x"])["x"]
+    if x.shape[1] != 3 or not np.isfinite(x).all() or not (np.sort(x[:, 1:]) == [0, 1]).all():
+        raise Mismatch("a row is of no category, or of two")
+
+
+def columns(text: str) -> None:
+    found = read_columns(text)
+    again = "; ".join(f"{argument}={','.join(names)}" for argument, names in found.items())
+    if read_columns(again) != found:
+        raise Mismatch("it is another one when it is written again")
+
+
+def _read_csv(path: Path, delimiter: str, classes: Any) -> dict[str, Any]:
     import csv
 
     with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file) if row][1:]
+        rows = [row for row in csv.reader(file, delimiter=delimiter) if row][1:]
+    if classes is not None:
+        named = [row.pop().strip() for row in rows]
+        rows = [[*row, str(classes.index(name))] for row, name in zip(rows, named, strict=True)]
     expected = np.array([[float(cell) for cell in row] for row in rows])
-    _same({"x": dataset["x"], "y": dataset["y"].astype(float)}, {"x": expected[:, :-1], "y": expected[:, -1]}, "csv")
+    return {"x": expected[:, :-1], "y": expected[:, -1]}
+
+
+def parquet(path: Path) -> None:
+    table = read_table(path, lambda names: (list(names), {"y": "class"}))
+    if len({len(values) for values in table.columns.values()}) > 1:
+        raise Mismatch("its columns differ in length")
+
+
+def image(path: Path) -> None:
+    if read_images([path], size=None, channels=3).dtype != np.uint8:
+        raise Mismatch("it is not of bytes")
+
+
+def preparation(path: Path) -> None:
+    made = Preparation.of(Document.of(path.read_bytes(), str(path)))
+    if Preparation.of(Document(made.to_document(), "again")) != made:
+        raise Mismatch("it is another one when it is kept again")
 
 
 def idx_(path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_a_question_is_given_beside_the_arguments_must_fit() -> None:
 
 
 def test_a_program_that_is_wrong_is_refused_when_it_is_compiled() -> None:
-    with pytest.raises(opstage.ShapeError, match=r"matmul at .*test_compile\.py"):
+    with pytest.raises(opstage.ShapeError, match=r"@ at .*test_compile\.py"):
         opstage.compile(energy, {"w": Spec("5 4")}, Spec("B 3"))
     with pytest.raises(opstage.UsageError, match="device 'cuda'"):
         opstage.compile(energy, {"w": Spec("3 4")}, Spec("B 3"), options=Options(device="cuda"))

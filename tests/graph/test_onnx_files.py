@@ -17,6 +17,7 @@ from opstage.interpreters.structural import SCAN
 from opstage.ops.catalogue import elementwise, primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
 from tests.graph.onnx_runs import checked, run_session, session_of
+from tests.graph.onnx_table import NOT_IN_ONNX
 
 
 def affine(ops: Any, params: Any, x: Any) -> Any:
@@ -175,8 +176,10 @@ def test_errors_of_ops_stay_errors_of_ops() -> None:
 
 
 def test_every_core_op_has_a_rule() -> None:
-    """All other ops are said by their decompositions."""
-    assert [name for name, primitive in primitives().items() if primitive.core and primitive not in RULES] == []
+    """All other ops are said by their decompositions, but for those that ONNX has no words for."""
+    assert {name for name, primitive in primitives().items() if primitive.core and primitive not in RULES} == {
+        *NOT_IN_ONNX
+    }
     assert set(RULES) <= {*primitives().values(), SCAN}
 
 

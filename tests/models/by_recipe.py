@@ -10,7 +10,6 @@ from opstage.data import Loader
 from opstage.experiment.settings import configure
 from opstage.init import build
 from opstage.training.fit import EpochResult, fit
-from opstage.training.recipes import recipe
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 
 
@@ -20,7 +19,7 @@ def trained(
     """A trained trainer and its last epoch; what is None is the recipe's."""
     settings = configure(name, environ={}).settings
     model = models.model(name, config)
-    training, held_out = recipe(name).data(seed) if data is None else data
+    training, held_out = models.MODELS[name].RECIPE.data(seed) if data is None else data
     epochs = settings.run.epochs if epochs is None else epochs
     batches = Loader(training, settings.data.batch_size, seed=seed, drop_last=True)
     state = None if model.state is None else build(model.state, seed=seed)

@@ -8,9 +8,8 @@ import numpy as np
 
 import opstage
 from opstage.init import build
-from opstage.models import Model, model
+from opstage.models import MODELS, Model, model
 from opstage.ops.trees import flatten, map_leaves, paths
-from opstage.training.recipes import recipe
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
 
@@ -19,7 +18,7 @@ FLOAT64 = opstage.Options(dtype="float64")
 
 def batch_of(name: str, rows: int) -> tuple[np.ndarray, ...]:
     """The first rows of the recipe's training data."""
-    return tuple(array[:rows] for array in recipe(name).data(0)[0].arrays)
+    return tuple(array[:rows] for array in MODELS[name].RECIPE.data(0)[0].arrays)
 
 
 def built(declarations: Any, seed: int = 0) -> Any:

@@ -22,7 +22,6 @@ from opstage.ops.trees import flatten, paths
 from opstage.tensors import encode
 from opstage.training import optim
 from opstage.training.parameters import make_params
-from opstage.training.recipes import recipe, text_windows
 from opstage.training.trainer import scalar_trainer
 from opstage.training.validate import check_step
 
@@ -137,7 +136,7 @@ def test_a_text_longer_than_the_context_is_refused() -> None:
 
 
 def test_a_short_run_learns_more_than_the_frequencies_of_bytes() -> None:
-    training, held_out = text_windows(None, 0.1, SMALL)
+    training, held_out = gpt.text_windows(None, 0.1, SMALL)
     rows = np.arange(0, len(training), len(training) // 5600)[:5600]
     few = held_out.take(np.arange(0, len(held_out), 16))
     counts = np.bincount(training["x"].ravel(), minlength=256) + 1
@@ -149,7 +148,7 @@ def test_a_short_run_learns_more_than_the_frequencies_of_bytes() -> None:
 
 @pytest.mark.slow
 def test_the_recipe_reaches_its_goal() -> None:
-    assert recipe("gpt").goal == 2.2
+    assert gpt.RECIPE.goal == 2.2
     assert trained("gpt")[1].held_out["bits_per_byte"] < 2.2
 
 
@@ -259,7 +258,7 @@ def test_a_text_that_is_empty_or_too_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_bytes(b"too short")
     with pytest.raises(UsageError, match=r"short\.txt: has . bytes, but a window of 128"):
-        text_windows(path, 0.1, gpt.Config())
+        gpt.text_windows(path, 0.1, gpt.Config())
     path.write_bytes(b"")
     with pytest.raises(UsageError, match="is empty"):
         text.read_text(path)

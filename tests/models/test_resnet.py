@@ -8,7 +8,6 @@ import pytest
 from opstage.models import resnet
 from opstage.ops.trees import flatten, paths
 from opstage.training import optim
-from opstage.training.recipes import recipe
 from opstage.training.trainer import ScalarTrainer, scalar_trainer
 from opstage.training.validate import check_step
 
@@ -78,5 +77,5 @@ def test_a_short_run_reads_nine_digits_of_ten() -> None:
 
 @pytest.mark.slow
 def test_the_recipe_reaches_its_goal() -> None:
-    assert recipe("resnet").goal == 0.97
+    assert resnet.RECIPE.goal == 0.97
     assert trained("resnet")[1].held_out["accuracy"] >= 0.97

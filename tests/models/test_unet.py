@@ -10,7 +10,6 @@ import pytest
 import opstage
 from opstage.data import Dataset, digits, noisy
 from opstage.models import unet
-from opstage.training.recipes import recipe
 
 from .by_recipe import trained
 from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
@@ -89,7 +88,7 @@ def test_noise_that_is_none_is_refused(arguments: dict[str, Any], message: str) 
 
 
 def test_a_short_run_learns_to_denoise() -> None:
-    training, held_out = recipe("unet").data(0)
+    training, held_out = unet.RECIPE.data(0)
     some = training.take(np.arange(len(training) // 8))  # one noisy copy of each
     error = trained("unet", epochs=2, data=(some, held_out))[1].held_out["loss"]
     untouched = float(np.mean((held_out["x"] - held_out["y"]) ** 2))
@@ -99,5 +98,5 @@ def test_a_short_run_learns_to_denoise() -> None:
 @pytest.mark.slow
 def test_the_recipe_is_clearly_better_than_the_best_linear_map() -> None:
     error = trained("unet")[1].held_out["loss"]
-    assert error <= recipe("unet").goal
-    assert error < 0.87 * linear_error(*recipe("unet").data(0))
+    assert error <= unet.RECIPE.goal
+    assert error < 0.87 * linear_error(*unet.RECIPE.data(0))

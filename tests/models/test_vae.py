@@ -12,7 +12,6 @@ from scipy.stats import norm
 
 import opstage
 from opstage.models import vae
-from opstage.training.recipes import recipe
 
 from .by_recipe import trained
 from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
@@ -107,7 +106,7 @@ def test_every_step_draws_another_code() -> None:
 
 def test_a_short_run_improves_the_bound() -> None:
     short = trained("vae", epochs=30)[1].held_out
-    training, held_out = (rows(part["x"]) for part in recipe("vae").data(0))
+    training, held_out = (rows(part["x"]) for part in vae.RECIPE.data(0))
     assert short["error"] < held_out.var(axis=0).mean()
     assert short["loss"] < linear_likelihood(training, held_out, 0), "one Gaussian for all should be worse"
 
@@ -115,9 +114,9 @@ def test_a_short_run_improves_the_bound() -> None:
 @pytest.mark.slow
 def test_the_recipe_is_clearly_better_than_the_best_linear_model_of_its_size() -> None:
     result = trained("vae")[1].held_out
-    training, held_out = (rows(part["x"]) for part in recipe("vae").data(0))
+    training, held_out = (rows(part["x"]) for part in vae.RECIPE.data(0))
     latent = vae.Config().latent
-    assert result["loss"] <= recipe("vae").goal
+    assert result["loss"] <= vae.RECIPE.goal
     # The bound is never above the likelihood itself, and probabilistic PCA's is exact.
     assert result["loss"] < linear_likelihood(training, held_out, latent) - 5
     assert result["error"] < 0.8 * linear_error(training, held_out, latent)

@@ -9,7 +9,6 @@ import pytest
 
 import opstage
 from opstage.models import vit
-from opstage.training.recipes import recipe
 
 from .by_recipe import trained
 from .common import FLOAT64, batch_of, built, require_gradients, require_right_for_every_batch_size
@@ -62,5 +61,5 @@ def test_a_short_run_reads_eight_digits_of_ten() -> None:
 
 @pytest.mark.slow
 def test_the_recipe_reaches_its_goal() -> None:
-    assert recipe("vit").goal == 0.96
+    assert vit.RECIPE.goal == 0.96
     assert trained("vit")[1].held_out["accuracy"] >= 0.96

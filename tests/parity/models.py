@@ -18,10 +18,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from opstage.interpreters.registry import make_interpreter
-from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit
+from opstage.models import cnn, gpt, lstm, mlp, pinn, resnet, unet, vae, vit, zoo
 from opstage.models.transformer import Block
 from opstage.options import Options
-from opstage.training.recipes import recipe
 
 STEPS = 20
 ROWS = 8
@@ -41,7 +40,7 @@ def rows_of(name: str) -> Callable[[str], list[tuple[Any, ...]]]:
     """The first rows of the data that the recipe trains on, a few at a time."""
 
     def batches(dtype: str) -> list[tuple[Any, ...]]:
-        arrays = recipe(name).data(0)[0].arrays
+        arrays = zoo.MODELS[name].RECIPE.data(0)[0].arrays
         cast = [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
         return [tuple(a[i * ROWS : (i + 1) * ROWS] for a in cast) for i in range(STEPS)]
 

@@ -126,6 +126,12 @@ OPTIMIZERS: dict[str, tuple[Any, Callable[..., Any]]] = {
         optim.adamw(0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.2),
         lambda p: torch_optim.AdamW(p, 0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.2),
     ),
+    "adamw, groups": (
+        optim.grouped(optim.adamw(0.02), {"b*": {"weight_decay": 0.3}, "w2": {"lr": 0.005}}),
+        lambda p: torch_optim.AdamW(
+            [{"params": p[:1]}, {"params": p[1:2], "weight_decay": 0.3}, {"params": p[2:], "lr": 0.005}], 0.02
+        ),
+    ),
     "adadelta": (
         optim.adadelta(1.0, rho=0.8, weight_decay=0.01),
         lambda p: torch_optim.Adadelta(p, 1.0, rho=0.8, weight_decay=0.01),
@@ -229,3 +235,15 @@ def compare_clipping(name: str, dtype: str, device: str, torch_device: str) -> N
 @pytest.mark.parametrize("name", CLIPS)
 def test_clipping(name: str) -> None:
     compare_clipping(name, "float64", "cpu", "cpu")
+
+
+def test_groups_follow_the_schedule_from_their_own_rates() -> None:
+    """PyTorch's schedulers, too, scale each group's own first rate, with one eta_min for all."""
+    ours = optim.grouped(optim.momentum(schedule.cosine(0.05, STEPS, 0.001)), {"b1": {"lr": 0.2}})
+    theirs = on_torch(
+        lambda p: torch_optim.SGD([{"params": [p[0], p[2]]}, {"params": p[1:2], "lr": 0.2}], 0.05, momentum=0.9),
+        "float64",
+        tuple(SHAPES),
+        scheduled=lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=0.001),
+    )
+    assert_same(on_opstage(ours, "float64", tuple(SHAPES)), theirs, "float64")

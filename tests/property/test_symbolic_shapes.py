@@ -202,7 +202,7 @@ def witness_of(reason: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", found.group(1))} if found else {}
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(symbolic_programs())
 def test_verdicts_come_true(program: Program) -> None:
     verdicts_come_true(program, 5)

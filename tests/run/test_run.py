@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import threading
 from collections.abc import Generator
 from dataclasses import replace
@@ -118,7 +119,7 @@ def test_a_run_keeps_what_it_says(tmp_path: Path) -> None:
     assert configure(file=out / "config.toml", environ={}).settings == configured(out).settings
     page = (out / "report.html").read_text()
     assert "Finished: 2 of 2 epochs, 22 of 22 steps." in page
-    assert page.count("<polyline") == 4
+    assert re.sub("<template.*?</template>", "", page, flags=re.DOTALL).count("<polyline") == 6
     assert 'id="confusion"' in page
     assert "params.layers.0.weight (8, 64)" in page
 
@@ -470,3 +471,63 @@ def test_events_after_a_resume_replace_those_beyond_the_checkpoint(tmp_path: Pat
     events = list(EventFileLoader(str(after)).Load())
     assert [event.step for event in events if event.session_log.status == SessionLog.START] == [8]
     assert {event.step for event in events if event.summary.value} == {9, 11, 12, 15, 18, 21, 22}
+
+
+@pytest.mark.parametrize("schedule", ["constant", "warmup_cosine"])
+def test_a_run_is_extended(tmp_path: Path, schedule: str) -> None:
+    """With a constant rate it ends as one that was to be so long from the first; a schedule has the new length."""
+    values: dict[str, Any] = {"optimizer": {"schedule": schedule}}
+    started(configured(tmp_path / "short", **values))
+    flags = [Layer({"run.epochs": "4"}, {"run.epochs": "--epochs"}, text=True)]
+    again = configure_resumed(tmp_path / "short", flags=flags, environ={})
+    said: list[str] = []
+    run_task(prepare(again.settings), again, lambda done, steps: Quiet(), resume=True, say=said.append)
+    whole = configured(tmp_path / "whole", **values, run={"epochs": 4})
+    started(whole)
+    lines = [line for line in metrics(tmp_path / "short") if line["kind"] == "step"]
+    task = prepare(whole.settings)
+    half = task.steps // 2
+    for line in lines:
+        if line["step"] > half:
+            assert line["lr"] == task.optimizer.scalars(line["step"])["lr"]
+    if schedule == "constant":
+        assert said[0] == f"goes on to 4 epochs, {task.steps} steps, where it was to have 2 epochs"
+        assert_same_checkpoint(tmp_path / "short", tmp_path / "whole")
+        assert metrics(tmp_path / "short") == metrics(tmp_path / "whole")
+    else:
+        rate = f"{task.optimizer.scalars(half + 1)['lr']:.3g}"
+        assert f"the schedule warmup_cosine is one of {task.steps} steps now, its rate {rate} from here" in said[0]
+    kept = configure_resumed(tmp_path / "short", environ={})
+    assert (kept.settings.run.epochs, kept.origins["run.epochs"]) == (4, "--epochs")
+
+
+def test_a_run_that_was_stopped_early_goes_on_for_longer(tmp_path: Path) -> None:
+    """What stopped it counts anew, against the best that it knows; without more epochs the run stays ended."""
+    stopping = {"callbacks": {"patience": 1, "min_delta": 1e9}}
+    outcome = started(configured(tmp_path / "run", **stopping, run={"epochs": 3}))
+    assert len(outcome.results) == 2 and "has not become better" in outcome.stopped
+    for epochs, done in (("3", 2), ("8", 3), ("9", 4)):
+        flags = [Layer({"run.epochs": epochs}, {"run.epochs": "--epochs"}, text=True)]
+        again, said = configure_resumed(tmp_path / "run", flags=flags, environ={}), list[str]()
+        outcome = run_task(prepare(again.settings), again, lambda done, steps: Quiet(), resume=True, say=said.append)
+        assert len(outcome.results) == done and outcome.stopped
+        assert [("waits anew from here" in line) for line in said] == ([] if epochs == "3" else [True])
+    assert [line["epoch"] for line in metrics(tmp_path / "run") if line["kind"] == "epoch"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("stop", "epochs"), [(None, 1), (13, 1)])
+def test_a_run_is_not_cut_short(tmp_path: Path, stop: int | None, epochs: int) -> None:
+    configuration = configured(tmp_path / "run")
+    if stop is None:
+        started(configuration)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            started(configuration, Quiet(stop))
+    flags = [Layer({"run.epochs": str(epochs)}, {"run.epochs": "--epochs"}, text=True)]
+    again = configure_resumed(tmp_path / "run", flags=flags, environ={})
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(
+        UsageError, match=r"cannot be resumed for 1 epochs: it has (2 epochs done|begun its epoch 2); ask"
+    ):
+        started(again, resume=True)
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before

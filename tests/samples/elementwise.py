@@ -81,6 +81,11 @@ SAMPLES = [
     ),
     Sample("inv", "positive", positive((2, 3)), lambda x: 1 / x),
     Sample("inv", "exact", _nonzero_halves((4,)), lambda x: 1 / x, exact=True),
+    Sample("reciprocal", "positive", positive((2, 3)), lambda x: 1 / x),
+    Sample("square", "matrix", normal((2, 3)), lambda x: x * x),
+    Sample("square", "integers", _integers((3,)), lambda x: x * x, order=0),
+    Sample("rsqrt", "positive", positive((2, 3)), lambda x: x**-0.5),
+    Sample("rsqrt", "edges", lambda rng: (np.array([0.0, -1, 4]),), lambda x: np.array([np.inf, np.nan, 0.5]), order=0),
     Sample("sin", "matrix", normal((2, 3)), lambda x: np.array([math.sin(v) for v in x.flat]).reshape(x.shape)),
     Sample("cos", "matrix", normal((2, 3)), lambda x: np.array([math.cos(v) for v in x.flat]).reshape(x.shape)),
     Sample("tanh", "matrix", normal((2, 3)), lambda x: np.array([math.tanh(v) for v in x.flat]).reshape(x.shape)),
@@ -114,6 +119,14 @@ SAMPLES = [
     Sample("pow", "inverse", positive((3,)), lambda x, exponent: 1 / x, {"exponent": -1}),
     Sample("pow", "square at 0", lambda rng: (np.zeros(2),), lambda x, exponent: x, {"exponent": 2}),
     Sample("pow", "exact", _nonzero_halves((4,)), lambda x, exponent: x**-3, {"exponent": -3}, exact=True),
+    Sample("power", "positive", positive((2, 3), (2, 3)), lambda x, y: np.exp(y * np.log(x))),
+    Sample(
+        "power",
+        "edges",
+        lambda rng: (np.array([0.0, 0.0, -2.0, -8.0, 2.0, 0.0]), np.array([0.0, 2.0, 3.0, 0.5, -1.0, -1.0])),
+        lambda x, y: np.array([1.0, 0.0, -8.0, np.nan, 0.5, np.inf]),
+        order=0,
+    ),
     Sample(
         "clamp",
         "inside and outside",
@@ -159,6 +172,7 @@ SAMPLES = [
 _INT = lambda: (np.arange(3), np.arange(3))  # noqa: E731  a table reads better than three functions
 
 BAD_CALLS = [
+    BadCall("power", "integers", lambda: (np.arange(3), np.arange(3)), r"x must be a float tensor but is \(3,\) int64"),
     BadCall("add", "shapes", lambda: (np.ones((2, 3)), np.ones((2, 4))), r"axis 1 has 3 and 4"),
     BadCall(
         "mul", "ranks", lambda: (np.ones((3,)), np.ones((2, 3))), r"ranks 1 and 2 differ; named ops never broadcast"

@@ -29,6 +29,10 @@ def _iota(shape: tuple[int, ...], axis: int, dtype: str = "int64") -> Any:
     return np.indices(shape)[axis].astype(dtype)
 
 
+def _special(rng: np.random.Generator) -> tuple[Any, ...]:
+    return (np.array([1.0, np.inf, -np.inf, np.nan, -0.0]),)
+
+
 SAMPLES = [
     Sample("less", "ties", _with_ties, lambda x, y: np.array(x < y), order=0, exact=True),
     Sample("less_equal", "ties", _with_ties, lambda x, y: np.array(x <= y), order=0, exact=True),
@@ -41,6 +45,15 @@ SAMPLES = [
         lambda x, y: np.array([True, False, False]),
         order=0,
     ),
+    Sample("logical_or", "all", _masks, lambda x, y: np.array([True, True, True, False]), order=0),
+    Sample("logical_xor", "all", _masks, lambda x, y: np.array([False, True, True, False]), order=0),
+    Sample("isnan", "edges", _special, lambda x: np.array([False, False, False, True, False]), order=0),
+    Sample("isnan", "integers", lambda rng: (np.arange(3),), lambda x: np.zeros(3, bool), order=0),
+    Sample("isinf", "edges", _special, lambda x: np.array([False, True, True, False, False]), order=0),
+    Sample("isinf", "integers", lambda rng: (np.arange(3),), lambda x: np.zeros(3, bool), order=0),
+    Sample("isfinite", "edges", _special, lambda x: np.array([True, False, False, False, True]), order=0),
+    Sample("isfinite", "integers", lambda rng: (np.arange(3),), lambda x: np.ones(3, bool), order=0),
+    Sample("isfinite", "exact", halves((3,)), lambda x: np.ones(3, bool), order=0, exact=True),
     Sample("logical_and", "all", _masks, lambda x, y: np.array([True, False, False, False]), order=0),
     Sample("logical_not", "all", lambda rng: _masks(rng)[:1], lambda x: np.array([False, False, True, True]), order=0),
     Sample("select", "floats", _select, _pick),
@@ -48,6 +61,7 @@ SAMPLES = [
     Sample(
         "select", "integers", lambda rng: (np.array([True, False]), np.array([1, 2]), np.array([3, 4])), _pick, order=0
     ),
+    Sample("select", "masks", lambda rng: tuple(rng.random((3, 9)) < 0.5), _pick, order=0),
     Sample(
         "select",
         "the other side may be anything",
@@ -102,6 +116,7 @@ SAMPLES = [
         order=0,
     ),
     Sample("iota", "rows", lambda rng: (), _iota, {"shape": (2, 3), "axis": 0}, order=0),
+    Sample("iota", "vector", lambda rng: (), lambda shape: np.arange(3), {"shape": (3,)}, order=0),
     Sample("iota", "columns", lambda rng: (), _iota, {"shape": (2, 3), "axis": -1}, order=0),
     Sample(
         "iota",
@@ -122,6 +137,7 @@ BAD_CALLS = [
         r"x must be a tensor of numbers but is \(2,\) bool",
     ),
     BadCall("less", "shapes", lambda: (np.ones(2), np.ones(3)), r"axis 0 has 2 and 3"),
+    BadCall("isnan", "masks", lambda: (np.ones(3, bool),), r"x must be a tensor of numbers but is \(3,\) bool"),
     BadCall(
         "logical_and", "floats", lambda: (np.ones(2), np.ones(2)), r"x must be a boolean mask but is \(2,\) float32"
     ),
@@ -131,6 +147,7 @@ BAD_CALLS = [
         "select", "mask shape", lambda: (np.ones(3, bool), np.ones(2), np.ones(2)), r"mask is \(3,\) but x is \(2,\)"
     ),
     BadCall("select", "dtypes", lambda: (np.ones(2, bool), np.ones(2), np.arange(2)), r"x is float32 but y is int64"),
+    BadCall("iota", "no axis", lambda: (), r"the axis is missing: of 2 axes one must be named", {"shape": (1, 3)}),
     BadCall("iota", "axis", lambda: (), r"axis 2 is out of range for a tensor of rank 2", {"shape": (2, 3), "axis": 2}),
     BadCall("full", "negative", lambda: (), r"sizes that are at least 0 but is \(-1,\)", {"shape": (-1,), "value": 0}),
 ]

@@ -67,6 +67,9 @@ def _log_softmax_grad(y: list[float], g: list[float]) -> Any:
 _sum = _over(math.fsum)
 _mean = _over(lambda cell: math.fsum(cell) / len(cell))
 _max = _over(max)
+_min = _over(min)
+_MASK = np.arange(24).reshape(2, 3, 4) % 12 < 8
+_NUMBERS = np.array([[0.0, -0.0, 0.0], [0.0, np.nan, 0.0], [1.0, np.inf, -1e-30]])
 
 
 def _ints(*shape: int, dtype: Any = np.int64) -> Callable[..., Any]:
@@ -129,6 +132,34 @@ SAMPLES = [
     Sample("argmax", "ties", _of([[1.0, 2.0, 2.0], [0.5, 0.5, 0.5]]), _argmax, order=0, exact=True),
     Sample("argmax", "integers", _ints(3, 4, dtype=np.int32), _argmax, {"axis": -2}, order=0),
     Sample("argmax", "empty result", distinct((0, 3)), _argmax),
+    Sample("reduce_min", "outer two, kept", distinct((2, 3, 4)), _min, {"axis": (2, 0), "keepdims": True}, exact=True),
+    Sample("reduce_min", "least integers", _of([[-(2**63), 5], [2**63 - 1, 3]]), _min, {"axis": 1}, order=0),
+    Sample(
+        "reduce_min",
+        "infinities, nan and ties",
+        _of([[np.inf, np.inf], [-np.inf, 1.0], [np.nan, 1.0], [1.0, np.nan], [2.0, 2.0]]),
+        lambda x, axis: np.array([np.inf, -np.inf, np.nan, np.nan, 2.0]),
+        {"axis": 1},
+        order=0,
+    ),
+    Sample("argmin", "last", distinct((3, 4)), lambda x: np.argmin(x.astype(float), axis=-1), exact=True),
+    Sample(
+        "argmin",
+        "edges, kept",
+        _of([[2.0, 1.0, 1.0], [1.0, np.nan, np.nan], [np.inf, -np.inf, 0.0]]),
+        lambda x, axis, keepdims: np.array([[1], [1], [1]]),
+        {"axis": 1, "keepdims": True},
+        order=0,
+    ),
+    Sample(
+        "argmin", "least integers", _of([[5, -(2**63)], [2**63 - 1, 2**63 - 1]]), lambda x: np.array([1, 0]), order=0
+    ),
+    Sample("reduce_any", "mask", _of(_MASK), np.any, {"axis": (0, 2)}, order=0),
+    Sample("reduce_any", "numbers, kept", _of(_NUMBERS), np.any, {"axis": 1, "keepdims": True}, order=0),
+    Sample("reduce_any", "empty", _of(np.zeros((2, 0), bool)), np.any, {"axis": 1}, order=0),
+    Sample("reduce_all", "mask", _of(_MASK), np.all, {"axis": (0, 2)}, order=0),
+    Sample("reduce_all", "numbers, kept", _of(_NUMBERS), np.all, {"axis": 1, "keepdims": True}, order=0),
+    Sample("reduce_all", "empty", _of(np.zeros((2, 0), bool)), np.all, {"axis": 1}, order=0),
     Sample("softmax", "last", normal((3, 4)), _along(_softmax)),
     Sample("softmax", "first", normal((3, 4)), _along(_softmax), {"axis": 0}),
     Sample("softmax", "middle", normal((2, 3, 2)), _along(_softmax), {"axis": -2}),
@@ -182,6 +213,11 @@ BAD_CALLS = [
     BadCall("argmax", "empty", lambda: (_empty,), r"x is \(2, 0\), so the argmax over axis 1"),
     BadCall("argmax", "scalar", lambda: (np.ones(()),), "it is a scalar"),
     BadCall("argmax", "mask", lambda: (_matrix > 0,), "must be a tensor of numbers"),
+    BadCall("reduce_min", "empty", lambda: (_empty,), r"x is \(2, 0\), so the minimum over axis 1", {"axis": -1}),
+    BadCall("reduce_min", "mask", lambda: (_matrix > 0,), "must be a tensor of numbers"),
+    BadCall("argmin", "empty", lambda: (_empty,), r"x is \(2, 0\), so the argmin over axis 1"),
+    BadCall("reduce_any", "no such axis", lambda: (_matrix,), r"axis 2 is out of range", {"axis": 2}),
+    BadCall("reduce_all", "twice", lambda: (_matrix,), "names an axis twice", {"axis": (1, -1)}),
     BadCall("softmax", "integers", lambda: (np.arange(3),), "must be a float tensor but is .* int64"),
     BadCall("softmax", "no such axis", lambda: (_matrix,), "axis -3 is out of range", {"axis": -3}),
     BadCall("softmax_grad", "shapes", lambda: (_matrix, np.ones((3, 2))), r"y is \(2, 3\) but g is", {"axis": 0}),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opstage.cli.main import main
-from opstage.training.recipes import recipe
+from opstage.models import MODELS
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ from opstage.training.recipes import recipe
 def test_five_seeds_reach_the_stated_accuracy(
     model: str, seed: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert (recipe(model).metric, recipe(model).goal) == ("accuracy", 0.98)
+    assert (MODELS[model].RECIPE.metric, MODELS[model].RECIPE.goal) == ("accuracy", 0.98)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["opstage", "train", model, "--seed", str(seed)])
     with pytest.raises(SystemExit) as end:

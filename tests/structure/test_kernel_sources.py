@@ -46,6 +46,7 @@ GIVE_NO_CODE = {
     "ops/lists.py",
     "ops/numbers.py",
     "ops/primitive.py",
+    "ops/registered.py",
     "ops/types.py",
     "options.py",
     "ops/catalogue/__init__.py",

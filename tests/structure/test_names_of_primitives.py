@@ -20,16 +20,32 @@ OF_OTHER_THINGS = {
     "interpreters/captures/reads.py": {"add"},  # a method of a set
     "interpreters/codegen/formulas.py": {
         "tanh",
-        *("sigmoid", "sigmoid_grad", "tanh_grad", "silu", "silu_grad"),  # functions that the text of a kernel calls
+        *(
+            "sigmoid",
+            "sigmoid_grad",
+            "tanh_grad",
+            "silu",
+            "silu_grad",
+            "mod",
+            "floor_divide",
+        ),  # functions that the text of a kernel calls
     },
-    "interpreters/codegen/cpu/namespace.py": {"add", "cos", "erf", "exp", "log", "sin", "sqrt", "tanh"},
+    "interpreters/codegen/cpu/namespace.py": {
+        *("add", "cos", "erf", "exp", "floor", "log", "power", "sin", "sqrt", "tanh"),
+        *("atan", "exp2", "log1p", "log2", "log10"),
+    },
     "interpreters/eager_cpu/loops/convolution.py": {"conv", "conv_kernel_grad"},  # parts of a convolution's steps
+    "ops/functions/grids.py": {"linear"},  # a mode of interpolation
+    "ops/functions/resample.py": {"linear", "floor", "ceil"},
+    "ops/functions/places.py": {"add", "mul"},  # how updates are combined
+    "ops/methods/activation.py": {"threshold"},  # a static parameter of the op of this name
     "interpreters/graph/explain.py": {"sum"},  # a loop that adds up what workers summed
     "interpreters/graph/notation.py": {"sqrt"},  # of a real number in a text
+    "ops/functions/statistics.py": {"linear"},  # how a quantile lies between two elements
 }
 """Texts that are compared, and are not the names of primitives though they look like some."""
 
-IN_SOURCE = {"interpreters/shape_check/fixes.py": "node.func.attr != call.primitive.name"}
+IN_SOURCE = {"interpreters/shape_check/written_call.py": "node.func.attr != primitive.name"}
 """Where a name is looked for in what the user wrote."""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import opstage
 from opstage.cli.check.sections import optimizer_called
-from opstage.experiment.settings import OptimizerSettings
+from opstage.experiment.tables import OptimizerSettings
 from opstage.ops.errors import UsageError
 from opstage.options import Options
 from opstage.training import optim, schedule

@@ -175,7 +175,7 @@ def test_exact_sessions_compute_with_fractions(new_session: NewSession) -> None:
 
 
 def test_chains_deeper_than_python_s_stack(new_session: NewSession) -> None:
-    depth = 20_000
+    depth = 12_000
     assert depth > 10 * sys.getrecursionlimit()
     for dense in (True, False):
         session = new_session()

@@ -38,7 +38,7 @@ def test_raw_values_are_no_refs(new_session: NewSession, raw: Any) -> None:
     session = new_session()
     x = session.leaf([1.0])
     with pytest.raises(opstage.ProgramError, match=f"an op got a {type(raw).__name__} where it needs a ref"):
-        session.add(x, raw)
+        session.matmul(x, raw)
     with pytest.raises(opstage.ProgramError, match=f"backward got a {type(raw).__name__}"):
         session.backward(raw)
 

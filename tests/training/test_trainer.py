@@ -230,6 +230,35 @@ def test_state_commits_with_the_step() -> None:
         scalar_trainer(forgetful, np.ones(3), Spec("3"), state={"seen": np.array(0.0)})
 
 
+@pytest.mark.parametrize(
+    ("new", "spec", "told"),
+    [
+        (lambda ops, old, x: ops.concat([old, old]), "3", r"the new state m is \(6,\) float\d+, .* is \(3,\) float"),
+        (lambda ops, old, x: ops.sum(old), "3", r"the new state m is \(\) float\d+, .* is \(3,\) float"),
+        (lambda ops, old, x: ops.cast(old, dtype="int64"), "3", r"the new state m is \(3,\) int64, .* \(3,\) float"),
+        (lambda ops, old, x: x, "B", r"the new state m is \(B,\) float64, .* is \(3,\) float64"),
+    ],
+)
+def test_a_state_that_changes_its_type_is_refused(new: Any, spec: str, told: str) -> None:
+    """Before the first step by the check, and by the step where nothing was checked; nothing is changed then."""
+
+    def program(ops: Any, params: Any, state: Any, x: Any) -> Any:
+        return ops.sum(ops.mul(params, params)), Aux(state={"m": new(ops, state["m"], x)})
+
+    state = {"m": np.zeros(3)}
+    if spec == "3":
+        with pytest.raises(ValidationError, match=told):
+            scalar_trainer(program, np.ones(3), Spec(spec), state=state, options=FLOAT64)
+    backends: tuple[Any, ...] = ("eager", "compiled")
+    for backend in backends:
+        options = Options(dtype="float64", validate=False, backend=backend)
+        t = scalar_trainer(program, np.ones(3), state=state, options=options)
+        with pytest.raises(ShapeError, match="the new state m is"):
+            t.step(0.1, np.ones(4 if spec == "B" else 3))
+        np.testing.assert_array_equal(t.get_params(), np.ones(3))
+        assert same(t.state, state)
+
+
 def test_running_statistics_of_batch_norm() -> None:
     def program(ops: Any, params: Any, state: Any, x: Any, *, train: bool) -> Any:
         if train:

@@ -1,7 +1,7 @@
-"""The child process that checks a user's file: it reads a request and writes the outcomes to a file.
+"""The process that checks a user's file: it is given a request and writes the outcomes to a file.
 
-The first argument is the folder for that file. The request comes on the standard input, which then stays open for as
-long as the parent lives.
+A worker forks it. Where there are none it is started for that file: the first argument is then the folder, the request
+comes on the standard input, which stays open for as long as the parent lives.
 """
 
 from __future__ import annotations
@@ -13,29 +13,41 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 from ...interpreters.shape_check.formats import to_document
 from .request import Request
 
 RESULT = "outcomes.json"
 TRACE = "trace.txt"
+READ = "read.json"
 
 
 def main() -> None:
+    """Check one file in a process that was started for it."""
     folder = Path(sys.argv[1])
     text = sys.stdin.readline()
-    request = Request.read(text)
     _follow_parent()
+    run(folder, Request.read(text))
+
+
+def run(folder: Path, request: Request) -> NoReturn:
+    """Check a file and end the process; the outcomes, or where it was when it could not go on, are in the folder."""
     _limit_memory(request.memory_limit)
     with open(folder / TRACE, "w") as trace:
+        from ...loading import import_from_text
         from .user import check_user
+        from .witness import Witness
 
+        witness = Witness(folder)
+        import_from_text()
         faulthandler.enable(trace)
         faulthandler.dump_traceback_later(request.time_limit, exit=True, file=trace)
         documents = [to_document(outcome) for outcome in check_user(request)]
         faulthandler.cancel_dump_traceback_later()
         sys.stdout.flush()
         sys.stderr.flush()
+        (folder / READ).write_text(json.dumps(witness.read()))
         result = json.dumps(documents)
         (folder / f"{RESULT}.new").write_text(result)
         os.replace(folder / f"{RESULT}.new", folder / RESULT)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ...config import Layer
+from ...interpreters.shape_check import RULES
 from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...ops.amounts import parse_bytes
@@ -18,18 +20,31 @@ from ...ops.errors import UsageError
 from ...options import Options
 from ...training.optim import SHIPPED
 from ..flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
-from .process import check_all
+from .amounts import seconds
+from .cache import Cache, cache_folder
+from .files import excluded_by, files_in, is_many, with_programs
+from .process import check_each
+from .project import Project, find_project, rules_named
 from .request import Asked, Request
+from .selection import Selection, selected
 from .target import CheckTarget, may_declare, read_target
 
+TIME_LIMIT = 60.0
+"""Seconds for each file, where nobody says."""
 
-def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> float:
+
+def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """`60`, `60s`, `2m`, `500ms`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?", text.strip())
-    seconds = float(match[1]) * {"ms": 1e-3, "m": 60.0}.get(match[2] or "s", 1.0) if match is not None else 0.0
-    if seconds <= 0:
+    found = None if text is None else seconds(text)
+    if text is not None and found is None:
         raise click.BadParameter(f"{text!r} is not a duration; expected one such as 60s, 2m or 500ms")
-    return seconds
+    return found
+
+
+def _rules(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of rules, separated by commas."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    return rules_named(names, f"--{parameter.name}")
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -68,12 +83,19 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."
 )
 @click.option("--suggest", is_flag=True, help="End with all constraints that would make it valid, ready to paste.")
-@click.option("--strict", is_flag=True, help="Undecided conditions are errors.")
-@click.option("--warnings-as-errors", is_flag=True, help="Warnings too end with exit code 1.")
-@click.option("--skip-undeclared", is_flag=True, help="Pass over files in which no function declares its shapes.")
 @click.option(
-    "--time-limit", callback=_seconds, default="60s", show_default=True, metavar="TIME", help="For each file."
+    "--select", multiple=True, callback=_rules, metavar="RULE,…", help="The rules whose warnings count (all)."
 )
+@click.option("--ignore", multiple=True, callback=_rules, metavar="RULE,…", help="Rules whose warnings do not count.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Files and folders that are passed over in folders.")
+@click.option("--rules", is_flag=True, help="List all rules, and check nothing.")
+@click.option("--strict/--no-strict", default=None, help="Undecided conditions are errors.")
+@click.option("--warnings-as-errors/--no-warnings-as-errors", default=None, help="Warnings too end with exit code 1.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what is right.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the inputs and constraints of every program.")
+@click.option("--skip-undeclared", is_flag=True, help="Pass over files in which no function declares its shapes.")
+@click.option("--time-limit", callback=_seconds, metavar="TIME", help="For each file (default: 60s).")
+@click.option("--cache/--no-cache", "keep", default=True, help="Keep what was found while no file of it changes.")
 @click.option("--memory-limit", callback=_bytes, metavar="SIZE", help="For each file (default: the machine's memory).")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
 @with_option_flags
@@ -81,9 +103,17 @@ def check(
     targets: tuple[str, ...],
     form: str,
     suggest: bool,
-    warnings_as_errors: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    exclude: tuple[str, ...],
+    rules: bool,
+    strict: bool | None,
+    warnings_as_errors: bool | None,
+    quiet: bool,
+    verbose: bool,
     skip_undeclared: bool,
-    time_limit: float,
+    keep: bool,
+    time_limit: float | None,
     memory_limit: int | None,
     config: Path | None,
     **flags: Any,
@@ -91,33 +121,111 @@ def check(
     """Check programs on shapes alone, for every size of their named dims, without any data.
 
     A TARGET is a shipped model (cnn by default; configured as by train, for instance --model.dense 64), a file of your
-    own with a function in it (my_model.py:loss, package.module:loss), or a file whose functions declare their shapes
-    with @opstage.shapes. A file runs in a process of its own.
+    own with a function in it (my_model.py:loss, package.module:loss), a model file, a file whose functions declare
+    their shapes with @opstage.shapes, or a folder or pattern of such files. Each file runs in a process of its own.
+    What a project says in [tool.opstage] of pyproject.toml, or in opstage.toml, holds where no flag does.
 
     Exit code 0: nothing is wrong; 1: errors were found; 2: something could not be checked.
     """
+    if rules:
+        click.echo("\n".join(f"{name:<24} {about}" for name, about in RULES.items()))
+        return 0
+    project = find_project(Path.cwd())
     option_flags = {name: flags.pop(name) for name in OPTION_PATHS}
-    chosen = [read_target(word) for word in targets] or [CheckTarget("", model="")]
-    if skip_undeclared:
-        chosen = [t for t in chosen if t.file is None or t.function is not None or may_declare(t.file)]
+    chosen = _targets(targets, project, exclude, skip_undeclared)
     users = [target for target in chosen if target.model is None]
-    if users and dotted_flags():
-        raise UsageError(f"--{next(iter(dotted_flags()))} is a setting of shipped models, and {users[0].word} is none")
     columns = shutil.get_terminal_size().columns if form == "terminal" and _has_colours(sys.stdout) else None
-    asked = Asked(**flags, columns=columns, options=_options(config, option_flags) if users else {})
+    asked = Asked(
+        **flags,
+        strict=project.strict if strict is None else strict,
+        columns=columns,
+        options=_options(config, option_flags, project.options) if users else {},
+        settings=dict(dotted_flags()),
+        config=None if config is None else str(config),
+    )
     outcomes: dict[CheckTarget, list[CheckOutcome]] = {target: [] for target in chosen}
     for target in chosen:
         if target.model is not None:
             from .shipped import check_configured  # with all that training needs
 
-            layer = flag_layer(OPTION_PATHS, option_flags)
-            outcomes[target].append(check_configured(target.model or None, config, layer, asked))
-    requests = [_request(target, asked, time_limit, memory_limit) for target in outcomes if target.model is None]
-    for outcome in check_all(requests) if requests else []:
-        target = next(t for t in users if outcome.target == t.word or outcome.target.startswith(f"{t.word}:"))
-        outcomes[target].append(outcome)
-    every = [outcome for target in outcomes for outcome in outcomes[target]]
-    return _conclude(every, form, suggest, warnings_as_errors)
+            layers = [flag_layer(OPTION_PATHS, option_flags)]
+            if project.options:
+                of_project = _options(config, {}, project.options)
+                layers.insert(
+                    0, Layer.of({f"options.{name}": value for name, value in of_project.items()}, "the project")
+                )
+            outcomes[target].append(check_configured(target.model or None, config, layers, asked))
+    limit = time_limit or project.time_limit or TIME_LIMIT
+    cache = Cache(cache_folder() if keep else None)
+    requests = [_request(target, asked, limit, memory_limit) for target in outcomes if target.model is None]
+    for target, found in zip(users, check_each(requests, cache)) if requests else ():
+        outcomes[target] += found
+    cache.trim()
+    selection = Selection(
+        project.root,
+        select or project.select,
+        ignore or project.ignore,
+        tuple(project.per_file_ignores.items()),
+    )
+    every = [(outcome, target) for target in outcomes for outcome in outcomes[target]]
+    whole = [str(t.file.absolute()) if t.file is not None and t.function is None else None for _, t in every]
+    shown = selected([outcome for outcome, _ in every], selection, whole)
+    strictly = project.warnings_as_errors if warnings_as_errors is None else warnings_as_errors
+    if not shown and not skip_undeclared and form == "terminal" and not quiet:
+        click.echo(f"nothing to check: {_why_none(targets or _included(project), project, exclude)}")
+    code = _conclude(shown, form, suggest, strictly, verbose=verbose, quiet=quiet)
+    errors = [finding for outcome in shown for finding in outcome.errors]
+    if form == "terminal" and not all(
+        selection.counts(error.rule, None if error.source is None else error.source.file) for error in errors
+    ):
+        click.echo("--select and --ignore choose among warnings and notes; errors always count")
+    return code
+
+
+def _targets(
+    words: tuple[str, ...], project: Project, exclude: tuple[str, ...], skip_undeclared: bool
+) -> list[CheckTarget]:
+    """The targets that the words stand for, each once; of none the project's own, else the default model."""
+    excluded = (*project.exclude, *exclude)
+    if not words and project.include:
+        words = _included(project)
+        for word in words:
+            if not is_many(word) and not os.path.exists(word.partition(":")[0]):
+                raise UsageError(f"the project includes {word}, and there is no such file or folder")
+    elif not words:
+        return [CheckTarget("", model="")]
+    found: dict[CheckTarget, None] = {}
+    for word in words:
+        if is_many(word):
+            files = with_programs(files_in(word, excluded, project.root))
+            found |= {CheckTarget(os.path.relpath(file), file=file): None for file in files}
+            continue
+        target = read_target(word)
+        passed = target.file is not None and target.function is None and skip_undeclared
+        if (
+            passed
+            and target.file
+            and (excluded_by(target.file, excluded, project.root) or not may_declare(target.file))
+        ):
+            continue
+        found[target] = None
+    return [*found]
+
+
+def _included(project: Project) -> tuple[str, ...]:
+    """The words of `include` in the project file, as from the working directory."""
+    return tuple([os.path.relpath(project.root / word) for word in project.include])
+
+
+def _why_none(words: Sequence[str], project: Project, exclude: Sequence[str]) -> str:
+    """Why there is nothing to check in folders and patterns."""
+    patterns = dict.fromkeys(project.exclude, "exclude of the project") | dict.fromkeys(exclude, "--exclude")
+    for word in words:
+        for file in with_programs(files_in(word, (), project.root)) if is_many(word) else ():
+            pattern = excluded_by(file, (*patterns,), project.root)
+            if pattern is not None:
+                return f"{os.path.relpath(file)} is excluded by {pattern!r} ({patterns[pattern]})"
+    return "no file there declares shapes or has a model"
 
 
 def _request(target: CheckTarget, asked: Asked, time_limit: float, memory_limit: int | None) -> Request:
@@ -132,7 +240,9 @@ def _request(target: CheckTarget, asked: Asked, time_limit: float, memory_limit:
     )
 
 
-def _conclude(outcomes: list[CheckOutcome], form: str, suggest: bool, warnings_as_errors: bool) -> int:
+def _conclude(
+    outcomes: list[CheckOutcome], form: str, suggest: bool, warnings_as_errors: bool, *, verbose: bool, quiet: bool
+) -> int:
     """Print all outcomes; the exit code, which is the worst of theirs."""
     code = max((outcome.exit_code(warnings_as_errors) for outcome in outcomes), default=0)
     if form != "terminal":
@@ -141,7 +251,10 @@ def _conclude(outcomes: list[CheckOutcome], form: str, suggest: bool, warnings_a
     colour = _has_colours(sys.stdout)
     shown = [outcome for outcome in outcomes if outcome.unusable is None or outcome.printed or len(outcomes) > 1]
     if shown:
-        click.echo(render(form, shown, code, colour=colour), nl=False, color=colour)
+        text = render(
+            form, shown, code, colour=colour, verbose=verbose, quiet=quiet, warnings_as_errors=warnings_as_errors
+        )
+        click.echo(text, nl=False, color=colour)
     for outcome in outcomes:
         if outcome.unusable is not None:
             on_error = _has_colours(sys.stderr)
@@ -156,9 +269,14 @@ def _has_colours(stream: Any) -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
 
 
-def _options(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """The Options that a file and the flags set, by name. Raises UsageError for values that are not allowed."""
-    base = Options() if config is None else Options.from_toml(config)
+def _options(config: Path | None, flags: dict[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+    """The Options that the project, a file and the flags set, by name; those of the environment come before the
+    project's. Raises UsageError for values that are not allowed."""
+    base = Options()
+    if project:
+        merged = Options.from_env(base=Options.from_dict(project))
+        base = Options.from_dict({name: getattr(merged, name) for name in project})
+    base = base if config is None else Options.from_toml(config, base=base)
     given = {name: value for name, value in flags.items() if value is not None}
     chosen = Options.from_dict(given, base=base, source="the command line")
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -12,56 +13,150 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, final
 
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable, from_document
+from ...loading import is_own_file
 from ...ops.errors import SourceLine
-from .child import RESULT, TRACE
-from .loading import is_own_file
-from .request import Request
+from .cache import Cache
+from .child import READ, RESULT, TRACE
+from .printed import CHUNK, Printed
+from .request import GRACE, Request
+from .worker import CAN_FORK
 
-GRACE = 10.0
-"""Seconds that a process has for its start and its end, beside the time limit of what it checks."""
-
-_PRINTED = 64_000
+_MOST = 16  # workers, each of which imports Opstage
+_FAREWELL = 2.0  # seconds for a worker to end its child
 _ROOT = str(Path(__file__).resolve().parents[3])
-_CHILD = """import sys
+_PROCESS = """import sys
 sys.path.insert(0, sys.argv[2])  # the Opstage that is running here
-from opstage.cli.check.child import main
+from opstage.cli.check.{module} import main
 del sys.path[0]
 main()"""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 
 
-def check_all(requests: Sequence[Request]) -> list[CheckOutcome]:
-    """The outcomes of all requests in order, as many processes at a time as there are cores."""
+def check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutcome]]:
+    """The outcomes of each request in order; of those that are not kept, as many processes at a time as there are
+    cores."""
+    kept = [cache.get(request) for request in requests]
+    made = iter(_check_each([request for request, found in zip(requests, kept) if found is None], cache))
+    return [found if found is not None else next(made) for found in kept]
+
+
+def _check_each(requests: Sequence[Request], cache: Cache) -> list[list[CheckOutcome]]:
+    if not requests:
+        return []
+    count = max(1, min(len(requests), os.cpu_count() or 1, _MOST))
+    workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    made = [Worker() for _ in range(count)] if CAN_FORK else []
     running: set[subprocess.Popen[bytes]] = set()
-    with ThreadPoolExecutor(max(1, min(len(requests), os.cpu_count() or 1))) as pool:
-        futures = [pool.submit(_check, request, running) for request in requests]
+    for worker in made:
+        workers.put(worker)
+
+    def check(request: Request) -> list[CheckOutcome]:
+        if not CAN_FORK:
+            return _check(request, running, cache)
+        worker = workers.get()
         try:
-            return [outcome for future in futures for outcome in future.result()]
+            return worker.check(request, cache)
+        finally:
+            workers.put(worker)
+
+    with ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(check, request) for request in requests]
+        try:
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
                 _end(process)
             raise
+        finally:
+            for worker in made:
+                worker.end()
 
 
-def _check(request: Request, running: set[subprocess.Popen[bytes]]) -> list[CheckOutcome]:
+@final
+class Worker:
+    """A process that forks one for each file, see `worker.py`. It is started, and started anew, when it is needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._child: int | None = None
+        self._ended = False
+
+    def check(self, request: Request, cache: Cache) -> list[CheckOutcome]:
+        """The outcomes for one file."""
+        with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
+            folder = Path(name)
+            report = self._ask(json.dumps({"folder": name, "request": request.text()}), request)
+            self._child = None
+            outcomes = _result(folder / RESULT)
+            if outcomes is None:
+                outcomes = [_failure(request, report["code"], report["late"], _trace(folder / TRACE))]
+            return _kept(request, outcomes, report["printed"], folder, cache)
+
+    def end(self) -> None:
+        """End it: without its standard input it ends its child and itself."""
+        self._ended = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_FAREWELL)
+        if self._child is not None:  # which outlives a worker that was killed
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child, signal.SIGKILL)
+        _end(process)
+
+    def _ask(self, task: str, request: Request) -> dict[str, Any]:
+        """The worker's words on the child's end; on its own, where that comes first."""
+        if self._process is None and not self._ended:
+            self._process = _start("worker", "", subprocess.PIPE, subprocess.DEVNULL)
+        process = self._process
+        if process is None:
+            return {"code": -int(signal.SIGKILL), "late": False, "printed": ""}
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(task.encode() + b"\n")
+            process.stdin.flush()
+            self._child = int(process.stdout.readline())
+            report: dict[str, Any] = json.loads(process.stdout.readline())
+            return report
+        except (OSError, ValueError):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            if not self._ended:
+                self.end()
+                self._ended = False
+            code = process.returncode if process.returncode is not None else -int(signal.SIGKILL)
+            return {"code": code, "late": False, "printed": ""}
+
+
+def _start(module: str, folder: str, output: int, errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _PROCESS.format(module=module), folder, _ROOT],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+
+
+def _check(request: Request, running: set[subprocess.Popen[bytes]], cache: Cache) -> list[CheckOutcome]:
+    """The outcomes for one file by a process that is started for it, where there are no workers."""
     with tempfile.TemporaryDirectory(prefix="opstage-check-") as name:
         folder = Path(name)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD, name, _ROOT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
+        process = _start("child", name, subprocess.PIPE, subprocess.STDOUT)
         running.add(process)
-        printed: list[bytes] = []
+        printed = Printed()
         assert process.stdin is not None and process.stdout is not None
         reader = threading.Thread(target=_read, args=(process.stdout, printed), daemon=True)
         reader.start()
@@ -79,21 +174,30 @@ def _check(request: Request, running: set[subprocess.Popen[bytes]]) -> list[Chec
             running.discard(process)
         reader.join(1.0)
         process.stdin.close()
-        text = b"".join(printed).decode(errors="replace")
         outcomes = _result(folder / RESULT)
         if outcomes is None:
             outcomes = [_failure(request, process.returncode, late, _trace(folder / TRACE))]
-        first, *rest = outcomes
-        return [replace(first, printed=text), *rest]
+        return _kept(request, outcomes, printed.text, folder, cache)
 
 
-def _read(stream: IO[bytes], kept: list[bytes]) -> None:
-    """Take all that the child prints, so that it never waits, and keep the beginning."""
-    size = 0
-    while chunk := stream.read1(65536):  # type: ignore[attr-defined]
-        if size < _PRINTED:
-            kept.append(chunk[: _PRINTED - size])
-            size += len(chunk)
+def _kept(
+    request: Request, outcomes: list[CheckOutcome], printed: str, folder: Path, cache: Cache
+) -> list[CheckOutcome]:
+    """The outcomes with what the file printed; they are kept if they can be."""
+    first, *rest = outcomes
+    outcomes = [replace(first, printed=printed), *rest]
+    try:
+        read = json.loads((folder / READ).read_text())
+    except (OSError, ValueError):
+        read = None
+    cache.keep(request, outcomes, read)
+    return outcomes
+
+
+def _read(stream: IO[bytes], printed: Printed) -> None:
+    """Take all that the child prints: in a thread, as not every system waits for a pipe and a process at once."""
+    while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
+        printed.take(chunk)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

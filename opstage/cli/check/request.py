@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+GRACE = 10.0
+"""Seconds that a process has for its start and its end, beside the time limit of what it checks."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -18,6 +21,8 @@ class Asked:
     step            None where the program decides
     options         what flags set among the `Options`
     max_memory      an amount such as 24GiB
+    settings        of a model, as `--model.hidden 64` spells them, by dotted path; None for a flag without a value
+    config          a TOML file with more of them
     columns         how wide the terminal is that the output is for, None for a file
     """
 
@@ -40,6 +45,8 @@ class Asked:
     memory: bool = False
     max_memory: str | None = None
     columns: int | None = None
+    settings: Mapping[str, str | None] = field(default_factory=dict)
+    config: str | None = None
 
 
 @dataclass(frozen=True)

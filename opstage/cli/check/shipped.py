@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...api import argument_paths, check
 from ...config import Layer
 from ...data.numpy_file import ArrayHeader
+from ...experiment.parts_check import check_parts
 from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome
 from ...models import Model
-from ...models import model as shipped_model
 from ...ops.errors import UsageError
 from ...ops.spec import Spec, as_specs
 from ...ops.trees import flatten
 from ...training.batch_header import check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
-from ...training.recipes import recipe
 from ...training.validate import report_on
 from .memory import checked_with
 from .request import Asked
 from .sections import RECIPE, completed, optimizer_called
 
 
-def check_configured(model: str | None, file: Path | None, flags: Layer, asked: Asked) -> CheckOutcome:
+def check_configured(model: str | None, file: Path | None, flags: Sequence[Layer], asked: Asked) -> CheckOutcome:
     """The outcome for a model, cnn if none is named, configured as by train."""
-    return check_shipped(configure(model, file=file, flags=[flags]).settings, asked)
+    return check_shipped(configure(model, file=file, flags=flags).settings, asked)
 
 
 def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
@@ -45,8 +45,8 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
             raise UsageError(f"{flag} is for a program of your own; the model {settings.run.model} has its own shapes")
     options = checked_with(settings.options, asked)
     make_interpreter(options)  # what is not here is no finding about the model
-    chosen = shipped_model(settings.run.model, settings.model)
-    step = asked.train if asked.step is None else asked.step
+    chosen = settings.defined.make(settings.model)
+    step = (asked.train and chosen.loss is not None) if asked.step is None else asked.step
     if step and not asked.train:
         raise UsageError("a training step is taken in training form; leave --step or --eval out")
     optimizer = optimizer_called(asked.optimizer)
@@ -54,21 +54,23 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     planned = None
     if step:
         report, planned = report_on(
-            chosen.loss, chosen.init, *chosen.batch, options=options, state=chosen.state, optimizer=optimizer
+            chosen.require_loss(), chosen.init, *chosen.batch, options=options, state=chosen.state, optimizer=optimizer
         )
     else:
-        report = check(chosen.loss, *held, *chosen.batch, options=options, train=asked.train)
-    names = argument_paths(chosen.loss, (*(None for _ in held), *chosen.batch))
+        report = check(chosen.forward, *held, *chosen.batch, options=options, train=asked.train)
+    names = argument_paths(chosen.forward, (*(None for _ in held), *chosen.batch))
     batch = dict(zip(names, flatten(chosen.batch)[0]))
     checked = Checked(report, STEP if step else FORWARD, held[0], held[1] if len(held) == 2 else None, batch, planned)
     found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
+    if report.ok:
+        checked = replace(checked, report=replace(report, errors=check_parts(chosen, options)))
     report, sections = completed(checked, settings.options, asked, found)
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
 
 
 def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:
     """Findings where the model's own data do not fit its declared batches."""
-    training, _ = load_data(settings, model, recipe(model.name))
+    training = load_data(settings, model, settings.defined.recipe).training
     arrays = {name: ArrayHeader(array.shape, array.dtype) for name, array in zip(training.names, training.arrays)}
     size = asked.batch_size if asked.batch_size is not None else settings.data.batch_size
     return check_arrays(arrays, batch, f"the data of {model.name}'s recipe", size)

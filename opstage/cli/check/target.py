@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...models import MODELS
+from ...models.model import MAKE
 from ...ops.errors import UsageError, nearest
 from ...readable import require_file
 
@@ -35,6 +36,9 @@ def read_target(word: str) -> CheckTarget:
     elif not function:
         raise UsageError(f"{word}: no function is named after the colon")
     named = function or None
+    if place.endswith(".onnx"):
+        require_file(place)
+        return CheckTarget(word, model=word)
     if place.endswith(".py") or Path(place).is_file():
         require_file(place)
         return CheckTarget(word, file=Path(place), function=named)
@@ -42,8 +46,6 @@ def read_target(word: str) -> CheckTarget:
         if Path(f"{place}.py").is_file():
             return CheckTarget(word, file=Path(f"{place}.py"), function=named)
         return CheckTarget(word, module=place, function=named)
-    if Path(place).is_dir():
-        raise UsageError(f"{word} is a folder; name files in it, such as {place.rstrip('/')}/*.py")
     hint = nearest(word, MODELS)
     if not hint and Path(f"{word}.py").is_file():
         hint = f" (did you mean {f'{word}.py'!r}?)"
@@ -54,17 +56,42 @@ def read_target(word: str) -> CheckTarget:
 
 
 def may_declare(file: Path) -> bool:
-    """Whether a function in `file` has a decorator called shapes, told without running anything.
+    """Whether `file` has something to check without being told its shapes, told without running anything: a function
+    with a decorator called shapes, a model's `make` or a value `Model(…)`.
 
-    A file that cannot be read or parsed may: importing it says what is wrong.
+    pytest's mark of that name is no such decorator: it is for tests, which pytest checks. A file that cannot be read,
+    or not be parsed and names Opstage, may: importing it says what is wrong.
     """
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        text = file.read_bytes()
+    except OSError:
         return True
-    for node in ast.walk(tree):
-        for decorator in getattr(node, "decorator_list", ()):
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == "shapes":
-                return True
+    named = b"opstage" in text
+    try:
+        tree = ast.parse(text)
+    except (ValueError, SyntaxError, RecursionError):
+        return named
+    return any(map(_declares, ast.walk(tree))) or (named and any(map(_is_model, tree.body)))
+
+
+def _declares(node: ast.AST) -> bool:
+    for decorator in getattr(node, "decorator_list", ()):
+        words = _words(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        if words[-1:] == ["shapes"] and "mark" not in words:
+            return True
     return False
+
+
+def _is_model(node: ast.stmt) -> bool:
+    """Whether a statement of a file defines what `models_in` finds there."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name == MAKE and len(node.args.args) <= 1
+    value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+    return isinstance(value, ast.Call) and _words(value.func)[-1:] == ["Model"]
+
+
+def _words(node: ast.AST) -> list[str]:
+    """`pytest.mark.shapes` in parts; none for what is no such name."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    return [*_words(node.value), node.attr] if isinstance(node, ast.Attribute) else []

@@ -7,14 +7,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...config import Layer
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable
+from ...loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
+from ...models.model import MAKE, Model, models_in
 from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
 from ...ops.spec import Spec
 from ...options import Options
 from ...training.program_check import check_program, nested
-from .loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from .memory import checked_with
 from .request import Request
 from .sections import RECIPE, completed, optimizer_called
@@ -25,9 +27,17 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
     try:
         module = load_file(Path(request.file)) if request.file is not None else load_module(request.module or "")
         if request.function is not None:
+            found = find(module, request.function)
+            if isinstance(found, Model) or (request.function == MAKE and declared(found) is None):
+                yield _check_model(request.label, module, request)
+                return
             programs = {request.function: find_program(module, request.function)}
         else:
-            programs = declaring(module)
+            programs, models = declaring(module), models_in(module)
+            for name in models:
+                yield _check_model(request.label if len(models) == 1 else f"{request.label}:{name}", module, request)
+            if models and not programs:
+                return
             if not programs:
                 raise Refusal(
                     "no function declares its shapes; name one and its inputs "
@@ -35,6 +45,10 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
                 )
     except Refusal as error:
         yield CheckOutcome(request.label, unusable=Unusable(error.reason, error.source))
+        return
+    if request.asked.settings:
+        flag = next(iter(request.asked.settings))
+        yield CheckOutcome(request.label, unusable=Unusable(f"--{flag} is a setting of models, and it has none"))
         return
     for name, program in programs.items():
         label = request.label if request.function is not None else f"{request.label}:{name}"
@@ -47,6 +61,25 @@ def check_user(request: Request) -> Iterator[CheckOutcome]:
         except BaseException as error:
             found = refusal(error, f"{name} could not be checked", _path(request))
             yield CheckOutcome(label, unusable=Unusable(found.reason, found.source))
+
+
+def _check_model(word: str, module: ModuleType, request: Request) -> CheckOutcome:
+    """The outcome for a model of the file, configured by the flags that the request brings."""
+    from ...experiment.definition import defined_in  # with all that training needs
+    from ...experiment.settings import configure
+    from .shipped import check_shipped
+
+    asked = request.asked
+    flags = Layer(asked.settings, {path: f"--{path}" for path in asked.settings}, text=True)
+    options = Layer.of({f"options.{name}": value for name, value in asked.options.items()}, "the command line")
+    try:
+        defined = defined_in(word, Path(module.__file__ or word), module)
+        configuration = configure(word, file=asked.config, flags=[options, flags], defined=defined)
+        return check_shipped(configuration.settings, asked)
+    except Refusal as error:
+        return CheckOutcome(word, unusable=Unusable(error.reason, error.source))
+    except OpstageError as error:
+        return CheckOutcome(word, unusable=Unusable(str(error).removeprefix(f"{word}: ")))
 
 
 def _check(label: str, program: Callable[..., Any], module: ModuleType, request: Request) -> CheckOutcome:

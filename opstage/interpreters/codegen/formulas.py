@@ -24,6 +24,7 @@ from ...ops.catalogue.elementwise import (
     MUL,
     NEG,
     POW,
+    POWER,
     SAFE_LOG,
     SCALE,
     SIGMOID,
@@ -34,10 +35,22 @@ from ...ops.catalogue.elementwise import (
     TANH,
 )
 from ...ops.catalogue.logic import CAST, DETACH, EQUAL, LESS, LESS_EQUAL, LOGICAL_AND, LOGICAL_NOT, SELECT
+from ...ops.catalogue.rounding import (
+    BITWISE_AND,
+    BITWISE_OR,
+    BITWISE_XOR,
+    FLOOR,
+    FLOOR_DIVIDE,
+    LEFT_SHIFT,
+    MOD,
+    RIGHT_SHIFT,
+    ROUND,
+)
+from ...ops.catalogue.transcendental import ATAN, EXP2, LOG2, LOG10
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType, dtype_name
 from ..host import number
-from ..scalar import activation
+from ..scalar import activation, division
 from .primitives import CONTIGUOUS
 
 Emit = Callable[["Constants", TensorType, tuple[TensorType, ...], tuple[str, ...], Static], str]
@@ -138,8 +151,8 @@ def _cast(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...]
     return f"{dtype_name(after)}({x})"
 
 
-def scalar_formulas(real: Any, exp: Any, erf: Any) -> dict[str, Any]:
-    """The functions that `_call` names, in Python, for a type of numbers and what a target has for exp and erf.
+def scalar_formulas(real: Any, exp: Any, erf: Any, fmod: Any, floor: Any) -> dict[str, Any]:
+    """The functions that `_call` names, in Python, for a type of numbers and what a target has for the others.
 
     A target has them under these names with that of the type behind: `sigmoid_float32`.
     """
@@ -152,6 +165,8 @@ def scalar_formulas(real: Any, exp: Any, erf: Any) -> dict[str, Any]:
         "gelu_tanh": activation.gelu_tanh(real, exp),
         "gelu_tanh_grad": activation.gelu_tanh_grad(real, exp),
         "gelu_erf": activation.gelu_erf(real, erf),
+        "mod": division.mod(real, fmod),
+        "floor_divide": division.floor_divide(real, fmod, floor),
         "gelu_erf_grad": activation.gelu_erf_grad(real, exp, erf),
     }
 
@@ -162,6 +177,40 @@ def _call(name: str) -> Emit:
     def emit(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
         function = name.replace("*", "tanh" if static.get("approximate") == "tanh" else "erf")
         return f"{function}_{dtype_name(out.dtype)}({', '.join(args)})"
+
+    return emit
+
+
+def _divided(name: str, sign: str) -> Emit:
+    """A formula of two floats; of integers Python's operator, and 0 for a divisor of 0, as NumPy has it."""
+    of_floats = _call(name)
+
+    def emit(
+        constants: Constants, out: TensorType, ins: tuple[TensorType, ...], args: tuple[str, ...], static: Static
+    ) -> str:
+        if out.dtype.kind == "f":
+            return of_floats(constants, out, ins, args, static)
+        x, y = args
+        zero = constants(0, out.dtype)
+        return f"{dtype_name(out.dtype)}({x} {sign} {y} if {y} != {zero} else {zero})"
+
+    return emit
+
+
+def _shift(sign: str) -> Emit:
+    """By more places than there are, or by fewer than none, everything is shifted out, as NumPy has it; a processor
+    has no rule for these."""
+
+    def emit(
+        constants: Constants, out: TensorType, ins: tuple[TensorType, ...], args: tuple[str, ...], static: Static
+    ) -> str:
+        x, y = args
+        kind, width = dtype_name(out.dtype), constants(8 * out.dtype.itemsize - 1, out.dtype)
+        zero = constants(0, out.dtype)
+        there = f"({y} >= {zero} and {y} <= {width})"
+        if sign == "<<":
+            return f"{kind}({kind}({x} << {y}) if {there} else {zero})"
+        return f"{kind}({x} >> ({y} if {there} else {width}))"
 
     return emit
 
@@ -184,7 +233,21 @@ FORMULAS: Mapping[Primitive, Emit] = {
     SIN: _plain("sin({0})"),
     COS: _plain("cos({0})"),
     TANH: _plain("tanh({0})"),
+    EXP2: _plain("exp2({0})"),
+    LOG2: _plain("log2({0})"),
+    LOG10: _plain("log10({0})"),
+    ATAN: _plain("atan({0})"),
     ERF: _plain("erf({0})"),
+    POWER: _plain("power({0}, {1})"),
+    FLOOR: _plain("floor({0})"),
+    ROUND: _plain("rint({0})"),
+    FLOOR_DIVIDE: _divided("floor_divide", "//"),
+    MOD: _divided("mod", "%"),
+    BITWISE_AND: _plain("{0} & {1}"),
+    BITWISE_OR: _plain("{0} | {1}"),
+    BITWISE_XOR: _plain("{0} ^ {1}"),
+    LEFT_SHIFT: _shift("<<"),
+    RIGHT_SHIFT: _shift(">>"),
     SIGMOID: _call("sigmoid"),
     SOFTPLUS: _plain("({0} if {0} > {zero} else {zero}) + log1p(exp(-abs({0})))"),
     POW: _pow,

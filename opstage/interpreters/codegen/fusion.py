@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ops.closed import Equation
+from ...ops.kinds import Effect
 from .clusters import Cluster, FusionGroup, roots_read
 from .formulas import elementwise
 from .lowered import Lowered
@@ -31,13 +32,19 @@ def _early(lowered: Lowered, groups: list[FusionGroup]) -> list[FusionGroup]:
     """Units that nobody reads, such as the update of a parameter, and small ones, right after the last that they read.
 
     A gradient is then still in the cache, and its memory free for the next one, where a step would otherwise keep the
-    gradients of all parameters until its end.
+    gradients of all parameters until its end. What is seen outside keeps its order.
     """
     maker = {slot: i for i, group in enumerate(groups) for e in group.equations for slot in e.outputs}
     reads: list[set[int]] = []  # the groups that each reads
     for i, group in enumerate(groups):
         reads.append({maker[root] for root in roots_read(lowered, group.equations) if root in maker} - {i})
     read = set().union(*reads)
+    outside: int | None = None  # the last group that is seen outside
+    for i, group in enumerate(groups):
+        if any(Effect.EXTERNAL in e.effects for e in group.equations):
+            if outside is not None:
+                reads[i].add(outside)
+            outside = i
     places: list[tuple[int, int, int]] = []
     for i, group in enumerate(groups):
         small = group.cluster is not None and group.cluster.size <= _SMALL

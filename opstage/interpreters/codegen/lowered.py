@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -25,14 +24,12 @@ from ..host import Array
 from . import views
 from .formulas import elementwise
 from .matrices import batch_axes, leading_dimension
-from .primitives import ASSEMBLE, COLUMN_SUM, CONTIGUOUS, INDEX_CHECK, PRODUCTS, ROW_MAX, ROW_SUM
+from .primitives import ASSEMBLE, CONTIGUOUS, INDEX_CHECK, PRODUCTS
+from .reductions import place_of, reduce, row_orders
 from .target import Target
 from .views import View, whole
 
 _NOWHERE = Equation(CONTIGUOUS, {}, (), (), Region(), 0)
-
-_LONG = 1 << 14
-"""A sum of more elements than this is one of sums, that several workers can do, unless there are many such sums."""
 
 
 class Part(NamedTuple):
@@ -52,6 +49,7 @@ class Lowered:
     constants   the arrays of slots that are known
     counted     those of them that hold 0, 1, 2, …, which kernels count for themselves
     parts       slots that have no memory of their own
+    orders      of axes in which elements are made, where it is not that of the shape, see `row_orders`
     """
 
     def __init__(self, body: Body, target: Target, *, own_outputs: bool = False):
@@ -64,7 +62,7 @@ class Lowered:
         self.constants: dict[int, Array] = {}
         self.counted: set[int] = set()
         self.parts: dict[int, Part] = {}
-        self._orders = row_orders(body) if target.turns else {}
+        self.orders = row_orders(body) if target.turns else {}
         self._turned: set[int] = set()  # roots whose elements are made in another order than that of their tensor
         self._materialised: dict[int, int] = {}
         self._maker: dict[int, Equation] = {}
@@ -87,12 +85,13 @@ class Lowered:
 
     # Slots ----------------------------------------------------------------------------------------------------------
 
-    def _shape(self, slot: int) -> tuple[int, ...]:
+    def shape(self, slot: int) -> tuple[int, ...]:
+        """The shape of a slot, in numbers."""
         shape: Any = self.types[slot].shape
         return tuple(shape)
 
     def _own(self, slot: int) -> int:
-        self.views[slot] = whole(slot, self._shape(slot))
+        self.views[slot] = whole(slot, self.shape(slot))
         return slot
 
     def fresh(self, shape: Sequence[int], like: TensorType) -> int:
@@ -112,7 +111,8 @@ class Lowered:
         if value.size == 1 and value.dtype.kind in "fib":
             self.literals[slot] = value.reshape(()).item()
 
-    def _emit(self, primitive: Primitive, inputs: Sequence[int], out: int, of: Equation, **static: Any) -> int:
+    def emit(self, primitive: Primitive, inputs: Sequence[int], out: int, of: Equation, **static: Any) -> int:
+        """Append an equation that makes `out` as a part of the equation `of`; returns `out`."""
         self._append(
             of._replace(primitive=primitive, static=static, inputs=tuple(inputs), outputs=(out,), opened=False)
         )
@@ -135,16 +135,16 @@ class Lowered:
 
     def _packed_copy(self, slot: int, of: Equation) -> int:
         """A copy in row-major order, written in the order in which the elements are made."""
-        view, copy = self.views[slot], self.fresh(self._shape(slot), self.types[slot])
+        view, copy = self.views[slot], self.fresh(self.shape(slot), self.types[slot])
         if slot in self.literals or view.root not in self._turned:
-            return self._emit(CONTIGUOUS, (slot,), copy, of)
+            return self.emit(CONTIGUOUS, (slot,), copy, of)
         order = tuple(sorted(range(len(view.shape)), key=lambda axis: -view.strides[axis]))
         lies = views.permute(self.views[copy], order)
         part = self.fresh(lies.shape, self.types[slot])
         self.parts[part] = Part(copy, 0, lies.strides)
         self.views[part] = lies._replace(root=part)
-        self._emit(CONTIGUOUS, (self.seen(views.permute(view, order), self.types[slot]),), part, of)
-        return self._emit(ASSEMBLE, (part,), copy, of)
+        self.emit(CONTIGUOUS, (self.seen(views.permute(view, order), self.types[slot]),), part, of)
+        return self.emit(ASSEMBLE, (part,), copy, of)
 
     def _output(self, slot: int) -> int:
         return slot if slot in self.literals or self._is_whole(slot) else self._copied(slot)
@@ -152,7 +152,7 @@ class Lowered:
     def _is_whole(self, slot: int) -> bool:
         """Whether it has all of a root's memory, in order."""
         view = self.views[slot]
-        root_size = math.prod(self._shape(view.root))
+        root_size = math.prod(self.shape(view.root))
         return view.contiguous and view.size == root_size and view.root not in self.parts
 
     def _own_outputs(self) -> list[int]:
@@ -174,7 +174,7 @@ class Lowered:
     def _equation(self, e: Equation) -> None:
         ins = [self.types[slot] for slot in e.inputs]
         outs = [self.types[slot] for slot in e.outputs]
-        sizes = [math.prod(self._shape(slot)) for slot in (*e.inputs, *e.outputs)]
+        sizes = [math.prod(self.shape(slot)) for slot in (*e.inputs, *e.outputs)]
         primitive = e.primitive
         if 0 in sizes or any(t.dtype.kind == "O" for t in (*ins, *outs)):
             self._unaided(e)
@@ -187,7 +187,7 @@ class Lowered:
             pass
         elif primitive is CONCAT:
             self._concat(e)
-        elif primitive in (REDUCE_SUM, REDUCE_MAX) and self._reduce(e):
+        elif primitive in (REDUCE_SUM, REDUCE_MAX) and reduce(self, e):
             pass
         elif primitive in PRODUCTS and ins[0].dtype.kind == "f":
             self._product(e)
@@ -199,7 +199,7 @@ class Lowered:
         ):
             # cross_entropy weighs its classes by ones, to have the labels looked at
             self._own(e.outputs[0])
-            self._emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self._shape(e.inputs[0])[0])
+            self.emit(INDEX_CHECK, (e.inputs[1], e.inputs[0]), e.outputs[0], e, size=self.shape(e.inputs[0])[0])
         elif len(outs) == 1 and elementwise(primitive, tuple(ins), outs[0]):
             self._pointwise(e)
         elif primitive in self.target.by_hand:
@@ -211,7 +211,7 @@ class Lowered:
 
     def _pointwise(self, e: Equation) -> None:
         (out,) = e.outputs
-        order = self._orders.get(_place(e, self._shape(out)))
+        order = self.orders.get(place_of(e, self.shape(out)))
         if order is None:
             made_elsewhere = [s for s in e.inputs if s not in self.literals and self.views[s].root in self._turned]
             self._own(out)
@@ -222,7 +222,7 @@ class Lowered:
         for slot in e.inputs:
             turned = None if slot in self.literals else views.permute(self.views[slot], order)
             inputs.append(slot if turned is None else self.seen(turned, self.types[slot]))
-        made = self.fresh([self._shape(out)[axis] for axis in order], self.types[out])
+        made = self.fresh([self.shape(out)[axis] for axis in order], self.types[out])
         self._turned.add(made)
         self._append(e._replace(inputs=tuple(inputs), outputs=(made,)))
         self.views[out] = views.permute(self.views[made], tuple(np.argsort(order).tolist()))
@@ -233,13 +233,13 @@ class Lowered:
         like = self.types[x]
         widths = [(a, n) for a, n in enumerate(static["padding"]) if n != (0, 0)]
         for i, (axis, (before, after)) in enumerate(widths):
-            shape = self._shape(x)
+            shape = self.shape(x)
             pieces = []
             for n in (before, after):
                 piece = self.fresh((*shape[:axis], n, *shape[axis + 1 :]), like)
                 self.literals[piece] = static["value"]
                 pieces.append(piece)
-            joined = [s for s in (pieces[0], x, pieces[1]) if 0 not in self._shape(s)]
+            joined = [s for s in (pieces[0], x, pieces[1]) if 0 not in self.shape(s)]
             total = shape[axis] + before + after
             made = out if i == len(widths) - 1 else self.fresh((*shape[:axis], total, *shape[axis + 1 :]), like)
             self._concat(e._replace(inputs=tuple(joined), outputs=(made,), static={"axis": axis}))
@@ -264,7 +264,7 @@ class Lowered:
 
     def _iota(self, e: Equation) -> None:
         (out,), axis = e.outputs, e.static["axis"]
-        shape, dtype = self._shape(out), self.types[out].dtype
+        shape, dtype = self.shape(out), self.types[out].dtype
         if not shape:
             self.literals[out] = 0
             self._own(out)
@@ -279,7 +279,7 @@ class Lowered:
 
     def _layout(self, e: Equation) -> bool:
         (x, *_), (out,), static = e.inputs, e.outputs, e.static
-        shape, view = self._shape(out), self.views[x]
+        shape, view = self.shape(out), self.views[x]
         if x in self.literals:
             self.literals[out] = self.literals[x]
             self._own(out)
@@ -310,24 +310,22 @@ class Lowered:
     def _concat(self, e: Equation) -> None:
         (out,), axis = e.outputs, e.static["axis"]
         self._own(out)
-        strides, start, parts = views.packed(self._shape(out)), 0, []
+        strides, start, parts = views.packed(self.shape(out)), 0, []
         used: set[int] = set()
         for slot in e.inputs:
-            length = self._shape(slot)[axis]
+            length = self.shape(slot)[axis]
             view = self.views[slot]
             produced = view.root == slot and slot not in self.parts and slot not in used and self._writable(slot)
             part = (
-                slot
-                if produced
-                else self._emit(CONTIGUOUS, (slot,), self.fresh(self._shape(slot), self.types[slot]), e)
+                slot if produced else self.emit(CONTIGUOUS, (slot,), self.fresh(self.shape(slot), self.types[slot]), e)
             )
             used.add(part)
             offset = start * strides[axis]
             self.parts[part] = Part(out, offset, strides)
-            self.views[part] = View(part, 0, self._shape(part), strides)
+            self.views[part] = View(part, 0, self.shape(part), strides)
             parts.append(part)
             start += length
-        self._emit(ASSEMBLE, parts, out, e)
+        self.emit(ASSEMBLE, parts, out, e)
 
     def _writable(self, slot: int) -> bool:
         """Whether the equation that makes `slot` can write it with any strides, and nobody has read it yet."""
@@ -338,77 +336,6 @@ class Lowered:
             and slot not in self._read
             and slot not in self.body.outputs
         )
-
-    def _reduce(self, e: Equation) -> bool:
-        (x,), (out,) = e.inputs, e.outputs
-        if x in self.literals:
-            x = self.contiguous(x, e)
-        kind, dtype = e.primitive, self.types[out].dtype
-        if dtype.kind != "f":
-            return False  # integers are added in int64, on the host
-        view = self.views[x]
-        axes = [a for a in e.static["axes"] if view.shape[a] > 1]
-        if not axes:
-            kept_all = views.reshape(view, self._shape(out))  # only axes of size 1 go
-            assert kept_all is not None
-            self.views[out] = kept_all
-            return True
-        rank = len(view.shape)
-        trailing = rank
-        while trailing - 1 in axes or (trailing > 0 and view.shape[trailing - 1] == 1):
-            trailing -= 1
-        kept = [a for a in range(rank) if a not in axes]
-        if trailing < rank and any(a >= trailing for a in axes):
-            inner = range(trailing, rank)
-            x = self._trailing(x, kind, math.prod(view.shape[a] for a in inner), view.shape[:trailing], e)
-            view = self.views[x]
-            axes = [a for a in axes if a < trailing]
-            kept = [a for a in kept if a < trailing]
-        if axes:
-            rows = kind is REDUCE_MAX or _place(e, self._shape(e.inputs[0])) in self._orders
-            leading = not rows and all(a < min((k for k in kept if view.shape[k] > 1), default=0) for a in axes)
-            if leading:
-                extent = math.prod(view.shape[a] for a in kept)
-                total = self.fresh((extent,), self.types[x])
-                x = self._rows_of_one_stride(x, extent, e)
-                x = self._emit(COLUMN_SUM, (x,), total, e, extent=extent)
-            else:
-                moved = self.seen(views.permute(view, (*kept, *axes)), self.types[x])
-                extent = math.prod(view.shape[a] for a in axes)
-                x = self._trailing(moved, kind, extent, tuple(view.shape[a] for a in kept), e)
-        result = views.reshape(self.views[x], self._shape(out))
-        assert result is not None
-        self.views[out] = result
-        return True
-
-    def _rows_of_one_stride(self, x: int, extent: int, e: Equation) -> int:
-        """x, or a copy, such that each run of `extent` elements is one axis of one stride."""
-        view = self.views[x]
-        axes = views.merged(view.shape, view.strides)
-        cuts = views.chain(views.suffixes([n for n, _ in axes]), [1, extent])
-        if cuts is not None:
-            strides = views.split(axes, cuts[:-1]) or []
-            inner = [c for c in cuts if c < extent]
-            sizes = tuple(b // a for a, b in pairwise([*inner, extent]))[::-1]
-            if len(views.merged(sizes, tuple(strides[len(strides) - len(inner) :]))) <= 1:
-                return x
-        return self.contiguous(x, e)
-
-    def _trailing(self, x: int, kind: Primitive, extent: int, rows: tuple[int, ...], e: Equation) -> int:
-        """x (*rows, …) reduced over its last `extent` elements."""
-        x = self._rows_of_one_stride(x, extent, e)
-        primitive = ROW_SUM if kind is REDUCE_SUM else ROW_MAX
-        count = math.prod(rows)
-        if count <= self.target.few_rows and extent > _LONG:
-            part = max(d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0)
-            cut = views.reshape(self.views[x], (count, part, extent // part)) if part >= 8 else None
-            if cut is not None:
-                partial = self.fresh((count, part), self.types[x])
-                x = self._emit(primitive, (self.seen(cut, self.types[x]),), partial, e, extent=extent // part)
-                extent = part
-        total = self.fresh((count,), self.types[x])
-        self._emit(primitive, (x,), total, e, extent=extent)
-        return self.seen(whole(total, rows)._replace(shape=rows), self.types[x])
 
     def _product(self, e: Equation) -> None:
         a, b = (self._matrix(slot, e) for slot in e.inputs)
@@ -423,45 +350,6 @@ class Lowered:
         if slot in self.literals or leading_dimension(self.views[slot]) is None:
             return self.contiguous(slot, e)
         return slot
-
-
-Place = tuple[int, bool, tuple[int, ...]]
-"""Of a tensor in a program: the op that it serves, whether on the way back, and its shape."""
-
-_MANY_COLUMNS = 1 << 15
-"""So many threads are enough, each of which goes down a column."""
-
-
-def _place(e: Equation, shape: tuple[int, ...]) -> Place:
-    return e.ordinal, e.backward, shape
-
-
-def row_orders(body: Body) -> dict[Place, tuple[int, ...]]:
-    """The order of axes in which elements are made where the parts of an op reduce them along axes that others follow,
-    always the same ones: those axes last. Not where sums over leading axes leave few columns, which are cut in parts.
-    """
-    found: dict[Place, set[tuple[int, ...]]] = {}
-    greatest: set[Place] = set()
-    for e in body.equations:
-        if e.primitive in (REDUCE_SUM, REDUCE_MAX):
-            shape: Any = body.types[e.inputs[0]].shape
-            place = _place(e, tuple(shape))
-            axes = tuple([a for a in e.static["axes"] if shape[a] > 1])
-            if axes:
-                found.setdefault(place, set()).add(axes)
-            if e.primitive is REDUCE_MAX:
-                greatest.add(place)
-    orders = {}
-    for place, every in found.items():
-        (axes, *others), (*_, shape) = every, place
-        kept = tuple([a for a in range(len(shape)) if a not in axes])
-        left = [a for a in kept if shape[a] > 1]
-        if others or not left or left[-1] < axes[-1]:
-            continue
-        columns = place not in greatest and left[0] > axes[-1]
-        if not columns or math.prod([shape[a] for a in left]) >= _MANY_COLUMNS:
-            orders[place] = (*kept, *axes)
-    return orders
 
 
 _LAYOUT = frozenset({BROADCAST_TO, RESHAPE, PERMUTE, SLICE, GATHER_ROW, GATHER_SCALAR, DETACH})

@@ -72,6 +72,13 @@ sin: Any = _library.sin
 cos: Any = _library.cos
 tanh: Any = _library.tanh
 log1p: Any = _library.log1p
+fmod: Any = _library.fmod
+floor: Any = np.floor if SIMULATED else numba.cuda.libdevice.floorf
+rint: Any = np.rint if SIMULATED else numba.cuda.libdevice.rintf
+log2: Any = _library.log2
+log10: Any = _library.log10
+exp2: Any = np.exp2 if SIMULATED else numba.cuda.libdevice.exp2f
+atan: Any = np.arctan if SIMULATED else math.atan
 power: Any = np.power if SIMULATED else math.pow
 erf: Any = math.erf
 
@@ -86,6 +93,7 @@ cos_pi: Any = _cos_pi if SIMULATED else numba.cuda.libdevice.cospif
 __all__ = [
     "ALIGNED",
     "SIMULATED",
+    "atan",
     "barrier",
     "cos",
     "cos_pi",
@@ -93,9 +101,15 @@ __all__ = [
     "device_function",
     "erf",
     "exp",
+    "exp2",
+    "floor",
+    "fmod",
     "log",
     "log1p",
+    "log2",
+    "log10",
     "power",
+    "rint",
     "shuffle",
     "sin",
     "sqrt",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import final
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, final
 
 import numpy as np
 from typing_extensions import override
 
 from ...ops.primitive import Primitive, Static
+from ...ops.trees import Structure
 from ...ops.types import as_dtype
 from ...options import Options
+from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..host import Array
 from .cpu.scratch import CpuScratch
@@ -55,6 +57,12 @@ class CompiledOps(HostArrays):
     ) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):  # as on the eager interpreter
             return super().execute_each(program, refs, step)
+
+    @override
+    def prepared(
+        self, program: BaseProgram, refs: tuple[Array, ...], varying: Sequence[int]
+    ) -> tuple[Callable[[Sequence[Array]], Any], Callable[[], bool], Structure] | None:
+        return self.programs.prepared(program, refs, varying)
 
     @override
     def execute(

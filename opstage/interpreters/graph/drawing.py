@@ -6,7 +6,7 @@ are not drawn: a box says how many numbers it reads of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from itertools import groupby
 from typing import NamedTuple, final
@@ -16,12 +16,14 @@ from ...ops.types import TensorType
 from ..folding import UPDATE, Fold, Group, folded
 from .graph import Graph
 from .outline import PARTS, Item, Outline, OutlineNode, show_bytes, show_count, total_cost
+from .scenes import Scene, block_scenes, opened, whole_scene
 
 WIDTH, HEIGHT = 252, 62
 ROW, COLUMN = 104, 372
 MARGIN = 60
 DECK = 8
 MOST_BOXES = 32
+_MOST_OUTPUTS = 3
 
 _STYLE = """
 .sheet { fill: #fff; } text { font: 12px system-ui, sans-serif; fill: #1d2733; }
@@ -32,6 +34,11 @@ _STYLE = """
 .edge.update { stroke: #5a9c66; opacity: .55; } .edge.saved { stroke: #9aa4ae; stroke-dasharray: 4 3; stroke-width: 1; }
 .label { font-size: 10.5px; fill: #54606e; paint-order: stroke; stroke: #fff; stroke-width: 3px; }
 .heading { font-weight: 600; font-size: 15px; }
+@media (prefers-color-scheme: dark) {
+  .sheet { fill: #16191d; } text { fill: #e8eaed; } .small { fill: #b4bec9; }
+  .forward .box { fill: #1c3349; } .backward .box { fill: #472a24; } .update .box { fill: #1d3b23; }
+  .io .box { fill: #2a2e33; } .label { fill: #b4bec9; stroke: #16191d; }
+}
 """
 
 
@@ -46,6 +53,10 @@ class Box(NamedTuple):
     anchor: str = ""
     deck: bool = False
     """Whether it stands for several of one form."""
+    ops: str = ""
+    """The slots of its ops, for a page that finds them: `3-7,9`."""
+    block: str = ""
+    """The block that it opens, on a page that has drawings of blocks."""
 
     @property
     def x(self) -> int:
@@ -70,26 +81,50 @@ class Box(NamedTuple):
 
 def to_svg(graph: Graph, anchors: Callable[[Item], str] = lambda item: "") -> str:
     """The drawing; `anchors` names, for each box, what a click on it leads to."""
-    return _Drawing(graph, anchors).svg()
+    outline = Outline(graph)
+    return _Drawing(graph, whole_scene(graph, outline), anchors).svg()
+
+
+def block_svgs(graph: Graph, anchors: Callable[[Item], str]) -> dict[str, str]:
+    """The drawing under the empty name, its boxes with what a page needs to find and open them; then one of each block.
+
+    A block is a region, forward and backward side by side, and is called by its path. Of blocks of one form, which
+    stand as one box, the first is drawn.
+    """
+    outline = Outline(graph)
+    scenes = {"": whole_scene(graph, outline), **block_scenes(graph, outline)}
+    return {
+        path: _Drawing(graph, scene, anchors, frozenset(scenes), number).svg()
+        for number, (path, scene) in enumerate(scenes.items())
+    }
 
 
 @final
 class _Drawing:
-    def __init__(self, graph: Graph, anchors: Callable[[Item], str]):
+    def __init__(
+        self,
+        graph: Graph,
+        scene: Scene,
+        anchors: Callable[[Item], str],
+        blocks: Collection[str] | None = None,
+        number: int = 0,
+    ):
+        """`blocks` can be opened, where there are any; `number` tells drawings on one page apart."""
         self.graph = graph
         self.anchors = anchors
-        self.outline = Outline(graph)
-        items = {part: few(self.outline.parts[part].members, part) for part in PARTS}
+        self.blocks = blocks
+        self.number = number
+        items = {part: few(scene.parts.get(part, ()), part) for part in PARTS}
         self.boxes: list[Box] = []
         self.maker: dict[int, int] = {}
         self.shown_outputs: list[tuple[int, int]] = []
-        self.inputs = self._read_arguments()
+        self.inputs = scene.inputs
         rows = _rows(items)
         for part, column in zip(PARTS, range(len(PARTS))):
             for item, row in zip(items[part], rows[part]):
                 self._add(item, part, column, row + (1 if self.inputs else 0))
         self._add_inputs()
-        self._add_loss()
+        self._add_outputs(scene.outputs)
 
     def _add(self, item: Item, part: str, column: int, row: int) -> None:
         nodes = list(item.nodes())
@@ -106,11 +141,17 @@ class _Drawing:
             )
         lines = [_described(item, len(nodes)), work]
         numbers = self._parameters(nodes)
-        if numbers and part == "forward":
+        if numbers and part != "backward":
             lines[0] += f", {show_count(numbers)} parameters"
         title = item.op if isinstance(item, OutlineNode) else item.name
-        deck = isinstance(item, Fold) and (isinstance(item.members[0], Group) or part == UPDATE)
-        self.boxes.append(Box(title, tuple(lines), part, column, row, self.anchors(item), deck))
+        deck = part == UPDATE if not isinstance(item, Fold) else isinstance(item.members[0], Group) or part == UPDATE
+        block, ops = "", ""
+        if self.blocks is not None:
+            ops = _ranges(slot for node in nodes for slot in node.equation.outputs)
+            block = opened(item) if opened(item) in self.blocks and part != UPDATE else ""
+        self.boxes.append(
+            Box(title, tuple(lines), part, column, row, self.anchors(item), deck and len(nodes) > 1, ops, block)
+        )
 
     def _parameters(self, nodes: Sequence[OutlineNode]) -> Dim:
         read = {slot for node in nodes for slot in node.equation.inputs}
@@ -119,12 +160,6 @@ class _Drawing:
             if slot in read and name.startswith("params."):
                 total = total + self.graph.body.types[slot].size
         return total
-
-    def _read_arguments(self) -> list[tuple[int, str]]:
-        """The inputs that a program gets anew every time: not its parameters, state, moments and rates."""
-        forward = {slot for node in self.outline.parts["forward"].nodes() for slot in node.equation.inputs}
-        given = zip(self.graph.body.inputs, self.graph.input_names)
-        return [(s, n) for s, n in given if s in forward and n.split(".")[0] not in ("params", "state", "step")]
 
     def _add_inputs(self) -> None:
         shown = self.inputs[:1] if len(self.inputs) > 3 else self.inputs
@@ -136,17 +171,18 @@ class _Drawing:
         types = tuple(f"{name} {self.graph.body.types[slot]}" for slot, name in shown)
         self.boxes.append(Box(names if len(names) < 30 else f"{len(self.inputs)} inputs", types[:2], "io", 0, 0))
 
-    def _add_loss(self) -> None:
+    def _add_outputs(self, outputs: Sequence[tuple[int, str]]) -> None:
         bottom = 1 + max((box.row for box in self.boxes), default=0)
-        for slot, name in list(zip(self.graph.body.outputs, self.graph.output_names))[:1]:
-            if slot in self.maker:
-                self.shown_outputs.append((len(self.boxes), slot))
-                self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
+        for slot, name in [(slot, name) for slot, name in outputs if slot in self.maker][:_MOST_OUTPUTS]:
+            self.shown_outputs.append((len(self.boxes), slot))
+            self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
+            bottom += 1
 
     def _edges(self) -> dict[tuple[int, int], TensorType]:
         """For every two boxes the largest tensor that goes from one to the other."""
         found: dict[tuple[int, int], TensorType] = {}
-        reads = [(self.maker[e.outputs[0]], slot) for e in self.graph.body.equations for slot in e.inputs if e.outputs]
+        equations = [e for e in self.graph.body.equations if e.outputs and e.outputs[0] in self.maker]
+        reads = [(self.maker[e.outputs[0]], slot) for e in equations for slot in e.inputs]
         reads += self.shown_outputs
         for box, slot in reads:
             source = self.maker.get(slot)
@@ -161,7 +197,7 @@ class _Drawing:
     def svg(self) -> str:
         width = 2 * MARGIN + WIDTH + COLUMN * max((box.column for box in self.boxes), default=0)
         height = MARGIN + ROW * (1 + max((box.row for box in self.boxes), default=0)) - (ROW - HEIGHT) + MARGIN // 2
-        drawn = [_edge(self.boxes[a], self.boxes[b], type_) for (a, b), type_ in self._edges().items()]
+        drawn = [_edge(self.boxes[a], self.boxes[b], type_, self.number) for (a, b), type_ in self._edges().items()]
         labels = [label for _, label in drawn if label]
         heads = [
             f'<text class="heading" x="{MARGIN + column * COLUMN}" y="{MARGIN // 2}">{part}</text>'
@@ -169,8 +205,8 @@ class _Drawing:
             if any(box.part == part for box in self.boxes)
         ]
         markers = "".join(
-            f'<marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-            f'orient="auto-start-reverse"><path d="M0,0 8,4 0,8z" fill="{colour}"/></marker>'
+            f'<marker id="{_tip(name, self.number)}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            f'markerHeight="7" orient="auto-start-reverse"><path d="M0,0 8,4 0,8z" fill="{colour}"/></marker>'
             for name, colour in (
                 ("forward", "#5b8db8"),
                 ("backward", "#c0705f"),
@@ -253,7 +289,8 @@ def _box(box: Box) -> str:
         f'<rect class="box" x="{box.x + by}" y="{box.y + by}" width="{WIDTH}" height="{box.height}" rx="7"/>'
         for by in ((DECK, DECK // 2) if box.deck else ())
     )
-    texts = [f'<text class="title" x="{box.x + 12}" y="{box.y + 19}">{escape(_cut(box.title, 34))}</text>']
+    title = _cut(box.title, 30 if box.block else 34)
+    texts = [f'<text class="title" x="{box.x + 12}" y="{box.y + 19}">{escape(title)}</text>']
     texts += [
         f'<text class="small" x="{box.x + 12}" y="{box.y + 36 + 15 * i}">{escape(_cut(line, 44))}</text>'
         for i, line in enumerate(box.lines)
@@ -263,10 +300,35 @@ def _box(box: Box) -> str:
         f'<rect class="box" x="{box.x}" y="{box.y}" width="{WIDTH}" height="{box.height}" rx="7"/>{"".join(texts)}{tip}'
     )
     linked = f'<a href="#{box.anchor}">{drawn}</a>' if box.anchor else drawn
-    return f'<g class="{box.part}">{deck}{linked}</g>'
+    found = f' data-ops="{box.ops}"' if box.ops else ""
+    more = ""
+    if box.block:
+        x, y = box.x + WIDTH - 17, box.y + 16
+        more = (
+            f'<a class="more" data-block="{escape(box.block)}" role="button" tabindex="0" '
+            f'aria-label="Open {escape(box.title)}"><circle cx="{x}" cy="{y}" r="9"/>'
+            f'<path d="M{x - 4},{y} h8 M{x},{y - 4} v8"/></a>'
+        )
+    return f'<g class="{box.part}"{found}>{deck}{linked}{more}</g>'
 
 
-def _edge(a: Box, b: Box, type_: TensorType) -> tuple[str, str]:
+def _ranges(slots: Iterable[int]) -> str:
+    """Numbers as ranges: `3-7,9`."""
+    runs: list[list[int]] = []
+    for slot in sorted(slots):
+        if runs and slot == runs[-1][1] + 1:
+            runs[-1][1] = slot
+        else:
+            runs.append([slot, slot])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def _tip(name: str, number: int) -> str:
+    """The name of the tips of edges in one of several drawings."""
+    return f"tip{number or ''}-{name}"
+
+
+def _edge(a: Box, b: Box, type_: TensorType, number: int) -> tuple[str, str]:
     """The curve from box to box, and its label."""
     kind = "saved" if (a.column, b.column) == (0, 1) else (b.part if b.part != "io" else "forward")
     title = f"<title>{escape(f'{a.title} → {b.title}: {type_}')}</title>"
@@ -287,7 +349,7 @@ def _edge(a: Box, b: Box, type_: TensorType) -> tuple[str, str]:
         y, to_y = a.middle, b.middle
         out = x + side * min(MARGIN - 8, 14 + 5 * abs(a.row - b.row))
         curve = f"M{x},{y} C{out},{y} {out},{to_y} {x},{to_y}"
-    return f'<path class="edge {kind}" d="{curve}" marker-end="url(#tip-{kind})">{title}</path>', label
+    return f'<path class="edge {kind}" d="{curve}" marker-end="url(#{_tip(kind, number)})">{title}</path>', label
 
 
 def _cut(text: str, limit: int) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import setitem
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -21,9 +21,13 @@ from .bounds import kept_bytes
 from .cpu.link import Linked
 from .cpu.optimise import optimise
 from .cpu.plan import CpuPlan
+from .cpu.prepared import prepare
 from .cpu.scratch import CpuScratch, Kind
 from .graph import Graph
 from .replay import replay
+
+Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
+"""See `CpuExecutor.prepared`."""
 
 
 @final
@@ -62,6 +66,27 @@ class CpuExecutor:
     def _linked(self) -> Linked:
         assert self.plan is not None
         return Linked(self.plan, np.zeros(1, np.int64), self._eager, self.graph.body.lines)
+
+    def prepared(self, inputs: Sequence[Array], varying: Sequence[int]) -> Prepared | None:
+        """A call of this graph on `inputs`, but for others at the positions `varying`; None where it has none such.
+
+        It takes packed arrays of the types of those that they stand for, gives arrays that nobody else holds, and None
+        where the call is to be made by `run`: while another one runs, and where that raises an error.
+        """
+        if self.plan is None or any(packed(x) is not x for x in inputs):
+            return None
+        found = prepare(self.plan, self._linked(), inputs, varying)
+        if found is None:
+            return None
+        call, outputs = found
+        if outputs == list(range(len(self.plan.results))):
+            return call
+
+        def in_order(arrays: Sequence[Array]) -> list[Array] | None:
+            results = call(arrays)
+            return None if results is None else [results[i] for i in outputs]
+
+        return in_order
 
     def run(self, inputs: Sequence[Array], step: int = 0) -> tuple[Array, ...]:
         """The outputs for `inputs`, at training step `step`. No input is written over."""

@@ -12,13 +12,16 @@ from ...ops.dims import Dim, prod
 from ...ops.errors import SourceLine
 from ...ops.primitive import Cost
 from ...ops.types import TensorType
-from ..folding import UPDATE, Fold, Group, Tree
+from ..folding import UPDATE, Fold, Group, Tree, folded
 from ..formula import show_formula, show_size
 from .graph import Graph
 from .notation import show_static
 
 PARTS = ("forward", "backward", "update")
 """The three parts of a training step, in the order in which they run."""
+
+UPDATED = "params"
+"""The block of an update that is more than one op for each parameter."""
 
 
 def part_of(equation: Equation) -> str:
@@ -83,6 +86,9 @@ class Outline:
             part = part_of(equation)
             trees[part].add(_node(graph.body, equation), equation.region.path, skip=1 if part == UPDATE else 0)
         self.parts = {part: tree.root for part, tree in trees.items()}
+        update = self.parts[UPDATE]
+        if len(folded(update.members)) > 1:  # several ops a parameter, of a tree of parameters: one block
+            update.members = [Group(UPDATED, UPDATED, update.members)]
 
     @property
     def parameters(self) -> Dim:

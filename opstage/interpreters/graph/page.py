@@ -5,27 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from ...ops.closed import Body
+from ...ops.errors import SourceLine
 from ...ops.types import TensorType, dtype_name, show_shape
 from ..folding import Fold, Group, nested_html, title_html
-from .drawing import to_svg
+from .drawing import block_svgs
 from .graph import Graph
 from .outline import PARTS, Item, Outline, OutlineNode, body_nodes, show_bytes, show_count, total_cost
 from .page_files import SCRIPT, STYLE
 from .text import names_of, static_bodies
 
 
-def to_html(graph: Graph, title: str) -> str:
-    """The page. `title` says whose graph it is."""
-    return _Page(graph, title).html()
+class Remark(NamedTuple):
+    """Something that is said of an op: how severe it is, in words, and which op on which line is meant."""
+
+    severity: str
+    text: str
+    op: str
+    source: SourceLine | None
+
+
+def to_html(graph: Graph, title: str, remarks: Sequence[Remark] = ()) -> str:
+    """The page. `title` says whose graph it is.
+
+    Each of the `remarks` stands above the drawing, and beside the ops of its name on its line, those of backward passes
+    left out.
+    """
+    return _Page(graph, title, remarks).html()
 
 
 @final
 class _Page:
-    def __init__(self, graph: Graph, title: str):
+    def __init__(self, graph: Graph, title: str, remarks: Sequence[Remark]):
         self.graph = graph
+        self.remarks = remarks
         self.title = title
         self.outline = Outline(graph)
         self.names = names_of(graph.body.inputs, graph.input_names)
@@ -37,9 +52,9 @@ class _Page:
         body = "\n".join(
             [
                 f"<header><h1>{escape(self.title)}</h1>{self._totals()}</header>",
-                '<details id="drawing" open><summary>Drawing</summary>',
-                f'<div class="wide">{self._drawing()}</div></details>',
+                self._all_remarks(),
                 self._controls(),
+                self._drawing(),
                 _COLUMNS,
                 self._inputs(),
                 *parts,
@@ -67,12 +82,31 @@ class _Page:
             f"</thead><tbody>{''.join(rows)}</tbody></table>"
         )
 
+    def _all_remarks(self) -> str:
+        """All remarks, each with a link to the first op that it is about, where that is in the graph."""
+        nodes = [node for part in PARTS for node in self.outline.parts[part].nodes()]
+        rows = []
+        for remark in self.remarks:
+            about = next((node for node in nodes if node.equation.outputs and _is_about(remark, node)), None)
+            link = f' <a href="#n{about.equation.outputs[0]}">the op</a>' if about is not None else ""
+            rows.append(f'<pre class="{remark.severity}">{escape(f"{remark.severity}: {remark.text}")}{link}</pre>')
+        return f'<section id="remarks">{"".join(rows)}</section>' if rows else ""
+
     def _drawing(self) -> str:
         def anchor(item: Item) -> str:
             first = next(item.nodes()).equation.outputs[:1]
             return f"n{first[0]}" if first else ""
 
-        return to_svg(self.graph, anchor)
+        whole, *blocks = block_svgs(self.graph, anchor).items()
+        templates = "".join(f'<template data-block="{escape(path)}">{svg}</template>' for path, svg in blocks)
+        buttons = "".join(
+            f'<button type="button" data-zoom="{what}" aria-label="{label}" title="{label}">{sign}</button>'
+            for what, label, sign in (("in", "Closer", "+"), ("out", "Farther", "−"), ("fit", "The whole", "⤢"))
+        )
+        return (
+            '<details id="drawing" open><summary>Drawing</summary><div class="tools" hidden><span id="trail"></span>'
+            f'{buttons}</div><div class="wide">{whole[1]}</div>{templates}</details>'
+        )
 
     def _controls(self) -> str:
         boxes = "".join(
@@ -134,11 +168,17 @@ class _Page:
         row = (
             f'<div class="n">{marks}<span class="id">{"<br>".join(f"%{slot}" for slot in slots)}</span>'
             f'<span class="op">{escape(node.op)}{statics}</span><span class="from">{operands}</span>'
-            f'{_typed(node.outputs)}<span class="flops">{escape(flops)}</span>{line}</div>'
+            f'{_typed(node.outputs)}<span class="flops">{escape(flops)}</span>{line}{self._beside(node)}</div>'
         )
         for number, body in enumerate(static_bodies(equation)):
             row += self._body(body, f"{prefix}{slots[0]}b{number}-")
         return row
+
+    def _beside(self, node: OutlineNode) -> str:
+        """The remarks about an op."""
+        about = [remark for remark in self.remarks if _is_about(remark, node)]
+        lines = [(remark.severity, f"{remark.severity}: {remark.text}".splitlines()[0]) for remark in about]
+        return "".join(f'<span class="remark {severity}">{escape(line)}</span>' for severity, line in lines)
 
     def _body(self, body: Body, prefix: str) -> str:
         rows = [self._given(slot, "input", body, prefix) for slot in body.inputs] + self._constants(body, prefix)
@@ -149,6 +189,16 @@ class _Page:
     def _ref(self, slot: int, prefix: str) -> str:
         name = self.names.get(slot) if not prefix else None
         return f'<a href="#n{prefix}{slot}">{escape(name or f"%{slot}")}</a>'
+
+
+def _is_about(remark: Remark, node: OutlineNode) -> bool:
+    return (
+        node.source is not None
+        and remark.source is not None
+        and remark.source[:2] == node.source[:2]
+        and remark.op == node.op
+        and not node.equation.backward
+    )
 
 
 _COLUMNS = (

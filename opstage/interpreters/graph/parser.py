@@ -15,6 +15,7 @@ from ...ops.cursor import Region
 from ...ops.dims import DimScope
 from ...ops.errors import OpstageError, SourceLine, UsageError, nearest
 from ...ops.primitive import Primitive
+from ...ops.registered import registered
 from ...ops.types import BOOL, TensorType, as_dtype
 from ...ops.untrusted import brief, shown
 from ..structural import SCAN
@@ -220,6 +221,9 @@ def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Pr
 def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:
     """Raises UsageError where there is none of this name."""
     if name not in known:
+        declared = registered(name)
+        if declared is not None:
+            return declared
         raise UsageError(
             f"there is no op {name!r}{nearest(name, known)}; ops of other packages go into more_primitives"
         )

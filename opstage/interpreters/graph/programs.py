@@ -148,6 +148,20 @@ class Programs(Generic[E]):
             program.finish = finish_alone
             return outputs
 
+    def prepared(
+        self, program: BaseProgram, refs: tuple[Any, ...], varying: Sequence[int]
+    ) -> tuple[Callable[[Sequence[Any]], Any], Callable[[], bool], Structure] | None:
+        """A call of a program on `refs` but for others at the positions `varying`; None where it has none such.
+
+        Beside it whether what the program read still holds, which is to be asked before each call, and the structure of
+        its results. See `CpuExecutor.prepared`.
+        """
+        with self.lock:
+            entry = self._entry(program, _types(refs), (program.key, frozenset()))
+            prepared = getattr(entry.executor, "prepared", None)
+            call = None if prepared is None else prepared(refs, varying)
+        return None if call is None or entry.result is None else (call, entry.guard.holds, entry.result)
+
     def _entry(
         self,
         program: Callable[..., Any],

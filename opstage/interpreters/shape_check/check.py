@@ -15,10 +15,11 @@ from ...options import Options
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
-from .lints import StepRoles, lint
+from .lints import StepRoles, lint, unused
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
 
+_FRESH = "its_size_"
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
 
 
@@ -32,11 +33,13 @@ def check_base_program(
     tied: tuple[tuple[str, ...], ...] = (),
     step: StepRoles | None = None,
     naming: Callable[[Structure], list[str]] = output_names,
+    written: Any = None,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
     The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
-    several places; `step` says which are trained; `naming` gives the names of what it returns.
+    several places; `step` says which are trained; `naming` gives the names of what it returns; `written` is the user's
+    own function, in whose signature arguments are found.
     """
     try:
         runs_on = make_interpreter(options)
@@ -61,7 +64,11 @@ def check_base_program(
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error, ops))
     traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
-    odd = lint(traced, step, sound=not (ops.findings or errors))
+    odd = [
+        finding
+        for finding in lint(traced, step, sound=not (ops.findings or errors), written=written)
+        if finding.rule != unused.INPUT or not _gives_its_size(program, specs, names, options, finding.op)
+    ]
     return Report(
         errors=(*ops.findings, *errors, *[finding for finding in odd if finding.severity == "error"]),
         conditions=tuple(ops.assumptions),
@@ -72,6 +79,30 @@ def check_base_program(
         warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
         program=traced,
     )
+
+
+def _gives_its_size(
+    program: Callable[..., Any], specs: Sequence[Spec], names: Sequence[str], options: Options, unused: str
+) -> bool:
+    """Whether a program, which makes nothing of an input's elements, needs its size: it is run once more, with sizes
+    for that input that nothing else has, and looked through for them."""
+    at = [*names].index(unused)
+    own = specs[at]
+    ops = ShapeOps(options, collect=True)
+    try:
+        refs = ops.declare(specs, names)
+        sizes = tuple([f"{_FRESH}{axis}" for axis in range(len(own.entries))])
+        (refs[at],) = ops.declare([Spec(sizes, own.dtype)], [unused])
+        outputs = [ops.adopt(ref) for ref in flatten(ops.follow(program, refs))[0]]
+    except Exception:  # such as a loop over as many turns
+        return True
+    live = {ref.slot for ref in outputs}
+    seen: list[Any] = [*ops.findings, *ops.scope.conditions]
+    for call in reversed(ops.trace.equations):
+        if not live.isdisjoint(call.outputs):
+            live.update(call.inputs)
+            seen += [call.static, *[ops.trace.types[slot] for slot in call.outputs]]
+    return any(_FRESH in str(each) for each in seen)
 
 
 def unusable(what: str, error: OpstageError, scope: DimScope | None = None) -> Report:
@@ -94,6 +125,7 @@ def _uncaught(error: Exception, ops: ShapeOps) -> Finding:
     reason = str(error) if isinstance(error, OpstageError) else f"{type(error).__name__}: {error}"
     if isinstance(error, AttributeError) and isinstance(error.name, str):
         reason += nearest(error.name, [name for name in dir(error.obj) if not name.startswith("_")])
+    reason = "; ".join([reason, *getattr(error, "__notes__", ())])
     return Finding("program", reason, source=_user_line(error))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ...ops.catalogue.convolution import CONV, CONV_TRANSPOSE
 from ...ops.catalogue.elementwise import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
 from ...ops.catalogue.indexing import GATHER_ROWS
-from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, RESHAPE, SQUEEZE
+from ...ops.catalogue.layout import BROADCAST_TO, CONCAT, RESHAPE, SQUEEZE, UNSQUEEZE
 from ...ops.catalogue.linalg import BMM, LINEAR, MATMUL
 from ...ops.catalogue.loss import CROSS_ENTROPY, MSE_LOSS
 from ...ops.catalogue.normalization import BATCH_NORM, GROUP_NORM, LAYER_NORM
@@ -26,6 +26,7 @@ from ...ops.invalid_static import InvalidStatic
 from ...ops.kinds import Kind
 from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, DType, Shape, TensorType, is_float, show_shape
+from .written_call import WrittenCall, call_at
 
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})
 _BINARY = frozenset({ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM})
@@ -78,7 +79,7 @@ def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
         return ""
     if any(d is UNKNOWN for type_ in call.types for d in type_.shape):
         return ""
-    written = _Written.of(call)
+    written = WrittenCall.of(call.primitive, call.names, call.source)
     for tried in _FIXES:
         if tried is _casts and not isinstance(error, DtypeError):
             continue
@@ -90,71 +91,12 @@ def suggest_fix(call: FailedCall, error: LocatedError, scope: DimScope) -> str:
     return ""
 
 
-Fix = Callable[[FailedCall, DimScope, "_Written"], Iterator[str]]
-
-# How the user wrote the call ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The texts of a call's operands and keywords; its operands' own names where the call cannot be read."""
-
-    operands: tuple[str, ...]
-    positional: tuple[str, ...] = ()
-    keywords: tuple[tuple[str, str], ...] = ()
-    callee: str = ""
-    shape: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(call: FailedCall) -> _Written:
-        unread = _Written(call.names)
-        text, node = _call_at(call.source)
-        if node is None or not isinstance(node.func, ast.Attribute) or node.func.attr != call.primitive.name:
-            return unread
-        args = node.args
-        if len(args) == 1 and isinstance(args[0], (ast.List, ast.Tuple)):
-            args = args[0].elts
-        texts = tuple([_text(text, arg) for arg in args])
-        present = tuple([word for word in texts if word != "None"])
-        if any(isinstance(arg, ast.Starred) for arg in args) or len(present) != len(call.names):
-            return unread
-        keywords = tuple([(k.arg, _text(text, k.value)) for k in node.keywords if k.arg])
-        shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
-        sizes = shape.elts if isinstance(shape, ast.Tuple) else []
-        whole = not any(isinstance(size, ast.Starred) for size in sizes)
-        return _Written(
-            present, texts, keywords, _text(text, node.func), tuple([_text(text, s) for s in sizes]) if whole else ()
-        )
-
-    def reordered(self, order: Sequence[int]) -> str:
-        """The call with its operands in another order."""
-        texts = [self.operands[i] for i in order]
-        for i in [i for i, text in enumerate(self.positional) if text == "None"]:
-            texts.insert(i, "None")
-        return f"{self.callee}({', '.join([*texts, *(f'{k}={v}' for k, v in self.keywords)])})"
-
-
-def _text(text: str, node: ast.expr) -> str:
-    return ast.get_source_segment(text, node) or ast.unparse(node)
-
-
-def _call_at(source: SourceLine | None) -> tuple[str, ast.Call | None]:
-    """The call that a line underlines; None where it goes on over the next line."""
-    if source is None or not source.carets:
-        return "", None
-    start = len(source.carets) - len(source.carets.lstrip())
-    text = source.text[start : len(source.carets)]
-    try:
-        node = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return text, None
-    return text, node if isinstance(node, ast.Call) else None
-
+Fix = Callable[[FailedCall, DimScope, "WrittenCall"], Iterator[str]]
 
 # Kinds of mistakes, the surest first ----------------------------------------------------------------------------------
 
 
-def _orders(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _orders(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """The operands in another order, where each then has the part that its path or its dtype speaks for."""
     if call.primitive not in _ORDERED:
         return
@@ -188,7 +130,7 @@ def _named(origin: str, name: str) -> bool:
     return origin.rpartition(".")[2] == name
 
 
-def _casts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _casts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """Integers made floats; float labels and indices declared as the integers that they are."""
     for i, (type_, origin, name) in enumerate(zip(call.types, call.origins, call.names)):
         if call.known[i] and type_.dtype.kind in "iu" and call.passes(scope, call.with_type(i, dtype=call.dtype)):
@@ -199,7 +141,7 @@ def _casts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str
             yield f'declare {origin} as integers: Spec("{shape}", dtype="int64")'
 
 
-def _classes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _classes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """Logits with the classes last, labels that are one-hot, in a column, or not flattened as the logits are."""
     if call.primitive is not CROSS_ENTROPY:
         return
@@ -219,11 +161,14 @@ def _classes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
         yield f"flatten the labels as the logits are: ops.flatten({y})"
 
 
-def _transposes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _transposes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """A matrix the other way round."""
     if call.primitive not in (MATMUL, BMM):
         return
     for i, type_ in enumerate(call.types):
+        maker = call.makers[i]
+        if maker is not None and maker[0] is UNSQUEEZE and maker[2] == call.source:
+            continue  # a vector, of which infix made a matrix
         *lead, a, b = range(len(type_.shape)) if len(type_.shape) > 1 else (0, 0)
         turned = (*lead, b, a)
         if a != b and call.passes(scope, call.with_type(i, tuple(type_.shape[axis] for axis in turned))):
@@ -232,7 +177,7 @@ def _transposes(call: FailedCall, scope: DimScope, written: _Written) -> Iterato
             yield f"transpose {text}: {how}"
 
 
-def _layouts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _layouts(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """Images that come with their channels last, and kernels with their two channel axes exchanged."""
     if call.primitive not in (CONV, CONV_TRANSPOSE):
         return
@@ -250,7 +195,7 @@ def _layouts(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
             yield f"a kernel is {order}: ops.permute({written.operands[0]}, axes={axes})"
 
 
-def _columns(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _columns(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """An axis of size 1 that one of two operands has and the other has not."""
     if call.primitive not in _BINARY | {MSE_LOSS}:
         return
@@ -265,7 +210,7 @@ def _columns(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[s
             yield f"drop the axis of size 1 of {text}: ops.squeeze({text}, axis={axis})"
 
 
-def _repeats(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _repeats(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """A parameter that is meant for every position."""
     if call.primitive not in _BINARY:
         return
@@ -286,7 +231,7 @@ def _fits_last(shape: Shape, whole: Shape) -> bool:
     return all(_same(a, b) for a, b in zip(reversed(shape), reversed(whole)))
 
 
-def _kept_axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _kept_axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """A reduction whose axis is missing when its result meets, by infix, what it was made from."""
     maker = call.makers[0] if call.primitive is BROADCAST_TO else None
     if maker is None or maker[0].kind is not Kind.REDUCTION or maker[1].get("keepdims") is not False:
@@ -300,14 +245,14 @@ def _kept_axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator
     for axis in axes:
         shape.insert(axis, 1)
     if call.passes(scope, call.with_type(0, tuple(shape))):
-        text, node = _call_at(source)
-        if node is None or any(keyword.arg == "keepdims" for keyword in node.keywords):
+        text, node = call_at(source)
+        if not isinstance(node, ast.Call) or any(keyword.arg == "keepdims" for keyword in node.keywords):
             yield f"let {primitive} keep the axis, by keepdims=True"
         else:
             yield f"keep the axis: {text[:-1]}, keepdims=True)"
 
 
-def _axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _axes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """The one axis along which tensors can be joined, or that can be dropped."""
     if call.primitive is CONCAT:
         for axis in range(len(call.types[0].shape)):
@@ -319,7 +264,7 @@ def _axes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]
                 yield f"the axis of size 1 is axis={axis}: ops.squeeze({written.operands[0]}, axis={axis})"
 
 
-def _sizes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str]:
+def _sizes(call: FailedCall, scope: DimScope, written: WrittenCall) -> Iterator[str]:
     """The one size of a reshape that is not the operand's own and could be another number; the batch left out."""
     if call.primitive is not RESHAPE or any(_same(d, -1) for d in call.static["shape"]):
         return
@@ -344,14 +289,14 @@ def _sizes(call: FailedCall, scope: DimScope, written: _Written) -> Iterator[str
         yield f"axis {i} is {right}, not {wrong}{_reshape_text(written, sizes)}"
 
 
-def _reshape_text(written: _Written, sizes: Sequence[str]) -> str:
+def _reshape_text(written: WrittenCall, sizes: Sequence[str]) -> str:
     """The call with these sizes, where the program has a name for each of them."""
     if not written.shape and any(not size.isdigit() and ".shape[" not in size for size in sizes):
         return ""
     return f": ops.reshape({written.operands[0]}, shape=({', '.join(sizes)}{',' if len(sizes) == 1 else ''}))"
 
 
-def _size_text(written: _Written, shape: Shape, size: Dim) -> str:
+def _size_text(written: WrittenCall, shape: Shape, size: Dim) -> str:
     """A size in the user's program: the operand's own where it is symbolic, as its names are none of Python's."""
     if _is_int(size) or not written.operands[0].isidentifier():
         return str(size)

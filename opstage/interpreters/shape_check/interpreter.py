@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
 
-import numpy as np
 from typing_extensions import override
 
 from ...ops.closed import Body
@@ -30,11 +29,13 @@ from ...ops.places import show_tied
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
 from ...ops.types import TensorType, as_dtype, show_shape
+from ...ops.written import written
 from ...options import Options
 from ..interpreter import BaseInterpreter, Holding
 from ..writing import Variable, Writing
 from .finding import Finding
 from .fixes import FailedCall, suggest_fix
+from .guess import guess_types
 from .program import CheckedProgram
 from .report import Assumption
 
@@ -156,7 +157,7 @@ class ShapeOps(Writing):
                     raise
                 if not doubtful:
                     self._note_error(error, primitive, refs, static)
-                inferred = _Inferred(_guess(primitive, types), Cost(0, UNKNOWN))
+                inferred = _Inferred(guess_types(primitive, types, static), Cost(0, UNKNOWN))
             else:
                 self._require_kernel(primitive, refs, static)
                 self._memo[key] = inferred
@@ -181,7 +182,7 @@ class ShapeOps(Writing):
                 raise
             if not any(dim is UNKNOWN for type_ in types for dim in type_.shape):
                 self._note_error(error, primitive, refs, static)
-            return _guess(primitive, types)
+            return guess_types(primitive, types, static)
         self._require_kernel(primitive, refs, static)
         self._note_conditions(primitive)
         return outputs
@@ -302,6 +303,17 @@ class ShapeOps(Writing):
         if finding not in self.findings:
             self.findings.append(finding)
 
+    def _as_written(self, error: LocatedError) -> list[tuple[str, Variable]]:
+        """The operands of the operator of which an error speaks; none where it speaks of the op."""
+        operator = written()
+        found = []
+        for name, operand in (("x", operator.x), ("y", operator.y)) if operator and error.op == operator.symbol else ():
+            while isinstance(operand, Holding):
+                operand = operand.value
+            if isinstance(operand, Variable) and operand.ops is self:
+                found.append((name, operand))
+        return found
+
     def line_of(self, ref: object) -> SourceLine | None:
         """The user's line that made a tensor."""
         while isinstance(ref, Holding):
@@ -323,13 +335,14 @@ class ShapeOps(Writing):
         names = primitive.operand_names(static, len(refs))
         tied = {paths[0]: show_tied(paths) for paths in self.tied}
         origins = [self.origins.get(ref.slot, "") for ref in refs]
+        shown = self._as_written(error) or list(zip(names, refs))
         operands = tuple(
             f"{name} is {tied.get(origin, origin)} {show_shape(ref.shape)}"
-            for name, ref, origin in zip(names, refs, origins)
-            if origin
+            for name, ref in shown
+            if (origin := self.origins.get(ref.slot, ""))
         )
         bound: dict[str, list[str]] = {}
-        for dim in {str(d): None for ref in refs for d in ref.shape if isinstance(d, DimExpr)}:
+        for dim in {str(d): None for _, ref in shown for d in ref.shape if isinstance(d, DimExpr)}:
             if dim in self.bound_at:
                 bound.setdefault(self.bound_at[dim], []).append(dim)
         bindings = tuple(
@@ -368,12 +381,3 @@ class ShapeOps(Writing):
 def rule_of(error: LocatedError) -> str:
     """The kind of finding that an error at an op is."""
     return next((rule for kind, rule in _RULES.items() if isinstance(error, kind)), "program")
-
-
-def _guess(primitive: Primitive, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-    """Types to go on with after an error: the last operand's rank (x is last in linear and conv), unknown dims."""
-    model = next((t for t in reversed(types) if t.dtype.kind in "fO"), types[-1] if types else None)
-    if model is None:
-        model = TensorType((), np.dtype(np.float32))
-    guess = TensorType((UNKNOWN,) * len(model.shape), model.dtype)
-    return (guess,) * (len(primitive.outputs) + len(primitive.residuals))

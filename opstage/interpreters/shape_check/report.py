@@ -19,6 +19,7 @@ from .program import CheckedProgram
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
+    from ..graph.page import Remark
     from .table import Table
 
 
@@ -155,6 +156,23 @@ class Report:
         return json.dumps(
             to_document(CheckOutcome.of(self, "program", sections=[table])), indent=indent, ensure_ascii=False
         )
+
+    def to_html(self, title: str = "program") -> str:
+        """The page of the graph, with what the check has found beside the ops that it is about.
+
+        UsageError after an error, as for `graph`.
+        """
+        from ..graph.page import to_html
+
+        return to_html(self.graph, title, self.remarks)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """Findings, notes and undecided conditions as a page of the graph shows them."""
+        from ..graph.page import Remark
+
+        found = [Remark(f.severity, str(f), f.op, f.source) for f in (*self.findings, *self.notes)]
+        return found + [Remark("note", f"right only if {each}", each.op, each.source) for each in self.conditions]
 
     def _repr_html_(self) -> str:
         from .table.html import report_html

@@ -5,11 +5,15 @@ from __future__ import annotations
 from . import captured
 from .lints import LINTS
 
+UNDECIDED = "undecided"
+UNUSED_SUPPRESSION = "unused-suppression"
+NO_SCALAR_LOSS = "no-scalar-loss"
+
 RULES: dict[str, str] = {
     "shape": "The shapes, ranks or static parameters of an op do not fit.",
     "dtype": "An operand has a dtype that the op does not take; nothing is promoted silently.",
     "unsupported": "The interpreter that the program is for cannot compute an op.",
-    "undecided": "A relation of named dims was neither proved nor refuted (an error with strict).",
+    UNDECIDED: "A relation of named dims was neither proved nor refuted (an error with strict).",
     "spec": "A Spec cannot be read, or its constraints contradict each other.",
     "checkpoint": "A tensor of a checkpoint is missing, not expected, or of another shape or dtype than the model's.",
     "shared-array": "One array, or arrays that share memory, are at two places of the parameters.",
@@ -17,6 +21,8 @@ RULES: dict[str, str] = {
     "memory": "A step takes more memory than it may.",
     captured.RULE: captured.ABOUT,
     "program": "The program broke a rule of refs, or raised an error of its own.",
+    NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
+    UNUSED_SUPPRESSION: "A comment `# opstage: ignore[…]` names a rule of which its line has no finding.",
     **{lint.rule: lint.about for lint in LINTS},
 }
 """A sentence on each rule."""

@@ -9,12 +9,16 @@ from ..primitive import Primitive
 
 FAMILIES = (
     "elementwise",
+    "rounding",
+    "transcendental",
     "activation",
     "logic",
     "reduction",
+    "sequence",
     "layout",
     "indexing",
     "linalg",
+    "solving",
     "convolution",
     "pooling",
     "normalization",

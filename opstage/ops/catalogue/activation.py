@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError, nearest
@@ -130,3 +132,140 @@ def _gelu_grad_decomposition(ops: Ops[R], x: R, g: R, /, *, approximate: str) ->
 
 
 GELU_GRAD = _fused("gelu_grad", "x", _gelu_grad_decomposition)
+
+# Pieces of lines and exponentials -----------------------------------------------------------------------------------
+
+
+def _made_of(
+    name: str,
+    decomposition: Callable[..., Any],
+    derivative: Callable[..., Any] | None = None,
+    require: Callable[..., None] | None = None,
+) -> Primitive:
+    """An activation that is made of other ops; without a rule of its own its derivative is that of its parts."""
+    if derivative is not None:
+        return pointwise(name, reads="x", derivative=derivative, decomposition=decomposition, require=require)
+
+    def shape(x: TensorType, **static: Any) -> tuple[TensorType, ...]:
+        require_float(x, "x")
+        if require is not None:
+            require(**static)
+        return (x,)
+
+    return Primitive(name, operands=("x",), shape=shape, decomposition=decomposition, kind=Kind.POINTWISE)
+
+
+def _number(ops: Ops[R], x: R, value: Any) -> R:
+    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+
+def _above_zero(ops: Ops[R], x: R, above: R, below: Callable[[R], R]) -> R:
+    """`above` where x > 0, else `below` of x, which sees 0 in place of what it might overflow at."""
+    positive = ops.less(zeros_like(ops, x), x)
+    return ops.select(positive, above, below(ops.select(positive, zeros_like(ops, x), x)))
+
+
+def _leaky_relu_decomposition(ops: Ops[R], x: R, /, *, negative_slope: Any) -> tuple[R, ...]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(low, c=negative_slope)),)
+
+
+LEAKY_RELU = _made_of("leaky_relu", _leaky_relu_decomposition)
+
+
+def _elu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> tuple[R, ...]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(low), c=alpha)),)
+
+
+ELU = _made_of("elu", _elu_decomposition)
+
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+SELU = _made_of("selu", lambda ops, x, /: (ops.scale(ops.elu(x, alpha=_SELU_ALPHA), c=_SELU_SCALE),))
+
+
+def _require_alpha(alpha: Any) -> None:
+    if alpha == 0:
+        raise ShapeError("alpha must not be 0: x is divided by it")
+
+
+def _celu_decomposition(ops: Ops[R], x: R, /, *, alpha: Any) -> tuple[R, ...]:
+    return (_above_zero(ops, x, x, lambda low: ops.scale(ops.expm1(ops.scale(low, c=1 / alpha)), c=alpha)),)
+
+
+CELU = _made_of("celu", _celu_decomposition, require=_require_alpha)
+
+
+def _require_bounds(lo: Any, hi: Any) -> None:
+    if not lo < hi:
+        raise ShapeError(f"lo must be less than hi but lo is {lo} and hi is {hi}")
+
+
+def _hardtanh_derivative(ops: Ops[R], x: R, g: R, *, lo: Any, hi: Any) -> R:
+    """Nothing at the bounds, as PyTorch has it; clamp passes g there."""
+    outside = ops.logical_or(ops.less_equal(x, _number(ops, x, lo)), ops.less_equal(_number(ops, x, hi), x))
+    return ops.select(outside, zeros_like(ops, g), g)
+
+
+HARDTANH = _made_of(
+    "hardtanh",
+    lambda ops, x, /, *, lo, hi: (ops.clamp(x, lo=lo, hi=hi),),
+    _hardtanh_derivative,
+    _require_bounds,
+)
+
+
+def _hardsigmoid_decomposition(ops: Ops[R], x: R, /) -> tuple[R, ...]:
+    return (ops.scale(ops.hardtanh(ops.add(x, _number(ops, x, 3)), lo=0, hi=6), c=Fraction(1, 6)),)
+
+
+HARDSIGMOID = _made_of("hardsigmoid", _hardsigmoid_decomposition)
+
+
+def _hardswish_derivative(ops: Ops[R], x: R, g: R) -> R:
+    """g·(x/3 + ½) between -3 and 3."""
+    slope = ops.add(ops.scale(x, c=Fraction(1, 3)), _number(ops, x, Fraction(1, 2)))
+    inner = ops.select(ops.less_equal(x, _number(ops, x, -3)), zeros_like(ops, g), ops.mul(g, slope))
+    return ops.select(ops.less_equal(_number(ops, x, 3), x), g, inner)
+
+
+HARDSWISH = _made_of(
+    "hardswish",
+    lambda ops, x, /: (ops.mul(x, ops.hardsigmoid(x)),),
+    _hardswish_derivative,
+)
+
+
+def _threshold_decomposition(ops: Ops[R], x: R, /, *, threshold: Any, value: Any) -> tuple[R, ...]:
+    return (ops.select(ops.less_equal(x, _number(ops, x, threshold)), _number(ops, x, value), x),)
+
+
+THRESHOLD = _made_of("threshold", _threshold_decomposition)
+
+
+def _require_width(width: Any) -> None:
+    if width < 0:
+        raise ShapeError(f"width must be at least 0 but is {width}")
+
+
+def _hardshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> tuple[R, ...]:
+    return (ops.select(ops.less_equal(ops.abs(x), _number(ops, x, width)), zeros_like(ops, x), x),)
+
+
+HARDSHRINK = _made_of("hardshrink", _hardshrink_decomposition, require=_require_width)
+
+
+def _softshrink_decomposition(ops: Ops[R], x: R, /, *, width: Any) -> tuple[R, ...]:
+    zero, border = zeros_like(ops, x), _number(ops, x, width)
+    moved = ops.select(ops.less(x, zero), ops.add(x, border), ops.sub(x, border))
+    return (ops.select(ops.less_equal(ops.abs(x), border), zero, moved),)
+
+
+SOFTSHRINK = _made_of("softshrink", _softshrink_decomposition, require=_require_width)
+
+# Smooth ones ---------------------------------------------------------------------------------------------------------
+
+LOG_SIGMOID = _made_of("log_sigmoid", lambda ops, x, /: (ops.neg(ops.softplus(ops.neg(x))),))
+MISH = _made_of("mish", lambda ops, x, /: (ops.mul(x, ops.tanh(ops.softplus(x))),))
+SOFTSIGN = _made_of("softsign", lambda ops, x, /: (ops.div(x, ops.add(ones_like(ops, x), ops.abs(x))),))
+TANHSHRINK = _made_of("tanhshrink", lambda ops, x, /: (ops.sub(x, ops.tanh(x)),))

@@ -282,6 +282,54 @@ POW = pointwise(
 )
 
 
+def _power_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
+    require_float(x, "x")
+    return (same_type(x, y),)
+
+
+def _by_base(ops: Ops[R], x: R, y: R, g: R) -> R:
+    """g · y · x^(y - 1), 0 where y is 0 whatever x is."""
+    less = ops.sub(y, ops.full(shape=y.shape, value=1.0, dtype=y.dtype))
+    zero = zeros_like(ops, y)
+    return ops.select(ops.equal(y, zero), zero, ops.mul(g, ops.mul(y, ops.power(x, less))))
+
+
+def _by_exponent(ops: Ops[R], x: R, y: R, out: R, g: R) -> R:
+    """g · x^y · log x, 0 where x is 0 and y is not below it."""
+    zero = zeros_like(ops, x)
+    nothing = ops.logical_and(ops.equal(x, zero), ops.less_equal(zero, y))
+    safe = ops.select(nothing, ops.full(shape=x.shape, value=1.0, dtype=x.dtype), x)
+    return ops.select(nothing, zero, ops.mul(g, ops.mul(out, ops.log(safe))))
+
+
+def _power_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x, y, out) = cotangents, ctx.saved
+    return (
+        _by_base(ops, x, y, g) if ctx.needs[0] else None,
+        _by_exponent(ops, x, y, out, g) if ctx.needs[1] else None,
+    )
+
+
+def _power_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    (x, y), (out,), (tx, ty) = primals, outputs, tangents
+    dx = _by_base(ops, x, y, tx) if tx is not None else None
+    dy = _by_exponent(ops, x, y, out, ty) if ty is not None else None
+    return (ops.add(dx, dy) if dx is not None and dy is not None else dx if dy is None else dy,)
+
+
+POWER = Primitive(
+    "power",
+    operands=("x", "y"),
+    kind=Kind.POINTWISE,
+    shape=_power_shape,
+    vjp=_power_vjp,
+    jvp=_power_jvp,
+    saves=("x", "y", "out"),
+)
+
+
 def _clamp_decomposition(ops: Ops[R], x: R, /, *, lo: Any, hi: Any) -> tuple[R, ...]:
     lower = ops.full(shape=x.shape, value=lo, dtype=x.dtype)
     upper = ops.full(shape=x.shape, value=hi, dtype=x.dtype)

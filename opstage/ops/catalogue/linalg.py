@@ -83,7 +83,7 @@ def _bmm_shape(x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
     return _product_shape(x, y)
 
 
-def _transposed(ops: Ops[R], x: R) -> R:
+def transposed(ops: Ops[R], x: R) -> R:
     """Each matrix of a stack transposed."""
     rank = len(x.shape)
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
@@ -92,8 +92,8 @@ def _transposed(ops: Ops[R], x: R) -> R:
 def _bmm_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
     (g,), (x, y) = cotangents, ctx.saved
     return (
-        ops.bmm(g, _transposed(ops, y)) if ctx.needs[0] else None,
-        ops.bmm(_transposed(ops, x), g) if ctx.needs[1] else None,
+        ops.bmm(g, transposed(ops, y)) if ctx.needs[0] else None,
+        ops.bmm(transposed(ops, x), g) if ctx.needs[1] else None,
     )
 
 

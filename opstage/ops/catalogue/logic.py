@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ..kinds import Kind
@@ -71,6 +72,63 @@ LOGICAL_NOT = Primitive(
     shape=_logical_not_shape,
     differentiable=False,
 )
+
+
+def _logical_or_decomposition(ops: Ops[R], x: R, y: R, /) -> tuple[R, ...]:
+    return (ops.logical_not(ops.logical_and(ops.logical_not(x), ops.logical_not(y))),)
+
+
+LOGICAL_OR = Primitive(
+    "logical_or",
+    operands=("x", "y"),
+    kind=Kind.POINTWISE,
+    shape=_logical_shape,
+    decomposition=_logical_or_decomposition,
+    differentiable=False,
+)
+
+
+def _logical_xor_decomposition(ops: Ops[R], x: R, y: R, /) -> tuple[R, ...]:
+    return (ops.logical_not(ops.equal(x, y)),)
+
+
+LOGICAL_XOR = Primitive(
+    "logical_xor",
+    operands=("x", "y"),
+    kind=Kind.POINTWISE,
+    shape=_logical_shape,
+    decomposition=_logical_xor_decomposition,
+    differentiable=False,
+)
+
+
+def _of_numbers(name: str, decomposition: Any) -> Primitive:
+    """A mask that says of each number what it is."""
+
+    def shape(x: TensorType) -> tuple[TensorType, ...]:
+        require_number(x, "x")
+        return (TensorType(x.shape, BOOL),)
+
+    return Primitive(
+        name,
+        operands=("x",),
+        kind=Kind.POINTWISE,
+        shape=shape,
+        decomposition=decomposition,
+        differentiable=False,
+    )
+
+
+def _size_against_infinity(ops: Ops[R], x: R, compare: Any, otherwise: bool) -> tuple[R, ...]:
+    """`compare(|x|, inf)` of floats; of integers and fractions, which are finite, `otherwise`."""
+    if x.dtype.kind != "f":
+        return (ops.full(shape=x.shape, value=otherwise, dtype="bool"),)
+    return (compare(ops.abs(x), ops.full(shape=x.shape, value=math.inf, dtype=x.dtype)),)
+
+
+ISNAN = _of_numbers("isnan", lambda ops, x, /: (ops.logical_not(ops.equal(x, x)),))
+ISINF = _of_numbers("isinf", lambda ops, x, /: _size_against_infinity(ops, x, ops.equal, False))
+ISFINITE = _of_numbers("isfinite", lambda ops, x, /: _size_against_infinity(ops, x, ops.less, True))
 
 # Choice and conversion ----------------------------------------------------------------------------------------------
 

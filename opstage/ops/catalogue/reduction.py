@@ -12,7 +12,7 @@ from ..dims import Dim, prod, ratio, require_at_most
 from ..kinds import Kind
 from ..primitive import Context, Linearity, Primitive, R
 from ..rules import same_type
-from ..types import INT64, Shape, TensorType, require_float, require_number, show_shape
+from ..types import BOOL, INT64, Shape, TensorType, is_float, require_float, require_number, show_shape
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -27,7 +27,8 @@ def flops_per_element(count: int) -> Callable[..., Dim]:
     return flops
 
 
-def _reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """The shape of what is reduced over axes."""
     if keepdims:
         return tuple(1 if axis in axes else d for axis, d in enumerate(shape))
     return tuple(d for axis, d in enumerate(shape) if axis not in axes)
@@ -52,7 +53,7 @@ def _axes_text(axes: tuple[int, ...]) -> str:
 def _spread(ops: Ops[R], reduced: R, shape: Shape, axes: tuple[int, ...], keepdims: bool) -> R:
     """A reduction's result repeated along `axes`, back to the operand's shape."""
     if not keepdims:
-        reduced = ops.reshape(reduced, shape=_reduced(shape, axes, True))
+        reduced = ops.reshape(reduced, shape=reduced_shape(shape, axes, True))
     return ops.broadcast_to(reduced, shape=shape)
 
 
@@ -61,7 +62,7 @@ def _spread(ops: Ops[R], reduced: R, shape: Shape, axes: tuple[int, ...], keepdi
 
 def _reduce_sum_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
     require_number(x, "x")
-    return (TensorType(_reduced(x.shape, axes, keepdims), INT64 if x.dtype.kind == "i" else x.dtype),)
+    return (TensorType(reduced_shape(x.shape, axes, keepdims), INT64 if x.dtype.kind == "i" else x.dtype),)
 
 
 def _reduce_sum_vjp(
@@ -102,7 +103,7 @@ SUM = Primitive(
 def _reduce_mean_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
     require_float(x, "x")
     _require_elements(x, axes, "mean")
-    return (TensorType(_reduced(x.shape, axes, keepdims), x.dtype),)
+    return (TensorType(reduced_shape(x.shape, axes, keepdims), x.dtype),)
 
 
 def _reduce_mean_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
@@ -136,7 +137,7 @@ REDUCE_MEAN = Primitive(
 def _reduce_max_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
     require_number(x, "x")
     _require_elements(x, axes, "maximum")
-    return (TensorType(_reduced(x.shape, axes, keepdims), x.dtype),)
+    return (TensorType(reduced_shape(x.shape, axes, keepdims), x.dtype),)
 
 
 def _maxima(ops: Ops[R], x: R, out: R, axes: tuple[int, ...], keepdims: bool) -> tuple[R, R]:
@@ -185,7 +186,7 @@ REDUCE_MAX = Primitive(
 def _argmax_shape(x: TensorType, *, axis: int, keepdims: bool) -> tuple[TensorType, ...]:
     require_number(x, "x")
     _require_elements(x, (axis,), "argmax")
-    return (TensorType(_reduced(x.shape, (axis,), keepdims), INT64),)
+    return (TensorType(reduced_shape(x.shape, (axis,), keepdims), INT64),)
 
 
 ARGMAX = Primitive(
@@ -193,6 +194,98 @@ ARGMAX = Primitive(
     operands=("x",),
     kind=Kind.REDUCTION,
     shape=_argmax_shape,
+    differentiable=False,
+    flops=flops_per_element(1),
+)
+
+# Minima, and masks: made of maxima and of sums ------------------------------------------------------------------------
+
+
+def _reversed_order(ops: Ops[R], x: R) -> R:
+    """-x, whose order is the opposite one; of integers -1 - x, as the least one has no negative."""
+    if is_float(x.dtype):
+        return ops.neg(x)
+    return ops.sub(ops.full(shape=x.shape, value=-1, dtype=x.dtype), x)
+
+
+def _reduce_min_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    _require_elements(x, axes, "minimum")
+    return (TensorType(reduced_shape(x.shape, axes, keepdims), x.dtype),)
+
+
+def _reduce_min_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
+    return (_reversed_order(ops, ops.reduce_max(_reversed_order(ops, x), axis=axes, keepdims=keepdims)),)
+
+
+REDUCE_MIN = Primitive(
+    "reduce_min",
+    operands=("x",),
+    kind=Kind.REDUCTION,
+    shape=_reduce_min_shape,
+    decomposition=_reduce_min_decomposition,
+    flops=flops_per_element(1),
+)
+
+
+def _argmin_shape(x: TensorType, *, axis: int, keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    _require_elements(x, (axis,), "argmin")
+    return (TensorType(reduced_shape(x.shape, (axis,), keepdims), INT64),)
+
+
+def _argmin_decomposition(ops: Ops[R], x: R, /, *, axis: int, keepdims: bool) -> tuple[R, ...]:
+    return (ops.argmax(_reversed_order(ops, x), axis=axis, keepdims=keepdims),)
+
+
+ARGMIN = Primitive(
+    "argmin",
+    operands=("x",),
+    kind=Kind.REDUCTION,
+    shape=_argmin_shape,
+    decomposition=_argmin_decomposition,
+    differentiable=False,
+    flops=flops_per_element(1),
+)
+
+
+def _mask_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    return (TensorType(reduced_shape(x.shape, axes, keepdims), BOOL),)
+
+
+def _how_many(ops: Ops[R], x: R, axes: tuple[int, ...], keepdims: bool, *, zeros: bool) -> R:
+    """How many elements over axes are zero (or false), or how many are not, in int64; nan is not zero."""
+    zero = ops.logical_not(x) if x.dtype == BOOL else ops.equal(x, ops.full(shape=x.shape, value=0, dtype=x.dtype))
+    counted = zero if zeros else ops.logical_not(zero)
+    return ops.reduce_sum(ops.cast(counted, dtype=INT64), axis=axes, keepdims=keepdims)
+
+
+def _reduce_any_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
+    count = _how_many(ops, x, axes, keepdims, zeros=False)
+    return (ops.less(ops.full(shape=count.shape, value=0, dtype=INT64), count),)
+
+
+def _reduce_all_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
+    count = _how_many(ops, x, axes, keepdims, zeros=True)
+    return (ops.equal(count, ops.full(shape=count.shape, value=0, dtype=INT64)),)
+
+
+REDUCE_ANY = Primitive(
+    "reduce_any",
+    operands=("x",),
+    kind=Kind.REDUCTION,
+    shape=_mask_shape,
+    decomposition=_reduce_any_decomposition,
+    differentiable=False,
+    flops=flops_per_element(1),
+)
+
+REDUCE_ALL = Primitive(
+    "reduce_all",
+    operands=("x",),
+    kind=Kind.REDUCTION,
+    shape=_mask_shape,
+    decomposition=_reduce_all_decomposition,
     differentiable=False,
     flops=flops_per_element(1),
 )

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from ..arguments import Number
 from ..catalogue.activation import (
+    CELU,
+    ELU,
     GELU,
     GELU_GRAD,
+    HARDSHRINK,
+    HARDSIGMOID,
+    HARDSWISH,
+    HARDTANH,
+    LEAKY_RELU,
+    LOG_SIGMOID,
+    MISH,
     RELU,
     RELU_GRAD,
+    SELU,
     SIGMOID_GRAD,
     SILU,
     SILU_GRAD,
+    SOFTSHRINK,
+    SOFTSIGN,
     TANH_GRAD,
+    TANHSHRINK,
+    THRESHOLD,
 )
 from ..primitive import R
 from .calls import Calls
@@ -53,3 +68,63 @@ class ActivationOps(Calls[R]):
     def gelu_grad(self, x: R, g: R, /, *, approximate: str) -> R:
         """g · gelu'(x)."""
         return self._call(GELU_GRAD, (x, g), {"approximate": approximate})
+
+    def leaky_relu(self, x: R, /, *, negative_slope: Number = 0.01) -> R:
+        """x where x > 0, else negative_slope · x, its derivative at 0 too. PyTorch: torch.nn.functional.leaky_relu."""
+        return self._call(LEAKY_RELU, (x,), {"negative_slope": negative_slope})
+
+    def elu(self, x: R, /, *, alpha: Number = 1.0) -> R:
+        """x where x > 0, else alpha·(e^x - 1) (Clevert et al. 2016). PyTorch: torch.nn.functional.elu."""
+        return self._call(ELU, (x,), {"alpha": alpha})
+
+    def selu(self, x: R, /) -> R:
+        """1.0507 · elu(x, alpha=1.6733), of more digits (Klambauer et al. 2017). PyTorch: torch.nn.functional.selu."""
+        return self._call1(SELU, x)
+
+    def celu(self, x: R, /, *, alpha: Number = 1.0) -> R:
+        """x where x > 0, else alpha·(e^(x/alpha) - 1) (Barron 2017). PyTorch: torch.nn.functional.celu."""
+        return self._call(CELU, (x,), {"alpha": alpha})
+
+    def hardtanh(self, x: R, /, *, lo: Number = -1.0, hi: Number = 1.0) -> R:
+        """x limited to [lo, hi]; gradient 0 at the bounds, clamp's is 1. PyTorch: torch.nn.functional.hardtanh."""
+        return self._call(HARDTANH, (x,), {"lo": lo, "hi": hi})
+
+    def relu6(self, x: R, /) -> R:
+        """x limited to [0, 6]; gradient 0 at both. PyTorch: torch.nn.functional.relu6."""
+        return self._call(HARDTANH, (x,), {"lo": 0, "hi": 6})
+
+    def hardsigmoid(self, x: R, /) -> R:
+        """relu6(x + 3)/6. PyTorch: torch.nn.functional.hardsigmoid."""
+        return self._call1(HARDSIGMOID, x)
+
+    def hardswish(self, x: R, /) -> R:
+        """x · relu6(x + 3)/6 (Howard et al. 2019); gradient 0 at -3, 1 at 3. PyTorch: torch.nn.functional.hardswish."""
+        return self._call1(HARDSWISH, x)
+
+    def mish(self, x: R, /) -> R:
+        """x · tanh(softplus(x)) (Misra 2019). PyTorch: torch.nn.functional.mish."""
+        return self._call1(MISH, x)
+
+    def log_sigmoid(self, x: R, /) -> R:
+        """log(sigmoid(x)) = -softplus(-x), never overflowing. PyTorch: torch.nn.functional.logsigmoid."""
+        return self._call1(LOG_SIGMOID, x)
+
+    def softsign(self, x: R, /) -> R:
+        """x/(1 + |x|). PyTorch: torch.nn.functional.softsign."""
+        return self._call1(SOFTSIGN, x)
+
+    def tanhshrink(self, x: R, /) -> R:
+        """x - tanh(x). PyTorch: torch.nn.functional.tanhshrink."""
+        return self._call1(TANHSHRINK, x)
+
+    def hardshrink(self, x: R, /, *, width: Number = 0.5) -> R:
+        """x where |x| > width, else 0. PyTorch: torch.nn.functional.hardshrink, whose lambd it is."""
+        return self._call(HARDSHRINK, (x,), {"width": width})
+
+    def softshrink(self, x: R, /, *, width: Number = 0.5) -> R:
+        """x brought nearer to 0 by width, 0 where |x| <= width. PyTorch: torch.nn.functional.softshrink (lambd)."""
+        return self._call(SOFTSHRINK, (x,), {"width": width})
+
+    def threshold(self, x: R, /, *, threshold: Number, value: Number) -> R:
+        """x where x > threshold, else value. PyTorch: torch.nn.functional.threshold."""
+        return self._call(THRESHOLD, (x,), {"threshold": threshold, "value": value})

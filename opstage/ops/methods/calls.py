@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import cast, final
 
+from ..arguments import Number
 from ..numbers import plain
+from ..operands import NUMBERS, with_numbers
 from ..primitive import NO_STATIC, Primitive, R, Static
 from .structure import Structure
 
@@ -40,6 +42,16 @@ class Calls(Structure[R]):
         if not cursor.quiet:
             cursor.ordinal += 1
         return self.bind2(primitive, x, y)
+
+    @final
+    def _pointwise2(self, primitive: Primitive, x: R | Number, y: R | Number) -> R:
+        """An op of two tensors of one shape, either of which may be a number."""
+        if type(x) in NUMBERS or type(y) in NUMBERS:
+            x, y = with_numbers(self, primitive.name, primitive.operands, (x, y))
+        cursor = self.cursor
+        if not cursor.quiet:
+            cursor.ordinal += 1
+        return self.bind2(primitive, cast("R", x), cast("R", y))
 
     @final
     def _call3(self, primitive: Primitive, x: R, y: R, z: R) -> R:

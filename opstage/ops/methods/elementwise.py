@@ -18,6 +18,7 @@ from ..catalogue.elementwise import (
     MUL,
     NEG,
     POW,
+    POWER,
     SAFE_LOG,
     SCALE,
     SIGMOID,
@@ -34,29 +35,29 @@ from .calls import Calls
 class ElementwiseOps(Calls[R]):
     __slots__ = ()
 
-    def add(self, x: R, y: R, /) -> R:
+    def add(self, x: R | Number, y: R | Number, /) -> R:
         """x + y, of one shape and dtype. PyTorch: torch.add."""
-        return self._call2(ADD, x, y)
+        return self._pointwise2(ADD, x, y)
 
-    def sub(self, x: R, y: R, /) -> R:
+    def sub(self, x: R | Number, y: R | Number, /) -> R:
         """x - y, of one shape and dtype. PyTorch: torch.sub."""
-        return self._call2(SUB, x, y)
+        return self._pointwise2(SUB, x, y)
 
-    def mul(self, x: R, y: R, /) -> R:
+    def mul(self, x: R | Number, y: R | Number, /) -> R:
         """x · y, of one shape and dtype. PyTorch: torch.mul."""
-        return self._call2(MUL, x, y)
+        return self._pointwise2(MUL, x, y)
 
-    def div(self, x: R, y: R, /) -> R:
+    def div(self, x: R | Number, y: R | Number, /) -> R:
         """x / y, of one shape and float dtype; IEEE at y = 0. PyTorch: torch.div."""
-        return self._call2(DIV, x, y)
+        return self._pointwise2(DIV, x, y)
 
-    def maximum(self, x: R, y: R, /) -> R:
+    def maximum(self, x: R | Number, y: R | Number, /) -> R:
         """The larger of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.maximum."""
-        return self._call2(MAXIMUM, x, y)
+        return self._pointwise2(MAXIMUM, x, y)
 
-    def minimum(self, x: R, y: R, /) -> R:
+    def minimum(self, x: R | Number, y: R | Number, /) -> R:
         """The smaller of x and y, nan if either is; a tie splits the gradient 0.5/0.5. PyTorch: torch.minimum."""
-        return self._call2(MINIMUM, x, y)
+        return self._pointwise2(MINIMUM, x, y)
 
     def neg(self, x: R, /) -> R:
         """-x. PyTorch: torch.neg."""
@@ -81,6 +82,18 @@ class ElementwiseOps(Calls[R]):
     def inv(self, x: R, /) -> R:
         """1/x. PyTorch: torch.reciprocal."""
         return self._call1(INV, x)
+
+    def reciprocal(self, x: R, /) -> R:
+        """1/x, as inv. PyTorch: torch.reciprocal."""
+        return self._call1(INV, x)
+
+    def square(self, x: R, /) -> R:
+        """x · x. PyTorch: torch.square."""
+        return self._call2(MUL, x, x)
+
+    def rsqrt(self, x: R, /) -> R:
+        """1/√x; inf at 0, nan below. PyTorch: torch.rsqrt."""
+        return self._call(POW, (x,), {"exponent": -0.5})
 
     def sin(self, x: R, /) -> R:
         """Sine, of radians. PyTorch: torch.sin."""
@@ -116,6 +129,13 @@ class ElementwiseOps(Calls[R]):
         IEEE results, for ±½ those of √x and 1/√x. Its derivative, exponent · x^(exponent - 1), is 0 for exponent 0.
         """
         return self._call(POW, (x,), {"exponent": exponent})
+
+    def power(self, x: R | Number, y: R | Number, /) -> R:
+        """x^y of two tensors of one shape and float dtype. PyTorch: torch.pow.
+
+        nan where x is below 0 and y no whole number. Its derivative by y is 0 where x is 0 and y is not below 0.
+        """
+        return self._pointwise2(POWER, x, y)
 
     def clamp(self, x: R, /, *, lo: Number, hi: Number) -> R:
         """x limited to [lo, hi]; gradient 1 inside and at the bounds, 0 outside. PyTorch: torch.clamp."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from ..arguments import Number, ShapeLike, as_shape, normalize_axis
+from typing import cast
+
+from ..arguments import Number, ShapeLike, as_shape, only_axis
 from ..catalogue.logic import (
     CAST,
     DETACH,
     EQUAL,
     FULL,
     IOTA,
+    ISFINITE,
+    ISINF,
+    ISNAN,
     LESS,
     LESS_EQUAL,
     LOGICAL_AND,
     LOGICAL_NOT,
+    LOGICAL_OR,
+    LOGICAL_XOR,
     SELECT,
 )
+from ..operands import NUMBERS, chosen_numbers
 from ..primitive import R
 from ..types import DType, as_dtype, dtype_name
 from .calls import Calls
@@ -23,36 +31,59 @@ from .calls import Calls
 class LogicOps(Calls[R]):
     __slots__ = ()
 
-    def less(self, x: R, y: R, /) -> R:
+    def less(self, x: R | Number, y: R | Number, /) -> R:
         """The mask x < y; no gradient. PyTorch: torch.lt."""
-        return self._call2(LESS, x, y)
+        return self._pointwise2(LESS, x, y)
 
-    def less_equal(self, x: R, y: R, /) -> R:
+    def less_equal(self, x: R | Number, y: R | Number, /) -> R:
         """The mask x <= y; no gradient. PyTorch: torch.le."""
-        return self._call2(LESS_EQUAL, x, y)
+        return self._pointwise2(LESS_EQUAL, x, y)
 
-    def equal(self, x: R, y: R, /) -> R:
+    def equal(self, x: R | Number, y: R | Number, /) -> R:
         """The mask x = y, of numbers or of masks; no gradient. PyTorch: torch.eq."""
-        return self._call2(EQUAL, x, y)
+        return self._pointwise2(EQUAL, x, y)
 
-    def logical_and(self, x: R, y: R, /) -> R:
+    def logical_and(self, x: R | Number, y: R | Number, /) -> R:
         """Both masks; no gradient. PyTorch: torch.logical_and."""
-        return self._call2(LOGICAL_AND, x, y)
+        return self._pointwise2(LOGICAL_AND, x, y)
 
     def logical_not(self, x: R, /) -> R:
         """The opposite mask; no gradient. PyTorch: torch.logical_not."""
         return self._call1(LOGICAL_NOT, x)
 
+    def logical_or(self, x: R, y: R, /) -> R:
+        """Either mask, or both; no gradient. PyTorch: torch.logical_or."""
+        return self._call2(LOGICAL_OR, x, y)
+
+    def logical_xor(self, x: R, y: R, /) -> R:
+        """One mask and not the other; no gradient. PyTorch: torch.logical_xor."""
+        return self._call2(LOGICAL_XOR, x, y)
+
+    def isnan(self, x: R, /) -> R:
+        """The mask of numbers that are nan; no gradient. PyTorch: torch.isnan."""
+        return self._call1(ISNAN, x)
+
+    def isinf(self, x: R, /) -> R:
+        """The mask of numbers that are infinite, of either sign; no gradient. PyTorch: torch.isinf."""
+        return self._call1(ISINF, x)
+
+    def isfinite(self, x: R, /) -> R:
+        """The mask of numbers that are neither nan nor infinite; no gradient. PyTorch: torch.isfinite."""
+        return self._call1(ISFINITE, x)
+
     def detach(self, x: R, /) -> R:
         """x, through which no gradient or tangent flows. PyTorch: Tensor.detach."""
         return self._call1(DETACH, x)
 
-    def select(self, mask: R, x: R, y: R, /) -> R:
-        """x where mask, else y; all of one shape. PyTorch: torch.where.
+    def select(self, mask: R, x: R | Number, y: R | Number, /) -> R:
+        """x where mask, else y; all of one shape, a number of any. PyTorch: torch.where.
 
-        The side not selected gets no gradient, whatever its value.
+        The side not selected gets no gradient, whatever its value. Two numbers, one of which is a float, give the
+        program's float dtype.
         """
-        return self._call3(SELECT, mask, x, y)
+        if type(x) in NUMBERS or type(y) in NUMBERS:
+            x, y = chosen_numbers(self, mask, x, y)
+        return self._call3(SELECT, mask, cast("R", x), cast("R", y))
 
     def cast(self, x: R, /, *, dtype: str | DType) -> R:
         """x in another dtype. PyTorch: Tensor.to.
@@ -67,8 +98,11 @@ class LogicOps(Calls[R]):
         target = self.dtype if dtype is None else as_dtype(dtype)
         return self._call(FULL, (), {"shape": as_shape("full", shape), "value": value, "dtype": dtype_name(target)})
 
-    def iota(self, *, shape: ShapeLike, axis: int = 0, dtype: str | DType = "int64") -> R:
-        """Each element's own index along `axis`. PyTorch: torch.arange, broadcast."""
+    def iota(self, *, shape: ShapeLike, axis: int | None = None, dtype: str | DType = "int64") -> R:
+        """Each element's own index along `axis`, which a vector alone may leave out. PyTorch: torch.arange, broadcast.
+
+        A default axis of 0 would make zeros of `shape=(1, N)`, and no error would ever say so.
+        """
         sizes = as_shape("iota", shape)
-        axis = normalize_axis("iota", axis, len(sizes))
-        return self._call(IOTA, (), {"shape": sizes, "axis": axis, "dtype": dtype_name(as_dtype(dtype))})
+        along = only_axis("iota", axis, len(sizes))
+        return self._call(IOTA, (), {"shape": sizes, "axis": along, "dtype": dtype_name(as_dtype(dtype))})

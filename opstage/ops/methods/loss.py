@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..catalogue.loss import CROSS_ENTROPY, CROSS_ENTROPY_GRAD, MSE_LOSS
 from ..primitive import R
 from .calls import Calls
@@ -23,14 +25,23 @@ class LossOps(Calls[R]):
         reduction: str = "mean",
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
+        weight: R | None = None,
     ) -> R:
         """-log softmax(logits)[label], classes on axis 1 (last up to rank 2).
 
         PyTorch: torch.nn.functional.cross_entropy. logits (C), (N, C) or (N, C, *D), labels the same without C,
         integers in [0, C) or ignore_index. With p = softmax(logits) over the classes and ε the smoothing (Szegedy et
         al. 2016), a position's loss is -(1 - ε)·log p[label] - ε·mean(log p), and 0 where it is ignored; "mean" divides
-        their sum by the number of positions not ignored (0/0 = nan when all are).
+        their sum by the number of positions not ignored (0/0 = nan when all are). With `weight`, one number per class,
+        see `derived.weighted_cross_entropy`.
         """
+        if weight is not None:
+            from ..losses import weighted_cross_entropy  # made of this op and others
+
+            ops: Any = self
+            more: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+            weighted: R = weighted_cross_entropy(ops, logits, labels, weight, reduction=reduction, **more)
+            return weighted
         static = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return self._call(CROSS_ENTROPY, (logits, labels), static)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from ..arguments import Axes, normalize_axes, normalize_axis
 from ..catalogue.reduction import (
     ARGMAX,
+    ARGMIN,
     LOG_SOFTMAX,
     LOG_SOFTMAX_GRAD,
+    REDUCE_ALL,
+    REDUCE_ANY,
     REDUCE_MAX,
     REDUCE_MEAN,
+    REDUCE_MIN,
     REDUCE_SUM,
     SOFTMAX,
     SOFTMAX_GRAD,
@@ -46,6 +50,34 @@ class ReductionOps(Calls[R]):
     def argmax(self, x: R, /, *, axis: int = -1, keepdims: bool = False) -> R:
         """Index of the first maximum along an axis, int64; no gradient. PyTorch: torch.argmax."""
         return self._call(ARGMAX, (x,), {"axis": normalize_axis("argmax", axis, len(x.shape)), "keepdims": keepdims})
+
+    def reduce_min(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
+        """Minimum over axes; ties share the gradient evenly. PyTorch: torch.amin.
+
+        Over at least one element; nan if any is, and what nan came from has a gradient of nan.
+        """
+        axes = normalize_axes("reduce_min", axis, len(x.shape))
+        return self._call(REDUCE_MIN, (x,), {"axes": axes, "keepdims": keepdims})
+
+    def argmin(self, x: R, /, *, axis: int = -1, keepdims: bool = False) -> R:
+        """Index of the first minimum along an axis, int64; no gradient. PyTorch: torch.argmin."""
+        return self._call(ARGMIN, (x,), {"axis": normalize_axis("argmin", axis, len(x.shape)), "keepdims": keepdims})
+
+    def reduce_any(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
+        """Whether any element over axes is true, or not 0; False over an empty axis.
+
+        A mask, without a gradient; nan is not 0. PyTorch: torch.any.
+        """
+        axes = normalize_axes("reduce_any", axis, len(x.shape))
+        return self._call(REDUCE_ANY, (x,), {"axes": axes, "keepdims": keepdims})
+
+    def reduce_all(self, x: R, /, *, axis: Axes = None, keepdims: bool = False) -> R:
+        """Whether all elements over axes are true, or not 0; True over an empty axis.
+
+        A mask, without a gradient; nan is not 0. PyTorch: torch.all.
+        """
+        axes = normalize_axes("reduce_all", axis, len(x.shape))
+        return self._call(REDUCE_ALL, (x,), {"axes": axes, "keepdims": keepdims})
 
     def softmax(self, x: R, /, *, axis: int = -1) -> R:
         """e^x / Σ e^x along an axis of at least one element, never overflowing. PyTorch: torch.softmax."""

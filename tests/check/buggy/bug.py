@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import linecache
 import sys
@@ -120,7 +121,7 @@ def _load(name: str, path: Path) -> ModuleType:
 
 def right(name: str) -> Model:
     """The shipped model, of the sizes that its wrong variants have."""
-    module = sys.modules[f"opstage.models.{name}"]
+    module = importlib.import_module(f"opstage.models.{name}")
     return shipped_model(name, module.Config(**CONFIGS[name]))
 
 

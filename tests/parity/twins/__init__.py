@@ -5,29 +5,41 @@ from __future__ import annotations
 from tests.parity.twin import Twin
 from tests.parity.twins import (
     activation,
+    arrange,
     attention,
     convolution,
     derived,
     elementwise,
+    images,
     indexing,
     layout,
     linalg,
     logic,
     loss,
+    losses,
     normalization,
+    ordering,
+    places,
     pooling,
     reduction,
+    resample,
+    sequence,
+    solving,
+    transcendental,
     update,
 )
 
 TWINS: list[Twin] = [
     *elementwise.TWINS,
+    *transcendental.TWINS,
     *activation.TWINS,
     *logic.TWINS,
     *reduction.TWINS,
+    *sequence.TWINS,
     *layout.TWINS,
     *indexing.TWINS,
     *linalg.TWINS,
+    *solving.TWINS,
     *convolution.TWINS,
     *pooling.TWINS,
     *normalization.TWINS,
@@ -35,13 +47,23 @@ TWINS: list[Twin] = [
     *loss.TWINS,
     *update.TWINS,
     *derived.TWINS,
+    *losses.TWINS,
+    *arrange.TWINS,
+    *ordering.TWINS,
+    *images.TWINS,
+    *places.TWINS,
+    *resample.TWINS,
 ]
 
 _BITS = "random bits are a function of seed, step and site, not those of PyTorch's generators"
+
+_ONNX = "ONNX and TensorFlow have it; PyTorch has pixel_shuffle, in another order of channels"
 
 WITHOUT_TWIN: dict[str, str] = {
     "rand_uniform": _BITS,
     "rand_normal": _BITS,
     "bernoulli_mask": _BITS,
     "derived.dropout": _BITS,
+    "derived.depth_to_space": _ONNX,
+    "derived.space_to_depth": _ONNX,
 }

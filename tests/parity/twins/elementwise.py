@@ -77,7 +77,45 @@ def _clamps() -> tuple[Case, ...]:
     )
 
 
+_HALVES = (-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 3.2, 1e9, INF, -INF, NAN)
+
+
+def _apart(*shapes: tuple[int, ...]) -> Arrays:
+    """Away from whole numbers."""
+    return uniform(0.1, 0.9, *shapes)
+
+
+def _whole(op: str, twin: Function) -> Twin:
+    return Twin(op, twin, (*_shaped(_apart), Case("halves", fixed(_HALVES), edge=True)))
+
+
+def _of_integers(op: str, twin: Function, low: int = -9) -> Twin:
+    return Twin(op, twin, (Case("integers", integers(low, 9, (3, 4), (3, 4))),))
+
+
+_ROUNDING = [
+    Twin("power", torch.pow, (*(Case(f"{s}", uniform(0.5, 2.0, s, s)) for s in SHAPES),)),
+    _whole("floor", torch.floor),
+    _whole("ceil", torch.ceil),
+    _whole("trunc", torch.trunc),
+    _whole("round", torch.round),
+    Twin("sign", torch.sign, (*_shaped(_apart), Case("numbers", fixed(_HALVES[:-1]), edge=True))),  # of nan it has 0
+    Twin("mod", torch.remainder, (*(Case(f"{s}", uniform(0.5, 2.0, s, s)) for s in SHAPES),)),
+    Twin("fmod", torch.fmod, (*(Case(f"{s}", uniform(0.5, 2.0, s, s)) for s in SHAPES),)),
+    Twin(
+        "floor_divide",
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        (*(Case(f"{s}", uniform(0.5, 2.0, s, s)) for s in SHAPES),),
+    ),
+    _of_integers("bitwise_and", torch.bitwise_and),
+    _of_integers("bitwise_or", torch.bitwise_or),
+    _of_integers("bitwise_xor", torch.bitwise_xor),
+    _of_integers("left_shift", torch.bitwise_left_shift, 0),
+    _of_integers("right_shift", torch.bitwise_right_shift, 0),
+]
+
 TWINS: list[Twin] = [
+    *_ROUNDING,
     *_binary("add", torch.add, lambda x, y: x + y),
     *_binary("sub", torch.sub, lambda x, y: x - y),
     *_binary("mul", torch.mul, lambda x, y: x * y),
@@ -93,6 +131,9 @@ TWINS: list[Twin] = [
     _scalars("div", lambda x, c: x / c),
     _scalars("div", lambda x, c: c / x),
     _scalars("pow", lambda x, c: x**c),
+    _unary("reciprocal", torch.reciprocal, _positive),
+    _unary("square", torch.square),
+    _unary("rsqrt", torch.rsqrt, _positive, (0.0, 0.25, 1e30, -1.0, NAN)),
     _unary("neg", torch.neg),
     _unary("scale", lambda x, c: x * c, c=0.3),
     _unary("abs", torch.abs),

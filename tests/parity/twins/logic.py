@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.parity.twin import INF, NAN, SHAPES, Case, Twin, both, fixed, integers, masks, normal, tied
+from tests.parity.twin import EDGES, INF, NAN, SHAPES, Case, Twin, both, fixed, integers, masks, normal, tied
 
 _TIES = (1.0, 0.0, -0.0, INF, -INF, NAN, 2.0), (1.0, -0.0, 0.0, INF, INF, NAN, NAN)
 _COMPARISONS = (
@@ -27,6 +27,8 @@ def _from_nothing(arrays: Any = None) -> Any:
     return normal(())  # an operand that the op does not read: it tells PyTorch the dtype
 
 
+_SPECIAL = (Case("edges", fixed(EDGES)), Case("integers", integers(-3, 3, (4,))))
+
 TWINS: list[Twin] = [
     Twin("less", torch.lt, _COMPARISONS),
     Twin("less_equal", torch.le, _COMPARISONS),
@@ -36,6 +38,11 @@ TWINS: list[Twin] = [
     Twin("less_equal", lambda x, y: x <= y, _INFIX, call=lambda ops, x, y: x <= y),
     Twin("less_equal", lambda x, y: x >= y, _INFIX, call=lambda ops, x, y: x >= y),
     Twin("logical_and", torch.logical_and, tuple(Case(f"{shape}", masks(shape, shape)) for shape in SHAPES)),
+    Twin("logical_or", torch.logical_or, tuple(Case(f"{shape}", masks(shape, shape)) for shape in SHAPES)),
+    Twin("logical_xor", torch.logical_xor, tuple(Case(f"{shape}", masks(shape, shape)) for shape in SHAPES)),
+    Twin("isnan", torch.isnan, _SPECIAL),
+    Twin("isinf", torch.isinf, _SPECIAL),
+    Twin("isfinite", torch.isfinite, _SPECIAL),
     Twin("logical_not", torch.logical_not, tuple(Case(f"{shape}", masks(shape)) for shape in SHAPES)),
     Twin(
         "select",

@@ -119,6 +119,28 @@ TWINS: list[Twin] = [
             Case("integers", integers(0, 3, (4, 5)), {"axis": 1, "keepdims": False}),
         ),
     ),
+    Twin("reduce_min", lambda x, axis, keepdims: torch.amin(x, _whole(axis, x), keepdims), _reductions()),
+    Twin(
+        "argmin",
+        lambda x, axis, keepdims: torch.argmin(x, axis, keepdims),
+        (
+            Case("matrix", normal((6, 5)), {"axis": 1, "keepdims": True}),
+            Case("edges", fixed(_KINKS), {"axis": -1, "keepdims": False}, edge=True),
+            Case("integers", integers(0, 3, (4, 5)), {"axis": 0, "keepdims": False}),
+        ),
+    ),
+    *(
+        Twin(
+            f"reduce_{name}",
+            lambda x, axis, keepdims, f=f: f(x, axis, keepdims),
+            (
+                Case("edges", fixed(_KINKS), {"axis": -1, "keepdims": True}, edge=True),
+                Case("integers", integers(0, 2, (20, 3)), {"axis": (0,), "keepdims": False}),
+                Case("masks", lambda rng: (rng.random((4, 2, 3)) < 0.7,), {"axis": (0, 2), "keepdims": False}),
+            ),
+        )
+        for name, f in (("any", torch.any), ("all", torch.all))
+    ),
     Twin("softmax", lambda x, axis: torch.softmax(x, axis), _SOFT),
     Twin("log_softmax", lambda x, axis: torch.log_softmax(x, axis), _SOFT),
     Twin("softmax_grad", lambda y, g, axis: aten._softmax_backward_data(g, y, axis, y.dtype), _along(normal, 2)),

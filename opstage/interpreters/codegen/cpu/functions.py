@@ -27,10 +27,26 @@ def exp(real: Any) -> Function:
     return _exp32() if real is np.float32 else _exp64()
 
 
-def _exp32() -> Function:
+@inlined()
+def exp2(real: Any) -> Function:
+    """2ˣ likewise, with k the integer nearest x and r = (x - k)·log 2; of a whole x it is exact."""
+    return _exp32(of_two=True) if real is np.float32 else _exp64(of_two=True)
+
+
+def _rest(real: Any, high: float, low: float, of_two: bool) -> Function:
+    """r of z and k, with log 2 in two parts."""
+    log2_high, log2_low, log2 = real(high), real(low), real(math.log(2))
+    if of_two:
+        return lambda z, k: (z - k) * log2
+    return lambda z, k: z - k * log2_high - k * log2_low
+
+
+def _exp32(of_two: bool = False) -> Function:
     f = np.float32
     lowest, highest, per_log2, magic = f(-125 * math.log(2)), f(88.73), f(1 / math.log(2)), f(1.5 * 2**23)
-    log2_high, log2_low = f(0.693359375), f(math.log(2) - 0.693359375)
+    if of_two:
+        lowest, highest, per_log2 = f(-125), f(128), f(1)
+    rest = _rest(f, 0.693359375, math.log(2) - 0.693359375, of_two)
     # Minimax on |r| <= ½ log 2: Moshier, Cephes (1989), expf.
     c2, c3, c4 = f(5.0000001201e-1), f(1.6666665459e-1), f(4.1665795894e-2)
     c5, c6, c7 = f(8.3334519073e-3), f(1.3981999507e-3), f(1.9875691500e-4)
@@ -41,7 +57,7 @@ def _exp32() -> Function:
         z = highest if z > highest else z
         shifted = z * per_log2 + magic
         k = shifted - magic
-        r = z - k * log2_high - k * log2_low
+        r = rest(z, k)
         p = (((((c7 * r + c6) * r + c5) * r + c4) * r + c3) * r + c2) * (r * r) + r + one
         biased = np.int32(np.float32(shifted).view(np.int32) - offset)
         return zero if x < lowest else p * np.int32(biased << fraction).view(np.float32) * two
@@ -49,10 +65,12 @@ def _exp32() -> Function:
     return formula
 
 
-def _exp64() -> Function:
+def _exp64(of_two: bool = False) -> Function:
     f = np.float64
     lowest, highest, per_log2, magic = f(-1021 * math.log(2)), f(709.79), f(1 / math.log(2)), f(1.5 * 2**52)
-    log2_high, log2_low = f(6.93147180369123816490e-01), f(1.90821492927058770002e-10)
+    if of_two:
+        lowest, highest, per_log2 = f(-1021), f(1024), f(1)
+    rest = _rest(f, 6.93147180369123816490e-01, 1.90821492927058770002e-10, of_two)
     _, one, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13 = (f(c) for c in _INVERSE_FACTORIALS)
     zero, two, offset, fraction = f(0), f(2), np.int64(0x4338000000000000 - 1022), np.int64(52)
 
@@ -61,7 +79,7 @@ def _exp64() -> Function:
         z = highest if z > highest else z
         shifted = z * per_log2 + magic
         k = shifted - magic
-        r = z - k * log2_high - k * log2_low
+        r = rest(z, k)
         p = ((((((c13 * r + c12) * r + c11) * r + c10) * r + c9) * r + c8) * r + c7) * r + c6
         p = ((((p * r + c5) * r + c4) * r + c3) * r + c2) * (r * r) + r + one
         biased = np.int64(np.float64(shifted).view(np.int64) - offset)
@@ -76,9 +94,20 @@ def log(real: Any) -> Function:
 
     log 2 is in two parts, so that e times the first one is exact. A subnormal x is multiplied by a power of 2 before.
     """
-    if real is np.float32:
-        return _log(real, np.int32, 23, 127, 2.0**25, 25)
-    return _log(real, np.int64, 52, 1023, 2.0**54, 54)
+    log2_high, log2_low = real(0.693359375), real(-2.121944400546905827679e-4)
+
+    def joined(e: Any, r: Any, rest: Any) -> Any:
+        y = rest + e * log2_low
+        return r + y + e * log2_high
+
+    return _log(real, joined)
+
+
+@inlined()
+def log2(real: Any) -> Function:
+    """Likewise e + log m/log 2, whole for powers of 2; 1/log 2 is 1 and a second part. Moshier, Cephes (1989), log2."""
+    more = real(0.44269504088896340735992)
+    return _log(real, lambda e, r, rest: rest * more + r * more + rest + r + e)
 
 
 _LOG32 = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1)
@@ -109,13 +138,14 @@ def log_series(real: Any) -> Function:
     return quotient
 
 
-def _log(real: Any, integer: Any, bits: int, bias: int, scale: float, doublings: int) -> Function:
-    f = real
+def _log(real: Any, joined: Function) -> Function:
+    """The logarithm that `joined` makes of e, of r = m - 1, and of log(1 + r) - r."""
+    f, single = real, real is np.float32
+    integer, bits, bias, doublings = (np.int32, 23, 127, 25) if single else (np.int64, 52, 1023, 54)
     shift, low = integer(bits), integer((1 << bits) - 1)
     half_bits = integer((bias - 1) << bits)  # those of ½
-    least, enlarged, doubled = f(np.finfo(real).tiny), f(scale), f(doublings)
+    least, enlarged, doubled = f(np.finfo(real).tiny), f(2.0**doublings), f(doublings)
     zero, one, half, root = f(0), f(1), f(0.5), f(math.sqrt(0.5))
-    log2_high, log2_low = f(0.693359375), f(-2.121944400546905827679e-4)
     infinite, none, offset = f(np.inf), f(np.nan), f(bias - 1)
 
     def formula(x: Any) -> Any:
@@ -129,8 +159,7 @@ def _log(real: Any, integer: Any, bits: int, bias: int, scale: float, doublings:
         e = e - one if lesser else e
         r = (m + m if lesser else m) - one
         s = r * r
-        y = r * s * log_series(r) + e * log2_low - half * s
-        y = r + y + e * log2_high
+        y = joined(e, r, r * s * log_series(r) - half * s)
         y = y if x < infinite else x  # infinity and nan are what they are
         return y if x > zero else -infinite if x == zero else none if x < zero else x
 
@@ -139,12 +168,13 @@ def _log(real: Any, integer: Any, bits: int, bias: int, scale: float, doublings:
 
 @inlined()
 def log1p(real: Any) -> Function:
-    """log(1 + x) to 3 ulp: that of u = 1 + x, rounded, and what was rounded off (Kahan). For x >= 0, or nan."""
-    one, most = real(1), real(np.finfo(real).max)
+    """log(1 + x) to 3 ulp: that of u = 1 + x, rounded, and what was rounded off (Kahan)."""
+    zero, one, most = real(0), real(1), real(np.finfo(real).max)
 
     def formula(x: Any) -> Any:
         u = one + x
-        return log(u) + (x - (u - one)) / u if u <= most else u
+        whole = log(u)
+        return whole + (x - (u - one)) / u if zero < u <= most else whole
 
     return formula
 
@@ -215,6 +245,57 @@ def _tanh(real: Any, limit: float, above: tuple[float, ...], below: tuple[float,
         return (-far if x < zero else far) if t > border else near if s > zero else x
 
     return formula64
+
+
+@inlined()
+def atan(real: Any) -> Function:
+    """The angle of a tangent to 2 ulp: beyond a border π/2 less that of 1/|x|, and π/4 more than that of a difference.
+
+    Moshier, Cephes (1989), atanf and atan.
+    """
+    f, single = real, real is np.float32
+    one, zero = f(1), f(0)
+    border, far = f(math.sqrt(2) - 1 if single else 0.66), f(math.sqrt(2) + 1)
+    half, quarter = f(math.pi / 2), f(math.pi / 4)
+    # what is left of the two when they are rounded
+    half_more, quarter_more = (f(-4.371139000186243e-8), f(-2.1855695000931214e-8)) if single else _ATAN64_MORE
+    series = _atan_series(real)
+
+    def formula(x: Any) -> Any:
+        t = abs(x)
+        beyond, between = t > far, t > border
+        z = -one / t if beyond else (t - one) / (t + one) if between else t
+        s = z * z
+        y = z * s * series(s)
+        y = y + half_more if beyond else y + quarter_more if between else y
+        y = z + y
+        y = half + y if beyond else quarter + y if between else y
+        return -y if x < zero else y if x > zero else x  # 0, -0.0 and nan are what they are
+
+    return formula
+
+
+_ATAN64_MORE = (np.float64(6.123233995736765886130e-17), np.float64(3.061616997868382943065e-17))
+_ATAN32 = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+_ATAN64 = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1)
+_ATAN64_LAST = (-1.228866684490136173410e2, -6.485021904942025371773e1)
+_ATAN64_BELOW = (2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2)
+_ATAN64_BELOW_LAST = (4.853903996359136964868e2, 1.945506571482613964425e2)
+
+
+def _atan_series(real: Any) -> Function:
+    """(atan z - z)/z³ of z²."""
+    f = real
+    if real is np.float32:
+        c0, c1, c2, c3 = (f(c) for c in _ATAN32)
+        return lambda s: ((c0 * s + c1) * s + c2) * s + c3
+    p0, p1, p2, p3, p4 = (f(c) for c in (*_ATAN64, *_ATAN64_LAST))
+    q0, q1, q2, q3, q4 = (f(c) for c in (*_ATAN64_BELOW, *_ATAN64_BELOW_LAST))
+
+    def quotient(s: Any) -> Any:
+        return ((((p0 * s + p1) * s + p2) * s + p3) * s + p4) / (((((s + q0) * s + q1) * s + q2) * s + q3) * s + q4)
+
+    return quotient
 
 
 RUN = 1024

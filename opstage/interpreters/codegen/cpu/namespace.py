@@ -31,16 +31,22 @@ def namespace() -> dict[str, Any]:
         "power": _power,
         "log": functions.log,
         "log1p": functions.log1p,
+        "log2": functions.log2,
+        "log10": np.log10,
+        "exp2": functions.exp2,
+        "atan": functions.atan,
         "sqrt": math.sqrt,
         "sin": np.sin,
         "cos": np.cos,
+        "floor": np.floor,
+        "rint": np.rint,
     }
     names["uint8"] = np.uint8
     for real in (np.float32, np.float64):
         ordered, unordered, least = _order(real)
         names[f"least_{real.__name__}"] = least
         names[f"nan_{real.__name__}"] = real(np.nan)
-        formulas = {"ordered": ordered, "unordered": unordered, **scalar_formulas(real, exp, erf)}
+        formulas = {"ordered": ordered, "unordered": unordered, **scalar_formulas(real, exp, erf, math.fmod, np.floor)}
         names.update({f"{name}_{real.__name__}": formula for name, formula in formulas.items()})
     return names
 

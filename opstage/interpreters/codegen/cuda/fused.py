@@ -21,7 +21,8 @@ from ..formulas import has_formula
 from ..fusion import fuse
 from ..lowered import Lowered
 from ..primitives import ASSEMBLE, CONTIGUOUS
-from .source import Form, Generated, Partial, Pointer, Watching, cluster_kernel
+from .generated import Form, Generated, Partial, Pointer, Watching
+from .source import cluster_kernel
 from .target import CUDA
 
 Total = Callable[[Device, DeviceBuffer], DeviceBuffer]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from enum import Enum
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -27,6 +26,7 @@ from ..lowered import Lowered
 from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
 from ..recompute import CHEAP
 from ..views import View
+from .generated import Argument, Form, Generated, Partial, Pointer, Watching
 from .numbers import Numbers
 from .texts import Text, indented, load, store
 
@@ -38,64 +38,6 @@ WHOLE = 64
 
 BLOCK = 128
 """Rows of a part that are added in one running sum; the sums of blocks are added in turn."""
-
-
-class Form(Enum):
-    """The iteration space of a kernel's threads."""
-
-    ELEMENTS = "count"
-    ROWS = "rows"
-    COLUMNS = "parts of columns"
-
-
-class Pointer(NamedTuple):
-    """An argument: the memory of a root."""
-
-    root: int
-
-
-class Partial(NamedTuple):
-    """An argument: a row of sums for each part, of the column sum `slot`."""
-
-    slot: int
-
-
-class Watching(Enum):
-    """Arguments of a kernel that looks at indices: a number in memory, and what that becomes at one out of range."""
-
-    FLAG = "flag"
-    ASKED = "asked"
-
-
-Argument = Pointer | Partial | Watching | np.generic
-
-
-class Generated(NamedTuple):
-    """A kernel and the arguments that come after those of its form.
-
-    rows, extent    what it steps through: rows of `extent` elements; one row, where it steps through elements
-    parts           into how many parts a column is cut
-    neighbours      whether the elements of a row are neighbours in memory; else rows are, side by side
-    """
-
-    text: Text
-    form: Form
-    rows: int
-    extent: int
-    parts: int
-    neighbours: bool
-    arguments: tuple[Argument, ...]
-
-    @property
-    def roots(self) -> list[int]:
-        """Whose memory it reads and writes, and what it sums over rows."""
-        found = (a.root if isinstance(a, Pointer) else a.slot if isinstance(a, Partial) else -1 for a in self.arguments)
-        return [root for root in found if root >= 0]
-
-    @property
-    def checks(self) -> bool:
-        """Whether it looks at indices."""
-        return Watching.FLAG in self.arguments
 
 
 def cluster_kernel(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> Generated:

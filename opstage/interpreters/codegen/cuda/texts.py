@@ -47,7 +47,7 @@ def _function(text: Text) -> FunctionType:
 @cache
 def _namespace() -> dict[str, Any]:
     """The names that the source of a kernel may refer to."""
-    formulas = scalar_formulas(np.float32, language.exp, language.erf)
+    formulas = scalar_formulas(np.float32, language.exp, language.erf, language.fmod, language.floor)
     return {
         "cuda": cuda,
         "steps": steps,
@@ -78,4 +78,20 @@ def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
     return ["    " * depth + line for line in lines]
 
 
-_FUNCTIONS = ("cos", "erf", "exp", "log", "log1p", "power", "sin", "sqrt", "tanh")
+_FUNCTIONS = (
+    "atan",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "power",
+    "rint",
+    "sin",
+    "sqrt",
+    "tanh",
+)

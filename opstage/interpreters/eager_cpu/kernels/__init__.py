@@ -4,6 +4,7 @@ Each family file has `KERNELS` for float32, float64, integers and masks, and `EX
 a family that has compiled kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
 `Options.fast_kernels` is set. A composite without an entry runs by loops that are generated from its decomposition,
 where `fast_kernels` is set and they can do all of it; else op by op. Families without a file have no kernel by hand.
+The table also has the kernels of ops that other packages declare.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
 from ....ops.catalogue import FAMILIES
 from ....ops.primitive import Primitive
+from ....ops.registered import table_with_registered
 
 _GENERATED = frozenset({"loss", "normalization", "update"})
 
@@ -32,4 +33,4 @@ def kernel_table(dtype: str, fast: bool) -> Mapping[Primitive, Callable[..., Any
             table.update(module.KERNELS)
             if fast:
                 table.update(getattr(module, "FAST_KERNELS", {}))
-    return MappingProxyType(table)
+    return table_with_registered("exact" if dtype == "exact" else "cpu", table)

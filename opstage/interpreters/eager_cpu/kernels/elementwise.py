@@ -24,6 +24,7 @@ from ....ops.catalogue.elementwise import (
     MUL,
     NEG,
     POW,
+    POWER,
     SAFE_LOG,
     SCALE,
     SIGMOID,
@@ -103,6 +104,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SOFTPLUS: softplus,
     ERF: erf,
     POW: power,
+    POWER: np.power,
     CLAMP: clamp,
     SAFE_LOG: safe_log,
 }

@@ -8,10 +8,10 @@ family, are generated from their formulas. A composite without an entry runs by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from ....ops.primitive import Primitive
+from ....ops.registered import table_with_registered
 from . import (
     attention,
     convolution,
@@ -23,21 +23,26 @@ from . import (
     pooling,
     random,
     reduction,
+    sequence,
+    solving,
     update,
 )
 
-KERNELS: Mapping[Primitive, Callable[..., Any]] = MappingProxyType(
+KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
+    "cuda",
     {
         **pointwise.KERNELS,
         **logic.KERNELS,
         **layout.KERNELS,
         **reduction.KERNELS,
+        **sequence.KERNELS,
         **linalg.KERNELS,
+        **solving.KERNELS,
         **convolution.KERNELS,
         **pooling.KERNELS,
         **indexing.KERNELS,
         **attention.KERNELS,
         **random.KERNELS,
         **update.KERNELS,
-    }
+    },
 )

@@ -1,4 +1,4 @@
-"""Ops whose loops are written by hand: convolutions, pools, rows gathered and added up.
+"""Ops whose loops are written by hand: convolutions, pools, rows gathered and added up, where a maximum stands.
 
 Convolutions and pools are eager_cpu's own, which say their steps for given addresses; here the addresses are marks,
 put in place of what will be known when the memory is arranged.
@@ -18,6 +18,7 @@ from ....ops.catalogue.convolution import CONV, CONV_KERNEL_GRAD, CONV_TRANSPOSE
 from ....ops.catalogue.indexing import GATHER_ROWS, SCATTER_ADD_ROWS
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.catalogue.random import RAND_UNIFORM
+from ....ops.catalogue.reduction import ARGMAX
 from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
@@ -174,6 +175,7 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
             "load_index": access.load(index_dtype),
             "load_out": access.load(dtype, access.written(0)),
             "store": access.store(dtype, access.written(0)),
+            "store_index": access.store("int64", access.written(0)),
             "flag": access.store("int64", access.written(1)),
             "zero": np.dtype(dtype).type(0),
             "size": 8 if dtype.endswith("64") else 4,
@@ -184,6 +186,21 @@ def _rows_kernel(name: str, dtype: str, index_dtype: str) -> Kernel:
 
 
 _TEXTS = {
+    # The first of equals, and a nan before every number, as NumPy has it.
+    "first_maximum": """def kernel(lo, hi, worker, arguments):
+    w = int64s(arguments, 4)
+    n = w[2]
+    for task in range(lo, hi):
+        first = w[0] + (task // w[3] * n * w[3] + task % w[3]) * size
+        where = 0
+        best = load(first, 0)
+        for j in range(1, n):
+            value = load(first, j * w[3])
+            if value > best or (value != value and best == best):
+                best = value
+                where = j
+        store_index(w[1], task, where)
+""",
     "gather": """def kernel(lo, hi, worker, arguments):
     w = int64s(arguments, 7)
     n = w[4]
@@ -218,6 +235,18 @@ _TEXTS = {
             flag(w[8], 0, 1)
 """,
 }
+
+
+def _argmax(lowered: Lowered, e: Equation, workers: int) -> list[tuple[LoweredLoop, bool]] | None:
+    (x,), (out,) = e.inputs, e.outputs
+    if lowered.types[x].dtype.kind not in "fi" or lowered.types[out].dtype.itemsize != 8:
+        return None
+    shape, axis = lowered.views[x].shape, e.static["axis"]
+    kernel = _rows_kernel("first_maximum", dtype_name(lowered.types[x].dtype), "int64")
+    inner, count = math.prod(shape[axis + 1 :]), lowered.views[out].size
+    words: tuple[Word, ...] = (_at(lowered, x), Address(out, 0), shape[axis], inner)
+    return [(LoweredLoop(kernel, count, words, ()), lowered.views[x].size > 1 << 13)]
+
 
 # Draws ---------------------------------------------------------------------------------------------------------------
 
@@ -272,6 +301,7 @@ _DRAW = """def kernel(lo, hi, worker, arguments):
 
 _Lower = Callable[[Lowered, Equation, int], "list[tuple[LoweredLoop, bool]] | None"]
 LIBRARY: Mapping[Primitive, _Lower] = {
+    ARGMAX: _argmax,
     CONV: _conv,
     CONV_TRANSPOSE: _conv,
     CONV_KERNEL_GRAD: _conv_kernel_grad,

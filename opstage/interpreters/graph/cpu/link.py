@@ -208,8 +208,29 @@ class Linked:
     def _put(self, addresses: Addresses) -> None:
         self._words[self._patches] = addresses[self._sources] + self._offsets
 
+    def put_all(self, moving: Sequence[Array]) -> dict[int, list[tuple[int, int]]]:
+        """Put the addresses of these arrays in their places; by array the words that hold its address, and the bytes
+        from there on that each of them means."""
+        if len(self._patches):
+            self._put(np.array([address_of(x) for x in moving], np.int64))
+        places: dict[int, list[tuple[int, int]]] = {}
+        for word, source, offset in zip(self._patches.tolist(), self._sources.tolist(), self._offsets.tolist()):
+            places.setdefault(source, []).append((word, offset))
+        return places
+
     @property
-    def _native(self) -> bool:
+    def words(self) -> Addresses:
+        """The words that the arguments of all kernels are."""
+        return self._words
+
+    @property
+    def actions(self) -> list[Action]:
+        """A plan that `is_native`, in order."""
+        return [segment.action for segment in self._segments if isinstance(segment, KernelSequence)]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether all of it is machine code."""
         return all(isinstance(segment, KernelSequence) for segment in self._segments)
 
     def value(self, slot: int, moving: Sequence[Array]) -> Array:
@@ -289,7 +310,7 @@ class Linked:
             reads.append([x] * length)
         for y in stacked:
             writes.append([y[i, ...] for i in order])
-        if not inner._native:
+        if not inner.is_native:
             for iteration in zip(*reads, *writes):
                 inner.run(iteration)
             return

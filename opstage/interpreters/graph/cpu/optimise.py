@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....ops.catalogue.convolution import CONV_KERNEL_GRAD
 from ....ops.catalogue.pooling import AVG_POOL, AVG_POOL_GRAD, MAX_POOL, MAX_POOL_GATHER, MAX_POOL_SCATTER
 from ....ops.primitive import Primitive, Static
+from ....ops.registered import has_kernel
 from ....ops.types import TensorType
 from ...codegen.formulas import FORMULAS
 from .. import passes
@@ -16,7 +17,7 @@ _WHOLE = frozenset({MAX_POOL, MAX_POOL_SCATTER, MAX_POOL_GATHER, AVG_POOL, AVG_P
 
 def _stays(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:
     floats = all(t.dtype.kind in "fib" for t in types)
-    return floats and (primitive in FORMULAS or primitive in _WHOLE)
+    return floats and (primitive in FORMULAS or primitive in _WHOLE or has_kernel("cpu", primitive))
 
 
 PASSES = passes.standard(_stays)

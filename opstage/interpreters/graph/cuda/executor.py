@@ -32,6 +32,7 @@ from ...wire import to_wire
 from ..bounds import kept_bytes
 from ..graph import Graph
 from ..replay import replay
+from .lower import HostCall
 from .plan import CudaPlan
 from .recorder import Spot, placed
 from .scratch import CudaScratch
@@ -67,6 +68,7 @@ class CudaExecutor:
         self._bound: dict[int, Any] = {}  # the handle of each input's and result's block, as the scripts know it
         self._places: dict[int, Memory] = {}  # memory of this executor's own: of copied inputs, and of results
         self._scripts: tuple[Script, Script] | None = None
+        self._host_calls: list[HostCall] = []  # on the memory of the scripts
         self._starting = threading.Lock()
         self._device.add_idle(self)
 
@@ -124,6 +126,8 @@ class CudaExecutor:
         first, second = self._scripts
         second.prepare()
         first.run()
+        for call in self._host_calls:
+            call.kernel(device, call.types, *call.operands, **call.static)
         run = self._scratch.runs
         if plan.flag is not None:
             self._unsettled = inputs, step
@@ -263,6 +267,7 @@ class CudaExecutor:
             return Memory(_NOBODY, self._device.part(whole, offset, nbytes), nbytes)
 
         calls: list[Call] = [placed(call, find) for call in plan.calls]
+        self._host_calls = [call._replace(operands=placed(call.operands, find)) for call in plan.host_calls]
         before, after = calls[: plan.split], calls[plan.split :]
         return self._device.script(before, self._graphs), self._device.script(after, self._graphs)
 

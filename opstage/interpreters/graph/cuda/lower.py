@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, final
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from ....ops.closed import Body, Equation
 from ....ops.errors import UnsupportedError
+from ....ops.kinds import Effect
+from ....ops.primitive import Static
+from ....ops.types import TensorType
 from ....options import MatmulPrecision
 from ...codegen.clusters import FusionGroup, left_in_memory, read_by
 from ...codegen.cuda.fused import launch
-from ...codegen.cuda.source import Generated, cluster_kernel
+from ...codegen.cuda.generated import Generated
+from ...codegen.cuda.source import cluster_kernel
 from ...codegen.cuda.target import CUDA
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
@@ -31,9 +35,20 @@ _FEW = 1 << 10
 """Elements of a tensor of one number that is kept rather than filled anew in every run."""
 
 
+class HostCall(NamedTuple):
+    """An op that is seen outside: the kernel that the host runs after all launches that come before any update."""
+
+    kernel: Callable[..., Any]
+    types: tuple[TensorType, ...]
+    operands: tuple[DeviceBuffer, ...]
+    static: Static
+
+
 @final
 class Lowering:
     """The lowering of a body to launches on a device.
+
+    host_calls  ops that are seen outside, in their order
 
     aliased     outputs that are written over a donated input, by their places: the place of that input. Only updates of
                 parameters do so, which read and write each element once, and nothing but them reads that input once
@@ -50,6 +65,7 @@ class Lowering:
         self._results = {lowered.views[slot].root for slot in lowered.outputs}
         self.aliased = self._written_over(donated)
         self._buffers: dict[int, DeviceBuffer] = {}
+        self.host_calls: list[HostCall] = []
 
     def inputs(self) -> list[DeviceBuffer]:
         """Memory for the inputs."""
@@ -166,8 +182,17 @@ class Lowering:
     def _by_kernel(self, e: Equation) -> None:
         kernel = KERNELS.get(e.primitive)
         if kernel is None:
-            raise UnsupportedError(f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops")
+            hint = "; give its custom_op a decomposition=, or kernels={'cuda': …}" if e.primitive.declared else ""
+            raise UnsupportedError(
+                f"{e.primitive} has no kernel on device 'cuda', and no definition by other ops{hint}"
+            )
         types = tuple([self.lowered.types[slot] for slot in e.outputs])
+        if Effect.EXTERNAL in e.primitive.effects:  # done by the host when the launches are; who reads it need not wait
+            self.host_calls.append(HostCall(kernel, types, tuple(map(self._operand, e.inputs)), e.static))
+            for slot, type_ in zip(e.outputs, types):
+                self._own(slot)
+                self.lowered.constants[slot] = np.zeros(type_.shape, type_.dtype)
+            return
         results = kernel(self._device, types, *map(self._operand, e.inputs), **e.static)
         self._buffers.update(zip(e.outputs, results))
 

@@ -26,6 +26,7 @@ class CudaPlan:
     """The launches of a graph, on numbered blocks of memory.
 
     calls, split    all calls, and how many come before the first that writes over an input
+    host_calls      ops that the host does between those two parts, in their order
     inputs          the block of each input
     outputs         each output on its block
     aliased         outputs that are written over a donated input: their places, and that input's
@@ -56,6 +57,10 @@ class CudaPlan:
             for spot in spots((call.arguments, call.more)):
                 first.setdefault(spot.block, i)
                 last[spot.block] = i
+        self.host_calls = lowering.host_calls
+        for spot in spots([call.operands for call in self.host_calls]):  # they are read when the first part is done
+            first.setdefault(spot.block, 0)
+            last[spot.block] = max(last.get(spot.block, 0), self.split)
         fixed = {*self.inputs, *self.constants, *results}
         items = [Item(b, self.blocks[b], at, last[b]) for b, at in first.items() if b not in fixed]
         offsets, self.arena_bytes = arrange(items, ALIGNMENT)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
-from ....ops.catalogue import activation, elementwise, logic
+from ....ops.catalogue import activation, elementwise, logic, rounding, transcendental
 from ....ops.primitive import Primitive
-from ....ops.types import FLOAT32, INT64, Shape, TensorType, as_dtype
+from ....ops.types import BOOL, FLOAT32, INT64, Shape, TensorType, as_dtype
+from .division import floor_divide, left_shift, mod, right_shift
 from .nodes import OnnxValue
 from .rules import OnnxRule, broadcasting, direct
 from .writer import Writer
@@ -27,6 +29,20 @@ def _pow(writer: Writer, operands: Operands, results: Results, /, *, exponent: A
         root = writer.node("Sqrt", *operands)
         return (root if exponent > 0 else writer.node("Reciprocal", root),)
     return (writer.node("Pow", *operands, writer.number(exponent, results[0].dtype)),)
+
+
+def _to_base(base: float) -> OnnxRule:
+    """A logarithm to another base, by the natural one: ONNX has no other."""
+
+    def says(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
+        natural = writer.node("Log", *operands)
+        return (writer.node("Mul", natural, writer.number(1 / math.log(base), results[0].dtype)),)
+
+    return OnnxRule(says, "by the natural logarithm: of a power of the base it may be an ulp off")
+
+
+def _exp2(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
+    return (writer.node("Pow", writer.number(2, results[0].dtype), *operands),)
 
 
 def _clamp(writer: Writer, operands: Operands, results: Results, /, *, lo: Any, hi: Any) -> tuple[str, ...]:
@@ -54,6 +70,15 @@ def _cast(writer: Writer, operands: Operands, results: Results, /, *, dtype: str
 
 def _detach(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
     return (operands[0].name,)
+
+
+def _select(writer: Writer, operands: Operands, results: Results, /) -> tuple[str, ...]:
+    """Of masks by logic: onnxruntime has no Where of them."""
+    if results[0].dtype != BOOL:
+        return (writer.broadcasting("Where", *operands),)
+    mask, x, y = operands
+    chosen = writer.node("And", mask, x)
+    return (writer.node("Or", chosen, writer.node("And", writer.node("Not", mask), y)),)
 
 
 def _full(
@@ -91,9 +116,33 @@ RULES: dict[Primitive, OnnxRule] = {
     elementwise.SIN: direct("Sin"),
     elementwise.COS: direct("Cos"),
     elementwise.TANH: direct("Tanh"),
+    elementwise.POWER: broadcasting("Pow"),
+    rounding.FLOOR: direct("Floor"),
+    rounding.ROUND: direct("Round"),
+    rounding.CEIL: direct("Ceil"),
+    rounding.SIGN: direct("Sign", note=_NAN),
+    rounding.FLOOR_DIVIDE: OnnxRule(floor_divide),
+    rounding.MOD: OnnxRule(mod),
+    rounding.BITWISE_AND: broadcasting("BitwiseAnd"),
+    rounding.BITWISE_OR: broadcasting("BitwiseOr"),
+    rounding.BITWISE_XOR: broadcasting("BitwiseXor"),
+    rounding.LEFT_SHIFT: OnnxRule(left_shift),
+    rounding.RIGHT_SHIFT: OnnxRule(right_shift),
     elementwise.SIGMOID: direct("Sigmoid"),
     elementwise.SOFTPLUS: direct("Softplus"),
     elementwise.ERF: direct("Erf"),
+    transcendental.EXP2: OnnxRule(_exp2),
+    transcendental.LOG2: _to_base(2),
+    transcendental.LOG10: _to_base(10),
+    transcendental.TAN: direct("Tan"),
+    transcendental.ASIN: direct("Asin"),
+    transcendental.ACOS: direct("Acos"),
+    transcendental.ATAN: direct("Atan"),
+    transcendental.SINH: direct("Sinh"),
+    transcendental.COSH: direct("Cosh"),
+    transcendental.ASINH: direct("Asinh"),
+    transcendental.ACOSH: direct("Acosh"),
+    transcendental.ATANH: direct("Atanh"),
     elementwise.POW: OnnxRule(_pow),
     elementwise.CLAMP: OnnxRule(_clamp, _NAN),
     elementwise.SAFE_LOG: OnnxRule(_safe_log, _NAN),
@@ -104,8 +153,10 @@ RULES: dict[Primitive, OnnxRule] = {
     logic.LESS_EQUAL: broadcasting("LessOrEqual"),
     logic.EQUAL: broadcasting("Equal"),
     logic.LOGICAL_AND: broadcasting("And"),
+    logic.LOGICAL_OR: broadcasting("Or"),
+    logic.LOGICAL_XOR: broadcasting("Xor"),
     logic.LOGICAL_NOT: direct("Not"),
-    logic.SELECT: broadcasting("Where"),
+    logic.SELECT: OnnxRule(_select),
     logic.CAST: OnnxRule(_cast),
     logic.DETACH: OnnxRule(_detach),
     logic.FULL: OnnxRule(_full),

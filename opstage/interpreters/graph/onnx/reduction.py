@@ -10,7 +10,9 @@ from .rules import OnnxRule, Says, direct
 from .writer import Writer, is_empty
 
 
-def _reduce(op: str) -> Says:
+def reduced_by(op: str) -> Says:
+    """A reduction of ONNX; its value over an axis of size 0 is that of no elements."""
+
     def says(
         writer: Writer,
         operands: tuple[OnnxValue, ...],
@@ -24,29 +26,40 @@ def _reduce(op: str) -> Says:
         name = x.name if x.dtype == out.dtype else writer.converted(x, out.dtype)  # integers are added in int64
         if not axes:
             return (name,)
-        if is_empty(x.type):  # a sum over nothing is 0, which not every runtime knows
-            return (writer.filled(out.shape, 0, out.dtype),)
+        if is_empty(x.type):  # a sum over nothing is 0 and a product 1, which not every runtime knows
+            return (writer.filled(out.shape, int(op == "ReduceProd"), out.dtype),)
         return (writer.node(op, name, writer.ints(*axes), keepdims=int(keepdims)),)
 
     return says
 
 
 def _sum(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...] | None:
-    return _reduce("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
+    return reduced_by("ReduceSum")(writer, operands, results, axes=tuple(range(len(operands[0].shape))), keepdims=False)
 
 
-def _argmax(
-    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, axis: int, keepdims: bool
-) -> tuple[str, ...]:
-    return (writer.node("ArgMax", *operands, axis=axis, keepdims=int(keepdims)),)
+def _place_of(op: str) -> Says:
+    def says(
+        writer: Writer,
+        operands: tuple[OnnxValue, ...],
+        results: tuple[TensorType, ...],
+        /,
+        *,
+        axis: int,
+        keepdims: bool,
+    ) -> tuple[str, ...]:
+        return (writer.node(op, *operands, axis=axis, keepdims=int(keepdims)),)
+
+    return says
 
 
 RULES: dict[Primitive, OnnxRule] = {
     reduction.SUM: OnnxRule(_sum),
-    reduction.REDUCE_SUM: OnnxRule(_reduce("ReduceSum")),
-    reduction.REDUCE_MEAN: OnnxRule(_reduce("ReduceMean")),
-    reduction.REDUCE_MAX: OnnxRule(_reduce("ReduceMax"), "of nan ONNX says nothing"),
-    reduction.ARGMAX: OnnxRule(_argmax, "of nan ONNX says nothing"),
+    reduction.REDUCE_SUM: OnnxRule(reduced_by("ReduceSum")),
+    reduction.REDUCE_MEAN: OnnxRule(reduced_by("ReduceMean")),
+    reduction.REDUCE_MAX: OnnxRule(reduced_by("ReduceMax"), "of nan ONNX says nothing"),
+    reduction.REDUCE_MIN: OnnxRule(reduced_by("ReduceMin"), "of nan ONNX says nothing"),
+    reduction.ARGMAX: OnnxRule(_place_of("ArgMax"), "of nan ONNX says nothing"),
+    reduction.ARGMIN: OnnxRule(_place_of("ArgMin"), "of nan ONNX says nothing"),
     reduction.SOFTMAX: direct("Softmax", "axis"),
     reduction.LOG_SOFTMAX: direct("LogSoftmax", "axis"),
 }

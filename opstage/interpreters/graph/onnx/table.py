@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from ....ops.primitive import Primitive
-from . import convolution, elementwise, indexing, layout, linalg, loops, normalization, pooling, random, reduction
+from . import (
+    convolution,
+    elementwise,
+    indexing,
+    layout,
+    linalg,
+    loops,
+    normalization,
+    pooling,
+    random,
+    reduction,
+    sequence,
+)
 from .rules import OnnxRule
 
 RULES: dict[Primitive, OnnxRule] = {
@@ -11,6 +23,7 @@ RULES: dict[Primitive, OnnxRule] = {
     for family in (
         elementwise,
         reduction,
+        sequence,
         layout,
         indexing,
         linalg,

@@ -106,7 +106,15 @@ def _divided(builder: Any, kind: ScalarKind, x: Any, y: Any, remainder: bool) ->
     """The quotient rounded down, or the remainder that has the divisor's sign; 0 where the divisor is 0."""
     zero = ir.Constant(kind.type, 0)
     known = isinstance(y, ir.Constant) and y.constant > 0
-    divisor = y if known else builder.select(builder.icmp_signed("==", y, zero), ir.Constant(kind.type, 1), y)
+    one, negative_one = ir.Constant(kind.type, 1), ir.Constant(kind.type, -1)
+    # a processor traps at a divisor of 0, and at -1 for the least integer, which has no opposite
+    special = opposite = None
+    if not known:
+        special = builder.icmp_signed("==", y, zero)
+        if kind.family == "int":
+            opposite = builder.icmp_signed("==", y, negative_one)
+            special = builder.or_(special, opposite)
+    divisor = y if special is None else builder.select(special, one, y)
     if kind.family == "uint":
         made = (builder.urem if remainder else builder.udiv)(x, divisor)
     else:
@@ -117,7 +125,9 @@ def _divided(builder: Any, kind: ScalarKind, x: Any, y: Any, remainder: bool) ->
             made = builder.select(down, builder.add(rest, divisor), rest)
         else:
             quotient = builder.sdiv(x, divisor)
-            made = builder.select(down, builder.sub(quotient, ir.Constant(kind.type, 1)), quotient)
+            made = builder.select(down, builder.sub(quotient, one), quotient)
+            if opposite is not None:
+                made = builder.select(opposite, builder.neg(x), made)
     return made if known else builder.select(builder.icmp_signed("==", y, zero), zero, made)
 
 
@@ -150,11 +160,23 @@ def negative(builder: Any, value: Value) -> Value | None:
     return None
 
 
-def math_call(builder: Any, name: str, value: Value) -> Value | None:
-    """A function of one float: `llvm.sqrt` and the like, or one of the C library, with an f behind for float32."""
+def magnitude(builder: Any, value: Value) -> Value | None:
+    """|x| of an integer; the least one, which has no opposite, stays what it is."""
+    opposite = negative(builder, value)
+    if opposite is None:
+        return None
+    wide = converted(builder, value, opposite.kind)
+    assert wide is not None
+    below = builder.icmp_signed("<", wide.ir, ir.Constant(wide.kind.type, 0))
+    return Value(wide.kind, builder.select(below, opposite.ir, wide.ir))
+
+
+def math_call(builder: Any, name: str, value: Value, *others: Value) -> Value | None:
+    """A function of floats, all of the first one's kind: `llvm.sqrt`, or the C library's, with an f for float32."""
     kind = value.kind if value.kind in (FLOAT32, FLOAT64) else FLOAT64
-    x = converted(builder, value, kind)
-    if x is None:
+    given = [converted(builder, each, kind) for each in (value, *others)]
+    if None in given:
         return None
     full = f"{name}.f{kind.bits}" if name.startswith("llvm.") else name + ("f" if kind is FLOAT32 else "")
-    return Value(kind, builder.call(declared(builder, ir.FunctionType(kind.type, [kind.type]), full), [x.ir]))
+    function = declared(builder, ir.FunctionType(kind.type, [kind.type] * len(given)), full)
+    return Value(kind, builder.call(function, [each.ir for each in given if each is not None]))

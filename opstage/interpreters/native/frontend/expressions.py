@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import arrays
-from .arithmetic import binary, common, compared, converted, math_call, negative, truth
+from .arithmetic import binary, common, compared, converted, magnitude, math_call, negative, truth
 from .intrinsics import Intrinsic
 from .kinds import BOOL, FLOAT64, INT64, OF_NUMPY, VOID, WORDS, ScalarKind, Value, constant
 from .source import FunctionSource
@@ -20,10 +20,14 @@ MATHS = {
     np.sqrt: "llvm.sqrt",
     np.sin: "llvm.sin",
     np.cos: "llvm.cos",
+    np.floor: "llvm.floor",
+    np.rint: "llvm.rint",
     np.log1p: "log1p",
+    math.fmod: "fmod",
+    np.log10: "log10",
     math.erf: "erf",
 }
-"""Functions of one float, with LLVM's name or the C library's."""
+"""Functions of floats, with LLVM's name or the C library's."""
 
 
 class Expressions(ABC):
@@ -240,8 +244,10 @@ class Expressions(ABC):
             return self._extreme(node, "<" if function is min else ">", arguments)
         if function is abs and arguments[0].kind.family == "float":
             found = math_call(self.builder, "llvm.fabs", arguments[0])
+        elif function is abs:
+            found = magnitude(self.builder, arguments[0])
         elif isinstance(function, (np.ufunc, type(math.sqrt))) and function in MATHS:
-            found = math_call(self.builder, MATHS[function], arguments[0])
+            found = math_call(self.builder, MATHS[function], *arguments)
         elif hasattr(function, "formula_of"):
             first = arguments[0]
             dtype = first[0].dtype if arrays.is_array(first) else first.kind.name

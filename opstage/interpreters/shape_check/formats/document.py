@@ -59,6 +59,7 @@ def to_document(outcome: CheckOutcome) -> dict[str, Any]:
         "bytes": outcome.bytes,
         "sections": {section.name: {"data": section.data, "text": section.text} for section in outcome.sections},
         "printed": outcome.printed,
+        "suppressed": list(outcome.suppressed),
     }
 
 
@@ -85,6 +86,7 @@ def from_document(document: Mapping[str, Any]) -> CheckOutcome:
         document["printed"],
         None if unusable is None else Unusable(unusable["message"], _as_source(unusable["location"])),
         tuple(tuple(paths) for paths in document.get("tied", ())),
+        tuple(document.get("suppressed", ())),
     )
 
 

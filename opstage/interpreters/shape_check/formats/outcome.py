@@ -39,6 +39,7 @@ class CheckOutcome:
     tied       for each parameter that stands at several places the paths of all of them, the first as in `inputs`
     printed    what the target's file printed
     unusable   why it could not be checked; all else is empty then
+    suppressed   the severities of findings that do not count
     """
 
     target: str
@@ -57,6 +58,7 @@ class CheckOutcome:
     printed: str = ""
     unusable: Unusable | None = None
     tied: tuple[tuple[str, ...], ...] = ()
+    suppressed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, report: Report, target: str, what: str = "", sections: Sequence[Section] = ()) -> CheckOutcome:

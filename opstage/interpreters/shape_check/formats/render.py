@@ -12,7 +12,16 @@ from .outcome import CheckOutcome
 FORMATS = ("terminal", "json", "github", "sarif")
 
 
-def render(form: str, outcomes: Sequence[CheckOutcome], exit_code: int = 0, *, colour: bool = False) -> str:
+def render(
+    form: str,
+    outcomes: Sequence[CheckOutcome],
+    exit_code: int = 0,
+    *,
+    colour: bool = False,
+    verbose: bool = False,
+    quiet: bool = False,
+    warnings_as_errors: bool = False,
+) -> str:
     """The text of all outcomes in the format called `form`."""
     match form:
         case "json":
@@ -22,7 +31,9 @@ def render(form: str, outcomes: Sequence[CheckOutcome], exit_code: int = 0, *, c
         case "sarif":
             return _escaped(sarif.render(outcomes, exit_code, str(import_module("opstage").__version__)))
         case _:
-            return terminal.render(outcomes, colour=colour)
+            return terminal.render(
+                outcomes, colour=colour, verbose=verbose, quiet=quiet, warnings_as_errors=warnings_as_errors
+            )
 
 
 def _escaped(text: str) -> str:

@@ -22,13 +22,31 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "
 _PRINTED, _WIDE = 20, 200  # lines and columns that are shown of what a target printed
 
 
-def render(outcomes: Sequence[CheckOutcome], *, colour: bool = False) -> str:
-    """All outcomes; a program that is right by one line, with its inputs above it."""
+def render(
+    outcomes: Sequence[CheckOutcome],
+    *,
+    colour: bool = False,
+    verbose: bool = False,
+    quiet: bool = False,
+    warnings_as_errors: bool = False,
+) -> str:
+    """All outcomes. A program that is right is one line; `verbose` adds inputs and constraints, `quiet` leaves it out,
+    and the total of many. With `warnings_as_errors` a program with a warning is not right."""
     paint = _painter() if colour else _plain
-    parts = [_outcome(_shown(outcome), paint) for outcome in outcomes]
-    if len(outcomes) > 1:
-        parts.append(_total(outcomes, paint) + "\n")
-    return "\n".join(parts)
+    shown = [outcome for outcome in outcomes if not quiet or outcome.findings or outcome.unusable or outcome.sections]
+    parts = [_outcome(_shown(outcome), paint, verbose, warnings_as_errors) for outcome in shown]
+    text = "\n".join(parts) if verbose else "".join(_spaced(parts))
+    if len(outcomes) > 1 and not quiet:
+        text += "\n" + _total(outcomes, paint, warnings_as_errors) + "\n"
+    return text
+
+
+def _spaced(parts: Sequence[str]) -> Iterator[str]:
+    """Empty lines around what takes several lines, none between single ones."""
+    for i, part in enumerate(parts):
+        if i and (part.count("\n") > 1 or parts[i - 1].count("\n") > 1):
+            yield "\n"
+        yield part
 
 
 def render_unusable(outcome: CheckOutcome, *, colour: bool = False) -> str:
@@ -51,29 +69,33 @@ def suggestion(outcomes: Sequence[CheckOutcome]) -> str:
     return f"where=[{', '.join(_quoted(constraint) for constraint in every)}]" if every else ""
 
 
-def _outcome(outcome: CheckOutcome, paint: Paint) -> str:
-    lines = [paint(f"{outcome.target}, {outcome.what}:" if outcome.what else f"{outcome.target}:", "bold")]
+def _outcome(outcome: CheckOutcome, paint: Paint, verbose: bool, strictly: bool) -> str:
+    title = f"{outcome.target}, {outcome.what}" if outcome.what else outcome.target
+    sections = [f"\n{section.text}" for section in outcome.sections]
+    declared = outcome.declarations if verbose or outcome.conditions else ()
+    if not (verbose or outcome.printed or outcome.unusable or outcome.findings or outcome.conditions):
+        return "\n".join([_summary(outcome, paint, strictly, f"{title}: "), *sections]) + "\n"
+    lines = [paint(f"{title}:", "bold")]
     if outcome.printed:
         lines += _printed(outcome.printed, paint)
     if outcome.unusable is not None:
         lines.append(f"  {paint('not checked', 'error')}")
         return "\n".join(lines) + "\n"
-    inputs = [(name, type_) for name, type_ in outcome.inputs if not name.startswith("slots.")]
-    lines += [f"  {name:<28} {type_}" for name, type_ in inputs]
-    lines += [f"  {paint('tied', 'note')}, one parameter: {show_tied(paths)}" for paths in outcome.tied]
+    if verbose:
+        inputs = [(name, type_) for name, type_ in outcome.inputs if not name.startswith("slots.")]
+        lines += [f"  {name:<28} {type_}" for name, type_ in inputs]
+        lines += [f"  {paint('tied', 'note')}, one parameter: {show_tied(paths)}" for paths in outcome.tied]
     for finding in outcome.findings:
         lines += ["", *_finding(finding, paint)]
     if outcome.conditions:
         lines += ["", paint("right only if", "note") + " (every run is held to it):"]
         for condition in outcome.conditions:
             lines.append(f"  {condition}")
-    if outcome.declarations:
-        lines += ["", f"{paint('given', 'note')}:", *(f"  {declaration}" for declaration in outcome.declarations)]
-    if outcome.findings or outcome.conditions or outcome.declarations:
+    if declared:
+        lines += ["", f"{paint('given', 'note')}:", *(f"  {declaration}" for declaration in declared)]
+    if outcome.findings or outcome.conditions or declared:
         lines.append("")
-    lines.append(_summary(outcome, paint))
-    lines += [f"\n{section.text}" for section in outcome.sections]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, _summary(outcome, paint, strictly), *sections]) + "\n"
 
 
 def _shown(outcome: CheckOutcome) -> CheckOutcome:
@@ -90,22 +112,27 @@ def _printable(value: Any) -> Any:
     return [_printable(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _summary(outcome: CheckOutcome, paint: Paint) -> str:
+def _summary(outcome: CheckOutcome, paint: Paint, strictly: bool, title: str = "") -> str:
     counts = [_count(len(outcome.errors), "error"), _count(len(outcome.warnings), "warning")]
     if outcome.errors:
         return paint(" and ".join(count for count in counts if not count.startswith("0")), "error")
+    if strictly and outcome.warnings:
+        return paint(f"{counts[1]}, and warnings are errors", "error")
     rest = f", {counts[1]}" if outcome.warnings else ""
+    rest += f", {len(outcome.suppressed)} suppressed" if outcome.suppressed else ""
     work = f"{outcome.ops} ops, {_large(outcome.flops)} flops, {_large(outcome.bytes)} bytes moved{rest}"
-    return f"{paint('ok', 'good')}: {work}"
+    if (hidden := outcome.suppressed.count("error")) > 0:  # after which nobody knows what the program does
+        work = f"{_count(hidden, 'error')} suppressed"
+    return f"{paint('ok', 'good')}: {title}{work}"
 
 
-def _total(outcomes: Sequence[CheckOutcome], paint: Paint) -> str:
-    unusable = sum(outcome.unusable is not None for outcome in outcomes)
+def _total(outcomes: Sequence[CheckOutcome], paint: Paint, strictly: bool) -> str:
+    codes = [outcome.exit_code(strictly) for outcome in outcomes]
     wrong = sum(bool(outcome.errors) for outcome in outcomes)
-    parts = [f"{len(outcomes) - unusable - wrong} of {_count(len(outcomes), 'program')} right"]
-    parts += [f"{wrong} with errors"] if wrong else []
-    parts += [f"{unusable} not checked"] if unusable else []
-    return paint(", ".join(parts), "error" if wrong or unusable else "good")
+    counts = {"with errors": wrong, "with warnings": codes.count(1) - wrong, "not checked": codes.count(2)}
+    parts = [f"{codes.count(0)} of {_count(len(outcomes), 'program')} right"]
+    parts += [f"{count} {what}" for what, count in counts.items() if count]
+    return paint(", ".join(parts), "error" if any(codes) else "good")
 
 
 def _finding(finding: Finding, paint: Paint) -> Iterator[str]:

@@ -6,7 +6,7 @@ A lint is a function from the `Subject` to findings. `LINTS` is the table of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..finding import Finding, Severity
 from ..program import CheckedProgram
@@ -74,12 +74,13 @@ LINTS: tuple[Lint, ...] = (
 )
 
 
-def lint(program: CheckedProgram, step: StepRoles | None, *, sound: bool) -> list[Finding]:
+def lint(program: CheckedProgram, step: StepRoles | None, *, sound: bool, written: Any = None) -> list[Finding]:
     """All that the lints find; those of one line in a program that runs it often, such as a layer's, once.
 
     step     where the program is a whole training step
     sound    whether no error was found before
+    written  the user's own function
     """
-    subject = Subject(program, step, sound=sound)
+    subject = Subject(program, step, sound=sound, written=written)
     found = [finding for each in LINTS for finding in each.find(subject)]
     return list({(f.rule, f.op, f.source, f.reason): f for f in reversed(found)}.values())[::-1]

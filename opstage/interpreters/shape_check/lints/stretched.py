@@ -6,11 +6,12 @@ import dis
 from collections.abc import Iterator
 
 from ....ops.catalogue.elementwise import ADD, DIV, MUL, SUB
-from ....ops.catalogue.layout import BROADCAST_TO
+from ....ops.catalogue.layout import BROADCAST_TO, UNSQUEEZE
 from ....ops.catalogue.logic import EQUAL, LESS, LESS_EQUAL
 from ....ops.closed import Equation
 from ....ops.dims import is_one
 from ....ops.errors import Place
+from ....ops.kinds import Kind
 from ....ops.types import Shape, show_shape
 from ..finding import Finding
 from .subject import Subject
@@ -25,7 +26,8 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
     few, and no error ever says so. `ops.broadcast_to` says that it is meant.
 
     Infix inserts its broadcasts where the operator stands, so all three ops have the place of one `+` in the user's
-    code; a broadcast that the user wrote has that of a call.
+    code; a broadcast that the user wrote has that of a call. An outer product is also meant where `unsqueeze` put in
+    the axes of size 1 that are stretched: that of one of two operands that could never have one shape, else of both.
     """
     for call in subject.calls(ADD, SUB, MUL, DIV, LESS, LESS_EQUAL, EQUAL):
         place = subject.program.place(call)
@@ -34,8 +36,25 @@ def stretched_both(subject: Subject) -> Iterator[Finding]:
         makers = [subject.maker(number) for number in call.inputs]
         spread = [maker for maker in makers if maker is not None and maker.primitive is BROADCAST_TO]
         both = [maker for maker in spread if subject.program.place(maker) == place]
-        if len(both) == 2:
+        if len(both) == 2 and not _is_outer(subject, both[0].inputs[0], both[1].inputs[0]):
             yield _stretched(subject, call, both[0], both[1])
+
+
+def _is_outer(subject: Subject, left: int, right: int) -> bool:
+    """Whether the user put in the axes along which two tensors are stretched."""
+    shapes = [subject.type(number).shape for number in (left, right)]
+    put = [_is_unsqueezed(subject, number) for number in (left, right)]
+    if any(any(map(is_one, shape)) and not explicit for shape, explicit in zip(shapes, put)):
+        return False
+    return all(put) or show_shape(_bare(shapes[0])) != show_shape(_bare(shapes[1]))
+
+
+def _is_unsqueezed(subject: Subject, number: int) -> bool:
+    """Whether `unsqueeze` gave a tensor its axes, or what ops that work on each element made it of."""
+    maker = subject.maker(number)
+    if maker is None or maker.primitive is UNSQUEEZE or maker.primitive.kind is not Kind.POINTWISE:
+        return maker is not None and maker.primitive is UNSQUEEZE
+    return any(_is_unsqueezed(subject, operand) for operand in maker.inputs)
 
 
 def _is_operator(place: Place) -> bool:

@@ -51,11 +51,13 @@ class Subject:
     given       the other inputs that the user's program takes
     results     what it returns
     sound       whether there was no error: after one, what is unused may be its consequence
+    written     the user's own function, where it is known
     """
 
-    def __init__(self, program: CheckedProgram, step: StepRoles | None, *, sound: bool):
+    def __init__(self, program: CheckedProgram, step: StepRoles | None, *, sound: bool, written: Any = None):
         self.program = program
         self.step = step
+        self.written = written
         self.sound = sound and bool(program.body.outputs)
         self.iterations = Iterations(program)
         every = map(Leaf, program.body.inputs, program.names, program.body.input_types)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from ....ops.closed import Equation
 from ....ops.errors import SourceLine
 from ..finding import Finding
+from ..signature import argument_line
 from .subject import Leaf, Subject
 
 PARAMETER = "unused-parameter"
@@ -55,7 +56,10 @@ def unused_inputs(subject: Subject) -> Iterator[Finding]:
             fix = "use it, or take it out"
             if "." not in named.path:
                 fix += f"; if it is given and not wanted, call it _{named.path}"
-            yield Finding(named.path, reason, source=_line(subject, reader), rule=INPUT, severity="warning", fix=fix)
+            source = None if reader is not None else argument_line(subject.written, named.path)
+            yield Finding(
+                named.path, reason, source=source or _line(subject, reader), rule=INPUT, severity="warning", fix=fix
+            )
 
 
 def _is_meant(path: str) -> bool:

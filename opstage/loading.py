@@ -14,8 +14,9 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from ...ops.declared import declared
-from ...ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
+from .ops.declared import declared
+from .ops.errors import OpstageError, Place, SourceLine, is_library, is_user_file, nearest
+from .written_files import source_root
 
 
 class Refusal(Exception):
@@ -28,24 +29,87 @@ class Refusal(Exception):
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module of a file, as running it would find its neighbours; its `__main__` part does not run."""
+    """The module of a file, as running it would find its neighbours; its `__main__` part does not run.
+
+    Neighbours are those beside it, as they are now, whatever modules of their names this process has loaded.
+    """
+    path, names, root = _placed(path)
+    sys.path.insert(0, str(root))
+    sys.path.append(str(Path.cwd()))
+    hidden = _hide(root)
+    try:
+        return _loaded(path, names, "checked")
+    finally:
+        sys.modules.update(hidden)
+
+
+@contextmanager
+def loaded_copy(path: Path) -> Iterator[ModuleType]:
+    """The module of a file that is a copy, with its neighbours beside it: they are this process's while the block
+    runs, and after it nobody else's who imports their names."""
+    path, names, root = _placed(path)
+    hidden, before = _hide(root), set(sys.modules)
+    sys.path.insert(0, str(root))
+    importlib.invalidate_caches()
+    try:
+        yield _loaded(path, names, "kept")
+    finally:
+        sys.path.remove(str(root))
+        for name in set(sys.modules) - before:
+            if _is_beneath(sys.modules[name], root) and not name.startswith("kept_"):
+                del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _hide(root: Path) -> dict[str, ModuleType]:
+    """Take the user's modules that have names of what is in `root` out of this process, to be put back."""
+    beside = {each.stem for each in root.iterdir() if each.suffix == ".py" or each.is_dir()}
+    hidden = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in beside and _is_own(module) and name != "__main__"
+    }
+    for name in hidden:
+        del sys.modules[name]
+    return hidden
+
+
+def _loaded(path: Path, names: list[str], kind: str) -> ModuleType:
+    kept = SourceFileLoader.get_code
+    import_from_text()
+    try:
+        if len(names) > 1:
+            return load_module(".".join(names))
+        # a name that something else has already keeps its meaning; no two copies have one
+        taken = kind == "kept" or path.stem in sys.modules or not path.stem.isidentifier()
+        return _executed(path, f"{kind}_{abs(hash(path))}" if taken else path.stem)
+    finally:
+        _HOOK.get_code = kept
+
+
+def _is_own(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and is_own_file(file)
+
+
+def _is_beneath(module: ModuleType, root: Path) -> bool:
+    return _is_own(module) and Path(str(module.__file__)).absolute().is_relative_to(root)
+
+
+def _placed(path: Path) -> tuple[Path, list[str], Path]:
+    """A file's absolute path, its module's name in parts, and where imports begin. Raises Refusal where none is."""
     path = path.absolute()
     if not path.exists():
         beside = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise Refusal(f"no such file{nearest(path.name, beside)}")
     if path.is_dir():
         raise Refusal("is a folder, not a Python file")
-    root, names = path.parent, [path.stem]
-    while (root / "__init__.py").is_file():
-        root, names = root.parent, [root.name, *names]
-    sys.path.insert(0, str(root))
-    sys.path.append(str(Path.cwd()))
-    if len(names) > 1 and path.stem == "__init__":
-        names = names[:-1]
-    if len(names) > 1:
-        return load_module(".".join(names))
-    # a name that something else has already keeps its meaning
-    name = path.stem if path.stem not in sys.modules and path.stem.isidentifier() else f"checked_{abs(hash(path))}"
+    root = source_root(path)
+    names = [*path.relative_to(root).parts[:-1], path.stem]
+    return path, names[:-1] if len(names) > 1 and path.stem == "__init__" else names, root
+
+
+def _executed(path: Path, name: str) -> ModuleType:
     with _refusing("cannot be imported", path):
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
@@ -54,7 +118,11 @@ def load_file(path: Path) -> ModuleType:
             spec.loader = _FromText(name, str(path))
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
     return module
 
 
@@ -66,6 +134,21 @@ class _FromText(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
+
+
+def import_from_text() -> None:
+    """Let this process compile the user's own files as they are when it imports them: see `_FromText`."""
+    kept = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+        path = loader.get_filename(fullname)
+        return _FromText(fullname, path).get_code(fullname) if is_own_file(path) else kept(loader, fullname)
+
+    _HOOK.get_code = get_code
+
+
+_HOOK: Any = SourceFileLoader
+"""Where modules are read from; there is no other place to be asked before bytecode is."""
 
 
 def load_module(name: str) -> ModuleType:
@@ -153,7 +236,7 @@ def user_line(traceback: TracebackType | None, path: Path | None) -> SourceLine 
     return own
 
 
-def is_own_file(file: str, path: Path | None) -> bool:
+def is_own_file(file: str, path: Path | None = None) -> bool:
     """Whether a file is the user's, not a library's, not Python's, not the framework's."""
     if path is not None and file == str(path):
         return True

@@ -1,4 +1,4 @@
-"""Progress of a training run: a bar on a terminal, a line per epoch otherwise."""
+"""Progress of a training run: a line per epoch, and on a terminal a bar beneath them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from ..training.fit import EpochResult
 _WINDOW = 50
 """How many steps the rate is measured over."""
 
+_WIDE = 80
+"""From so many columns on, the bar says its units."""
+
 
 @final
 class PlainLines(AbstractContextManager["PlainLines"]):
@@ -34,35 +37,33 @@ class PlainLines(AbstractContextManager["PlainLines"]):
         pass
 
     def epoch(self, result: EpochResult) -> None:
-        click.echo(
-            printable(
-                f"epoch {result.epoch + 1}/{self._epochs}  loss {result.train_loss:.4f}  {_held_out(result)}  "
-                f"{result.samples / result.seconds:,.0f} samples/s"
-            )
-        )
+        click.echo(epoch_line(result, self._epochs))
 
 
 @final
 class Bar(AbstractContextManager["Bar"]):
-    """A rich progress bar over all steps, with loss, held-out metrics, samples per second and time left."""
+    """A line per epoch, which stays, above a rich bar over all steps: loss, samples per second, time left.
+
+    The bar is one row of any terminal of 60 columns; what does not fit into fewer is cut off.
+    """
 
     def __init__(
         self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic, **progress: Any
     ):
         """`done` of all `steps` are done already; `progress` is passed on to rich."""
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
         self._epochs = epochs
         self._steps = steps
         self._done = done
-        self._held_out = ""
         self._clock = clock
         self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
         self._progress: Any = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[status]}", markup=False),  # names of metrics are the user's
-            **progress,
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40)),
+            TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, overflow="crop")),
+            **{"expand": True, **progress},
         )
         epoch = min(epochs, done * epochs // steps + 1)
         self._task = self._progress.add_task(
@@ -88,17 +89,19 @@ class Bar(AbstractContextManager["Bar"]):
         if elapsed > 0:
             speed = (len(self._times) - 1) / elapsed
             left = timedelta(seconds=round((self._steps - self._done) / speed))
-            pace = f"  {speed * samples:,.0f} samples/s  {left} left"
+            wide = self._progress.console.width >= _WIDE
+            pace = f"  {speed * samples:,.0f}{' samples' if wide else ''}/s  {left}{' left' if wide else ''}"
         self._progress.update(
             self._task,
             completed=self._done,
             description=f"epoch {epoch + 1}/{self._epochs}",
-            status=f"loss {loss:.4f}{self._held_out}{pace}",
+            status=f"loss {_short(loss)}{pace}",
         )
 
     def epoch(self, result: EpochResult) -> None:
-        """The metrics that are shown from now on."""
-        self._held_out = f"  {_held_out(result)}"
+        """The epoch's line, above the bar."""
+        line = epoch_line(result, self._epochs)
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self) -> None:
         """Draw now."""
@@ -110,6 +113,13 @@ def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar:
     return Bar(epochs, done, steps) if sys.stdout is not None and sys.stdout.isatty() else PlainLines(epochs)
 
 
+def epoch_line(result: EpochResult, epochs: int) -> str:
+    """One line about one of so many epochs: mean loss, held-out metrics, rate."""
+    pace = f"  {result.samples / result.seconds:,.0f} samples/s" if result.seconds else ""
+    held_out = format_held_out(result.held_out)
+    return printable(f"epoch {result.epoch + 1}/{epochs}  loss {result.train_loss:.4f}  held-out {held_out}{pace}")
+
+
 def format_held_out(means: Mapping[str, float]) -> str:
     """`accuracy 98.33 %, loss 0.0612`."""
     return ", ".join(
@@ -118,5 +128,6 @@ def format_held_out(means: Mapping[str, float]) -> str:
     )
 
 
-def _held_out(result: EpochResult) -> str:
-    return printable(f"held-out {format_held_out(result.held_out)}")
+def _short(value: float) -> str:
+    """At most nine characters."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.2e}"

@@ -1,0 +1,136 @@
+"""A process that has Opstage imported and forks a child for each file: what a file does stays in its child.
+
+It reads tasks from its standard input, a line each: `{"folder": …, "request": …}`. Of each it writes the child's pid to
+its standard output, and when the child has ended, a report. It lives as long as whoever holds the other ends does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .child import run
+from .printed import CHUNK, Printed
+from .request import GRACE, Request
+
+CAN_FORK = hasattr(os, "fork") and hasattr(os, "killpg") and sys.platform != "darwin"
+"""Whether there are workers; macOS's own libraries do not survive a fork."""
+
+
+def main() -> None:
+    tasks, reports = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    wake, woken = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    _warm()
+    with open(tasks, "rb", buffering=0) as lines:
+        while line := _line(lines.fileno()):
+            task = json.loads(line)
+            report = _serve(Path(task["folder"]), Request.read(task["request"]), lines.fileno(), reports, wake)
+            os.write(reports, json.dumps(report).encode() + b"\n")
+    os._exit(0)
+
+
+def _warm() -> None:
+    """Import and do once what every check does, so that children begin with it."""
+    from ...interpreters.shape_check.formats import CheckOutcome, to_document
+    from ...ops.declared import Shapes, read_inputs
+    from ...training.program_check import check_program
+    from .user import check_user  # noqa: F401
+
+    with contextlib.suppress(Exception):  # it is for speed alone
+        shapes = Shapes(read_inputs(["x: B 2"]), read_inputs(["w: 2 2"]))
+        checked = check_program(lambda ops, params, x: ops.sum(ops.linear(params["w"], None, x)), shapes)
+        to_document(CheckOutcome.of(checked.report, "", checked.what))
+    gc.collect()
+    gc.freeze()  # children do not look through what they share, and so do not copy it
+
+
+def _line(source: int) -> bytes:
+    """The next line; empty at the end."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = os.read(source, 1 << 16)
+        if not chunk:
+            return b""
+        line += chunk
+    return bytes(line)
+
+
+def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) -> dict[str, Any]:
+    """Have a child check one file: how it ended, and what it printed."""
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: NumPy's mind no fork, and there are no others
+        pid = os.fork()
+    if pid == 0:
+        _be_child(folder, request, writes, (reads, tasks, reports, wake))
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # here and there, as nobody knows who comes first
+    os.close(writes)
+    os.write(reports, b"%d\n" % pid)
+    printed, late, code = Printed(), False, None
+    deadline = time.monotonic() + request.time_limit + GRACE
+    sources = [reads, tasks, wake]
+    while code is None:
+        ready = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))[0]
+        if tasks in ready:  # no task comes while there is one: whoever gave it is gone
+            _end(pid)
+            os.waitpid(pid, 0)
+            os._exit(1)
+        if wake in ready:
+            os.read(wake, 4096)
+        if reads in ready:
+            chunk = os.read(reads, CHUNK)
+            if not chunk:
+                sources.remove(reads)
+            printed.take(chunk)
+        late = time.monotonic() >= deadline
+        if late:
+            _end(pid)
+        ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status) if ended else None
+    _end(pid)  # and all that it started
+    os.set_blocking(reads, False)
+    with contextlib.suppress(BlockingIOError):
+        while not printed.is_full and (chunk := os.read(reads, CHUNK)):
+            printed.take(chunk)
+    os.close(reads)
+    return {"code": code, "late": late, "printed": printed.text}
+
+
+def _be_child(folder: Path, request: Request, output: int, inherited: tuple[int, ...]) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for number in (output, *inherited):
+            os.close(number)
+        run(folder, request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _end(pid: int) -> None:
+    """End a child and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,105 @@
+"""`opstage predict|evaluate|export RUN`: a run as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..experiment.exporting import FORMATS, export
+from ..experiment.predictions import require_suffix, write_predictions
+from ..experiment.progress import format_held_out
+from ..experiment.settings import configure, configure_kept
+from ..experiment.task import prepare
+from ..experiment.trained import WHICH, Trained, load
+from ..ops.errors import UsageError
+from ..training.fit import evaluate as judge
+from ..training.predictor import ROWS
+from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, with_option_flags
+from .train import say_changed
+
+
+def open_run(run: Path, flags: dict[str, Any]) -> Trained:
+    """The trained model of a run, on what the flags name; says which of its files have changed since."""
+    given = {name: flags[name] for name in OPTION_PATHS if flags[name] is not None}
+    options = configure_kept(run).settings.options.replace(**given) if given and run.is_dir() else None
+    trained = load(run, which=flags["which"], options=options)
+    say_changed(run, trained.configuration)
+    return trained
+
+
+def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add RUN, --which, and the options of the interpreter."""
+    which = click.option(
+        "--which",
+        type=click.Choice(WHICH),
+        default="last",
+        show_default=True,
+        help="Which parameters the run has kept.",
+    )
+    return click.argument("run", type=click.Path(path_type=Path))(which(with_option_flags(command)))
+
+
+@click.command()
+@_with_run
+@click.option("--data", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The rows to predict for.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="A .csv or .npz for the predictions."
+)
+@click.option("--rows", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N", help="Rows at a time.")
+def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
+    """Predict for every row of a data file with the model that RUN has trained.
+
+    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over.
+    """
+    require_suffix(out)
+    trained = open_run(run, flags)
+    outputs = trained.predict(data, rows=rows)
+    count = write_predictions(out, outputs, trained.classes)
+    click.echo(f"{count} predictions in {out}")
+
+
+@click.command(cls=DottedCommand)
+@_with_run
+@click.option("--data", metavar="FILE", help="Rows with labels (default: those held out).")
+def evaluate(run: Path, data: str | None, **flags: Any) -> None:
+    """Print the metrics of the model that RUN has trained.
+
+    RUN may also be a model, as for train: it is judged as it is before any training.
+    """
+    if run.is_dir():
+        if dotted_flags():
+            raise UsageError(f"{run} is a run, which has its own settings; leave --{next(iter(dotted_flags()))} out")
+        trained = open_run(run, flags)
+        dataset = trained.prepared_rows(data)
+        click.echo(f"{len(dataset)} samples: {format_held_out(trained.judge(dataset))}")
+        return
+    layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
+    task = prepare(configure(str(run), flags=[layer]).settings)
+    found = judge(task.trainer, task.model.measures, task.test_batches)
+    click.echo(f"{len(task.held_out)} samples, before training: {format_held_out(found)}")
+
+
+@click.command("export")
+@_with_run
+@click.option("--format", "form", type=click.Choice(FORMATS), help="What to write (default: by the name of FILE).")
+@click.option(
+    "-o",
+    "--out",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The file to write.",
+)
+def export_command(run: Path, form: str | None, out: Path, **flags: Any) -> None:
+    """Write the model that RUN has trained: its predicting function as ONNX, or its parameters as safetensors."""
+    form = form if form is not None else out.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise UsageError(f"{out}: the name says no format; give --format {' or --format '.join(FORMATS)}")
+    trained = open_run(run, flags)
+    export(trained, out, form)
+    click.echo(f"wrote {out}" + (", tried in onnxruntime: the same numbers" if form == "onnx" else ""))

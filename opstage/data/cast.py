@@ -1,0 +1,133 @@
+"""The numbers of data files as a model's Specs want them: the casts that are exact or stated, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..documents import Document
+from ..ops.errors import UsageError
+from ..ops.spec import Spec
+from ..ops.types import as_dtype, is_float
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Kind: TypeAlias = Literal["float", "int", "bool"]
+ScaleName: TypeAlias = Literal["none", "standard", "minmax"]
+
+_EXACT = 2**53
+
+
+def kind_of(spec: Spec) -> Kind:
+    """The kind of numbers that a Spec declares."""
+    dtype = as_dtype(spec.dtype or "float32")
+    return "float" if is_float(dtype) else "bool" if dtype == np.bool_ else "int"
+
+
+def cast(array: Array, kind: Kind, *, image: bool, origin: str, start: int = 0) -> Array:
+    """The array as numbers of a kind. Raises UsageError, with the row, where that would lose something.
+
+    float   integers become float64, exactly, so none beyond 2**53. With `image`, bytes (uint8, or integers from 0 to
+            255) become float32 between 0 and 1, x/255, and floats must lie there already
+    int     floats must be whole, and become int64
+
+    `start` is the number of the array's first row.
+    """
+    if kind == "float" and array.dtype.kind in "iu":
+        if image:
+            _require(
+                (array >= 0) & (array <= 255), array, origin, "a byte, 0 … 255, as the data trained on held", start
+            )
+            return array.astype(np.float32) / np.float32(255)
+        _require((array <= _EXACT) & (array >= -_EXACT), array, origin, "an integer that a float holds exactly", start)
+        return array.astype(np.float64)
+    if kind == "float" and image and array.dtype.kind == "f":
+        _require(
+            (array >= 0) & (array <= 1),
+            array,
+            origin,
+            "a number from 0 to 1: the data trained on were bytes over 255",
+            start,
+        )
+    if kind == "int" and array.dtype.kind == "f":
+        _require((array == np.floor(array)) & (np.abs(array) <= _EXACT), array, origin, "a whole number", start)
+        return array.astype(np.int64)
+    return array
+
+
+def _require(good: Array, array: Array, origin: str, expected: str, start: int) -> None:
+    if not good.all():
+        place = tuple(np.argwhere(~good)[0])
+        raise UsageError(
+            f"{origin}: row {start + place[0]} holds {array[place]} (rows are counted from 0); expected {expected}"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Scaling:
+    """(x - center)/width, for each column of a table, or for all numbers of an array of more axes as one."""
+
+    center: tuple[float, ...]
+    width: tuple[float, ...]
+
+    @classmethod
+    def of(cls, name: ScaleName, array: Array, *, fixed: Sequence[int] = ()) -> Scaling | None:
+        """The scaling of an array that has one row per example; a column that does not vary is moved to 0,
+        and those at the positions `fixed` stay as they are.
+
+        standard   mean and standard deviation (over n, not n - 1)
+        minmax     the least number, and the greatest minus it: 0 … 1
+        """
+        if name == "none":
+            return None
+        x = (array[:, np.newaxis] if array.ndim == 1 else array if array.ndim == 2 else array.reshape(-1, 1)).astype(
+            np.float64
+        )
+        center, width = (x.mean(0), x.std(0)) if name == "standard" else (x.min(0), np.ptp(x, axis=0))
+        level = np.ptp(x, axis=0) == 0
+        center, width = np.where(level, x[0], center), np.where(level, 1.0, width)
+        center[list(fixed)], width[list(fixed)] = 0.0, 1.0
+        if not (np.isfinite(center).all() and np.isfinite(width).all() and (width > 0).all()):
+            raise UsageError(f"data.scale={name}: the numbers are too large or too small to be scaled")
+        return cls(tuple(center.tolist()), tuple(width.tolist()))
+
+    def apply(self, x: Any) -> Any:
+        """x, scaled: an array as float64, a ref by infix."""
+        center, width = self._numbers(len(x.shape))
+        return (x - center) / width
+
+    def undo(self, array: Array) -> Array:
+        """The array that was scaled, up to rounding."""
+        center, width = self._numbers(array.ndim)
+        found: Array = array * width + center
+        return found
+
+    def _numbers(self, rank: int) -> tuple[Any, Any]:
+        """Center and width as they meet a tensor of so many axes."""
+        if rank == 1 or len(self.center) == 1:
+            return self.center[0], self.width[0]
+        return np.array(self.center), np.array(self.width)
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain data that `of_document` reads."""
+        return {"center": list(self.center), "width": list(self.width)}
+
+    @classmethod
+    def of_document(cls, document: Document) -> Scaling:
+        """Raises UsageError."""
+        parts = [tuple(each.number() for each in document[name].elements()) for name in ("center", "width")]
+        if not parts[0] or len(parts[0]) != len(parts[1]) or not all(np.isfinite(parts).ravel()) or min(parts[1]) <= 0:
+            raise document.expected("as many finite centers as widths above 0")
+        return cls(*parts)
+
+
+def fitted_shape(array: Array, shape: Sequence[Any]) -> Array:
+    """The array with rows of a Spec's shape where that only adds or drops an axis of size 1: (n,) and (n, 1)."""
+    row = tuple(map(str, shape[1:]))
+    if array.ndim == 1 and row == ("1",):
+        return array[:, np.newaxis]
+    return array[:, 0] if row == () and array.ndim == 2 and array.shape[1] == 1 else array

@@ -1,0 +1,83 @@
+"""Which columns of a table go to which argument, as settings spell it: `x=weight,height; kind=species`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import brief, shown
+from .table import label_position, require_columns
+
+REST = "*"
+"""All columns that are named nowhere else."""
+
+
+def read_columns(text: str) -> dict[str, tuple[str, ...]]:
+    """Argument -> its columns. Raises UsageError for a text of another form, and for what is named twice."""
+    found: dict[str, tuple[str, ...]] = {}
+    for part in filter(str.strip, text.split(";")):
+        argument, equals, columns = (each.strip() for each in part.partition("="))
+        names = tuple(name.strip() for name in columns.split(","))
+        if not (equals and argument and all(names)):
+            raise UsageError(
+                f"columns must be ARGUMENT=COLUMN,COLUMN; ARGUMENT=…, as in 'x=weight,height; z=kind', but holds "
+                f"{brief(part.strip())}"
+            )
+        if argument in found:
+            raise UsageError(f"columns name the argument {argument!r} twice; name it once, with all its columns")
+        found[argument] = names
+    named = [name for names in found.values() for name in names]
+    for name in named:
+        if named.count(name) > 1:
+            raise UsageError(f"columns name {name!r} twice; a column goes to one place of one argument")
+    return found
+
+
+def assign(
+    path: str | os.PathLike[str],
+    given: dict[str, tuple[str, ...]],
+    names: Sequence[str],
+    arguments: Sequence[str],
+    labels: Sequence[str],
+    label: str,
+) -> dict[str, tuple[str, ...]]:
+    """The columns of each argument, in the order of `arguments`, of a file whose columns are `names`.
+
+    An argument that `given` does not name takes the column of its name; a label that has none `label`, or the column
+    that `label_position` finds. Raises UsageError for an unknown argument or column, and for one without columns.
+    """
+    for argument in given:
+        if argument not in arguments:
+            raise UsageError(
+                f"{path}: data.columns names {argument!r}, which is no argument of the model"
+                f"{nearest(argument, arguments)}; it takes {shown(arguments)}"
+            )
+    found: dict[str, tuple[str, ...]] = {}
+    for argument in arguments:
+        if argument in given:
+            found[argument] = given[argument]
+        elif argument in labels and label:
+            found[argument] = (label,)
+        elif argument in names:
+            found[argument] = (argument,)
+        elif argument in labels:
+            found[argument] = (names[label_position(path, names, None, True)],)
+        else:
+            raise UsageError(
+                f"{path}: data.columns says no columns for {argument!r}, and none has its name; add "
+                f"'; {argument}=COLUMN,…'. The columns are {shown(names)}"
+            )
+    taken = [name for columns in found.values() for name in columns if name != REST]
+    for argument, columns in found.items():
+        if REST in columns:
+            at, rest = columns.index(REST), [name for name in names if name not in taken]
+            if not rest:
+                raise UsageError(f"{path}: data.columns gives {argument!r} the columns left over, and none is")
+            found[argument] = (*columns[:at], *rest, *columns[at + 1 :])
+    every = [name for columns in found.values() for name in columns]
+    for name in every:
+        if every.count(name) > 1:
+            raise UsageError(f"{path}: column {name!r} would go to two places; say with data.columns where it belongs")
+    require_columns(path, names, every)
+    return found

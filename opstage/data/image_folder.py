@@ -1,0 +1,170 @@
+"""Datasets of images in files: a folder for each class, read by Pillow (extra `images`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import brief, shown
+from .dataset import Dataset
+
+Bytes = npt.NDArray[np.uint8]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # Pillow has others, some of which run programs
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+_MOST_PIXELS = 50_000_000
+_SKIPPED = ("thumbs.db", "desktop.ini")
+
+
+def from_images(
+    folder: str | os.PathLike[str],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: int = 3,
+    classes: Sequence[str] | None = None,
+) -> Dataset:
+    """x: uint8 (n, channels, height, width); y: int64 (n,), the class; of a folder of images for each class.
+
+    Classes are the folders' names in sorted order, or `classes`; images are in the order of their names. `channels` is
+    3 for red, green and blue, or 1 for grey (ITU-R 601). `size` is (height, width), to which images are resized
+    (bilinear); without it all must have one size. Photographs are turned as their EXIF data say. Files whose names
+    begin with a dot are passed over.
+
+    Raises UsageError, naming the file, for one that is no image or a damaged one, of another size, of more than
+    50 million pixels, of more than 8 bits a channel, of several frames, or not opaque; for a folder without images; and
+    without Pillow.
+    """
+    groups = _grouped(Path(folder))
+    if not groups:
+        raise UsageError(
+            f"{folder}: the dataset is empty: expected a folder of images for each class, as in "
+            f"{Path(folder) / 'cat' / '1.png'}"
+        )
+    names = tuple(groups) if classes is None else tuple(classes)
+    for name in groups:
+        if name not in names:
+            raise UsageError(
+                f"{Path(folder) / name}: {brief(name)} is no class of the data that were trained on"
+                f"{nearest(name, names)}; these are {shown(names)}"
+            )
+    x = read_images([path for paths in groups.values() for path in paths], size=size, channels=channels)
+    y = np.repeat([names.index(name) for name in groups], [len(paths) for paths in groups.values()]).astype(np.int64)
+    return Dataset(("x", "y"), (x, y), (f"{folder}: images", f"{folder}: classes"), classes=names)
+
+
+def image_paths(place: str | os.PathLike[str]) -> list[Path]:
+    """An image, the images of a folder, or those of the folders in it, in the order of their names."""
+    path = Path(place)
+    if not path.is_dir():
+        return [path]
+    groups = _grouped(path)
+    found = [image for paths in groups.values() for image in paths] if groups else _images(path)
+    if not found:
+        raise UsageError(f"{place}: the dataset is empty: the folder has no image")
+    return found
+
+
+def read_images(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int) -> Bytes:
+    """uint8 (n, channels, height, width); see `from_images`."""
+    if find_spec("PIL") is None:
+        raise UsageError(f"{paths[0]}: images need Pillow, which is not installed; pip install 'opstage[images]'")
+    if channels not in (1, 3):
+        raise UsageError(f"channels={channels}: images have 3, or 1 in grey")
+    first = _image(paths[0], size, channels)
+    made = np.empty((len(paths), *first.shape), np.uint8)
+    made[0] = first
+    for i, path in enumerate(paths[1:], 1):
+        image = _image(path, size, channels)
+        if image.shape != first.shape:
+            (_, h, w), (_, height, width) = image.shape, first.shape
+            raise UsageError(
+                f"{path}: is of {h}x{w} pixels, but {paths[0]} of {height}x{width}; --data.size {height}x{width} "
+                "(size= in Python) resizes all"
+            )
+        made[i] = image
+    return made
+
+
+def _image(path: Path, size: tuple[int, int] | None, channels: int) -> Bytes:
+    import warnings
+
+    from PIL import Image, ImageOps
+
+    if not path.is_file():
+        raise UsageError(f"{path}: " + ("is no file that can be read" if path.exists() else "no such file"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images; they are held to a bound of ours
+            with Image.open(path, formats=_FORMATS) as opened:
+                _require_usable(path, opened)
+                opened.load()
+                image: Any = ImageOps.exif_transpose(opened)
+                if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+                    image = image.convert("RGBA")
+                    if image.getextrema()[3][0] < 255:
+                        raise UsageError(f"{path}: is transparent in part; write it without an alpha channel")
+                image = image.convert("L" if channels == 1 else "RGB")
+                if size is not None and image.size != (size[1], size[0]):
+                    image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+                array = np.asarray(image, np.uint8)
+    except UsageError:
+        raise
+    except MemoryError:
+        raise UsageError(f"{path}: there is no memory for the image") from None
+    except Exception as error:  # whatever a decoder of a damaged file raises
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise UsageError(f"{path}: not an image that can be read: {first or type(error).__name__}") from error
+    return array[np.newaxis] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def _require_usable(path: Path, image: Any) -> None:
+    width, height = image.size
+    if width * height > _MOST_PIXELS:
+        raise UsageError(f"{path}: is of {height}x{width} pixels; at most {_MOST_PIXELS:,} are read")
+    if getattr(image, "n_frames", 1) != 1:
+        raise UsageError(f"{path}: has {image.n_frames} frames; expected one image")
+    if image.mode not in _MODES:
+        raise UsageError(f"{path}: is of mode {image.mode}; expected at most 8 bits a channel, grey or colour")
+
+
+def _grouped(folder: Path) -> dict[str, list[Path]]:
+    """The images in each folder of a folder, by its name; {} where there is none."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: " + ("is no folder" if folder.exists() else "no such folder"))
+    inner = [path for path in _entries(folder) if path.is_dir()]
+    groups = {path.name: _images(path) for path in inner}
+    for name, images in groups.items():
+        if not images:
+            raise UsageError(f"{folder / name}: the class has no image")
+    stray = next((path for path in _entries(folder) if not path.is_dir() and _is_image(path)), None)
+    if groups and stray is not None:
+        raise UsageError(f"{stray}: an image beside the folders of the classes; put it into one")
+    return groups
+
+
+def _images(folder: Path) -> list[Path]:
+    """The files of a folder, all of which must be images."""
+    paths = _entries(folder)
+    for path in paths:
+        if path.is_dir() or not _is_image(path):
+            raise UsageError(f"{path}: is no image; expected files of {', '.join(SUFFIXES)} alone")
+    return paths
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _SKIPPED)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,379 @@
+"""`Preparation`: all that was learnt from the data of a run, with which new data are read alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final, get_args
+
+import numpy as np
+
+from ..documents import Document
+from ..ops.errors import UsageError, nearest
+from ..ops.spec import Spec
+from ..ops.untrusted import brief, shown
+from .any_file import read_arrays
+from .cast import Array, Kind, Scaling, cast, fitted_shape, kind_of
+from .categories import Categories, encode
+from .dataset import Dataset
+from .image_folder import SUFFIXES, from_images, image_paths, read_images
+from .mapped import is_mapped, pieces, row_view
+from .table import TABLES, DataTable, Named, numbered, read_table, require_columns
+
+Form: TypeAlias = Literal["table", "arrays", "images"]
+Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any] | Sequence[Any]"
+FORMAT = 1
+
+
+@final
+@dataclass(frozen=True)
+class ArgumentData:
+    """How the array of one argument is made.
+
+    argument   the model's argument
+    columns    those of a table that it is made of; of other data the name of its array
+    kind       the numbers that the model wants
+    shape      of a row
+    image      whether it was bytes, which are divided by 255
+    label      whether it is what is to be predicted
+    categories for each column the names that it holds; (): all hold numbers
+    one_hot    whether a column of names becomes one of 0 and 1 for each of them; else they are numbered
+    """
+
+    argument: str
+    columns: tuple[str, ...]
+    kind: Kind
+    shape: tuple[int, ...]
+    image: bool = False
+    label: bool = False
+    scaling: Scaling | None = None
+    categories: Categories = ()
+    one_hot: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Preparation:
+    """The columns, names of classes, scaling and casts that were learnt from training data.
+
+    form      of a table (.csv, .parquet), or of arrays
+    parts     one for each argument of the model's batch, in their order
+    classes   the names of the classes of the label, in the order of their numbers; None where it has numbers
+    resized   whether images were resized
+    """
+
+    form: Form
+    parts: tuple[ArgumentData, ...]
+    classes: tuple[str, ...] | None = None
+    resized: bool = False
+
+    @property
+    def features(self) -> tuple[str, ...] | None:
+        """The columns of a table that the inputs are made of, in order; None for arrays."""
+        return tuple(c for part in self.parts if not part.label for c in part.columns) if self.form == "table" else None
+
+    def inputs(self, source: Source, names: Sequence[str]) -> Dataset:
+        """New data for the model's arguments `names`: a file, or arrays by name or in the order of `names`.
+
+        Labels may be there or not, columns and arrays beside them as well; what is missing is an error that names the
+        nearest. Raises UsageError.
+        """
+        return self._read(source, [self._part(name) for name in names])
+
+    def labelled(self, source: Source) -> Dataset:
+        """New data with labels, for all arguments of the batch. Raises UsageError, with the row of an unknown class."""
+        return self._read(source, self.parts)
+
+    def apply(self, dataset: Dataset) -> Dataset:
+        """Arrays named by the arguments, cast and scaled."""
+        made = []
+        for part in self.parts:
+            if part.argument in dataset.names:
+                origin = dataset.origins[dataset.names.index(part.argument)]
+                made.append(_each_prepared(dataset[part.argument], part, origin))
+        chosen = dataset.only(*[part.argument for part in self.parts if part.argument in dataset.names])
+        return replace(chosen, arrays=tuple(made))
+
+    def _part(self, name: str) -> ArgumentData:
+        for part in self.parts:
+            if part.argument == name:
+                return part
+        known = [part.argument for part in self.parts]
+        raise UsageError(f"the run's data have no {name!r}{nearest(name, known)}; they have {', '.join(known)}")
+
+    def _read(self, source: Source, parts: Sequence[ArgumentData]) -> Dataset:
+        chosen = replace(self, parts=tuple(parts))
+        if isinstance(source, (str, os.PathLike)):
+            if self.form == "table" and Path(source).suffix in TABLES:
+                return chosen.apply(from_table(source, parts, self.classes))
+            if self.form == "images" and (Path(source).is_dir() or Path(source).suffix.lower() in SUFFIXES):
+                return chosen.apply(self._of_images(source, parts))
+            return chosen.apply(_of_file(source, parts, self.form, self.classes))
+        if self.form == "table" and isinstance(source, Mapping) and _is_table(source, parts):
+            return chosen.apply(from_table("the columns", parts, self.classes, _table_of(source, parts)))
+        return chosen.apply(_of_arrays(source, parts, self.classes))
+
+    def _of_images(self, path: str | os.PathLike[str], parts: Sequence[ArgumentData]) -> Dataset:
+        """Images and, where they are asked for, their classes."""
+        channels, height, width = next(part.shape for part in self.parts if not part.label)
+        size = (height, width) if self.resized else None
+        if any(part.label for part in parts):
+            found = from_images(path, size=size, channels=channels, classes=self.classes)
+        else:
+            paths = image_paths(path)
+            found = Dataset(("x",), (read_images(paths, size=size, channels=channels),), (str(path),))
+        arrays = [found["y" if part.label else "x"] for part in parts]
+        return Dataset(tuple(part.argument for part in parts), tuple(arrays), classes=self.classes)
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain data, for JSON, that `of` reads."""
+        parts = [
+            {
+                "argument": part.argument,
+                "columns": list(part.columns),
+                "kind": part.kind,
+                "shape": list(part.shape),
+                "image": part.image,
+                "label": part.label,
+                "scaling": None if part.scaling is None else part.scaling.to_document(),
+                "categories": list(map(list, part.categories)),
+                "one_hot": part.one_hot,
+            }
+            for part in self.parts
+        ]
+        classes = None if self.classes is None else list(self.classes)
+        return {"format": FORMAT, "form": self.form, "parts": parts, "classes": classes, "resized": self.resized}
+
+    @classmethod
+    def of(cls, document: Document) -> Preparation:
+        """Read what `to_document` made. Raises UsageError."""
+        if document["format"].count() != FORMAT:
+            raise document["format"].expected(f"format {FORMAT}, that of this version of opstage")
+        parts = []
+        for each in document["parts"].elements():
+            scaling = each.get("scaling")
+            parts.append(
+                ArgumentData(
+                    each["argument"].text(),
+                    tuple(column.text() for column in each["columns"].elements()),
+                    _one_of(each["kind"], get_args(Kind)),
+                    tuple(size.count() for size in each["shape"].elements()),
+                    _flag(each["image"]),
+                    _flag(each["label"]),
+                    None if scaling is None else Scaling.of_document(scaling),
+                    _categories(each),
+                    (one_hot := each.get("one_hot")) is not None and _flag(one_hot),
+                )
+            )
+        classes = document.get("classes")
+        names = None if classes is None else tuple(name.text() for name in classes.elements())
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise document["classes"].expected("names of classes that differ")
+        if not parts or len({part.argument for part in parts}) != len(parts):
+            raise document["parts"].expected("parts of arguments that differ")
+        form = _one_of(document["form"], get_args(Form))
+        if form == "images" and any(len(part.shape) != 3 for part in parts if not part.label):
+            raise document["parts"].expected("images of (channels, height, width)")
+        return cls(form, tuple(parts), names, _flag(document["resized"]))
+
+
+def learn(
+    dataset: Dataset, made: Mapping[str, ArgumentData], specs: Mapping[str, Spec], labels: Sequence[str], form: Form
+) -> Preparation:
+    """The preparation of data whose arrays have the names of the arguments; nothing is scaled yet, see `scaled`.
+
+    made      argument -> of what it was made: columns with their categories, or the name of an array
+    labels    the arguments that are to be predicted
+    """
+    parts = []
+    for name, spec in specs.items():
+        array, kind = dataset[name], kind_of(spec)
+        image = kind == "float" and array.dtype == np.uint8
+        shape = fitted_shape(array[:1], spec.entries).shape[1:]
+        parts.append(replace(made[name], kind=kind, shape=shape, image=image, label=name in labels))
+    return Preparation(form, tuple(parts), dataset.classes)
+
+
+def from_table(
+    path: str | os.PathLike[str],
+    parts: Sequence[ArgumentData],
+    classes: Sequence[str] | None,
+    table: DataTable | None = None,
+    *,
+    new: bool = True,
+) -> Dataset:
+    """The columns of `parts` as arrays by argument: (rows,) for a label of one column, else (rows, columns).
+
+    `table` is what the file holds, where it has been read. `new` says whether a run was trained on other data, whose
+    classes are `classes`.
+    """
+    wanted = [column for part in parts for column in part.columns]
+    may_name: dict[str, Named] = {column: "class" for part in parts if part.label for column in part.columns}
+    for part in parts:
+        may_name |= {column: "category" for column, names in zip(part.columns, part.categories) if names}
+
+    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
+        require_columns(path, names, wanted)
+        return wanted, may_name
+
+    table = read_table(path, choose) if table is None else table
+    arrays, origins = [], []
+    for part in parts:
+        if part.label and len(part.columns) == 1:
+            numbers, names_found = numbered(table, part.columns[0], classes)
+            if names_found is not None and classes is None and new:
+                raise UsageError(
+                    f"{path}: column {part.columns[0]} holds names, and the data trained on had numbers for labels"
+                )
+            arrays.append(numbers)
+        else:
+            arrays.append(encode(table, part.columns, part.categories, one_hot=part.one_hot))
+        origins.append(f"{path}: {shown(part.columns)}")
+    names = tuple(part.argument for part in parts)
+    labels = None if classes is None else tuple(classes)
+    return Dataset(names, tuple(arrays), tuple(origins), classes=labels)
+
+
+def _classes_of(source: Dataset, array: Array, part: ArgumentData, classes: tuple[str, ...] | None) -> Array:
+    """The labels of a dataset by the numbers of the run's own classes. Raises UsageError for a class of no number."""
+    if not part.label or (source.classes is None and classes is None) or source.classes == classes:
+        return array
+    if source.classes is None or classes is None:
+        has = "numbers for labels" if source.classes is None else f"the classes {shown(source.classes)}"
+        own = "numbers" if classes is None else f"the classes {shown(classes)}"
+        raise UsageError(f"the dataset has {has}, but the data trained on had {own}, which need not be the same")
+    for name in source.classes:
+        if name not in classes:
+            raise UsageError(
+                f"the dataset has a class {name!r}{nearest(name, classes)} that the data trained on had not; they had "
+                f"{shown(classes)}"
+            )
+    return np.array([classes.index(name) for name in source.classes], np.int64)[array]
+
+
+def _of_file(
+    path: str | os.PathLike[str], parts: Sequence[ArgumentData], form: Form, classes: tuple[str, ...] | None
+) -> Dataset:
+    found = read_arrays(path, [part.argument if form == "table" else part.columns[0] for part in parts])
+    arrays = [_classes_of(found, array, part, classes) for array, part in zip(found.arrays, parts)]
+    return Dataset(tuple(part.argument for part in parts), tuple(arrays), found.origins, classes=classes)
+
+
+def _of_arrays(source: Any, parts: Sequence[ArgumentData], classes: tuple[str, ...] | None) -> Dataset:
+    names = tuple(part.argument for part in parts)
+    if isinstance(source, Dataset):
+        arrays = [_classes_of(source, _by_column(source, part), part, classes) for part in parts]
+        return Dataset(names, tuple(arrays), classes=classes)
+    if isinstance(source, Mapping):
+        return Dataset(names, tuple(_array(each, name) for name, each in arrays_named(source, names).items()))
+    given = (source,) if len(names) == 1 else source
+    if not isinstance(given, (tuple, list)) or len(given) != len(names):
+        raise UsageError(f"expected arrays for {', '.join(names)}: that many in a tuple, or a dict of them")
+    return Dataset(names, tuple(_array(each, name) for name, each in zip(names, given)))
+
+
+def _by_column(source: Dataset, part: ArgumentData) -> Array:
+    """A dataset's array for an argument, with its columns in the run's order where it knows them."""
+    array = source[part.argument]
+    at = source.names.index(part.argument)
+    if part.label or not source.columns or array.ndim != 2 or source.columns[at] == part.columns:
+        return array
+    require_columns(source.origins[at], source.columns[at], part.columns)
+    if part.categories:
+        raise UsageError(
+            f"{source.origins[at]}: its columns hold numbers, and the data trained on had names in some; give the file"
+        )
+    return array[:, [source.columns[at].index(column) for column in part.columns]]
+
+
+def _is_table(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> bool:
+    """Whether a dict holds columns, and not arrays for the arguments."""
+    columns = [column for part in parts for column in part.columns]
+    return any(column in source for column in columns) and not all(part.argument in source for part in parts)
+
+
+def _table_of(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> DataTable:
+    """The columns of a dict. Raises UsageError for one that is missing, and one of neither numbers nor names."""
+    columns: dict[str, Any] = {}
+    wanted = [column for part in parts for column in part.columns]
+    require_columns("the columns", list(source), wanted)
+    for name in wanted:
+        array = np.asarray(source[name])
+        if array.ndim != 1 or array.dtype.kind not in "fiubUO":
+            raise UsageError(f"the columns: column {name} is {array.dtype} of shape {array.shape}; expected (rows,)")
+        texts = array.tolist()
+        if array.dtype.kind in "UO":
+            for row, text in enumerate(texts):
+                if not isinstance(text, str) or not text.strip():
+                    what = "empty" if text is None or text == "" else brief(text)
+                    raise UsageError(f"the columns: row {row}: column {name} is {what}; expected a name")
+        columns[name] = [text.strip() for text in texts] if array.dtype.kind in "UO" else array
+        if len(array) != len(columns[wanted[0]]):
+            raise UsageError(
+                f"the columns: column {name} has {len(array)} rows, but {wanted[0]} has {len(columns[wanted[0]])}"
+            )
+    return DataTable("the columns", columns, lambda row: f"row {row}")
+
+
+def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of the arrays that have these names. Raises UsageError, with the nearest name, for one that is missing."""
+    for name in names:
+        if name not in source:
+            raise UsageError(f"no array {name!r}{nearest(name, source)}; there are {shown(list(source))}")
+    return {name: source[name] for name in names}
+
+
+def _array(value: Any, name: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"{name}: is no array of numbers: {error}") from None
+
+
+def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:
+    """All rows, prepared; of an array in a file each is looked at now, and prepared again when it is needed."""
+    if not is_mapped(array):
+        return _prepared(array, part, origin)
+    if part.label:
+        return _prepared(np.asarray(array), part, origin)
+    for start, rows in pieces(array):
+        _prepared(rows, part, origin, start)
+    return row_view(array).then(lambda rows: _prepared(rows, part, origin))
+
+
+def _prepared(array: Array, part: ArgumentData, origin: str, start: int = 0) -> Array:
+    if part.scaling is not None and array.dtype.kind in "iu":
+        array = cast(array, "float", image=False, origin=origin, start=start)
+    elif array.dtype == np.uint8 and part.kind == "float" and not part.image:
+        raise UsageError(
+            f"{origin}: holds bytes (uint8), but the data trained on held numbers that were none; give floats in the "
+            "same units"
+        )
+    array = fitted_shape(cast(array, part.kind, image=part.image, origin=origin, start=start), (None, *part.shape))
+    if array.shape[1:] != part.shape:
+        raise UsageError(f"{origin}: has rows of shape {array.shape[1:]}; expected {part.shape}, as trained on")
+    return array if part.scaling is None else part.scaling.apply(array)
+
+
+def _categories(part: Document) -> Categories:
+    columns = part.get("categories")
+    if columns is None:
+        return ()
+    found = tuple(tuple(name.text() for name in column.elements()) for column in columns.elements())
+    if any(len(set(names)) != len(names) for names in found) or len(found) not in (0, len(part["columns"].elements())):
+        raise columns.expected("for each column names that differ")
+    return found
+
+
+def _one_of(document: Document, choices: Sequence[Any]) -> Any:
+    if document.text() not in choices:
+        raise document.expected(" or ".join(choices))
+    return document.value
+
+
+def _flag(document: Document) -> bool:
+    if not isinstance(document.value, bool):
+        raise document.expected("true or false")
+    return document.value

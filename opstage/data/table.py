@@ -1,0 +1,135 @@
+"""`DataTable`: columns of a file, each of numbers or of names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UsageError, nearest
+from ..ops.untrusted import brief, shown
+
+Numbers: TypeAlias = "npt.NDArray[Any]"
+Names: TypeAlias = "list[str]"
+
+Named: TypeAlias = Literal["class", "category"]
+Choice: TypeAlias = Callable[[Sequence[str]], "tuple[Sequence[str], Mapping[str, Named]]"]
+"""The names of a file's columns -> (those to read, those of them that may hold names, and of what)."""
+
+TABLES = (".csv", ".tsv", ".parquet")
+_PLURAL: dict[Named, str] = {"class": "classes", "category": "categories"}
+_LABELS = ("y", "label", "labels", "target", "targets", "class", "classes")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DataTable:
+    """Columns that were read.
+
+    path     the file, for errors
+    columns  by name, in the order asked for: finite numbers, or texts
+    place    row -> where it is in the file: `row at line 3`
+    """
+
+    path: str
+    columns: dict[str, Numbers | Names]
+    place: Callable[[int], str]
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers. Raises UsageError for one of names."""
+        values = self.columns[name]
+        if isinstance(values, list):
+            raise UsageError(
+                f"{self.path}: {self.place(0)}: column {name} is {brief(values[0])}; expected a finite number"
+            )
+        return values
+
+
+def numbered(
+    table: DataTable, name: str, classes: Sequence[str] | None = None, what: Named = "class"
+) -> tuple[Numbers, tuple[str, ...] | None]:
+    """A label column: (its numbers, None), or (class numbers, the names of the classes).
+
+    Names are numbered in their sorted order, or as `classes` says; then a column must be of names where `classes` are
+    given. Whole numbers are int64. Raises UsageError, with the row, for a name that is none of `classes`.
+    """
+    values = table.columns[name]
+    if not isinstance(values, list):
+        if classes is not None:
+            values = table.numbers(name)
+            raise UsageError(
+                f"{table.path}: column {name} holds numbers; expected the names of {_PLURAL[what]}: {shown(classes)}"
+            )
+        return as_labels(values), None
+    found = tuple(sorted(set(values))) if classes is None else tuple(classes)
+    numbers = {text: i for i, text in enumerate(found)}
+    for row, text in enumerate(values):
+        if text not in numbers:
+            raise UsageError(
+                f"{table.path}: {table.place(row)}: column {name} is {brief(text)}, which is no {what} of the data "
+                f"that were trained on{nearest(text, found)}; these are {shown(found)}"
+            )
+    return np.array([numbers[text] for text in values], np.int64), found
+
+
+def as_labels(values: Numbers) -> Numbers:
+    """Labels as int64 if all are whole, else as they are."""
+    if values.dtype.kind != "f":
+        return values
+    whole = bool((values == np.floor(values)).all() and (np.abs(values) < 2.0**53).all())
+    return values.astype(np.int64) if whole else values.copy()
+
+
+def label_position(path: str | os.PathLike[str], names: Sequence[str], label: str | int | None, header: bool) -> int:
+    """Where the label's column is; 0 <= position < columns."""
+    columns = len(names)
+    if columns < 2:
+        raise UsageError(
+            f"{path}: has one column, {brief(names[0])}; expected the label's and at least one more. Cells are "
+            "separated by commas, tabs or ';'"
+        )
+    if label is None:
+        label = "y" if header and "y" in names else -1
+        likely = [name for name in names[:-1] if name.lower() in _LABELS]
+        if label == -1 and likely and names[-1].lower() not in _LABELS:
+            raise UsageError(
+                f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
+                f"label={likely[0]!r}, or label=-1 for the last; without a say, the column called y is"
+            )
+    if isinstance(label, str):
+        if not header:
+            raise UsageError(f"{path}: label={label!r} is a name, but header=False says that columns have none")
+        if names.count(label) != 1:
+            found = "two columns are called" if label in names else "no column is called"
+            raise UsageError(f"{path}: {found} {label!r}{nearest(label, names)}; the columns are {', '.join(names)}")
+        return names.index(label)
+    if not -columns <= label < columns:
+        raise UsageError(f"{path}: label={label} is not one of its {columns} columns")
+    return label % columns
+
+
+def read_table(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:
+    """Columns of a .csv, .tsv or .parquet file. `hint` ends the error about a name in a column of numbers.
+
+    Raises UsageError, naming file, row and column.
+    """
+    from .csv_file import read_csv
+
+    if Path(path).suffix == ".parquet":
+        from .parquet_file import read_parquet
+
+        return read_parquet(path, choose, hint)
+    return read_csv(path, choose, hint=hint)
+
+
+def require_columns(path: str | os.PathLike[str], names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise UsageError where one of `wanted` is none of a file's columns, or two of them."""
+    for name in wanted:
+        if names.count(name) != 1:
+            found = "two columns are called" if name in names else "no column is called"
+            raise UsageError(f"{path}: {found} {name!r}{nearest(name, names)}; the columns are {shown(names)}")

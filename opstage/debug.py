@@ -1,0 +1,150 @@
+"""`opstage.debug.show`: what a tensor holds, printed wherever the program runs.
+
+The op is seen outside, so no pass drops it and none computes it beforehand; nothing reads its result, so it changes no
+other number, and no derivative does it again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .interpreters.graph.parser import every_primitive
+from .ops.cursor import Quietly
+from .ops.errors import UsageError
+from .ops.kinds import Effect
+from .ops.primitive import Context, Primitive
+from .ops.protocol import Ops
+from .ops.registered import register
+from .ops.types import BOOL, TensorType, dtype_name, show_shape
+
+R = TypeVar("R", bound=Any)
+
+
+def show(ops: Ops[R], x: R, name: str = "x", *, values: bool = False, gradient: bool = False) -> R:
+    """Print name, shape, dtype, and min, mean, max and how many are not finite, of x when it is computed; gives x.
+
+    values     print the values instead of what they amount to, shortened as NumPy does
+    gradient   print the same of x's gradient, as `grad NAME`, when one is carried back to it
+
+    It prints in every run, in every iteration of a loop, with the step of the training and the number of the iteration.
+    A check prints the shape, with its named sizes; a session computes x at once, and has the gradient itself, so that
+    there gradient=True is a UsageError. A program compiled for a GPU prints when its launches are done, in their
+    order, before any parameter is changed. Where it goes: `sys.stderr`, or what `showing_to` says.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"show takes ops, a tensor and its name, not the name {name!r}")
+    interpreter: Any = ops
+    x = interpreter.adopt(x)
+    if hasattr(interpreter, "get_value"):  # a session, of whose ops only those are done that a value asks for
+        if gradient:
+            raise UsageError("a session has the gradient itself: show what backward(…) gives for the tensor")
+        _kernel(
+            np.asarray(interpreter.get_value(x)), interpreter.get_value(interpreter.step()), name=name, values=values
+        )
+        return x
+    with Quietly(interpreter.cursor):
+        _show(interpreter, x, name, values)
+        if not gradient:
+            return x
+        shown: R = interpreter.bind(_SHOW_GRADIENT, (x,), {"name": name, "values": bool(values)})[0]
+        return shown
+
+
+@contextmanager
+def showing_to(write: Callable[[str], Any]) -> Iterator[None]:
+    """Within it every line that `show` prints in this thread goes to `write`: `showing_to(lines.append)`."""
+    before = getattr(_HERE, "write", None)
+    _HERE.write = write
+    try:
+        yield
+    finally:
+        _HERE.write = before
+
+
+_HERE = threading.local()
+
+
+def _print(line: str) -> None:
+    write = getattr(_HERE, "write", None)
+    if write is None:
+        sys.stderr.write(f"{line}\n")
+    else:
+        write(line)
+
+
+def _show(ops: Any, x: Any, name: str, values: bool) -> Any:
+    base = ops
+    while hasattr(base, "inner"):
+        base = base.inner
+    if not getattr(base, "executes", True):
+        _print(f"{name}: {show_shape(x.shape)} {dtype_name(x.dtype)}")
+    return ops.bind(_SHOW, (x, ops.step(), *ops.iterations()), {"name": name, "values": bool(values)})[0]
+
+
+def _kernel(x: Any, step: Any, *iterations: Any, name: str, values: bool) -> Any:
+    if not isinstance(x, np.ndarray):  # memory is being predicted: there are no elements
+        return type(x).new((), BOOL)
+    at = ", ".join([f"step {int(step)}", *[f"iteration {int(i)}" for i in iterations]])
+    _print(f"{name}: {show_shape(x.shape)} {dtype_name(x.dtype)} {_said(x, values)} ({at})")
+    return np.zeros((), bool)
+
+
+def _device_kernel(device: Any, types: Any, x: Any, *numbers: Any, name: str, values: bool) -> tuple[Any, ...]:
+    from .interpreters.gpu.device.tally import Tally
+
+    if isinstance(device, Tally):
+        return (device.empty(types[0]),)
+    shown = _kernel(device.download(x), *map(device.download, numbers), name=name, values=values)
+    return (device.upload(shown),)
+
+
+def _said(x: Any, values: bool) -> str:
+    if values or not x.size or x.dtype.kind not in "fiub":
+        return np.array2string(x, threshold=100, edgeitems=3, separator=", ")
+    if x.dtype.kind == "b":
+        return f"{int(x.sum())} of {x.size} are true"
+    finite = np.isfinite(x)
+    odd = x.size - int(finite.sum())
+    known = x[finite].astype(np.float64)
+    text = f"min {known.min():.6g}, mean {known.mean():.6g}, max {known.max():.6g}" if known.size else "none is finite"
+    return f"{text}, {int(np.isnan(x).sum())} nan, {odd - int(np.isnan(x).sum())} infinite" if odd else text
+
+
+def _shape(*types: TensorType, **static: Any) -> tuple[TensorType, ...]:
+    return (TensorType((), BOOL),)
+
+
+def _gradient_vjp(ops: Any, ctx: Context[Any], cotangents: Any, /, *, name: str, values: bool) -> tuple[Any, ...]:
+    (cotangent,) = cotangents
+    shown = _show(ops, cotangent, f"grad {name}", values)
+    if not ops.iterations():
+        return (cotangent,)
+    # the backward pass of a loop keeps only what its results are made of: `shown` is False everywhere
+    mask = ops.broadcast_to(shown, shape=cotangent.shape)
+    return (ops.select(mask, ops.full(shape=cotangent.shape, value=0.0, dtype=cotangent.dtype), cotangent),)
+
+
+def _gradient_jvp(ops: Any, primals: Any, outputs: Any, tangents: Any, /, **static: Any) -> tuple[Any, ...]:
+    return (tangents[0],)
+
+
+_SHOW = Primitive(
+    "show", operands=("x", "step", "*iterations"), shape=_shape, differentiable=False, effects={Effect.EXTERNAL}
+)
+_SHOW_GRADIENT = Primitive(
+    "show_gradient",
+    operands=("x",),
+    shape=lambda x, **static: (x,),
+    vjp=_gradient_vjp,
+    jvp=_gradient_jvp,
+    decomposition=lambda ops, x, **static: (x,),
+)
+
+register("show", _SHOW, {"cpu": _kernel, "exact": _kernel, "cuda": _device_kernel}, every_primitive())
+register("show_gradient", _SHOW_GRADIENT, {}, every_primitive())

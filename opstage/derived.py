@@ -1,0 +1,13 @@
+"""`opstage.ops.derived` by its short name: one module under two names."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ops.derived import *  # noqa: F403
+
+import_module("opstage.forks")  # first: from then on a fork waits for imports in other threads
+sys.modules[__name__] = import_module("opstage.ops.derived")

@@ -1,0 +1,289 @@
+"""`Definition`: a model before it is configured, shipped or of a file of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final, get_type_hints
+
+import numpy as np
+
+from ..as_written import is_as_written
+from ..config.layers import fields_of
+from ..init import Declaration
+from ..loading import Refusal, declaring, find, load_file, loaded_copy, refusal
+from ..models import MODELS, Model, Recipe
+from ..models.model import MAKE, models_in
+from ..models.zoo import name_of
+from ..ops.declared import Shapes, declared
+from ..ops.errors import OpstageError, UsageError, nearest
+from ..ops.trees import flatten, paths
+from ..written_files import files_of
+from .parts_check import require_batch
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A model that is configured by a dataclass.
+
+    word     what a configuration calls it: `mlp`, `my_model.py`, `my_model.py:loss`
+    config   the dataclass of its settings
+    recipe   how it is trained where nothing else is said
+    file     the user's file; None for a shipped model
+    texts    all files of the user's that it is made of, its own first, as they were when they were imported
+    """
+
+    word: str
+    config: type
+    recipe: Recipe
+    file: Path | None
+    texts: Mapping[Path, bytes]
+    _make: Callable[[Any], Any]
+
+    def make(self, config: Any = None) -> Model:
+        """The model for a config, by default for that of all defaults. Raises UsageError."""
+        try:
+            made = self._make(self.config() if config is None else config)
+        except OpstageError:
+            raise
+        except Exception as error:
+            raise _unusable(refusal(error, f"{self.word}: the model cannot be made", self.file)) from error
+        if not isinstance(made, Model):
+            raise UsageError(f"{self.word}: {MAKE} returned a {type(made).__name__}; expected an opstage.Model")
+        require_batch(made)
+        return made
+
+    @property
+    def called(self) -> str:
+        """Its name for people: `mlp`, `my_model`."""
+        return self.word if self.file is None else self.file.stem
+
+    def absolute(self) -> str:
+        """`word`, meaning the same from every directory."""
+        if self.file is None:
+            return self.word
+        return f"{self.file.absolute()}{self.word.removeprefix(file_of(self.word) or '')}"
+
+
+def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Definition:
+    """The model that `word` names: a shipped one, or `my_model.py`, `my_model.py:make`, `my_model.py:loss`.
+
+    origin   who says so, for errors
+    kept     a copy of the file to take in its place, beside copies of the files that it imports
+
+    A file has a model if it has `make(config) -> Model`, where `Config`, or the annotation, is a dataclass; or one
+    `Model`; or one function with `@opstage.shapes(…)` whose parameters are declared. Raises UsageError, with the user's
+    line, for a file that cannot be imported, and one that has no model or several.
+    """
+    if word in MODELS:
+        return defined_in(word, None, MODELS[word], {})
+    file = file_of(word)
+    before = f"{origin}: " if origin else ""
+    if word.startswith(IN_PYTHON):
+        raise UsageError(
+            f"{before}{word.removeprefix(IN_PYTHON)} is a model that was made in Python, so no command knows it; there "
+            "opstage.load(run, model=…) and opstage.fit(model, …, out=run, resume=True) take it"
+        )
+    if file is None:
+        beside = f" (did you mean {f'{word}.py'!r}?)" if Path(f"{word}.py").is_file() else ""
+        raise UsageError(
+            f"{before}unknown model {word!r}{nearest(word, MODELS) or beside}; shipped are {', '.join(sorted(MODELS))}"
+            ", and one of your own is named by its file, as in my_model.py"
+        )
+    path = Path(file) if kept is None else kept
+    if path.suffix == ONNX:
+        return _of_onnx(word, Path(file), path)
+    try:
+        texts = _texts(path)
+        key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
+        if key not in _LOADED:
+            with loaded_copy(path) if kept is not None else nullcontext(load_file(path)) as module:
+                _LOADED[key] = defined_in(word, Path(file), module, texts)
+        return _LOADED[key]
+    except Refusal as error:
+        raise _unusable(error, f"{before}{word}") from error
+
+
+def _of_onnx(word: str, file: Path, path: Path) -> Definition:
+    """The model of an ONNX file, with the files that hold its weights."""
+    from ..onnx.file import read  # whoever has none needs none of it
+    from ..onnx.trainable import Config, configured
+
+    path = path.absolute()
+    beside = read(path).beside
+    texts = {each: each.read_bytes() for each in (path, *beside)}
+    key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
+    if key not in _LOADED:
+        _LOADED[key] = Definition(word, Config, Recipe(), file, texts, partial(configured, path))
+    return _LOADED[key]
+
+
+ONNX = ".onnx"
+
+IN_PYTHON = "python:"
+"""Before the name of a model that a Python program made, which no file defines."""
+
+
+def defined_by(model: Model, recipe: Recipe | None = None) -> Definition:
+    """The definition of a model that is at hand: that of its file, where its file's `make` gives the same model.
+
+    A script that is running is no such file: to read it again would run it again.
+    """
+    module = sys.modules.get(type(model.config).__module__)
+    named = name_of(module)
+    file = getattr(module, "__file__", None)
+    if module is not None and isinstance(file, str) and module.__name__ != "__main__":
+        make = getattr(module, MAKE, None)
+        if (
+            callable(make)
+            and getattr(module, "Config", None) is type(model.config)
+            and _alike(make(model.config), model)
+        ):
+            if named is not None:
+                return definition(named)
+            return Definition(file, type(model.config), recipe or Recipe(), Path(file), _texts_of(module), make)
+    return Definition(f"{IN_PYTHON}{model.name}", NoSettings, recipe or Recipe(), None, {}, lambda _: model)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two models were made of the same functions, settings and declarations."""
+    if isinstance(a, Model) and isinstance(b, Model):
+        return all(_alike(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(Model))
+    if isinstance(a, partial) and isinstance(b, partial):
+        return a.func is b.func and _alike(a.args, b.args) and _alike(a.keywords, b.keywords)
+    if hasattr(a, "__array__") and hasattr(b, "__array__"):
+        return np.array_equal(np.asarray(a), np.asarray(b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_alike(a[name], b[name]) for name in a)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return a is b or bool(a == b)
+
+
+_LOADED: dict[tuple[str, ...], Definition] = {}
+"""Files run once for one text of each: a second run would make another Config of the same name."""
+
+
+def _texts(file: Path) -> dict[Path, bytes]:
+    """A file and those beside it that it is made of, as they are now."""
+    return {each: each.read_bytes() for each in files_of(file) if each.is_file()}
+
+
+def _texts_of(module: ModuleType) -> dict[Path, bytes]:
+    """The files of a module that has been imported. Raises UsageError where one is no longer what was imported."""
+    texts = _texts(Path(str(module.__file__)))
+    for each in list(sys.modules.values()):
+        name = getattr(each, "__file__", None)
+        path = Path(name).absolute() if isinstance(name, str) else None
+        if path is not None and path in texts and not is_as_written(each, texts[path]):
+            raise UsageError(
+                f"{path} has changed since it was imported, so a run would keep other code than the one that runs; "
+                "import it anew: importlib.reload, or a new process"
+            )
+    return texts
+
+
+def file_of(word: str) -> str | None:
+    """The path in a word that names a file; None where it names none."""
+    place, colon, name = word.rpartition(":")
+    if not colon or "/" in name or "\\" in name:
+        place = word
+    return place if place.endswith((".py", ONNX)) or Path(place).is_file() else None
+
+
+def defined_in(
+    word: str, file: Path | None, module: ModuleType, texts: Mapping[Path, bytes] | None = None
+) -> Definition:
+    """The model that `word` names in the module of its file. Raises Refusal where it has none, or several.
+
+    `file` is None for a shipped model. `texts` are those of the files that it was just loaded from; None for a module
+    that was imported some time ago.
+    """
+    recipe = getattr(module, "RECIPE", None)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise Refusal(f"RECIPE is a {type(recipe).__name__}; expected an opstage.Recipe")
+    named = "" if file is None else word.removeprefix(file_of(word) or "").removeprefix(":")
+    name = named or _only(module)
+    found = find(module, name)
+    config, make = _maker(found, name, module, word if file is None else file.stem)
+    fields_of(config)  # while the modules that its annotations name are at hand
+    return Definition(word, config, recipe or Recipe(), file, _texts_of(module) if texts is None else texts, make)
+
+
+def _only(module: ModuleType) -> str:
+    """The name of the one model in a module."""
+    names = models_in(module) or list(declaring(module))
+    if not names:
+        raise Refusal(
+            "has no model: it has no function make(config) that returns an opstage.Model, and no function whose shapes "
+            "are declared with @opstage.shapes(…); `opstage new my_model` writes a file to begin with"
+        )
+    if len(names) > 1:
+        raise Refusal(f"has {len(names)} models: {', '.join(names)}; name one, as in my_model.py:{names[0]}")
+    return names[0]
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The config of a model that has none."""
+
+
+def _maker(found: Any, name: str, module: ModuleType, called: str) -> tuple[type, Callable[[Any], Any]]:
+    """The class of a model's config, and what makes the model of one."""
+    if isinstance(found, Model):
+        return NoSettings, lambda _: found
+    shapes = declared(found)
+    if shapes is not None:
+        return NoSettings, partial(_of_program, found, shapes, called)
+    if not callable(found):
+        raise Refusal(f"{name} is a {type(found).__name__}; expected a function that returns an opstage.Model")
+    taken = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty]
+    if not taken:
+        return NoSettings, lambda _: found()
+    if len(taken) > 1 or (name != MAKE and taken[0].name != "config"):
+        raise Refusal(
+            f"{name} takes {', '.join(p.name for p in taken)}: it is neither make(config) -> Model, nor a program "
+            "whose shapes are declared with @opstage.shapes(…)"
+        )
+    hints = get_type_hints(found) if hasattr(found, "__annotations__") else {}
+    config = hints.get(taken[0].name) or getattr(module, "Config", None)
+    if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
+        raise Refusal(f"{name} takes a config, but there is no dataclass Config; its fields are the model's settings")
+    return config, found
+
+
+def _of_program(program: Callable[..., Any], shapes: Shapes, called: str, _: Any) -> Model:
+    """A loss whose shapes are declared, as a model that predicts nothing."""
+    trees = {}
+    for name, source in (("params", shapes.params), ("state", shapes.state)):
+        tree = source() if callable(source) else source
+        without = [path for path, x in zip(paths(tree), flatten(tree)[0]) if not _has_values(x)]
+        if without or (name == "params" and not flatten(tree)[0]):
+            what = f"{name}.{without[0]} has" if without else "it declares no parameters with"
+            raise UsageError(
+                f"{called}: {what} a shape but no first value; declare it with opstage.init.Declaration(shape, "
+                "initialiser), in @opstage.shapes(…, params=…)"
+            )
+        trees[name] = tree
+    batch = tuple(shapes.inputs.values())
+    return Model(called, None, trees["params"], program, None, batch, trees["state"])
+
+
+def _has_values(leaf: Any) -> bool:
+    return isinstance(leaf, Declaration) or hasattr(leaf, "__array__") or isinstance(leaf, (int, float))
+
+
+def _unusable(error: Refusal, word: str = "") -> UsageError:
+    place = f" ({error.source})" if error.source is not None else ""
+    return UsageError(f"{word}: {error.reason}{place}" if word else f"{error.reason}{place}")

@@ -1,0 +1,84 @@
+"""The programs of a model beside its loss, its metrics and its outputs, checked before a run trains for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..api import batch_arguments, check
+from ..interpreters.graph.recorder import Recorder
+from ..interpreters.shape_check import Finding
+from ..models import Model
+from ..ops.dims import DimScope
+from ..ops.errors import OpstageError, UsageError
+from ..ops.spec import as_specs, sized
+from ..ops.types import as_dtype
+from ..options import Options
+from ..training.predictor import input_specs
+from ..training.row_terms import means
+from ..training.sizes import sample_sizes
+from ..training.validate import training_step
+
+
+def require_batch(model: Model) -> None:
+    """Raise UsageError where a model's Specs are not as many as its loss takes arguments."""
+    known = batch_arguments(model.forward, skip=model.batch_starts)
+    if known is None:
+        return
+    names, count = (*known.required, *known.optional), len(model.batch)
+    if len(known.required) <= count <= len(names):
+        return
+    hint, what = "", "loss takes" if model.loss is not None else "outputs take"
+    if model.state is None and count == len(known.required) - 1:
+        hint = "; a loss with state, (ops, params, state, …), needs state= with its first values"
+    raise UsageError(
+        f"model {model.name}: its {what} the batch arguments {', '.join(names) or 'none'}, and batch= has {count} "
+        f"Specs; give one for each{hint}"
+    )
+
+
+def check_parts(model: Model, options: Options) -> tuple[Finding, ...]:
+    """Errors of the metrics and the outputs, on shapes, in evaluation form; each says of which it is.
+
+    Raises UsageError for outputs whose arguments are none of the batch's.
+    """
+    held = [as_specs(tree) for tree in (model.init, model.state) if tree is not None]
+    parts = [] if model.loss is None else [("metrics", model.measures, model.batch)]
+    if model.outputs is not None:
+        parts.append(("outputs", model.outputs, tuple(input_specs(model).values())))
+    found: list[Finding] = []
+    for name, program, specs in parts:
+        report = check(program, *held, *specs, options=options, train=False)
+        found += [replace(error, reason=f"in the {name}: {error.reason}") for error in report.errors]
+    return tuple(found) if found or model.metrics is None else tuple(_means(model, options))
+
+
+def _means(model: Model, options: Options) -> list[Finding]:
+    """Metrics that are proved to be means over the rows of a batch, where sums are joined to the mean over all rows."""
+    try:
+        made = training_step(
+            model.measures,
+            model.init,
+            *model.batch,
+            state=model.state,
+            options=options,
+            requires_grad=True,
+            train=False,
+        )
+        specs = sized(made.specs, sample_sizes(made.specs, {}), model.name)
+        dtype = as_dtype(options.dtype)
+        types = [spec.bind(DimScope(), dtype) for spec in specs]
+        first, last = sum(made.layout.counts[:2]), sum(made.layout.counts[:3])
+        names = means(made.layout.value, types[:last], slice(first, last), Recorder(dtype, options.seed))
+    except OpstageError:
+        return []  # nothing is proved of what cannot be traced so
+    return [
+        Finding(
+            "metrics",
+            f"in the metrics: {name!r} is a mean over the batch, but metrics are sums, which are divided by all "
+            "samples in the end",
+            fix=f"return the sum over the batch as {name!r}, and, to divide by something else than the samples, a sum "
+            "called 'count'",
+        )
+        for name in names
+        if name != "count"
+    ]

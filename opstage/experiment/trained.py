@@ -1,0 +1,226 @@
+"""`Trained`: a run as a model, which predicts, is judged and is exported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from ..data import Dataset, from_arrays, from_file
+from ..data.any_file import read_arrays
+from ..data.preparation import Preparation, arrays_named
+from ..documents import Document
+from ..models import Model
+from ..ops.errors import UsageError, nearest
+from ..ops.tracebacks import called_by_users
+from ..options import Options
+from ..tensors import read_bytes
+from ..training import checkpoint
+from ..training.fit import EpochResult, evaluate
+from ..training.parameters import first_trees
+from ..training.predictor import ROWS, Predictor
+from ..training.trainer import ScalarTrainer, scalar_trainer
+from .definition import defined_by
+from .directory import BEST, CHECKPOINT, PREPARATION, RUN
+from .settings import Configuration, configure_kept
+from .sources import in_order, load_data
+from .versions import data_digest, read_run
+
+
+@final
+class Trained:
+    """A model with the parameters that a run has given it.
+
+    model            the model; `trainer` holds its parameters
+    results          the results of the run's epochs
+    configuration    the run's settings
+    directory        where the run is kept; None for one that is not
+    preparation      what was learnt from the data file; None for other data
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        trainer: ScalarTrainer,
+        results: Sequence[EpochResult],
+        configuration: Configuration,
+        held_out: Dataset | None = None,
+        preparation: Preparation | None = None,
+    ):
+        """See `load` and `fit`. `held_out` are the held-out data, where they are at hand."""
+        self.preparation = preparation
+        self.model = model
+        self.trainer = trainer
+        self.results = tuple(results)
+        self.configuration = configuration
+        self.directory = configuration.settings.run.out
+        self._held_out = held_out
+        self._predictor: Predictor | None = None
+
+    @property
+    def predictor(self) -> Predictor:
+        """The predicting function. Raises UsageError for a model without one."""
+        if self._predictor is None:
+            self._predictor = Predictor(self.model, self.trainer)
+        return self._predictor
+
+    def predict(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
+        """The outputs, a tree of arrays with a row for each one given, `rows` of them computed at a time.
+
+        Inputs are as those were that the run was trained on: a file, a Dataset, a dict of arrays, or arrays or lists by
+        position or by name. They are cast and scaled as those were. See `Predictor` for what is raised.
+        """
+        predictor = self.predictor
+        if len(inputs) == 1 and not named and isinstance(inputs[0], (str, os.PathLike, Dataset, Mapping)):
+            dataset = self.prepared(inputs[0])
+            return predictor(*[dataset[name] for name in predictor.names], rows=rows)
+        if self.preparation is None:
+            return predictor(*inputs, rows=rows, **named)
+        given = dict(zip(predictor.names, predictor.arguments(inputs, named)))
+        return self.predict(given, rows=rows)
+
+    def evaluate(self, data: Source | None = None) -> dict[str, float]:
+        """The metrics, as `opstage train` prints them, on `data` with labels, or on what the run held out.
+
+        Raises UsageError where the run's own data are not what they were.
+        """
+        return self.judge(self.prepared_rows(data))
+
+    def judge(self, dataset: Dataset) -> dict[str, float]:
+        """The metrics on rows as the loss takes them."""
+        return evaluate(self.trainer, self.model.measures, in_order(dataset))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes that the run's labels had; None where they were numbers."""
+        return None if self.preparation is None else self.preparation.classes
+
+    def prepared(self, source: Source) -> Dataset:
+        """Rows as `predictor` takes them: cast and scaled as those were that the run was trained on.
+
+        `predict` does this itself, so what this gives is not for it.
+        """
+        names = self.predictor.names
+        if self.preparation is not None:
+            return self.preparation.inputs(source, names)
+        if isinstance(source, (str, os.PathLike)):
+            return read_arrays(source, names)
+        if isinstance(source, Mapping):
+            return from_arrays(**arrays_named(source, names))
+        assert isinstance(source, Dataset)
+        return source.only(*names)
+
+    def prepared_rows(self, source: Source | None = None) -> Dataset:
+        """Rows with labels as the loss takes them, for `judge`; None: those that the run held out.
+
+        `evaluate` does this itself, so what this gives is not for it.
+        """
+        if source is None:
+            return self._held_out_rows()
+        if self.preparation is not None:
+            return self.preparation.labelled(source)
+        if isinstance(source, (str, os.PathLike)):
+            return from_file(source)
+        if not isinstance(source, (Dataset, Mapping)):
+            raise UsageError(f"data is a {type(source).__name__}; expected a file, a Dataset, or a dict of arrays")
+        return from_arrays(**source) if isinstance(source, Mapping) else source
+
+    def _held_out_rows(self) -> Dataset:
+        """The rows that the run was not trained on. Raises UsageError where they have changed since."""
+        if self._held_out is not None:
+            return self._held_out
+        settings, directory = self.configuration.settings, self.directory
+        assert directory is not None
+        held_out = load_data(settings, self.model, settings.defined.recipe).held_out
+        began = read_run(directory / RUN)["data"].get("held_out")
+        if began != data_digest(held_out):
+            raise UsageError(f"{directory}: its held-out data have changed since it was started; name data to use")
+        return held_out
+
+
+Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any]"
+
+WHICH = ("last", "best", "ema")
+"""The parameters that a run may have kept: of its last checkpoint, of its best epoch, their moving average."""
+
+
+@called_by_users
+def load(
+    run: str | os.PathLike[str],
+    *,
+    which: str = "last",
+    options: Options | None = None,
+    model: Model | None = None,
+) -> Trained:
+    """The model that the run in a directory has trained.
+
+    which     "last": the parameters of the last checkpoint; "best": those of the best epoch, which a run with
+              `callbacks.best` keeps; "ema": their moving average, which one with `callbacks.ema` has
+    options   on what it predicts; by default what the run was trained with
+    model     the model, for a run of one that was made in Python; any other is that of the files that the run has kept,
+              whatever has become of the originals: code in the run's source/ is run
+
+    Raises UsageError for a directory that holds no run, a half-written or damaged one, and one of another model.
+    """
+    for name, value, kinds, expected in (
+        ("run", run, (str, os.PathLike), "the path of a run directory"),
+        (
+            "model",
+            model,
+            (Model, type(None)),
+            "the opstage.Model that a run in Python was made of; leave it out for one of a file",
+        ),
+        ("options", options, (Options, type(None)), "an opstage.Options"),
+    ):
+        if not isinstance(value, kinds):
+            raise UsageError(f"{name}= is a {type(value).__name__}; expected {expected}")
+    directory = Path(run)
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: no such run directory")
+    configuration = configure_kept(directory, defined=None if model is None else defined_by(model))
+    settings = configuration.settings
+    options = options if options is not None else settings.options
+    chosen = settings.defined.make(settings.model)
+    params, state = first_trees(chosen, options)
+    trainer = scalar_trainer(chosen.require_loss(), params, options=options, state=state)
+    if not trainer.executes:
+        raise UsageError(f"backend {options.backend!r} computes no values, so it predicts none; try 'compiled'")
+    snapshot = checkpoint.load(_folder(directory, which))
+    values = snapshot.trainer
+    if which == "ema":
+        kept = snapshot.callbacks.get("ema")
+        if kept is None or not kept.arrays:
+            raise UsageError(f"{directory} has no moving average of its parameters; --callbacks.ema 0.999 keeps one")
+        values = replace(values, params={**values.params, **kept.arrays})
+    trainer.restore(values)
+    preparation = read_preparation(directory)
+    results = snapshot.position.results
+    return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)
+
+
+def _folder(directory: Path, which: str) -> Path:
+    """The checkpoint that holds these parameters. Raises UsageError where there is none."""
+    if which not in WHICH:
+        raise UsageError(f"which={which!r}: expected one of {', '.join(WHICH)}{nearest(which, WHICH)}")
+    folder = directory / (BEST if which == "best" else CHECKPOINT)
+    if checkpoint.exists(folder):
+        return folder
+    if which == "best":
+        raise UsageError(f"{directory} has kept no best epoch; --callbacks.best METRIC keeps one")
+    raise UsageError(f"{directory} holds a run without parameters: it has no {CHECKPOINT}")
+
+
+def read_preparation(directory: Path) -> Preparation | None:
+    """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
+    file = directory / PREPARATION
+    digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
+    if not file.exists() and digest is None:
+        return None
+    text = read_bytes(file) if file.exists() else None
+    if text is None or hashlib.sha256(text).hexdigest() != digest:
+        what = "is missing" if text is None else "has changed"
+        raise UsageError(f"{file}: {what}, without which the run's data cannot be read alike; restore it from a copy")
+    return Preparation.of(Document.of(text, str(file), "restore it from a copy"))

@@ -1,0 +1,83 @@
+"""Kernels: cumulative sums and products, recurrences, and the order of sorted elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.sequence import ARGSORT, CUMPROD, CUMSUM, LINEAR_RECURRENCE, REDUCE_PROD
+from ....ops.primitive import Primitive
+from ...host import number
+
+Array = npt.NDArray[Any]
+
+_product: Callable[..., Array] = np.multiply.reduce
+
+
+def _along(x: Array, axis: int, reverse: bool) -> Array:
+    """x with this axis in front, in the order in which its elements are taken."""
+    moved = np.swapaxes(x, 0, axis)
+    return moved[::-1] if reverse else moved
+
+
+def _accumulated(
+    accumulate: Callable[..., Any], start: int, x: Array, axis: int, exclusive: bool, reverse: bool
+) -> Array:
+    """Written into new memory of x's own layout, from whichever end."""
+    dtype: Any = np.int64 if x.dtype.kind == "i" else x.dtype
+    out = np.empty(x.shape, dtype)
+    terms, results = _along(x, axis, reverse), _along(out, axis, reverse)
+    if exclusive and len(terms):
+        results[0] = number(start, out.dtype)
+        terms, results = terms[:-1], results[1:]
+    accumulate(terms, axis=0, dtype=dtype, out=results)
+    return out
+
+
+def cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
+    return _accumulated(np.add.accumulate, 0, x, axis, exclusive, reverse)
+
+
+def argsort(x: Array, axis: int, descending: bool) -> Array:
+    """Descending, the last of equal elements would be first: so the elements are sorted from the last one on."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    places = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.subtract(x.shape[axis] - 1, np.flip(places, axis))  # type: ignore[no-any-return]
+
+
+def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool) -> Array:
+    out = np.empty(b.shape, b.dtype)
+    factors, terms, values = (_along(x, axis, reverse) for x in (a, b, out))
+    before: Any = number(0, b.dtype)
+    for k in range(len(terms)):
+        values[k] = np.add(np.multiply(factors[k], before), terms[k])
+        before = values[k]
+    return out
+
+
+def cumprod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
+    return _accumulated(np.multiply.accumulate, 1, x, axis, exclusive, reverse)
+
+
+def reduce_prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    dtype: Any = np.int64 if x.dtype.kind == "i" else x.dtype
+    return _product(x, axis=axes, keepdims=keepdims, dtype=dtype)
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CUMSUM: cumsum,
+    CUMPROD: cumprod,
+    LINEAR_RECURRENCE: linear_recurrence,
+    REDUCE_PROD: reduce_prod,
+    ARGSORT: argsort,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {
+    CUMSUM: cumsum,
+    LINEAR_RECURRENCE: linear_recurrence,
+    ARGSORT: argsort,
+}

@@ -1,0 +1,60 @@
+"""Kernels: linear systems, and the Cholesky factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.solving import CHOLESKY, SOLVE, TRIANGULAR_SOLVE
+from ....ops.primitive import Primitive
+
+Array = npt.NDArray[Any]
+
+
+def _each(f: Callable[..., Array], *stacks: Array) -> Array:
+    """f of whole stacks; where a matrix has no answer, of one after the other, with nan for that one."""
+    try:
+        return f(*stacks)
+    except np.linalg.LinAlgError:
+        out = np.full(stacks[-1].shape, np.nan, stacks[-1].dtype)
+        for place in np.ndindex(out.shape[:-2]):
+            try:
+                out[place] = f(*[stack[place] for stack in stacks])
+            except np.linalg.LinAlgError:
+                continue
+        return out
+
+
+def solve(a: Array, b: Array) -> Array:
+    return _each(np.linalg.solve, a, b)
+
+
+def cholesky(x: Array) -> Array:
+    return _each(np.linalg.cholesky, x)
+
+
+def triangular_solve(a: Array, b: Array, lower: bool, transpose: bool) -> Array:
+    """One row after the other, of all matrices and columns at once."""
+    if transpose:
+        a = np.swapaxes(a, -1, -2)
+    n = a.shape[-1]
+    forward = lower != transpose
+    out = np.empty(b.shape, b.dtype)
+    for i in range(n) if forward else reversed(range(n)):
+        known = slice(0, i) if forward else slice(i + 1, n)
+        taken = np.matmul(a[..., i : i + 1, known], out[..., known, :])
+        rest = np.subtract(b[..., i : i + 1, :], taken)
+        out[..., i : i + 1, :] = np.divide(rest, a[..., i : i + 1, i : i + 1])
+    return out
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {
+    SOLVE: solve,
+    TRIANGULAR_SOLVE: triangular_solve,
+    CHOLESKY: cholesky,
+}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

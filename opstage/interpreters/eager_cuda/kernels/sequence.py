@@ -1,0 +1,139 @@
+"""Kernels: cumulative sums, recurrences, and the order of sorted elements.
+
+A tensor is seen as (outer, extent, inner), of which the middle axis is gone along: no axis is moved.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ....ops.catalogue.sequence import ARGSORT, CUMSUM, LINEAR_RECURRENCE
+from ....ops.primitive import Primitive
+from ....ops.types import INT32, DType, TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import quotient, remainder, steps
+from ...gpu.device.interface import Device, pointer_type
+from ...gpu.language import cuda
+from .launches import Entry, Kernel, Types
+from .logic import iota_kernel
+from .reduction import along
+
+
+@cache
+def cumsum_kernel(dtype: DType) -> Kernel:
+    kind = dtype.type
+
+    def cumsum(rows: Any, out: Any, x: Any, extent: Any, inner: Any, first: Any, step: Any, exclusive: Any) -> None:
+        """Each thread adds up one row, from element `first` on in steps of 1 or -1."""
+        for row in steps(cuda.grid(1), rows, cuda.gridsize(1)):
+            place = (quotient(row, inner) * extent + first) * inner + remainder(row, inner)
+            total = kind(0)
+            for _ in range(extent):
+                before = total
+                total += x[place]
+                out[place] = before if exclusive else total
+                place += step * inner
+
+    return cumsum
+
+
+def cumsum(
+    device: Device, types: Types, x: DeviceBuffer, axis: int, exclusive: bool, reverse: bool
+) -> tuple[DeviceBuffer, ...]:
+    out, (outer, extent, inner) = device.empty(types[0]), along(x, axis)
+    first, step = (extent - 1, -1) if reverse else (0, 1)
+    numbers = [np.int32(n) for n in (extent, inner, first, step, exclusive)]
+    device.each(cumsum_kernel(pointer_type(out.dtype)), outer * inner, out, x, *numbers)
+    return (out,)
+
+
+@cache
+def linear_recurrence_kernel(dtype: DType) -> Kernel:
+    kind = dtype.type
+
+    def linear_recurrence(rows: Any, out: Any, a: Any, b: Any, extent: Any, inner: Any, first: Any, step: Any) -> None:
+        """Each thread goes through one row, from element `first` on in steps of 1 or -1."""
+        for row in steps(cuda.grid(1), rows, cuda.gridsize(1)):
+            place = (quotient(row, inner) * extent + first) * inner + remainder(row, inner)
+            value = kind(0)
+            for _ in range(extent):
+                value = a[place] * value + b[place]
+                out[place] = value
+                place += step * inner
+
+    return linear_recurrence
+
+
+def linear_recurrence(
+    device: Device, types: Types, a: DeviceBuffer, b: DeviceBuffer, axis: int, reverse: bool
+) -> tuple[DeviceBuffer, ...]:
+    out, (outer, extent, inner) = device.empty(types[0]), along(b, axis)
+    first, step = (extent - 1, -1) if reverse else (0, 1)
+    numbers = [np.int32(n) for n in (extent, inner, first, step)]
+    device.each(linear_recurrence_kernel(pointer_type(out.dtype)), outer * inner, out, a, b, *numbers)
+    return (out,)
+
+
+def merge_kernel(
+    count: Any, after: Any, before: Any, x: Any, extent: Any, inner: Any, width: Any, descending: Any
+) -> None:
+    """Sorted runs of `width` places in each row, merged two by two.
+
+    `before` holds, row by row, places along the axis in the order of each run. Each finds in the other run of its pair
+    how many stand before it: those that are less, and of equal ones those of the first run. nan is greatest.
+    """
+    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        row = quotient(cell, extent)
+        k = cell - row * extent
+        run = quotient(k, width)
+        second = remainder(run, 2)
+        pair = (run - second) * width
+        low = min(pair, extent) if second else min(pair + width, extent)
+        high = min(pair + width, extent) if second else min(pair + width + width, extent)
+        other_run = low
+        first = quotient(row, inner) * extent * inner + remainder(row, inner)
+        own = before[cell]
+        value = x[first + own * inner]
+        while low < high:
+            middle = (low + high) >> 1
+            other = x[first + before[row * extent + middle] * inner]
+            if descending:
+                less = value < other or (other != other and value == value)
+                more = other < value or (value != value and other == other)
+            else:
+                less = other < value or (value != value and other == other)
+                more = value < other or (other != other and value == value)
+            if less or (second and not more):
+                low = middle + 1
+            else:
+                high = middle
+        after[row * extent + pair + (k - run * width) + (low - other_run)] = own
+
+
+def places_kernel(count: Any, out: Any, order: Any, extent: Any, inner: Any) -> None:
+    """Rows of places, each put along its axis."""
+    for cell in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        row = quotient(cell, extent)
+        k = cell - row * extent
+        out[(quotient(row, inner) * extent + k) * inner + remainder(row, inner)] = order[cell]
+
+
+def argsort(device: Device, types: Types, x: DeviceBuffer, axis: int, descending: bool) -> tuple[DeviceBuffer, ...]:
+    out, (_, extent, inner) = device.empty(types[0]), along(x, axis)
+    words = TensorType((math.prod(x.shape),), INT32)
+    order, spare = device.empty(words), device.empty(words)
+    device.each(iota_kernel, out.size, order, np.int32(extent), np.int32(1))
+    width = 1
+    while width < extent:
+        numbers = [np.int32(n) for n in (extent, inner, width, descending)]
+        device.each(merge_kernel, out.size, spare, order, x, *numbers)
+        order, spare, width = spare, order, 2 * width
+    device.each(places_kernel, out.size, out, order, np.int32(extent), np.int32(inner))
+    return (out,)
+
+
+KERNELS: dict[Primitive, Entry] = {CUMSUM: cumsum, LINEAR_RECURRENCE: linear_recurrence, ARGSORT: argsort}

@@ -1,0 +1,156 @@
+"""Elements along an axis in order: cumulative sums and products, recurrences, and the order of sorted elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dims import Dim, prod, ratio
+from ..primitive import Context, Linearity, Primitive, R
+from ..rules import add_all, same_type
+from ..types import INT64, TensorType, is_float, require_number
+from .reduction import flops_per_element, reduced_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
+
+
+def _cumsum_shape(x: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    return (TensorType(x.shape, INT64 if x.dtype.kind == "i" else x.dtype),)
+
+
+def _cumsum_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, exclusive: bool, reverse: bool
+) -> tuple[R | None, ...]:
+    """An element is in the sums of all that follow it, so the transpose sums from the other end."""
+    return (ops.cumsum(cotangents[0], axis=axis, exclusive=exclusive, reverse=not reverse),)
+
+
+CUMSUM = Primitive(
+    "cumsum",
+    operands=("x",),
+    shape=_cumsum_shape,
+    vjp=_cumsum_vjp,
+    jvp=Linearity.JOINT,
+    flops=flops_per_element(1),
+)
+
+
+def _argsort_shape(x: TensorType, *, axis: int, descending: bool) -> tuple[TensorType, ...]:
+    return (TensorType(x.shape, INT64),)
+
+
+def _argsort_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, axis: int, **_: bool) -> Dim:
+    """A comparison of each element in each pass of a merge; one pass of a named size, as no formula counts them."""
+    length = inputs[0].shape[axis]
+    return outputs[0].size * (max(1, length.bit_length()) if isinstance(length, int) else 1)
+
+
+ARGSORT = Primitive(
+    "argsort",
+    operands=("x",),
+    shape=_argsort_shape,
+    differentiable=False,
+    flops=_argsort_flops,
+)
+
+# Recurrences --------------------------------------------------------------------------------------------------------
+
+
+def _linear_recurrence_shape(a: TensorType, b: TensorType, *, axis: int, reverse: bool) -> tuple[TensorType, ...]:
+    require_number(a, "a")
+    return (same_type(a, b, "a", "b"),)
+
+
+def _shifted(ops: Ops[R], x: R, axis: int, *, onward: bool, first: int = 0) -> R:
+    """Each element replaced by the one before it, or with onward=False by the one behind it; `first` at the end."""
+    sides = [(0, 0)] * len(x.shape)
+    sides[axis] = (1, 0) if onward else (0, 1)
+    return ops.slice(ops.pad(x, padding=sides, value=first), axis=axis, start=0 if onward else 1, length=x.shape[axis])
+
+
+def _linear_recurrence_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, reverse: bool
+) -> tuple[R | None, ...]:
+    """That of b is s[k] = g[k] + a[k + 1]·s[k + 1], a recurrence from the other end; that of a is s[k]·out[k - 1]."""
+    (g,), (a, out) = cotangents, ctx.saved
+    s = ops.linear_recurrence(_shifted(ops, a, axis, onward=reverse), g, axis=axis, reverse=not reverse)
+    return ops.mul(s, _shifted(ops, out, axis, onward=not reverse)) if ctx.needs[0] else None, s
+
+
+def _linear_recurrence_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R | None, ...],
+    /,
+    *,
+    axis: int,
+    reverse: bool,
+) -> tuple[R | None]:
+    (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
+    moved = ops.mul(t_a, _shifted(ops, out, axis, onward=not reverse)) if t_a is not None else None
+    total = add_all(ops, moved, t_b)
+    return (None if total is None else ops.linear_recurrence(a, total, axis=axis, reverse=reverse),)
+
+
+LINEAR_RECURRENCE = Primitive(
+    "linear_recurrence",
+    operands=("a", "b"),
+    shape=_linear_recurrence_shape,
+    vjp=_linear_recurrence_vjp,
+    jvp=_linear_recurrence_jvp,
+    saves={"a": ("a", "b"), "out": ("a",)},
+    flops=flops_per_element(2),
+)
+
+
+def _cumprod_decomposition(ops: Ops[R], x: R, /, *, axis: int, exclusive: bool, reverse: bool) -> tuple[R, ...]:
+    """A recurrence whose first element is given, so that its derivative needs no division and is right at zeros."""
+    if not is_float(x.dtype):
+        x = ops.cast(x, dtype=INT64)
+    if exclusive:
+        x = _shifted(ops, x, axis, onward=not reverse, first=1)
+    places = ops.iota(shape=x.shape, axis=axis)
+    start = x.shape[axis] - 1 if reverse else 0
+    first = ops.equal(
+        places, ops.full(shape=x.shape, value=start if isinstance(start, int) else ratio(start, 1), dtype=INT64)
+    )
+    zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
+    a, b = ops.select(first, zero, x), ops.select(first, x, zero)
+    return (ops.linear_recurrence(a, b, axis=axis, reverse=reverse),)
+
+
+CUMPROD = Primitive(
+    "cumprod",
+    operands=("x",),
+    shape=_cumsum_shape,
+    decomposition=_cumprod_decomposition,
+    flops=flops_per_element(1),
+)
+
+
+def _reduce_prod_shape(x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> tuple[TensorType, ...]:
+    require_number(x, "x")
+    shape = reduced_shape(x.shape, axes, keepdims)
+    return (TensorType(shape, INT64 if x.dtype.kind == "i" else x.dtype),)
+
+
+def _reduce_prod_decomposition(ops: Ops[R], x: R, /, *, axes: tuple[int, ...], keepdims: bool) -> tuple[R, ...]:
+    """The last of the cumulative products of all elements behind a 1."""
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    leading, length = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in axes)
+    rows = ops.reshape(ops.permute(x, axes=(*kept, *axes)), shape=(*leading, length))
+    last = len(leading)
+    products = ops.cumprod(ops.pad(rows, padding=[*[(0, 0)] * last, (1, 0)], value=1), axis=last)
+    out = ops.slice(products, axis=last, start=length, length=1)
+    return (ops.reshape(out, shape=reduced_shape(x.shape, axes, keepdims)),)
+
+
+REDUCE_PROD = Primitive(
+    "reduce_prod",
+    operands=("x",),
+    shape=_reduce_prod_shape,
+    decomposition=_reduce_prod_decomposition,
+    flops=flops_per_element(1),
+)

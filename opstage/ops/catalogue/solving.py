@@ -1,0 +1,182 @@
+"""Linear systems, and the Cholesky factor: of the last two axes, for each matrix of a stack.
+
+A matrix for which there is no answer gives nan, its own alone: so it is on every device, and no other is touched.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ..dims import Dim, require_equal
+from ..errors import ShapeError
+from ..primitive import Context, Primitive, R
+from ..rules import add_all
+from ..types import TensorType, require_float, require_same_dtype, show_shape
+from .linalg import transposed
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
+
+_HALF = Fraction(1, 2)
+
+
+def _require_square(x: TensorType, name: str) -> None:
+    require_float(x, name)
+    if len(x.shape) < 2:
+        raise ShapeError(f"{name} must be (..., n, n) but is {show_shape(x.shape)}")
+    require_equal(
+        x.shape[-2],
+        x.shape[-1],
+        lambda: (
+            f"{name} must be (..., n, n) but is {show_shape(x.shape)}: it has {x.shape[-2]} rows and "
+            f"{x.shape[-1]} columns"
+        ),
+    )
+
+
+def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, ...]:
+    """a (..., n, n) and b (..., n, k) with the same leading axes -> (..., n, k)."""
+    _require_square(a, "a")
+    require_same_dtype(a, b, "a", "b")
+
+    def message() -> str:
+        return (
+            f"a is {show_shape(a.shape)} but b is {show_shape(b.shape)}: for a (..., n, n) it must be (..., n, k) with "
+            "the same leading axes; a vector is a column, ops.unsqueeze(b, axis=-1)"
+        )
+
+    if len(a.shape) != len(b.shape):
+        raise ShapeError(message())
+    for size, other in zip(a.shape[:-1], b.shape[:-1]):
+        require_equal(size, other, message)
+    return (b,)
+
+
+def _square_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **_: Any) -> Dim:
+    return outputs[0].size * inputs[0].shape[-1]
+
+
+def _solve_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+    return inputs[0].size * inputs[0].shape[-1] + 2 * _square_flops(inputs, outputs)
+
+
+# General systems ----------------------------------------------------------------------------------------------------
+
+
+def _solve_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (a, out) = cotangents, ctx.saved
+    of_b = ops.solve(transposed(ops, a), g)
+    return ops.neg(ops.bmm(of_b, transposed(ops, out))) if ctx.needs[0] else None, of_b
+
+
+def _solve_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R | None, ...], /
+) -> tuple[R | None]:
+    (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
+    moved = add_all(ops, ops.neg(ops.bmm(t_a, out)) if t_a is not None else None, t_b)
+    return (None if moved is None else ops.solve(a, moved),)
+
+
+SOLVE = Primitive(
+    "solve",
+    operands=("a", "b"),
+    shape=_system_shape,
+    vjp=_solve_vjp,
+    jvp=_solve_jvp,
+    saves={"a": ("a", "b"), "out": ("a",)},
+    flops=_solve_flops,
+)
+
+# Triangular systems -------------------------------------------------------------------------------------------------
+
+
+def _triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
+    """x with zeros outside of a triangle, and with half of its diagonal if asked for."""
+    rank = len(x.shape)
+    rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
+    outside = ops.less(rows, columns) if lower else ops.less(columns, rows)
+    x = ops.select(outside, ops.full(shape=x.shape, value=0.0, dtype=x.dtype), x)
+    return ops.select(ops.equal(rows, columns), ops.scale(x, c=_HALF), x) if halved else x
+
+
+def _triangular_solve_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, lower: bool, transpose: bool
+) -> tuple[R | None, ...]:
+    (g,), (a, out) = cotangents, ctx.saved
+    of_b = ops.triangular_solve(a, g, lower=lower, transpose=not transpose)
+    of_a: R | None = None
+    if ctx.needs[0]:
+        left, right = (out, of_b) if transpose else (of_b, out)
+        of_a = ops.neg(_triangle(ops, ops.bmm(left, transposed(ops, right)), lower=lower))
+    return of_a, of_b
+
+
+def _triangular_solve_jvp(
+    ops: Ops[R],
+    primals: tuple[R, ...],
+    outputs: tuple[R, ...],
+    tangents: tuple[R | None, ...],
+    /,
+    *,
+    lower: bool,
+    transpose: bool,
+) -> tuple[R | None]:
+    (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
+    moved: R | None = None
+    if t_a is not None:
+        matrix = _triangle(ops, t_a, lower=lower)
+        moved = ops.neg(ops.bmm(transposed(ops, matrix) if transpose else matrix, out))
+    total = add_all(ops, moved, t_b)
+    return (None if total is None else ops.triangular_solve(a, total, lower=lower, transpose=transpose),)
+
+
+TRIANGULAR_SOLVE = Primitive(
+    "triangular_solve",
+    operands=("a", "b"),
+    shape=_system_shape,
+    vjp=_triangular_solve_vjp,
+    jvp=_triangular_solve_jvp,
+    saves={"a": ("a", "b"), "out": ("a",)},
+    flops=_square_flops,
+)
+
+# The Cholesky factor ------------------------------------------------------------------------------------------------
+
+
+def _cholesky_shape(x: TensorType) -> tuple[TensorType, ...]:
+    _require_square(x, "x")
+    return (x,)
+
+
+def _symmetric(ops: Ops[R], x: R) -> R:
+    return ops.scale(ops.add(x, transposed(ops, x)), c=_HALF)
+
+
+def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    """The symmetric part of L⁻ᵀ·Φ(Lᵀ·g)·L⁻¹, Φ a lower triangle with half of its diagonal (Murray 2016)."""
+    (g,), (out,) = cotangents, ctx.saved
+    inner = _triangle(ops, ops.bmm(transposed(ops, out), g), lower=True, halved=True)
+    left = ops.triangular_solve(out, inner, transpose=True)
+    return (_symmetric(ops, ops.triangular_solve(out, transposed(ops, left), transpose=True)),)
+
+
+def _cholesky_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None]:
+    """L·Φ(L⁻¹·t·L⁻ᵀ), of the symmetric part of t."""
+    (out,), (t,) = outputs, tangents
+    left = ops.triangular_solve(out, _symmetric(ops, t))
+    inner = ops.triangular_solve(out, transposed(ops, left))
+    return (ops.bmm(out, _triangle(ops, inner, lower=True, halved=True)),)
+
+
+CHOLESKY = Primitive(
+    "cholesky",
+    operands=("x",),
+    shape=_cholesky_shape,
+    vjp=_cholesky_vjp,
+    jvp=_cholesky_jvp,
+    saves=("out",),
+    flops=_square_flops,
+)

@@ -1,0 +1,1 @@
+"""Functions that take `ops` first, a family a file; `opstage.derived` has them all."""

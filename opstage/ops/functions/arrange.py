@@ -1,0 +1,297 @@
+"""Elements in another order, repeated, or in a part of a matrix: programs over other ops, of tensors of any dtype.
+
+All of them are linear in x, so their derivatives are those of their parts; sizes may be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..arguments import Axes
+from ..dims import Dim, DimExpr, is_one, is_zero, maximum, minimum
+from ..protocol import Ops, R
+from ..types import EXACT, as_dtype, show_shape
+from .tools import axes_of, axis_of, error, int_of, known, to_front, whole, zeros
+
+
+def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
+    """Entries of x at integers of any shape along an axis, which becomes the axes of idx.
+
+    x (*a, n, *b) gives (*a, *idx, *b). An index below 0 is out of range, as in gather_rows: a RangeError, or zeros with
+    mode="zero". PyTorch: torch.index_select. NumPy: np.take. ONNX: Gather.
+    """
+    rank, added = len(x.shape), len(idx.shape)
+    axis = axis_of(ops, "take", axis, rank)
+    if axis == 0:
+        return ops.gather_rows(x, idx, mode=mode)
+    rows = ops.gather_rows(ops.permute(x, axes=to_front(rank, axis)), idx, mode=mode)
+    before = range(added, added + axis)
+    return ops.permute(rows, axes=[*before, *range(added), *range(added + axis, added + rank - 1)])
+
+
+def flip(ops: Ops[R], x: R, /, *, axis: Axes = None) -> R:
+    """The entries of axes in reverse order, of all axes for None. PyTorch: torch.flip. NumPy: np.flip."""
+    for along in axes_of(ops, "flip", axis, len(x.shape)):
+        size = x.shape[along]
+        if not is_one(size) and not is_zero(size):
+            count = ops.iota(shape=(size,))
+            x = take(ops, x, ops.sub(whole(ops, (size,), size - 1), count), axis=along)
+    return x
+
+
+def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
+    """Entries moved by `shift` places along an axis; what leaves at one end comes in at the other.
+
+    Entry i goes to (i + shift) mod n. PyTorch: torch.roll. NumPy: np.roll, with an axis.
+    """
+    axis = axis_of(ops, "roll", axis, len(x.shape))
+    shift, size = int_of(ops, "roll", "shift", shift), x.shape[axis]
+    if shift == 0 or is_zero(size):
+        return x
+    before = shift % size
+    if is_zero(before):
+        return x
+    parts = (
+        ops.slice(x, axis=axis, start=size - before, length=before),
+        ops.slice(x, axis=axis, start=0, length=size - before),
+    )
+    return ops.concat(parts, axis=axis)
+
+
+def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[int]) -> R:
+    """The whole tensor repeated: repeats[i] times along axis i, new axes in front for further ones.
+
+    Size n becomes repeats · n. PyTorch: torch.tile, Tensor.repeat. NumPy: np.tile. ONNX: Tile.
+    """
+    counts = [int_of(ops, "tile", "a repeat", r, 0) for r in repeats]
+    shape = [*[1] * (len(counts) - len(x.shape)), *x.shape]
+    counts = [*[1] * (len(shape) - len(counts)), *counts]
+    apart = [d for size in shape for d in (1, size)]
+    spread = [d for count, size in zip(counts, shape) for d in (count, size)]
+    x = ops.broadcast_to(ops.reshape(x, shape=apart), shape=spread)
+    return ops.reshape(x, shape=[count * size for count, size in zip(counts, shape)])
+
+
+def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axis: int | None = None) -> R:
+    """Each entry along an axis repeated where it stands, `repeats` times or each its own number of times.
+
+    Without an axis x is flattened first. PyTorch: torch.repeat_interleave. NumPy: np.repeat.
+    """
+    op = "repeat_interleave"
+    if axis is None:
+        x, axis = ops.flatten(x), 0
+    axis = axis_of(ops, op, axis, len(x.shape))
+    size = x.shape[axis]
+    if isinstance(repeats, Sequence):
+        counts = [int_of(ops, op, "a repeat", r, 0) for r in repeats]
+        n = known(ops, op, size, lambda: f"a repeat for each entry asks for axis {axis} of x, {show_shape(x.shape)}")
+        if len(counts) != n:
+            raise error(
+                ops, op, f"repeats has {len(counts)} entries but axis {axis} of x, {show_shape(x.shape)}, has {n}"
+            )
+        if not sum(counts):
+            return ops.slice(x, axis=axis, start=0, length=0)
+        return take(ops, x, ops.const([i for i, c in enumerate(counts) for _ in range(c)]), axis=axis)
+    count = int_of(ops, op, "repeats", repeats, 0)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    x = ops.broadcast_to(ops.unsqueeze(x, axis=axis + 1), shape=(*before, size, count, *after))
+    return ops.reshape(x, shape=(*before, size * count, *after))
+
+
+def moveaxis(ops: Ops[R], x: R, /, *, source: int, target: int) -> R:
+    """One axis moved to another place, the order of the others kept. PyTorch: torch.movedim. NumPy: np.moveaxis."""
+    rank = len(x.shape)
+    source, target = axis_of(ops, "moveaxis", source, rank), axis_of(ops, "moveaxis", target, rank)
+    if source == target:
+        return x
+    axes = [a for a in range(rank) if a != source]
+    return ops.permute(x, axes=[*axes[:target], source, *axes[target:]])
+
+
+def swapaxes(ops: Ops[R], x: R, /, *, first: int, second: int) -> R:
+    """Two axes exchanged. PyTorch: torch.transpose. NumPy: np.swapaxes."""
+    axes = list(range(len(x.shape)))
+    first, second = (axis_of(ops, "swapaxes", a, len(axes)) for a in (first, second))
+    axes[first], axes[second] = second, first
+    return ops.permute(x, axes=axes)
+
+
+def chunk(ops: Ops[R], x: R, /, *, chunks: int, axis: int = 0) -> tuple[R, ...]:
+    """Slices of ceil(n / chunks) entries along an axis, the last one shorter, fewer where they suffice.
+
+    The axis must be a number, since how many slices there are depends on it. PyTorch: torch.chunk.
+    """
+    axis = axis_of(ops, "chunk", axis, len(x.shape))
+    chunks = int_of(ops, "chunk", "chunks", chunks, 1)
+    n = known(ops, "chunk", x.shape[axis], lambda: f"chunks are counted on axis {axis} of x, {show_shape(x.shape)}")
+    size = -(-n // chunks)
+    if not size:
+        return ops.split(x, sizes=(0,) * chunks, axis=axis)
+    return ops.split(x, sizes=[min(size, n - start) for start in range(0, n, size)], axis=axis)
+
+
+def unbind(ops: Ops[R], x: R, /, *, axis: int = 0) -> tuple[R, ...]:
+    """The entries along an axis, each without it; the axis must be a number. PyTorch: torch.unbind."""
+    axis = axis_of(ops, "unbind", axis, len(x.shape))
+    n = known(ops, "unbind", x.shape[axis], lambda: f"tensors are counted on axis {axis} of x, {show_shape(x.shape)}")
+    return tuple(ops.squeeze(ops.slice(x, axis=axis, start=i, length=1), axis=axis) for i in range(n))
+
+
+# Parts of matrices ----------------------------------------------------------------------------------------------------
+
+
+def _matrix(ops: Ops[R], op: str, x: R) -> tuple[Dim, Dim]:
+    if len(x.shape) < 2:
+        raise error(ops, op, f"x must be a matrix, or a stack of them, but is {show_shape(x.shape)}")
+    rows, columns = x.shape[-2:]
+    return rows, columns
+
+
+def _distance(ops: Ops[R], shape: Any) -> R:
+    """Column minus row of each element."""
+    rank = len(shape)
+    return ops.sub(ops.iota(shape=shape, axis=rank - 1), ops.iota(shape=shape, axis=rank - 2))
+
+
+def tril(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+    """The lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril."""
+    return _triangle(ops, "tril", x, k, lower=True)
+
+
+def triu(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+    """The upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu."""
+    return _triangle(ops, "triu", x, k, lower=False)
+
+
+def _triangle(ops: Ops[R], op: str, x: R, k: int, *, lower: bool) -> R:
+    shape = _matrix(ops, op, x)
+    distance, bound = _distance(ops, shape), whole(ops, shape, int_of(ops, op, "k", k))
+    kept = ops.less_equal(distance, bound) if lower else ops.less_equal(bound, distance)
+    return ops.select(ops.broadcast_to(kept, shape=x.shape), x, zeros(ops, x))
+
+
+def eye(ops: Ops[R], rows: Dim, columns: Dim | None = None, /, *, k: int = 0, dtype: Any = None) -> R:
+    """1 where column - row = k, else 0, in the program's dtype unless one is given; square by default.
+
+    PyTorch: torch.eye. NumPy: np.eye. ONNX: EyeLike.
+    """
+    shape = (rows, rows if columns is None else columns)
+    own = ops.equal(_distance(ops, shape), whole(ops, shape, int_of(ops, "eye", "k", k)))
+    return ops.cast(own, dtype=ops.dtype if dtype is None else dtype)
+
+
+def diagonal(ops: Ops[R], x: R, /, *, k: int = 0, first: int = 0, second: int = 1) -> R:
+    """The elements with second index - first index = k, along a new last axis in place of both.
+
+    PyTorch: torch.diagonal. NumPy: np.diagonal.
+    """
+    op, rank = "diagonal", len(x.shape)
+    k, first, second = int_of(ops, op, "k", k), axis_of(ops, op, first, rank), axis_of(ops, op, second, rank)
+    if first == second:
+        raise error(ops, op, f"first and second are both axis {first} of x, {show_shape(x.shape)}")
+    rest = [a for a in range(rank) if a not in (first, second)]
+    x = ops.permute(x, axes=[first, second, *rest])
+    rows, columns, others = x.shape[0], x.shape[1], x.shape[2:]
+    length = maximum(minimum(rows + min(k, 0), columns - max(k, 0)), 0)
+    if is_zero(length):
+        return zeros(ops, x, (*others, 0))
+    along = ops.iota(shape=(length,))
+    start = k if k >= 0 else -k * columns
+    flat = ops.add(ops.mul(along, whole(ops, (length,), columns + 1)), whole(ops, (length,), start))
+    picked = ops.gather_rows(ops.reshape(x, shape=(rows * columns, *others)), flat)
+    return ops.permute(picked, axes=[*range(1, len(others) + 1), 0])
+
+
+def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+    """A vector on the k-th diagonal of a square of zeros; of a matrix its k-th diagonal. PyTorch: torch.diag."""
+    if len(x.shape) == 2:
+        return diagonal(ops, x, k=k)
+    if len(x.shape) != 1:
+        raise error(ops, "diag", f"x must be a vector or a matrix but is {show_shape(x.shape)}")
+    k = int_of(ops, "diag", "k", k)
+    n = x.shape[0] + abs(k)
+    row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element stands in its own column
+    spread = ops.broadcast_to(ops.unsqueeze(row, axis=0), shape=(n, n))
+    own = ops.equal(_distance(ops, (n, n)), whole(ops, (n, n), k))
+    return ops.select(own, spread, zeros(ops, spread))
+
+
+def trace(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+    """The sum of the k-th diagonal of a matrix, or of each of a stack of them. PyTorch: torch.trace."""
+    _matrix(ops, "trace", x)
+    return ops.reduce_sum(diagonal(ops, x, k=k, first=-2, second=-1), axis=-1)
+
+
+def masked_fill(ops: Ops[R], x: R, mask: R, /, *, value: float) -> R:
+    """`value` where the mask is true, else x, whose gradient is 0 there; the mask broadcasts. PyTorch: masked_fill."""
+    mask = ops.broadcast_to(mask, shape=x.shape)
+    return ops.select(mask, ops.full(shape=x.shape, value=value, dtype=x.dtype), x)
+
+
+# Made from nothing, or from vectors -----------------------------------------------------------------------------------
+
+
+def meshgrid(ops: Ops[R], /, *xs: R, indexing: str = "ij") -> tuple[R, ...]:
+    """Each vector along an axis of its own of one grid; with "xy" the first two axes are exchanged.
+
+    PyTorch: torch.meshgrid. NumPy: np.meshgrid, whose default is "xy".
+    """
+    if indexing not in ("ij", "xy"):
+        raise error(ops, "meshgrid", f"indexing must be 'ij' or 'xy' but is {indexing!r}")
+    for x in xs:
+        if len(x.shape) != 1:
+            raise error(ops, "meshgrid", f"each of the tensors must be a vector but one is {show_shape(x.shape)}")
+    places = list(range(len(xs)))
+    if indexing == "xy" and len(xs) > 1:
+        places[:2] = [1, 0]
+    shape: list[Dim] = [0] * len(xs)
+    for x, place in zip(xs, places):
+        shape[place] = x.shape[0]
+    grids = []
+    for x, place in zip(xs, places):
+        alone = ops.reshape(x, shape=[x.shape[0] if axis == place else 1 for axis in range(len(xs))])
+        grids.append(ops.broadcast_to(alone, shape=shape))
+    return tuple(grids)
+
+
+def arange(ops: Ops[R], start: Any, stop: Any = None, /, *, step: int = 1, dtype: Any = "int64") -> R:
+    """start, start + step, … before stop; one number is the stop. Integers or sizes; the step is an int, not 0.
+
+    ceil((stop - start) / step) entries, none where that is below 0. PyTorch: torch.arange. NumPy: np.arange.
+    """
+    if stop is None:
+        start, stop = 0, start
+    for name, value in (("start", start), ("stop", stop)):
+        if not isinstance(value, (int, DimExpr)) or isinstance(value, bool):
+            raise error(
+                ops,
+                "arange",
+                f"{name} must be an integer or a size but is {value!r}; opstage.derived.linspace has fractions",
+            )
+    step = int_of(ops, "arange", "step", step)
+    if step == 0:
+        raise error(ops, "arange", "step must not be 0")
+    span = stop - start if step > 0 else start - stop
+    count = maximum((span + (abs(step) - 1)) // abs(step), 0)
+    along = ops.iota(shape=(count,))
+    if step != 1:
+        along = ops.mul(along, whole(ops, (count,), step))
+    if not is_zero(start):
+        along = ops.add(along, whole(ops, (count,), start))
+    return ops.cast(along, dtype=dtype)
+
+
+def linspace(ops: Ops[R], start: float, stop: float, /, *, num: int, dtype: Any = None) -> R:
+    """num numbers in even steps from start to stop, both included; each is rounded once.
+
+    Entry i is start + i·(stop - start)/(num - 1); num = 1 gives start. PyTorch: torch.linspace. NumPy: np.linspace.
+    """
+    num = int_of(ops, "linspace", "num", num, 0)
+    first, last = Fraction(start), Fraction(stop)
+    values = [first + (last - first) * Fraction(i, max(num - 1, 1)) for i in range(num)]
+    target = ops.dtype if dtype is None else as_dtype(dtype)
+    return ops.const(np.array(values if target == EXACT else list(map(float, values))), dtype=target)

@@ -1,0 +1,203 @@
+"""Images taken apart into patches and put together again, and channels exchanged for pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from ..arguments import IntOrTuple, per_axis
+from ..catalogue.windows import window_counts
+from ..dims import Dim, exact_div, prod
+from ..errors import ShapeError
+from ..protocol import Ops, R
+from ..types import Shape, show_shape
+from .tools import dim_of, equal_sizes, error, int_of, valid
+
+
+def pixel_shuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
+    """(*, C·r², H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel c·r² + i·r + j at (h, w).
+
+    PyTorch: torch.nn.functional.pixel_shuffle. ONNX: DepthToSpace, mode CRD. Source: Shi et al. 2016.
+    """
+    return _to_space(ops, "pixel_shuffle", x, factor, channels_first=True)
+
+
+def pixel_unshuffle(ops: Ops[R], x: R, /, *, factor: int) -> R:
+    """(*, C, H·r, W·r) -> (*, C·r², H, W), the inverse of pixel_shuffle.
+
+    PyTorch: torch.nn.functional.pixel_unshuffle.
+    """
+    return _to_depth(ops, "pixel_unshuffle", x, factor, channels_first=True)
+
+
+def depth_to_space(ops: Ops[R], x: R, /, *, block: int) -> R:
+    """(*, r²·C, H, W) -> (*, C, H·r, W·r): element (c, h·r + i, w·r + j) is channel (i·r + j)·C + c at (h, w).
+
+    ONNX: DepthToSpace, mode DCR; mode CRD is pixel_shuffle. TensorFlow: depth_to_space, of NCHW.
+    """
+    return _to_space(ops, "depth_to_space", x, block, channels_first=False)
+
+
+def space_to_depth(ops: Ops[R], x: R, /, *, block: int) -> R:
+    """(*, C, H·r, W·r) -> (*, r²·C, H, W), the inverse of depth_to_space. ONNX: SpaceToDepth."""
+    return _to_depth(ops, "space_to_depth", x, block, channels_first=False)
+
+
+def _image(ops: Ops[R], op: str, x: R, factor: int) -> int:
+    if len(x.shape) < 3:
+        raise error(ops, op, f"x must be (*, C, H, W) but is {show_shape(x.shape)}")
+    return int_of(ops, op, "the factor", factor, 1)
+
+
+def _parts(ops: Ops[R], op: str, x: R, axis: int, by: Dim) -> Dim:
+    """The size of an axis over a number that must divide it."""
+    size = x.shape[axis]
+
+    def message() -> str:
+        return f"x is {show_shape(x.shape)}: axis {len(x.shape) + axis} has {size}, which {by} does not divide"
+
+    try:
+        return exact_div(size, by, message)
+    except ShapeError as found:
+        found.place(op, ops.cursor.region.name)
+        raise
+
+
+def _to_space(ops: Ops[R], op: str, x: R, factor: int, *, channels_first: bool) -> R:
+    r = _image(ops, op, x, factor)
+    *lead, _, height, width = x.shape
+    n, channels = len(lead), _parts(ops, op, x, -3, r * r)
+    split = (channels, r, r) if channels_first else (r, r, channels)
+    x = ops.reshape(x, shape=(*lead, *split, height, width))
+    c, i, j = (n, n + 1, n + 2) if channels_first else (n + 2, n, n + 1)
+    x = ops.permute(x, axes=[*range(n), c, n + 3, i, n + 4, j])
+    return ops.reshape(x, shape=(*lead, channels, height * r, width * r))
+
+
+def _to_depth(ops: Ops[R], op: str, x: R, factor: int, *, channels_first: bool) -> R:
+    r = _image(ops, op, x, factor)
+    *lead, channels, _, _ = x.shape
+    n, height, width = len(lead), _parts(ops, op, x, -2, r), _parts(ops, op, x, -1, r)
+    x = ops.reshape(x, shape=(*lead, channels, height, r, width, r))
+    c, i, j = n, n + 2, n + 4
+    order = (c, i, j) if channels_first else (i, j, c)
+    x = ops.permute(x, axes=[*range(n), *order, n + 1, n + 3])
+    return ops.reshape(x, shape=(*lead, channels * (r * r), height, width))
+
+
+# Patches --------------------------------------------------------------------------------------------------------------
+
+
+def unfold(
+    ops: Ops[R],
+    x: R,
+    /,
+    *,
+    kernel: tuple[int, ...],
+    stride: IntOrTuple = 1,
+    padding: IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+) -> R:
+    """The window of each place as a column (im2col): ([N,] C, *S) -> ([N,] C·K, L), K cells a window, L windows.
+
+    Row c·K + k of column l is cell k, in row-major order, of window l of channel c; windows are numbered in row-major
+    order, and cells beyond the edge are 0. Any number of spatial axes, as many as the kernel has.
+    PyTorch: torch.nn.functional.unfold.
+    """
+    windows = _windows(ops, "unfold", kernel, stride, padding, dilation)
+    sizes, steps, around, apart = windows
+    spatial, rank = len(sizes), len(x.shape)
+    if rank not in (spatial + 1, spatial + 2):
+        raise error(
+            ops,
+            "unfold",
+            f"x must be ([N,] C, *S) with the {spatial} spatial axes of the kernel but is {show_shape(x.shape)}",
+        )
+    lead = x.shape[: rank - spatial]
+    counts = _counts(ops, "unfold", x.shape[rank - spatial :], windows)
+    x = ops.pad(x, padding=[*[(0, 0)] * len(lead), *((p, p) for p in around)], value=0)
+    cells = []
+    for offset in product(*map(range, sizes)):
+        cell = x
+        for i, (o, count, step, d) in enumerate(zip(offset, counts, steps, apart)):
+            cell = ops.slice(cell, axis=len(lead) + i, start=o * d, length=count, step=step)
+        cells.append(cell)
+    columns = ops.stack(cells, axis=len(lead))
+    return ops.reshape(columns, shape=(*lead[:-1], lead[-1] * len(cells), prod(counts)))
+
+
+def fold(
+    ops: Ops[R],
+    x: R,
+    /,
+    *,
+    size: Sequence[Dim],
+    kernel: tuple[int, ...],
+    stride: IntOrTuple = 1,
+    padding: IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+) -> R:
+    """The sum of windows put where unfold takes them from (col2im), its adjoint: ([N,] C·K, L) -> ([N,] C, *size).
+
+    PyTorch: torch.nn.functional.fold. ONNX: Col2Im.
+    """
+    windows = _windows(ops, "fold", kernel, stride, padding, dilation)
+    sizes, steps, around, apart = windows
+    image = tuple(dim_of(ops, "fold", "a size", d) for d in size)
+    if len(x.shape) not in (2, 3) or len(image) != len(sizes):
+        raise error(
+            ops,
+            "fold",
+            f"x must be ([N,] C·K, L), and size as long as the kernel, but x is {show_shape(x.shape)}, size "
+            f"{show_shape(image)} and the kernel {sizes}",
+        )
+    whole = tuple(d + 2 * p for d, p in zip(image, around))
+    counts = _counts(ops, "fold", image, windows)
+    shape, places = x.shape, prod(counts)
+    equal_sizes(
+        ops,
+        "fold",
+        shape[-1],
+        places,
+        lambda: f"x is {show_shape(shape)} with {shape[-1]} windows but size {show_shape(image)} has {places}",
+    )
+    channels = _parts(ops, "fold", x, -2, prod(sizes))
+    lead = (*shape[:-2], channels)
+    x = ops.reshape(x, shape=(*lead, prod(sizes), *counts))
+    total = None
+    for k, offset in enumerate(product(*map(range, sizes))):
+        cell = ops.squeeze(ops.slice(x, axis=len(lead), start=k, length=1), axis=len(lead))
+        starts = [o * d for o, d in zip(offset, apart)]
+        ends = [w - s - ((c - 1) * step + 1) for w, s, c, step in zip(whole, starts, counts, steps)]
+        none = (0,) * len(lead)
+        spread = ops.pad(
+            cell,
+            padding=[*[(0, 0)] * len(lead), *zip(starts, ends)],
+            value=0,
+            interior=[*none, *(step - 1 for step in steps)],
+        )
+        total = spread if total is None else ops.add(total, spread)
+    assert total is not None
+    for i, (d, p) in enumerate(zip(image, around)):
+        if p:
+            total = ops.slice(total, axis=len(lead) + i, start=p, length=d)
+    return total
+
+
+def _windows(
+    ops: Ops[R], op: str, kernel: tuple[int, ...], stride: IntOrTuple, padding: IntOrTuple, dilation: IntOrTuple
+) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(kernel, Sequence) or not kernel:
+        raise error(ops, op, f"kernel must be a tuple with a size for each spatial axis but is {kernel!r}")
+    rank = len(kernel)
+    given = (("kernel", kernel, 1), ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+    return tuple(valid(ops, op, per_axis(op, name, value, rank, least=least)) for name, value, least in given)
+
+
+def _counts(ops: Ops[R], op: str, sizes: Shape, windows: tuple[tuple[int, ...], ...]) -> Shape:
+    """How many windows there are along each axis, at least one."""
+    try:
+        return window_counts(sizes, *windows)
+    except ShapeError as found:
+        found.place(op, ops.cursor.region.name)
+        raise

@@ -1,0 +1,163 @@
+"""Statistics along axes: variance, deviation, norms, quantiles. Programs over other ops, of float tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from ..arguments import Axes
+from ..dims import Dim, is_zero, prod, ratio
+from ..protocol import Ops, R
+from ..types import TensorType, require_float, show_shape
+from .ordering import sort
+from .tools import at_most, axes_of, error, int_of, placed
+
+
+def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
+    """Σ (x - mean)² / (n - correction) over axes of n elements, all axes for None.
+
+    correction=1 is the sample's variance, 0 that of the whole. ShapeError unless n > correction, where PyTorch gives
+    nan or inf. PyTorch: torch.var. NumPy: np.var, with ddof=correction.
+    """
+    return _variance(ops, "var", x, axis, correction, keepdims)
+
+
+def std(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
+    """√var, of the same arguments; where all elements are equal it and its gradient are 0. PyTorch: torch.std."""
+    return _root(ops, _variance(ops, "std", x, axis, correction, keepdims))
+
+
+def norm(ops: Ops[R], x: R, /, *, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> R:
+    """The norm of vectors over axes, all of them for None: ord 1 (Σ |x|), 2 (√Σ x²), inf (max |x|), -inf (min |x|).
+
+    Of numbers whose squares overflow or vanish too. At 0 the gradient of the 2-norm is 0. Over an axis of size 0 the
+    norm is 0, and for ±inf a ShapeError. PyTorch: torch.linalg.vector_norm. ONNX: ReduceL1, ReduceL2.
+    """
+    _require_float(ops, "norm", x)
+    axes = axes_of(ops, "norm", axis, len(x.shape))
+    if ord == 1:
+        return ops.reduce_sum(ops.abs(x), axis=axes, keepdims=keepdims)
+    if ord == math.inf:
+        return ops.reduce_max(ops.abs(x), axis=axes, keepdims=keepdims)
+    if ord == -math.inf:
+        return ops.reduce_min(ops.abs(x), axis=axes, keepdims=keepdims)
+    if ord != 2:
+        raise error(ops, "norm", f"ord must be 1, 2, inf or -inf but is {ord!r}")
+    if is_zero(prod(x.shape[a] for a in axes)):
+        return ops.reduce_sum(x, axis=axes, keepdims=keepdims)
+    # The norm does not depend on the scale that its squares are taken in, so no gradient does.
+    size = ops.detach(ops.reduce_max(ops.abs(x), axis=axes, keepdims=True))
+    zero, one = _all(ops, size, 0.0), _all(ops, size, 1.0)
+    usable = ops.logical_and(ops.less(zero, size), ops.less(size, _all(ops, size, math.inf)))
+    size = ops.select(usable, size, one)
+    parts = ops.div(x, ops.broadcast_to(size, shape=x.shape))
+    out = ops.mul(size, _root(ops, ops.reduce_sum(ops.mul(parts, parts), axis=axes, keepdims=True)))
+    return out if keepdims else ops.squeeze(out, axis=axes)
+
+
+def quantile(
+    ops: Ops[R],
+    x: R,
+    /,
+    *,
+    q: float | Fraction,
+    axis: int | None = None,
+    keepdims: bool = False,
+    interpolation: str = "linear",
+) -> R:
+    """The element at the place q·(n - 1) of the n sorted ones along an axis, of the whole tensor for None.
+
+    Between two places: "linear" weighs the elements there, "lower", "higher" and "midpoint" take one or both. q is from
+    0 to 1, and the decimal number that it is written as. nan where an element is. PyTorch: torch.quantile. NumPy:
+    np.quantile.
+    """
+    op = "quantile"
+    _require_float(ops, op, x)
+    try:
+        exact = Fraction(str(q))
+    except ValueError:
+        exact = Fraction(-1)
+    if not 0 <= exact <= 1:
+        raise error(ops, op, f"q must be a number from 0 to 1 but is {q!r}")
+    if interpolation not in ("linear", "lower", "higher", "midpoint"):
+        raise error(
+            ops, op, f'interpolation must be "linear", "lower", "higher" or "midpoint" but is {interpolation!r}'
+        )
+    whole, rank = x.shape, len(x.shape)
+    if axis is None:
+        x, place = ops.reshape(x, shape=(prod(whole),)), 0
+    else:
+        (place,) = axes_of(ops, op, axis, rank)
+    length = x.shape[place]
+    at_most(ops, op, 1, length, lambda: f"x is {show_shape(whole)}: of no elements there is no quantile; leave it out")
+    below = exact.numerator * (length - 1)
+    low, high = below // exact.denominator, (below + exact.denominator - 1) // exact.denominator
+    ordered = sort(ops, x, axis=place)[0]
+    out = _between(ops, ordered, place, low, high, ratio(below % exact.denominator, exact.denominator), interpolation)
+    unordered = ops.reduce_any(ops.logical_not(ops.equal(x, x)), axis=place, keepdims=True)
+    out = ops.select(unordered, _all(ops, out, math.nan), out)
+    if axis is None:
+        return ops.reshape(out, shape=(1,) * rank if keepdims else ())
+    return out if keepdims else ops.squeeze(out, axis=place)
+
+
+def median(ops: Ops[R], x: R, /, *, axis: int | None = None, keepdims: bool = False) -> R:
+    """The middle element along an axis, of the whole tensor for None; of an even number, the mean of two.
+
+    nan where an element is. NumPy: np.median. PyTorch's torch.median is the lower of the two: quantile(q=0.5,
+    interpolation="lower").
+    """
+    return quantile(ops, x, q=Fraction(1, 2), axis=axis, keepdims=keepdims, interpolation="midpoint")
+
+
+def _between(ops: Ops[R], ordered: R, axis: int, low: Dim, high: Dim, weight: Any, interpolation: str) -> R:
+    """The element between two places of sorted ones; between equal ones, infinite too, it is theirs."""
+    lower = ops.slice(ordered, axis=axis, start=low, length=1)
+    upper = ops.slice(ordered, axis=axis, start=high, length=1)
+    if interpolation == "lower":
+        return lower
+    if interpolation == "higher":
+        return upper
+    step = ops.scale(ops.sub(upper, lower), c=Fraction(1, 2) if interpolation == "midpoint" else weight)
+    return ops.select(ops.equal(lower, upper), lower, ops.add(lower, step))
+
+
+def _variance(ops: Ops[R], op: str, x: R, axis: Axes, correction: int, keepdims: bool) -> R:
+    _require_float(ops, op, x)
+    axes = axes_of(ops, op, axis, len(x.shape))
+    correction = int_of(ops, op, "correction", correction, 0)
+    count = prod(x.shape[a] for a in axes)
+    at_most(
+        ops,
+        op,
+        correction + 1,
+        count,
+        lambda: (
+            f"x is {show_shape(x.shape)}: over {_axes_text(axes)} there are {count} elements, and with "
+            f"correction={correction} the variance is that of at least {correction + 1}"
+        ),
+    )
+    off = ops.sub(x, ops.broadcast_to(ops.reduce_mean(x, axis=axes, keepdims=True), shape=x.shape))
+    return ops.scale(ops.reduce_sum(ops.mul(off, off), axis=axes, keepdims=keepdims), c=ratio(1, count - correction))
+
+
+def _axes_text(axes: Sequence[int]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {tuple(axes)}"
+
+
+def _root(ops: Ops[R], square: R) -> R:
+    """The square root, whose gradient at 0 is 0, where the root's own is infinite."""
+    zero = _all(ops, square, 0.0)
+    nothing = ops.equal(square, zero)
+    return ops.select(nothing, zero, ops.sqrt(ops.select(nothing, _all(ops, square, 1.0), square)))
+
+
+def _all(ops: Ops[R], x: R, value: float) -> R:
+    """One number in x's shape and dtype."""
+    return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+
+def _require_float(ops: Ops[R], op: str, x: R) -> None:
+    placed(ops, op, lambda: require_float(TensorType(x.shape, x.dtype), "x"))

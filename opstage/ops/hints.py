@@ -1,0 +1,98 @@
+"""Hints at errors in a user's program: the keys that a tree has, an op's keywords, the op a function stands for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from .errors import Place, is_user_file, nearest
+from .foreign_calls import of_a_call
+
+_KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_OTHER_KEYWORDS = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "min": "lo", "max": "hi", "size": "shape"}
+
+_ALONG = "ops.sum is of all elements; along axes it is ops.reduce_sum(x, axis=…, keepdims=…)"
+_ELSEWHERE = {
+    ("sum", "dim"): _ALONG,
+    ("sum", "axis"): _ALONG,
+    ("sum", "keepdim"): _ALONG,
+    ("sum", "keepdims"): _ALONG,
+}
+
+
+def add_hint(error: Exception) -> None:
+    """Add a note to an error that left a program, where it is a missing key, a keyword that an op does not have, or a
+    function of another library that was called on a ref."""
+    try:
+        if isinstance(error, KeyError):
+            hint = _of_key(error)
+        else:
+            hint = _of_keyword(error) or (of_a_call(error) if isinstance(error, TypeError) else None)
+    except Exception:  # a hint never stands in the way of the error itself
+        return
+    if hint is not None and hint not in getattr(error, "__notes__", ()):
+        error.add_note(hint)
+
+
+def _of_key(error: KeyError) -> str | None:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not is_user_file(traceback.tb_frame.f_code.co_filename):
+        return None
+    (key,) = error.args
+    found = _subscripted(traceback)
+    if found is None:
+        return None
+    text, tree = found
+    if not isinstance(tree, Mapping) or key in tree:
+        return None
+    names = ", ".join(repr(name) for name in list(tree)[:20]) or "none"
+    return f"{text} has no key {key!r}{nearest(str(key), map(str, tree))}; its keys are {names}"
+
+
+def _subscripted(traceback: TracebackType) -> tuple[str, Any] | None:
+    """The text and value of what a key is looked up in, where names and constant keys alone lead to it."""
+    frame = traceback.tb_frame
+    source = Place(frame.f_code, traceback.tb_lasti, traceback.tb_lineno).source
+    line = source.text
+    start = len(source.carets) - len(source.carets.lstrip())
+    node = ast.parse(line[start : len(source.carets)], mode="eval").body if source.carets else None
+    if not isinstance(node, ast.Subscript):
+        return None
+
+    def value(part: ast.expr) -> Any:
+        if isinstance(part, ast.Name):
+            return frame.f_locals[part.id] if part.id in frame.f_locals else frame.f_globals[part.id]
+        if isinstance(part, ast.Constant):
+            return part.value
+        if isinstance(part, ast.Subscript):
+            held = value(part.value)
+            if isinstance(held, (dict, list, tuple)):
+                return held[value(part.slice)]
+        raise LookupError
+
+    return ast.unparse(node.value), value(node.value)
+
+
+def _of_keyword(error: Exception) -> str | None:
+    from .protocol import OPS, Ops
+
+    found = _KEYWORD.search(str(error))
+    if found is None or found[1] not in OPS:
+        return None
+    op, given = found.groups()
+    parameters = inspect.signature(getattr(Ops, op)).parameters.values()
+    keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    ours = _OTHER_KEYWORDS.get(given)
+    if ours in keywords:
+        return f"Opstage calls it {ours}=: ops.{op} takes {', '.join(f'{name}=' for name in keywords)}"
+    if (op, given) in _ELSEWHERE:
+        return _ELSEWHERE[op, given]
+    if not keywords:
+        return f"ops.{op} takes no keywords, only tensors"
+    return f"ops.{op} takes {', '.join(f'{name}=' for name in keywords)}{nearest(given, keywords)}"

@@ -1,0 +1,34 @@
+"""Linear systems, and the Cholesky factor, for each matrix of a stack."""
+
+from __future__ import annotations
+
+from ..catalogue.solving import CHOLESKY, SOLVE, TRIANGULAR_SOLVE
+from ..primitive import R
+from .calls import Calls
+
+
+class SolvingOps(Calls[R]):
+    __slots__ = ()
+
+    def solve(self, a: R, b: R, /) -> R:
+        """a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
+
+        Where a is singular, a pivot is exactly 0, that result is nan. By elimination with row exchanges.
+        """
+        return self._call2(SOLVE, a, b)
+
+    def triangular_solve(self, a: R, b: R, /, *, lower: bool = True, transpose: bool = False) -> R:
+        """a⁻¹·b, or a⁻ᵀ·b, of a triangular a. PyTorch: torch.linalg.solve_triangular.
+
+        a (..., n, n), of which the lower or the upper triangle is read; b (..., n, k) with the same leading axes. Where
+        the diagonal has a 0 the result has inf and nan.
+        """
+        return self._call(TRIANGULAR_SOLVE, (a, b), {"lower": bool(lower), "transpose": bool(transpose)})
+
+    def cholesky(self, x: R, /) -> R:
+        """The lower triangular L with L·Lᵀ = x, of a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
+
+        x (..., n, n), of which the lower triangle is read; its gradient is symmetric. Where x is not positive definite,
+        L is nan. Source of its derivatives: Murray 2016.
+        """
+        return self._call1(CHOLESKY, x)

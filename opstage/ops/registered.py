@@ -1,0 +1,106 @@
+"""Ops that are declared outside of Opstage: by name, and their kernels in the tables of interpreters.
+
+A name is that of an op of this process, or of an entry point in the group `opstage.ops`, whose value is what
+`opstage.custom_op` returned; importing its module declares the op.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from threading import Lock
+from types import MappingProxyType
+from typing import Any
+
+from .errors import UsageError
+from .primitive import Primitive
+
+GROUP = "opstage.ops"
+
+_NAMED: dict[str, Primitive] = {}
+_KERNELS: dict[str, dict[Primitive, Callable[..., Any]]] = {}
+_TABLES: dict[str, list[dict[Primitive, Callable[..., Any]]]] = {}
+_LOCK = Lock()
+
+
+def register(
+    name: str, primitive: Primitive, kernels: Mapping[str, Callable[..., Any]], taken: Collection[str]
+) -> None:
+    """Give an op its name, and the tables its kernels. Raises UsageError for a name that is known or in `taken`."""
+    with _LOCK:
+        if name in _NAMED or name in taken:
+            raise UsageError(f"there is an op {name!r} already; give this one another name, such as 'my_{name}'")
+        _NAMED[name] = primitive
+        for kind, kernel in kernels.items():
+            _KERNELS.setdefault(kind, {})[primitive] = kernel
+            for table in _TABLES.get(kind, ()):
+                table[primitive] = kernel
+
+
+def unregister(name: str) -> None:
+    """Forget the op of this name and its kernels, for tests that declare some."""
+    with _LOCK:
+        primitive = _NAMED.pop(name, None)
+        if primitive is not None:
+            for kind in _KERNELS:
+                for table in (_KERNELS[kind], *_TABLES.get(kind, ())):
+                    table.pop(primitive, None)
+
+
+def has_kernel(kind: str, primitive: Primitive) -> bool:
+    """Whether the op was declared outside, with a kernel of this kind."""
+    return primitive in _KERNELS.get(kind, ())
+
+
+def table_with_registered(
+    kind: str, own: Mapping[Primitive, Callable[..., Any]]
+) -> Mapping[Primitive, Callable[..., Any]]:
+    """A kernel table of Opstage's `own` entries and those of other packages, be they declared now or later."""
+    with _LOCK:
+        table = {**own, **_KERNELS.get(kind, {})}
+        _TABLES.setdefault(kind, []).append(table)
+    return MappingProxyType(table)
+
+
+def registered(name: str) -> Primitive | None:
+    """The op of this name that was declared outside; its entry point is loaded if need be. None where there is none.
+
+    Raises UsageError for an entry point that cannot be loaded or is no op, and for a name that two packages have.
+    """
+    found = () if name in _NAMED else _entries().get(name, ())
+    if len(found) > 1:
+        packages = " and ".join(f"{_package(entry)} ({entry.value})" for entry in found)
+        raise UsageError(f"op {name!r} is declared by {packages}; uninstall one of them, or have one rename its op")
+    if found:
+        _load(name, found[0])
+    return _NAMED.get(name)
+
+
+def _load(name: str, entry: EntryPoint) -> None:
+    before = set(_NAMED)
+    try:
+        entry.load()
+    except Exception as error:
+        if entry.module not in sys.modules:  # what half a module has declared is not to be found the next time
+            for declared in set(_NAMED) - before:
+                unregister(declared)
+        where = f"{entry.value} of {_package(entry)}"
+        raise UsageError(f"op {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
+    if name not in _NAMED:
+        raise UsageError(f"op {name!r}: {entry.value} declares no op of this name; declare it with custom_op there")
+
+
+def _package(entry: EntryPoint) -> str:
+    """The name of the distribution that an entry point is of."""
+    return "a package" if entry.dist is None else str(entry.dist.metadata["Name"])
+
+
+@cache
+def _entries() -> dict[str, tuple[EntryPoint, ...]]:
+    """Entry points by name, the same one once, however often its package is found."""
+    found: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, {}).setdefault(entry.value, entry)
+    return {name: tuple(entries.values()) for name, entries in found.items()}

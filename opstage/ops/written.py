@@ -1,0 +1,106 @@
+"""The operator that a user wrote, where an error is raised in one of the ops by which infix does it.
+
+Infix inserts broadcasts, and makes matrices of vectors. What is wrong with those is told in terms of the operator and
+of its two operands, which are on the live stack: so a program that is right pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .errors import LocatedError, is_user_file
+from .infix import Infix
+from .types import Shape, TensorType, show_shape
+
+if TYPE_CHECKING:
+    from .primitive import Primitive
+
+_SYMBOLS = {
+    "__add__": "+",
+    "__sub__": "-",
+    "__mul__": "*",
+    "__truediv__": "/",
+    "__floordiv__": "//",
+    "__mod__": "%",
+    "__pow__": "**",
+    "__matmul__": "@",
+    "__lt__": "<",
+    "__le__": "<=",
+    "__gt__": ">",
+    "__ge__": ">=",
+    "__eq__": "==",
+    "__ne__": "!=",
+    "__and__": "&",
+    "__or__": "|",
+    "__xor__": "^",
+}
+_CLASH = re.compile(r": axis (\d+) has .* is wanted; only an axis of size 1 is repeated, and (.*)", re.DOTALL)
+_PRODUCT = re.compile(r"x is \([^()]*\) and y is \([^()]*\): (.*)", re.DOTALL)
+
+
+class Written(NamedTuple):
+    """An operator that is being computed, such as `x + y`, and its operands as they were written."""
+
+    symbol: str
+    x: Any
+    y: Any
+
+    def retell(self, error: LocatedError, primitive: Primitive, operands: Sequence[TensorType]) -> None:
+        """Have an error of a primitive with which the operator is done speak of the operator."""
+        from .catalogue.layout import BROADCAST_TO, SQUEEZE, UNSQUEEZE  # which are primitives, and so know this
+        from .catalogue.linalg import BMM, MATMUL
+
+        if error.op is not None:
+            return
+        x, y = _shape(self.x), _shape(self.y)
+        clash = _CLASH.search(error.reason) if primitive is BROADCAST_TO else None
+        product = _PRODUCT.fullmatch(error.reason) if primitive in (MATMUL, BMM) else None
+        if clash is not None:
+            last = len(operands[0].shape) - int(clash[1])
+            axis = max(len(x), len(y)) - last
+            error.reason = (
+                f"x is {show_shape(x)} but y is {show_shape(y)}: axis {axis} has {x[-last]} and {y[-last]}; where they "
+                f"differ one must be 1, and {clash[2]}"
+            )
+        elif product is not None:
+            error.reason = f"x is {show_shape(x)} and y is {show_shape(y)}: {product[1]}"
+        elif primitive in (BROADCAST_TO, UNSQUEEZE, SQUEEZE):
+            return
+        error.op = self.symbol
+
+
+def written() -> Written | None:
+    """The user's own operator that the op which is being bound serves; None where the user called the op."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        operator = _OPERATORS.get(frame.f_code)
+        if operator is not None and frame.f_back is not None and is_user_file(frame.f_back.f_code.co_filename):
+            symbol, reflected = operator
+            x, y = frame.f_locals["self"], frame.f_locals["other"]
+            return Written(symbol, y, x) if reflected else Written(symbol, x, y)
+        frame = frame.f_back
+    return None
+
+
+def _operators() -> dict[CodeType, tuple[str, bool]]:
+    """The operators of refs by their code: the symbol, and whether the ref is the right operand."""
+    found: dict[CodeType, tuple[str, bool]] = {}
+    for name, symbol in _SYMBOLS.items():
+        for prefix in ("", "r"):
+            method = vars(Infix).get(name.replace("__", f"__{prefix}", 1))
+            if method is not None:  # x * y is y * x
+                found.setdefault(method.__code__, (symbol, bool(prefix)))
+    return found
+
+
+_OPERATORS = _operators()
+
+
+def _shape(operand: Any) -> Shape:
+    return tuple(operand.shape) if isinstance(operand, Infix) else np.shape(operand)

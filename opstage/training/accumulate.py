@@ -1,0 +1,192 @@
+"""Training steps whose batches are computed in parts: the gradient is that of the whole batch, the memory of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ..ops.errors import UsageError
+from ..ops.trees import Structure, flatten, lists_as_arrays, unflatten
+from .by_name import by_position
+from .hyperparameters import keep, require_count
+from .row_terms import ROWS, SUM
+from .running import Running, result_of
+from .step import StepLayout
+
+
+@final
+@dataclass(frozen=True)
+class Accumulate:
+    """Each training step computes its batch in `parts`, cut along the rows, and makes one update of all of them.
+
+    parts   how many; a batch of fewer rows has as many parts as rows
+    by      how the loss of a batch follows from those of its parts. "rows": it is a mean over rows, so parts are
+            weighed by their rows, or over those that count (targets that are not ignored, weights), so by what its sum
+            is divided by. "sum": it is a sum over rows. Any other word is a metric of `Aux(metrics=)`, by which they
+            are weighed, for a loss of which that cannot be read
+    check   refuse a loss that does not follow so. It is derived from the traced loss; where it cannot be, the loss of
+            every batch is computed in evaluation form, as a whole and in parts, and compared
+
+    The gradient is Σ w·g / Σ w over parts, which is that of the whole batch but for rounding. It cannot be where rows
+    meet in another way: statistics of a batch are those of a part (running ones move once a part), and random draws
+    are others than those of the whole batch, though no part shares them with another one.
+    """
+
+    parts: int
+    by: str = ROWS
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        keep(self, "parts", require_count("accumulate", "parts", self.parts))
+        if not isinstance(self.by, str) or not self.by:
+            raise UsageError(f"accumulate: by must be 'rows', 'sum' or the name of a metric but is {self.by!r}")
+
+    @property
+    def metric(self) -> str | None:
+        """The metric by which parts are weighed, if one is."""
+        return None if self.by in (ROWS, SUM) else self.by
+
+
+def as_accumulate(value: Any) -> Accumulate | None:
+    """The `Accumulate` that a number of parts means, or that it is already; None for one part."""
+    made = value if isinstance(value, Accumulate) else Accumulate(value)
+    return made if made.parts > 1 else None
+
+
+class BatchPart(NamedTuple):
+    """A part of a batch: values of the interpreter, and how many rows it has."""
+
+    refs: tuple[Any, ...]
+    rows: int
+
+
+class Summed(NamedTuple):
+    """All parts of a batch: their losses and metrics joined, the last state, sums of gradients, their whole weight."""
+
+    loss: Any
+    metrics: dict[str, Any]
+    state: Any
+    sums: tuple[Any, ...]
+    weight: Any
+
+
+@final
+class Rows:
+    """A batch as arrays that are cut along their first axis. Raises UsageError for one that has no rows."""
+
+    def __init__(self, running: Running, batch: tuple[Any, ...]):
+        self._running = running
+        self._arrays, self.structure = _arrays(running, batch)
+        self.count = _rows(self._arrays)
+
+    def part(self, start: int, stop: int) -> BatchPart:
+        """These rows, on the interpreter."""
+        cut = unflatten(self.structure, [array[start:stop] for array in self._arrays])
+        return BatchPart(self._running.batch(cut)[0], stop - start)
+
+    def parts(self, count: int) -> list[BatchPart]:
+        """All rows in so many parts, or as many as there are rows."""
+        count = min(count, self.count)
+        return [self.part(*ends) for ends in pairwise([self.count * i // count for i in range(count + 1)])]
+
+
+def _arrays(running: Running, batch: tuple[Any, ...]) -> tuple[list[Any], Structure]:
+    held = running.held
+    leaves, structure = flatten(lists_as_arrays(by_position(batch, running.loss, held.batch_starts, "the loss")))
+    return [leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf) for leaf in leaves], structure
+
+
+def _rows(arrays: Sequence[Any]) -> int:
+    sizes = {array.shape[0] if array.ndim else None for array in arrays}
+    if len(sizes) != 1 or None in sizes or 0 in sizes:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise UsageError(
+            "accumulate cuts a batch along the rows of its arrays, which must be as many in each, but their shapes are "
+            f"{shapes}; give an array of another kind to the loss in another way, or train without accumulate"
+        )
+    return int(sizes.pop() or 0)
+
+
+def summed(
+    running: Running, layout: StepLayout, parts: Sequence[BatchPart], by: str, joins: Mapping[str, str]
+) -> Summed:
+    """The gradients of all parts, added up on the interpreter; parameters and state stay as they are.
+
+    `joins` says of some metrics whether they are weighed by ROWS or a SUM; the others are joined as the loss is.
+    """
+    held, interpreter = running.held, running.held.interpreter
+    values, state = held.values(), held.state
+    total = sum(part.rows for part in parts)
+    exact = interpreter.dtype.kind == "O"
+    trained = [held.params[i] for i in layout.moved]
+    sums: tuple[Any, ...] = tuple([interpreter.put(np.zeros(param.shape, param.dtype)) for param in trained])
+    first = sum(layout.counts[:3])
+    donated = dict.fromkeys(range(first, first + len(sums)), True)
+    losses: list[Any] = []
+    weights: list[Any] = []
+    told: list[dict[str, Any]] = []
+    for number, part in enumerate(parts):
+        share = Fraction(1) if by == SUM else Fraction(part.rows, total)
+        weight = np.asarray(share if exact else float(share))
+        row = layout.pack(
+            values, state, part.refs, (sums,), (interpreter.put(np.asarray(number)), interpreter.put(weight))
+        )
+        ran, outputs = running.execute(layout.part, layout, row, donated)
+        ran.finish(())
+        end = result_of(ran).num_leaves
+        loss, metrics, tree = unflatten(result_of(ran), outputs[:end])
+        sums, state = tuple(outputs[end + 1 :]), flatten(tree)[0]
+        losses.append(held.host(loss))  # read before anything is updated: it says whether an index was out of range
+        weights.append(held.host(outputs[end]))
+        told.append({name: held.host(value) for name, value in metrics.items()})
+    divisor: Any = Fraction(1) if layout.weigh is None else sum(each[()] for each in weights)
+    if not divisor > 0:
+        what = f"the metric {by!r}" if isinstance(layout.weigh, str) else "what the loss of the rows is divided by"
+        raise UsageError(f"accumulate: {what} is {float(divisor)} in all, so the batch has no mean by it")
+    rows = [np.asarray(Fraction(part.rows)) for part in parts]
+    weighed = {ROWS: (rows, Fraction(total)), SUM: ([np.asarray(Fraction(1))] * len(parts), Fraction(1))}
+
+    def metric(name: str) -> Any:
+        return _joined_metric([each[name] for each in told], *weighed.get(joins.get(name, ""), (weights, divisor)))
+
+    return Summed(
+        interpreter.put(_joined(losses, weights, divisor)),
+        {name: interpreter.put(metric(name)) for name in told[0]},
+        state,
+        sums,
+        interpreter.put(np.asarray(divisor if exact else float(divisor))),
+    )
+
+
+def _joined(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
+    kind = np.asarray(values[0]).dtype
+    wide = kind if kind.kind == "O" else np.dtype(np.float64)
+    counting = [(weight, value) for weight, value in zip(weights, values) if weight > 0]  # a mean of nothing is nan
+    total = sum(np.asarray(weight, wide) * np.asarray(value, wide) for weight, value in counting)
+    return np.asarray(total / (divisor if kind.kind == "O" else float(divisor)), kind)
+
+
+def _joined_metric(values: Sequence[Any], weights: Sequence[Any], divisor: Any) -> Any:
+    """Whole numbers are counts, and added; others are joined as the loss is."""
+    if np.asarray(values[0]).dtype.kind in "iub":
+        return np.sum(np.asarray(values, np.int64), axis=0)
+    if len({np.shape(value) for value in values}) > 1:
+        raise UsageError("accumulate joins metrics of all parts of a batch, but a metric has another shape in each")
+    return _joined(values, weights, divisor)
+
+
+def apply_row(layout: StepLayout, values: Sequence[Any], moments: Any, numbers: Sequence[Any], done: Summed) -> Any:
+    """The inputs of `StepLayout.apply`."""
+    return layout.pack(values, (), (), moments, (*numbers, *done.sums, done.weight))
+
+
+def apply_donated(layout: StepLayout, alone: Sequence[bool], *, slots: bool) -> dict[int, bool]:
+    """The inputs of `StepLayout.apply` over which its results may be written; see `StepLayout.donated`."""
+    given = dict(zip(layout.moved, alone))
+    first = layout.counts[0]
+    return given | (dict.fromkeys(range(first, first + layout.counts[3]), True) if slots else {})

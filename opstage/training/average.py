@@ -1,0 +1,83 @@
+"""`RunningAverage`: an exponential moving average of parameters, held and moved where the parameters are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from ..interpreters.anomaly import execute_watched
+from ..interpreters.base_program import BaseProgram
+from ..interpreters.interpreter import BaseInterpreter
+from ..ops.errors import UsageError
+from ..ops.trees import flatten
+from ..ops.types import is_float
+from ..options import Options
+from .commit import Commit
+from .held import Held
+from .saved import Array, require_fit
+
+
+@final
+class RunningAverage:
+    """An average of the parameters of one trainer, which begins as they are when it is first placed or moved.
+
+    e ← e + (1 - decay)·(p - e), in the dtype of the parameters, by a program of the trainer's interpreter; integer
+    tables are taken as they are.
+    """
+
+    __slots__ = ("_home", "_given", "_values")
+
+    def __init__(self, values: Mapping[str, Array] | None = None):
+        """`values` are those that `ScalarTrainer.export_average` gave out."""
+        self._given = None if values is None else {name: np.array(array) for name, array in values.items()}
+        self._home: BaseInterpreter[Any] | None = None
+        self._values: tuple[Any, ...] = ()  # of the parameters that are floats
+
+    def values_on(self, held: Held) -> list[Any]:
+        """The average of each parameter, values of the interpreter of `held`."""
+        self._place(held)
+        own = iter(self._values)
+        return [next(own) if is_float(p.dtype) else value for p, value in zip(held.params, held.values())]
+
+    def move(self, held: Held, options: Options, decay: float) -> None:
+        """Towards the parameters; see `ScalarTrainer.average`."""
+        self._place(held)
+        interpreter = held.interpreter
+        params = [value for p, value in zip(held.params, held.values()) if is_float(p.dtype)]
+        count = len(params)
+        row = (*self._values, *params, interpreter.put(np.asarray(1 - decay)))
+        program = BaseProgram(_moved, None, ("average", count), dict.fromkeys(range(count), True))
+        moved = execute_watched(interpreter, program, row, options, held.steps_taken)
+        commit = Commit()
+        commit.set(self, "_values", tuple(moved))
+        commit.run(program.finish)
+
+    def export(self, held: Held) -> dict[str, Array]:
+        """The average of each parameter by path, arrays of the caller's own."""
+        return dict(zip(held.names, map(held.host, self.values_on(held))))
+
+    def _place(self, held: Held) -> None:
+        if self._home is held.interpreter:
+            return
+        if self._home is not None:
+            raise UsageError("a running average is one of the parameters of one trainer; make another for this one")
+        arrays = self._given
+        if arrays is None:
+            arrays = {name: np.array(param.value) for name, param in zip(held.names, held.params)}
+        expected = {name: (param.shape, param.dtype) for name, param in zip(held.names, held.params)}
+        require_fit("the saved averages of the parameters", expected, arrays)
+        kept = [arrays[name] for name, param in zip(held.names, held.params) if is_float(param.dtype)]
+        values = tuple([held.interpreter.put(array) for array in kept])
+        self._values, self._home, self._given = values, held.interpreter, None
+
+
+def _moved(ops: BaseInterpreter[Any], *row: Any) -> tuple[list[Any], Any]:
+    *tensors, share = row
+    half = len(tensors) // 2
+    new = []
+    for e, p in zip(tensors[:half], tensors[half:]):
+        step = ops.mul(ops.broadcast_to(share, shape=p.shape), ops.sub(p, e))
+        new.append(ops.add(e, step))
+    return new, flatten(None)[1]

@@ -1,0 +1,300 @@
+"""The callbacks that come with Opstage, for `training.fit(callbacks=…)` and `[callbacks]` of a configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from typing_extensions import override
+
+from ..documents import Document
+from ..ops.errors import UsageError, nearest
+from . import checkpoint
+from .average import RunningAverage
+from .callback import Callback, Loop
+from .hyperparameters import require_choice, require_count, require_fraction, require_nonnegative, require_positive
+from .position import EpochResult, Position
+from .saved import CallbackValues
+from .trainer import ScalarTrainer
+
+__all__ = [
+    "BestCheckpoint",
+    "Callback",
+    "CallbackValues",
+    "EachEpoch",
+    "EachStep",
+    "EarlyStopping",
+    "Ema",
+    "Loop",
+    "ReduceOnPlateau",
+]
+
+_MODES = ("min", "max")
+_RISING = ("accuracy", "precision", "recall", "f1", "auc", "r2")
+_FALLING = ("loss", "error", "_l2", "perplexity", "mse", "mae", "rmse", "nll")
+
+
+def mode_of(owner: str, metric: str, mode: str | None) -> str:
+    """Whether a metric is best at its `max` or its `min`; None: as its name says. Raises UsageError where none does."""
+    if mode is not None:
+        require_choice(owner, "mode", mode, _MODES)
+        return mode
+    if metric.endswith(_RISING):
+        return "max"
+    if metric.endswith(_FALLING):
+        return "min"
+    raise UsageError(f"{owner}: nobody knows whether a great or a small {metric!r} is good; give mode='max' or 'min'")
+
+
+class _Watching(Callback):
+    """One that watches a metric: its best value so far, and for how many epochs there has been no better one."""
+
+    def __init__(self, metric: str, mode: str | None, min_delta: float):
+        self.metric = metric
+        self.mode = mode_of(self.name, metric, mode)
+        self.min_delta = float(require_nonnegative(self.name, "min_delta", min_delta))
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+        self.waited = 0
+
+    @override
+    def require(self, metrics: Sequence[str]) -> None:
+        if self.metric not in metrics:
+            close, there = nearest(self.metric, metrics), ", ".join(metrics)
+            raise UsageError(f"{self.name}: there is no metric {self.metric!r}{close}; there are {there}")
+
+    @override
+    def begin(self, loop: Loop) -> None:
+        if loop.position == Position():  # it may have followed another run
+            self.best, self.best_epoch, self.waited = None, None, 0
+
+    def improves(self, result: EpochResult) -> bool:
+        """Whether the metric is better than the best by more than `min_delta`, and then is the best. nan never is."""
+        value = result.train_loss if self.metric == "train_loss" else result.held_out[self.metric]
+        if self.best is None:
+            better = value == value
+        elif self.mode == "min":
+            better = value < self.best - self.min_delta
+        else:
+            better = value > self.best + self.min_delta
+        self.waited = 0 if better else self.waited + 1
+        if better:
+            self.best, self.best_epoch = value, result.epoch
+        return better
+
+    def told_best(self) -> str:
+        """`it was best, 0.61, in epoch 3`."""
+        if self.best is None or self.best_epoch is None:
+            return "it has been nan"
+        return f"it was best, {self.best:.6g}, in epoch {self.best_epoch + 1}"
+
+    @override
+    def export(self) -> CallbackValues:
+        return CallbackValues({"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited})
+
+    @override
+    def restore(self, values: CallbackValues) -> None:
+        saved = Document(dict(values.data), f"the saved state of {self.name}")
+        best, epoch = saved.get("best"), saved.get("best_epoch")
+        self.best = None if best is None else best.number()
+        self.best_epoch = None if epoch is None else epoch.count()
+        self.waited = saved["waited"].count()
+
+
+@final
+class EarlyStopping(_Watching):
+    """Ends the run when `metric` has not been better by more than `min_delta` for `patience` epochs.
+
+    metric      a held-out metric, or `train_loss`
+    mode        "min" or "max", which of its values are good; None: as its name says, where it does
+    """
+
+    def __init__(self, metric: str = "loss", *, patience: int, min_delta: float = 0.0, mode: str | None = None):
+        super().__init__(metric, mode, min_delta)
+        self.patience = require_count(self.name, "patience", patience)
+
+    @override
+    def extend(self) -> None:
+        self.waited = 0
+
+    @property
+    @override
+    def name(self) -> str:
+        return "early_stopping"
+
+    @override
+    def epoch(self, loop: Loop, result: EpochResult) -> None:
+        if not self.improves(result) and self.waited >= self.patience:
+            loop.stop(f"{self.metric} has not become better for {self.patience} epochs; {self.told_best()}")
+
+
+@final
+class BestCheckpoint(_Watching):
+    """Keeps a checkpoint of the epoch at which `metric` was best, in `folder`; a run keeps its own in RUN/best.
+
+    metric, mode    as of `EarlyStopping`
+    config          plain JSON data, kept in the checkpoint; `identity`, of the run, is kept with it
+    """
+
+    def __init__(
+        self,
+        metric: str = "loss",
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        mode: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(metric, mode, 0.0)
+        self.folder = None if folder is None else Path(folder)
+        self.config = dict(config) if config else {}
+        self.identity: Mapping[str, Any] = {}
+
+    @property
+    @override
+    def name(self) -> str:
+        return "best_checkpoint"
+
+    @override
+    def require(self, metrics: Sequence[str]) -> None:
+        super().require(metrics)
+        if self.folder is None:
+            raise UsageError(
+                "best_checkpoint: there is no folder to keep it in; give one, or run.out, as with --out RUN"
+            )
+
+    @override
+    def epoch(self, loop: Loop, result: EpochResult) -> None:
+        if self.improves(result):
+            assert self.folder is not None
+            # the metric is a number; whether parameters must be finite too is for who saves the run to say
+            checkpoint.save(self.folder, loop.snapshot({**self.identity, **self.config}), require_finite=False)
+
+
+@final
+class ReduceOnPlateau(_Watching):
+    """Multiplies the learning rate by `factor` when `metric` has not been better for `patience` epochs.
+
+    metric, mode, min_delta    as of `EarlyStopping`
+    least                      the share of the rate below which it does not go
+
+    It scales whatever schedule the rate follows. Keras: ReduceLROnPlateau.
+    """
+
+    def __init__(
+        self,
+        metric: str = "loss",
+        *,
+        patience: int = 10,
+        factor: float = 0.1,
+        min_delta: float = 0.0,
+        least: float = 0.0,
+        mode: str | None = None,
+    ):
+        super().__init__(metric, mode, min_delta)
+        self.patience = require_count(self.name, "patience", patience)
+        self.factor = float(require_positive(self.name, "factor", factor))
+        if self.factor >= 1:
+            raise UsageError(f"{self.name}: factor must be below 1 but is {factor}")
+        self.least = float(require_fraction(self.name, "least", least))
+
+    @property
+    @override
+    def name(self) -> str:
+        return "reduce_on_plateau"
+
+    @override
+    def epoch(self, loop: Loop, result: EpochResult) -> None:
+        if self.improves(result) or self.waited < self.patience:
+            return
+        self.waited = 0
+        scale = max(loop.position.lr_scale * self.factor, self.least)
+        if scale < loop.position.lr_scale:
+            loop.scale_lr(scale / loop.position.lr_scale)
+
+
+@final
+class Ema(Callback):
+    """An exponential moving average of the parameters, evaluated beside them: metrics `ema_loss`, `ema_accuracy` ….
+
+    e ← decay·e + (1 - decay)·p after each step, from e = p before the first. It is computed where the parameters are,
+    and part of the checkpoint. The program's own state (running statistics) is that of the trainer. PyTorch:
+    torch.optim.swa_utils.AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay)), whose average begins after a step.
+    """
+
+    def __init__(self, decay: float = 0.999):
+        self.decay = float(require_fraction(self.name, "decay", decay))
+        self._average: RunningAverage | None = None
+        self._saved: Mapping[str, Any] | None = None
+        self._trainer: ScalarTrainer | None = None
+
+    @property
+    @override
+    def name(self) -> str:
+        return "ema"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The average of each parameter by its path, arrays of the caller's own. Raises UsageError before a run."""
+        if self._trainer is None or self._average is None:
+            raise UsageError("an average has values once a run has begun")
+        return self._trainer.export_average(self._average)
+
+    @override
+    def begin(self, loop: Loop) -> None:
+        if loop.position == Position():  # it may have followed another run
+            self._saved = None
+        self._trainer, self._average = loop.trainer, RunningAverage(self._saved)
+        loop.trainer.export_average(self._average)  # it begins here, and an error comes now
+
+    @override
+    def step(self, loop: Loop, loss: float) -> None:
+        assert self._average is not None
+        loop.trainer.average(self._average, self.decay)
+
+    @override
+    def gives(self, names: Sequence[str]) -> list[str]:
+        return [f"ema_{name}" for name in names]
+
+    @override
+    def evaluated(self, loop: Loop) -> dict[str, float]:
+        return {f"ema_{name}": value for name, value in loop.evaluate(self._average).items()}
+
+    @override
+    def export(self) -> CallbackValues:
+        return CallbackValues(arrays=self.values if self._trainer is not None else dict(self._saved or {}))
+
+    @override
+    def restore(self, values: CallbackValues) -> None:
+        self._saved = values.arrays or None
+
+
+class _Calling(Callback):
+    def __init__(self, function: Callable[..., Any]):
+        if not callable(function):
+            raise UsageError(f"{type(self).__name__} takes a function but got {function!r}")
+        self._function = function
+
+    @property
+    @override
+    def name(self) -> str:
+        return ""
+
+
+@final
+class EachStep(_Calling):
+    """Calls `function(loop, loss)` after each step. What it remembers is in no checkpoint: see `Callback`."""
+
+    @override
+    def step(self, loop: Loop, loss: float) -> None:
+        self._function(loop, loss)
+
+
+@final
+class EachEpoch(_Calling):
+    """Calls `function(loop, result)` after each epoch. What it remembers is in no checkpoint: see `Callback`."""
+
+    @override
+    def epoch(self, loop: Loop, result: EpochResult) -> None:
+        self._function(loop, result)

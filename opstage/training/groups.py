@@ -1,0 +1,228 @@
+"""Optimizers of parameter groups: other numbers, or another optimizer, for the parameters that match a pattern."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+from typing_extensions import override
+
+from ..ops.errors import ProgramError, UsageError
+from ..ops.primitive import R
+from ..ops.protocol import Ops
+from ..ops.trees import show_path
+from ..ops.types import DType, Shape
+from .hyperparameters import require_nonnegative
+from .optimizer import Optimizer, Scalars, Slot, Slots, scaled_rate
+from .rules import apply_rules
+
+_OPTIMIZER = "the optimizer"
+_SCALE = "lr_scale"
+_WHAT = "optimizer group"
+
+
+def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optimizer]) -> Optimizer:
+    """`optimizer`, with other numbers for parameters whose paths match: `{"*.bias|*norm*": {"weight_decay": 0}}`.
+
+    groups   patterns (see `training.rules`), each with numbers that the optimizer has, or with another optimizer
+
+    A number for `lr` takes the place of the rate, or of the peak of the schedule that it follows; a Schedule takes that
+    of the schedule, and `lr_scale` multiplies it at every step. Where patterns overlap, the numbers of both count.
+    Equal to one optimizer for each group of parameters, bit for bit. PyTorch: parameter groups.
+
+    Raises UsageError for a number that the optimizer has not; when it meets the parameters, for a pattern that matches
+    none, and for two that disagree.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError(f"grouped takes an optimizer, such as adamw(1e-3), but got {optimizer!r}")
+    if isinstance(optimizer, (Grouped, BoundGroups)):
+        raise UsageError("grouped takes an optimizer without groups; give all groups at once")
+    if not isinstance(groups, Mapping):
+        raise UsageError(
+            f"grouped takes a dict of patterns, such as {{'*.bias': {{'weight_decay': 0}}}}, not {groups!r}"
+        )
+    rules: list[tuple[str, tuple[tuple[str, Any], ...]]] = []
+    for pattern, values in groups.items():
+        if isinstance(values, Optimizer):
+            if isinstance(values, (Grouped, BoundGroups)):
+                raise UsageError(f"{_WHAT} {pattern!r}: an optimizer without groups is expected")
+            rules.append((pattern, ((_OPTIMIZER, values),)))
+            continue
+        if not isinstance(values, Mapping) or not values:
+            raise UsageError(
+                f"{_WHAT} {pattern!r} must have numbers, such as {{'weight_decay': 0}}, but has {values!r}"
+            )
+        try:
+            _having(optimizer, values)
+        except UsageError as error:
+            raise UsageError(f"{_WHAT} {pattern!r}: {error}") from None
+        rules.append((pattern, tuple(values.items())))
+    return Grouped(optimizer.lr, optimizer, tuple(rules))
+
+
+def _having(optimizer: Optimizer, values: Mapping[str, Any]) -> Optimizer:
+    numbers = {key: value for key, value in values.items() if key != _SCALE}
+    made = optimizer.having(**numbers) if numbers else optimizer
+    if _SCALE in values:
+        made = made.scaled(require_nonnegative(optimizer.name, _SCALE, values[_SCALE]))
+    return made
+
+
+@dataclass(frozen=True)
+class _OfGroups(Optimizer):
+    """An optimizer by another one, its base, whose groups have others.
+
+    A parameter is moved by the optimizer of its group, which its path leads to, so nothing is moved without a path.
+    """
+
+    base: Optimizer
+
+    @property
+    @override
+    def name(self) -> str:
+        return self.base.name
+
+    @override
+    def update(self, ops: Ops[R], p: R, g: R, slots: Slots[R], scalars: Scalars[R], /) -> tuple[R, Slots[R]]:
+        raise ProgramError(
+            "an optimizer of groups moves parameters by their paths: bind it to them with bound(places), of which "
+            "at(path) gives the optimizer of one"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Grouped(_OfGroups):
+    """An optimizer and the rules of its groups, before it has met any parameters; see `grouped`.
+
+    factor   what `scaled` has multiplied all its rates by
+    """
+
+    rules: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    factor: float = 1.0
+
+    @property
+    @override
+    def state_name(self) -> str:
+        return self.base.state_name
+
+    @override
+    def having(self, **numbers: Any) -> Optimizer:
+        return replace(self, base=self.base.having(**numbers))
+
+    @override
+    def scaled(self, factor: float) -> Optimizer:
+        return replace(self, lr=scaled_rate(self.lr, factor), factor=self.factor * factor)
+
+    @override
+    def bound(self, places: Sequence[tuple[str, ...]]) -> BoundGroups:
+        members: list[Optimizer] = []
+        labels: list[tuple[str, ...]] = []
+        numbers: dict[tuple[str, ...], int] = {}
+        which: dict[str, int] = {}
+        said = apply_rules(_WHAT, [(pattern, dict(values)) for pattern, values in self.rules], places)
+        for paths, (values, patterns) in zip(places, said):
+            if patterns not in numbers:
+                if _OPTIMIZER in values and len(values) > 1:
+                    raise UsageError(
+                        f"{_WHAT}s {' and '.join(map(repr, patterns))} both match {show_path(paths[0])}, and one has "
+                        "an optimizer of its own, which the numbers of the other are not for; make one of them narrower"
+                    )
+                made = values[_OPTIMIZER] if _OPTIMIZER in values else _having(self.base, values)
+                numbers[patterns] = len(members)
+                members.append(made.scaled(self.factor))
+                labels.append(patterns)
+            which[paths[0]] = numbers[patterns]
+        return BoundGroups(self.lr, self.base, tuple(members), tuple(labels), tuple(which.items()))
+
+    @override
+    def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
+        if names is None:
+            raise UsageError("an optimizer of groups needs the paths of the parameters")
+        return self.bound([(name,) for name in names]).init(types, names)
+
+    @override
+    def scalars(self, t: int) -> dict[str, float]:
+        return self.base.scaled(self.factor).scalars(t)
+
+
+@final
+@dataclass(frozen=True)
+class BoundGroups(_OfGroups):
+    """An optimizer of groups that has met its parameters.
+
+    members   the optimizers of the groups, and `labels` the patterns that lead to each; none for the rest
+    which     of each parameter's first path the number of its optimizer
+    """
+
+    members: tuple[Optimizer, ...]
+    labels: tuple[tuple[str, ...], ...]
+    which: tuple[tuple[str, int], ...]
+
+    @cached_property
+    @override
+    def state_name(self) -> str:
+        """That of the base; where groups have another optimizer, with their paths, or a digest of very many."""
+        others: dict[str, list[str]] = {}
+        for path, i in self.which:
+            if self.members[i].state_name != self.base.state_name:
+                others.setdefault(self.members[i].state_name, []).append(path)
+        if not others:
+            return self.base.state_name
+        text = "; ".join(f"{name} for {', '.join(map(show_path, paths))}" for name, paths in sorted(others.items()))
+        if len(text) > _LONGEST:
+            text = (
+                f"{', '.join(sorted(others))} for {sum(map(len, others.values()))} parameters, sha256 {_digest(text)}"
+            )
+        return f"{self.base.state_name} with {text}"
+
+    @cached_property
+    @override
+    def program_key(self) -> tuple[Hashable, ...]:
+        return (BoundGroups, tuple([member.program_key for member in self.members]), self.which)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return dict(self.which)
+
+    @override
+    def having(self, **numbers: Any) -> Optimizer:
+        raise UsageError("an optimizer that is bound to its parameters keeps its numbers")
+
+    @override
+    def scaled(self, factor: float) -> Optimizer:
+        members = tuple([member.scaled(factor) for member in self.members])
+        return replace(self, lr=scaled_rate(self.lr, factor), base=self.base.scaled(factor), members=members)
+
+    @override
+    def at(self, path: str) -> Optimizer:
+        return self.members[self._numbers[path]]
+
+    @override
+    def scalars_at(self, path: str, scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+        prefix = _prefix(self._numbers[path])
+        return {name.removeprefix(prefix): value for name, value in scalars.items() if name.startswith(prefix)}
+
+    @override
+    def init(self, types: Sequence[tuple[Shape, DType]], names: Sequence[str] | None = None) -> list[tuple[Slot, ...]]:
+        assert names is not None
+        return [self.at(name).init([type_], [name])[0] for type_, name in zip(types, names, strict=True)]
+
+    @override
+    def scalars(self, t: int) -> dict[str, float]:
+        each = [(_prefix(i), member.scalars(t)) for i, member in enumerate(self.members)]
+        return {prefix + name: value for prefix, scalars in each for name, value in scalars.items()}
+
+
+_LONGEST = 200
+
+
+def _prefix(number: int) -> str:
+    return f"group{number}."
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

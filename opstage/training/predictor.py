@@ -1,0 +1,210 @@
+"""`Predictor`: the predicting function of a model, its parameters inside, for any number of rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from ..api import batch_arguments
+from ..compilation import record
+from ..interpreters.graph import Graph
+from ..interpreters.shape_check import Contract
+from ..models import Model
+from ..ops.dims import DimScope
+from ..ops.errors import UsageError, nearest
+from ..ops.numbers import plain
+from ..ops.spec import Spec, as_specs
+from ..ops.trees import flatten, lists_as_arrays, structure_paths, unflatten
+from ..ops.types import as_dtype, is_float
+from ..ops.untrusted import brief
+from .prepared import PreparedProgram
+from .trainer import ScalarTrainer
+
+_FEW = 1 << 16
+"""Bytes of inputs for which what a call takes in Python counts."""
+_KINDS = 4
+"""Sizes of inputs that are quick at a time."""
+
+_MOST_KINDS = 256
+
+ROWS = 1024
+"""Rows that are computed at once, where nothing else is said."""
+
+
+def input_specs(model: Model) -> dict[str, Any]:
+    """The Specs of the arguments of a model's `outputs`, in their order: those of the batch that have their names.
+
+    Raises UsageError for a model that predicts nothing, and for an argument that is none of the batch's.
+    """
+    if model.outputs is None:
+        raise UsageError(
+            f"model {model.name} predicts nothing: give its Model outputs=, a program (ops, params, x) -> tree of "
+            "what it predicts"
+        )
+    batch, wanted = (batch_arguments(program, skip=model.batch_starts) for program in (model.forward, model.outputs))
+    if batch is None or wanted is None:
+        raise UsageError(f"model {model.name}: its loss and outputs must name their batch arguments, without *args")
+    specs = dict(zip((*batch.required, *batch.optional), model.batch))
+    for name in wanted.required:
+        if name not in specs:
+            raise UsageError(
+                f"model {model.name}: its outputs take {name}, which is none of the loss's batch arguments "
+                f"{', '.join(specs)}{nearest(name, specs)}"
+            )
+    return {name: specs[name] for name in wanted.required}
+
+
+@final
+class Predictor:
+    """The predictions of a model with the parameters of a trainer, as they are at each call.
+
+    names   its inputs, in the order of the arguments of `Model.outputs`
+    specs   their Specs; types: of each array of them, sizes by their names
+    """
+
+    def __init__(self, model: Model, trainer: ScalarTrainer):
+        """Raises UsageError for a model that predicts nothing."""
+        self.model = model
+        self._trainer = trainer
+        self.specs = input_specs(model)
+        self.names = tuple(self.specs)
+        trees = tuple(self.specs.values())
+        self._leaves, structure = flatten(tuple(as_specs(tree) for tree in trees))
+        paths = [_named(self.names, path) for path in structure_paths(structure)]
+        self._contract = Contract(trees, paths, f"model {model.name}", "inputs")
+        scope = DimScope()
+        self.types = [leaf.bind(scope, as_dtype(trainer.options.dtype)) for leaf in self._leaves]
+        self._prepared: list[PreparedProgram] = []  # the latest first
+        self._never: set[Any] = set()  # kinds of inputs for which the interpreter has no quick call
+
+    def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The inputs in order, from some by position and the others by name. Raises UsageError."""
+        given = dict(zip(self.names, inputs))
+        takes = f"model {self.model.name} predicts from {', '.join(self.names)}"
+        if len(inputs) > len(self.names):
+            raise UsageError(f"{takes}, but got {len(inputs)} inputs")
+        for name, value in named.items():
+            if name not in self.specs or name in given:
+                why = "is given twice" if name in given else f"is none of these{nearest(name, self.names)}"
+                raise UsageError(f"{takes}: {name} {why}")
+            given[name] = value
+        missing = [name for name in self.names if name not in given]
+        if missing:
+            raise UsageError(f"{takes}: {missing[0]} is missing")
+        return tuple(given[name] for name in self.names)
+
+    def __call__(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
+        """The outputs, a tree of arrays, for inputs by position or by name, `rows` of them at a time.
+
+        Inputs are arrays, or lists of numbers, with a batch axis. Raises ShapeError and DtypeError for those that are
+        not what the model's Specs say, and UsageError for outputs that do not belong to rows where there are several
+        batches of them.
+        """
+        for prepared in [] if named else self._prepared:
+            if prepared.fits(inputs):
+                quick = self._trainer.evaluate_prepared(prepared, *inputs)
+                if quick is not None:
+                    return quick
+        rows = plain(rows)
+        if not isinstance(rows, int) or isinstance(rows, bool):
+            raise UsageError(f"rows must be a number of rows but is {brief(rows)}")
+        if rows < 1:
+            raise UsageError(f"rows must be at least 1 but is {rows}")
+        trees = lists_as_arrays(self.arguments(inputs, named))
+        leaves, structure = flatten(trees)
+        for leaf, path in zip(leaves, structure_paths(structure)):
+            _require_numbers(leaf, _named(self.names, path))
+        if len(leaves) == len(self._leaves):  # else the contract says what is missing
+            leaves = [_fitted(leaf, spec) for leaf, spec in zip(leaves, self._leaves)]
+        self._contract.check(trees, leaves, leaves, _nothing)
+        count = len(leaves[0]) if leaves and leaves[0].ndim else 1
+        outputs = self.model.outputs
+        assert outputs is not None
+        if count <= rows:
+            result = self._trainer.evaluate(outputs, *unflatten(structure, leaves))
+            self._prepare(trees, leaves)
+            return result
+        self._require_rows()
+        parts = []
+        for start in range(0, count, rows):
+            part = [leaf[start : start + rows] for leaf in leaves]
+            parts.append(self._trainer.evaluate(outputs, *unflatten(structure, part)))
+        columns, made = zip(*[flatten(part) for part in parts])
+        return unflatten(made[0], [np.concatenate(column) for column in zip(*columns)])
+
+    def _prepare(self, trees: tuple[Any, ...], leaves: list[Any]) -> None:
+        """Be quick the next time with inputs like these, if they are few."""
+        if len(leaves) != len(trees) or sum(leaf.nbytes for leaf in leaves) > _FEW:
+            return
+        kind = tuple([(leaf.shape, leaf.dtype, leaf.flags.c_contiguous, leaf.flags.aligned) for leaf in leaves])
+        if kind in self._never:
+            return
+        prepared = self._trainer.prepare(self.model.outputs, *leaves) if self.model.outputs is not None else None
+        if prepared is not None:
+            self._prepared = [prepared, *self._prepared[: _KINDS - 1]]
+        elif len(self._never) < _MOST_KINDS:
+            self._never.add(kind)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The predicting function, recorded: its inputs are params, any state, and the model's inputs by name."""
+        return self.record(lambda ops, inputs: inputs)
+
+    def record(self, prepare: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Graph:
+        """The same, of inputs that `prepare(ops, inputs)` makes the model's."""
+        trees = [as_specs(self._trainer.get_params())]
+        if self.model.state is not None:
+            trees.append(as_specs(self._trainer.state))
+        outputs, first = self.model.outputs, len(trees)
+        assert outputs is not None
+
+        def program(ops: Any, *arguments: Any) -> Any:
+            return outputs(ops, *arguments[:first], *prepare(ops, arguments[first:]))
+
+        program.__signature__ = inspect.signature(outputs)  # type: ignore[attr-defined]  # its arguments name the inputs
+        return record(program, *trees, *self.specs.values(), options=self._trainer.options)
+
+    def _require_rows(self) -> None:
+        """Raise where an input or an output has no axis of rows: batches of it cannot be put together."""
+        rows = str(self.types[0].shape[0]) if self.types[0].shape else None
+        for name, spec, type_ in zip(self.names, self._leaves, self.types):
+            if not type_.shape or str(type_.shape[0]) != rows:
+                raise UsageError(
+                    f"model {self.model.name} takes {name} of {spec}, which has no axis of rows as the first input "
+                    "has; so its predictions cannot be made in parts: give rows= at least as many as there are"
+                )
+        for name, kind in zip(self.graph.output_names, self.graph.output_types):
+            if not kind.shape or str(kind.shape[0]) != rows:
+                raise UsageError(
+                    f"model {self.model.name} predicts {name} of shape {tuple(kind.shape)}, which has no "
+                    f"axis of {rows} rows: predictions in parts cannot be put together; give rows= at least as many as "
+                    "there are"
+                )
+
+
+def _named(names: Sequence[str], path: str) -> str:
+    first, _, rest = path.partition(".")
+    return f"{names[int(first)]}.{rest}" if rest else names[int(first)]
+
+
+def _fitted(leaf: Any, spec: Spec) -> Any:
+    """An array of what was given; integers are taken for floats, which they are exactly, but bytes may be an image."""
+    array = np.asarray(leaf)
+    whole = array.dtype.kind in "iu" and array.dtype != np.uint8
+    return array.astype(np.float64) if whole and is_float(as_dtype(spec.dtype or "float32")) else array
+
+
+def _require_numbers(leaf: Any, name: str) -> None:
+    """Raise UsageError for names, objects and dates, of which no tensor is made."""
+    kind = leaf.dtype.kind if hasattr(leaf, "dtype") else "U" if isinstance(leaf, (str, bytes)) else ""
+    if kind in tuple("USOmMc"):
+        what = f"holds {leaf.dtype} values" if hasattr(leaf, "dtype") else f"is {brief(leaf)}"
+        raise UsageError(f"{name} {what}; expected numbers: floats, integers or booleans")
+
+
+def _nothing(batch: tuple[Any, ...]) -> None:
+    """Inputs of a model that has none."""

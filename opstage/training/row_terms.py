@@ -1,0 +1,312 @@
+"""How the loss of a batch follows from terms of its rows, derived from the traced loss and not from numbers.
+
+The loss is traced with a prime number of rows, which no other axis has, so that every axis of rows is known by its
+size. Each tensor is then fixed (no batch in it), of rows (each row from that row alone), a sum over rows, a ratio of
+such a sum and one of the data alone, or mixed, which is all else. What is mixed may still join: nobody has proved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ..interpreters.graph.passes.dead_code import dead_code
+from ..interpreters.graph.passes.expansion import expand
+from ..interpreters.graph.recorder import record
+from ..interpreters.structural import SCAN
+from ..interpreters.tracer import constants, evaluate
+from ..ops.closed import Body, Equation
+from ..ops.errors import OpstageError, ProgramError
+from ..ops.kinds import Effect, Kind
+from ..ops.primitive import Primitive
+from ..ops.trees import Structure, unflatten
+from ..ops.types import TensorType, is_float
+from .row_rules import ROW_RULES, SUMMED, Term, TermKind, all_along_one, images, outer
+
+ROWS, SUM, DIVISOR = "rows", "sum", "divisor"
+
+_PRIMES = (257, 263, 269, 271, 277, 281, 283, 293, 307, 311)
+_BATCH_NORM = "batch_norm"
+
+
+@final
+@dataclass(frozen=True)
+class Divisor:
+    """The divisor of a loss: the sum over rows that an equation of the traced loss computes.
+
+    names   the primitives of the equations up to that one
+    """
+
+    names: tuple[str, ...]
+
+    def value(self, ops: Any, program: Callable[..., Any], row: Sequence[Any], types: Sequence[TensorType]) -> Any:
+        """The divisor for the rows of `row`. It is traced anew: what the loss reads of Python may have changed."""
+        body = _traced(program, types, ops)
+        if tuple(e.primitive.name for e in body.equations[: len(self.names)]) != self.names:
+            raise ProgramError(
+                "accumulate: the loss computes its number of counted rows in another way for batches of another size; "
+                "give that number as a metric, Aux(metrics={'count': …}), and accumulate=Accumulate(…, by='count')"
+            )
+        slot = body.equations[len(self.names) - 1].outputs[0]
+        count = dead_code(body.replace(outputs=(slot,), inputs=body.inputs[: len(types)]))
+        return evaluate(ops, count, row, constants(ops, count))[0]
+
+
+class Joining(NamedTuple):
+    """The proofs about a loss and its metrics.
+
+    loss      how the loss of a batch follows from those of its parts: as a mean weighed by ROWS, a SUM, a mean weighed
+              by the DIVISOR; empty where nothing is proved, then `reason` says why
+    metrics   likewise of each metric, by its name
+    counts    the metrics that are that divisor
+    """
+
+    loss: str
+    divisor: Divisor | None = None
+    reason: str = ""
+    metrics: Mapping[str, str] = MappingProxyType({})
+    counts: frozenset[str] = frozenset()
+
+
+def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> Joining:
+    """The proofs about a flat program of (loss, metrics); `batch` says which of its inputs have rows."""
+    try:
+        terms, body, result = _result(program, types, batch, ops)
+    except OpstageError as error:
+        return Joining("", reason=f"it cannot be traced: {str(error).splitlines()[0]}")
+    slots: Any = result
+    loss = terms[slots[0]]
+    divisor = None
+    if loss.kind is TermKind.RATIO:
+        end = next(i for i, e in enumerate(body.equations) if loss.by in e.outputs) + 1
+        divisor = Divisor(tuple([e.primitive.name for e in body.equations[:end]]))
+    told = {name: slot for name, slot in slots[1].items() if isinstance(slot, int)}
+    return Joining(
+        _how(loss, loss.by),
+        divisor,
+        loss.where or "its sums over rows are joined in another way",
+        {name: _how(terms[slot], loss.by) for name, slot in told.items()},
+        frozenset([name for name, slot in told.items() if slot == loss.by]),
+    )
+
+
+def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> list[str]:
+    """The names of the entries of a flat program's dict that are proved to be means over rows, or over some of them.
+
+    Raises OpstageError where it cannot be traced.
+    """
+    terms, _, slots = _result(program, types, batch, ops)
+    of = {name: terms[slot] for name, slot in slots.items() if isinstance(slot, int)}
+    return [
+        name
+        for name, term in of.items()
+        if term.kind is TermKind.RATIO or (term.kind is TermKind.SUM and term.degree == -1)
+    ]
+
+
+def _result(
+    program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
+) -> tuple[dict[int, Term], Body, Any]:
+    """The terms of all tensors of a program by their slots, its body, and its result with slots for its tensors."""
+    sizes = {size for type_ in types for size in type_.shape}
+    rows = next((p for p in _PRIMES if all(size % p or not size for size in sizes)), 0)
+    if not rows:
+        raise ProgramError("its sizes leave no number of rows to trace it with")
+    inside = range(*batch.indices(len(types)))
+    of_rows = [
+        TensorType((rows, *type_.shape[1:]), type_.dtype) if i in inside else type_ for i, type_ in enumerate(types)
+    ]
+    built: list[Structure] = []
+    body = _traced(program, of_rows, ops, built)
+    inputs = [Term(TermKind.ROWS, data=True) if i in inside else Term(TermKind.FIXED) for i in range(len(body.inputs))]
+    return _Terms(body, rows, inputs).of, body, unflatten(built[0], list(body.outputs[: built[0].num_leaves]))
+
+
+def _how(term: Term, by: int) -> str:
+    if term.kind is TermKind.FIXED or (term.kind is TermKind.SUM and term.degree == -1):
+        return ROWS
+    if term.kind is TermKind.SUM and term.degree == 0 and not term.affine:
+        return SUM
+    return DIVISOR if term.kind is TermKind.RATIO and term.by == by else ""
+
+
+def _traced(
+    program: Callable[..., Any], types: Sequence[TensorType], ops: Any, built: list[Structure] | None = None
+) -> Body:
+    """The program in ops without parts; how its result is built is added to `built`."""
+
+    def outputs(traced: Any, *refs: Any) -> tuple[Any, ...]:
+        leaves, structure = program(traced, *refs)
+        if built is not None:
+            built.append(structure)
+        return tuple(leaves)
+
+    return expand(record(outputs, types, ops.dtype, ops.seed).body, _stays)
+
+
+def _stays(primitive: Primitive, operands: Any, static: Any) -> bool:
+    """Statistics of a batch are those of a part, knowingly: a batch norm takes rows to rows."""
+    return primitive.name == _BATCH_NORM
+
+
+@final
+class _Terms:
+    """The terms of all tensors of a body; `of` has them by slot."""
+
+    def __init__(self, body: Body, rows: int, inputs: Sequence[Term]):
+        self._body = body
+        self._rows = rows
+        self._numbers: dict[int, Fraction] = {}
+        self.of: dict[int, Term] = dict(zip(body.inputs, inputs))
+        for constant in body.constants:
+            self.of[constant.slot] = Term(TermKind.FIXED, data=True)
+            if constant.value.size == 1:
+                self._numbers[constant.slot] = _fraction(constant.value.reshape(())[()])
+        for equation in body.equations:
+            self._note_number(equation)
+            for slot, term in zip(equation.outputs, self._of(equation)):
+                self.of[slot] = term
+
+    def _note_number(self, equation: Equation) -> None:
+        name, static = equation.primitive.name, equation.static
+        if name == "full":
+            self._numbers[equation.outputs[0]] = _fraction(static["value"])
+        elif name in ("broadcast_to", "reshape", "cast") and equation.inputs[0] in self._numbers:
+            self._numbers[equation.outputs[0]] = self._numbers[equation.inputs[0]]
+
+    def _of(self, equation: Equation) -> list[Term]:
+        given = [self.of[slot] for slot in equation.inputs]
+        kinds = {term.kind for term in given}
+        data = all(term.data for term in given) and Effect.DRAWS not in equation.effects
+        if TermKind.MIXED in kinds:
+            made = [next(term for term in given if term.kind is TermKind.MIXED)] * len(equation.outputs)
+        elif kinds <= {TermKind.FIXED}:
+            made = [Term(TermKind.FIXED) if not self._counts_rows(equation) else self._mixed(equation)] * len(
+                equation.outputs
+            )
+        elif equation.primitive is SCAN:
+            made = self._of_loop(equation, given)
+        elif TermKind.ROWS not in kinds:
+            made = [self._of_sums(equation, given)] * len(equation.outputs)
+        elif equation.primitive.name == _BATCH_NORM and kinds <= {TermKind.FIXED, TermKind.ROWS}:
+            normed = Term(TermKind.ROWS) if images(equation, given, None, None) == 0 else self._mixed(equation)
+            made = [normed, *[self._mixed(equation)] * (len(equation.outputs) - 1)]
+        elif kinds <= {TermKind.FIXED, TermKind.ROWS}:
+            made = [self._of_rows(equation, given)] * len(equation.outputs)
+        else:
+            made = [self._mixed(equation)] * len(equation.outputs)
+        return [replace(term, data=data) for term in made]
+
+    def _mixed(self, equation: Equation) -> Term:
+        line = self._body.lines.get(equation.ordinal)
+        place = f" at {line.file}:{line.line}" if line is not None else ""
+        return Term(TermKind.MIXED, where=f"ops.{equation.primitive.name}{place}")
+
+    def _counts_rows(self, equation: Equation) -> bool:
+        static = equation.static
+        return equation.primitive.name == "iota" and static["shape"][static["axis"]] % self._rows == 0
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def _of_rows(self, equation: Equation, given: Sequence[Term]) -> Term:
+        rule = ROW_RULES.get(equation.primitive.name)
+        types = [self._body.types[slot] for slot in equation.inputs]
+        out = self._body.types[equation.outputs[0]]
+        if rule is None and equation.primitive.kind is Kind.POINTWISE:
+            rule = all_along_one
+        alike = len({term.outer for term in given if term.kind is TermKind.ROWS}) == 1
+        axis = rule(equation, given, types, out) if rule is not None and alike else None
+        if axis is SUMMED:
+            return Term(TermKind.SUM)
+        if axis is None or sum(size % self._rows == 0 for size in out.shape) != 1 or out.shape[axis] % self._rows:
+            return self._mixed(equation)
+        times = outer(equation, given, types, out, axis)
+        if out.shape[axis] % (times * self._rows):
+            return self._mixed(equation)
+        return Term(TermKind.ROWS, axis=axis, outer=times)
+
+    def _of_loop(self, equation: Equation, given: Sequence[Term]) -> list[Term]:
+        """Of a scan: carries and columns stay of rows where one run of the body leaves them so."""
+        static = equation.static
+        body = expand(static["body"], _stays)
+        carries, last = static["carries"], static["carries"] + static["entries"]
+        entries = [replace(t, axis=t.axis - 1) if t.kind is TermKind.ROWS else t for t in given[carries:last]]
+        held = list(given[:carries])
+        more = [Term(TermKind.FIXED)] * (len(body.inputs) - len(given))
+        sums = any(term.kind not in (TermKind.FIXED, TermKind.ROWS) for term in given)
+        if sums or any(t.kind is TermKind.ROWS and t.axis < 0 for t in entries):
+            return [self._mixed(equation)] * len(equation.outputs)
+        for _ in range(2 * carries + 2):
+            terms = _Terms(body, self._rows, [*held, *entries, *given[last:], *more])
+            found = [terms.of[slot] for slot in body.outputs]
+            new = [a if b.kind is TermKind.FIXED else b for a, b in zip(held, found)]
+            if [(t.kind, t.axis, t.outer) for t in new] == [(t.kind, t.axis, t.outer) for t in held]:
+                break
+            held = new
+        else:
+            return [self._mixed(equation)] * len(equation.outputs)
+        if any(term.kind not in (TermKind.FIXED, TermKind.ROWS) for term in found):
+            return [self._mixed(equation)] * len(equation.outputs)
+        stacked = [replace(t, axis=t.axis + 1) if t.kind is TermKind.ROWS else t for t in found[carries:]]
+        return [*held, *stacked]
+
+    # Sums over rows ---------------------------------------------------------------------------------------------------
+
+    def _of_sums(self, equation: Equation, given: Sequence[Term]) -> Term:
+        name, static = equation.primitive.name, equation.static
+        moving = [term for term in given if term.kind is not TermKind.FIXED]
+        first = moving[0]
+        alike = all((t.kind, t.degree, t.by) == (first.kind, first.degree, first.by) for t in moving)
+        fixed = len(moving) < len(given)
+        if name == "scale":
+            return self._times(equation, first, _fraction(static["c"]))
+        if name in ("add", "sub", "neg", "concat") and alike:
+            return replace(first, affine=fixed or any(t.affine for t in moving))
+        if name in ("reshape", "permute", "broadcast_to", "slice", "reduce_sum", "detach"):
+            return first
+        if name == "cast" and is_float(self._body.types[equation.outputs[0]].dtype):
+            return first
+        if name == "mul" and len(moving) == 1:
+            other = equation.inputs[1 - given.index(first)]
+            return self._times(equation, first, self._numbers.get(other, Fraction(1)))
+        if name == "div" and len(moving) == 1 and given[0] is first:
+            return self._times(equation, first, self._numbers.get(equation.inputs[1], Fraction(1)), divided=True)
+        if name == "div" and len(moving) == 2:
+            above, below = given
+            counts = below.kind is TermKind.SUM and below.data
+            plain = not (above.affine or below.affine or above.degree or below.degree)
+            if above.kind is TermKind.SUM and counts and plain and self._body.types[equation.inputs[1]].shape == ():
+                return Term(TermKind.RATIO, by=equation.inputs[1])
+        return self._mixed(equation)
+
+    def _times(self, equation: Equation, term: Term, factor: Fraction, *, divided: bool = False) -> Term:
+        power = _power(factor, self._rows)
+        if power and (term.affine or term.kind is TermKind.RATIO):
+            return self._mixed(equation)
+        return replace(term, degree=term.degree - power if divided else term.degree + power)
+
+
+def _fraction(value: Any) -> Fraction:
+    """A number as the ratio of moderate integers that it was computed from; 1 for one that is no such ratio."""
+    if isinstance(value, (int, Fraction, np.integer, np.bool_)):
+        return value if isinstance(value, Fraction) else Fraction(int(value))
+    try:
+        near = Fraction(float(value)).limit_denominator(10**7)
+    except (OverflowError, TypeError, ValueError):
+        return Fraction(1)
+    return near if float(near) == float(value) else Fraction(1)
+
+
+def _power(factor: Fraction, rows: int) -> int:
+    """How often `rows` divides a factor; below 0 where it divides the denominator."""
+    count, above, below = 0, abs(factor.numerator), factor.denominator
+    while above and above % rows == 0:
+        above, count = above // rows, count + 1
+    while below % rows == 0:
+        below, count = below // rows, count - 1
+    return count

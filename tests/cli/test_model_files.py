@@ -1,0 +1,196 @@
+"""A model file is a model: checked, trained, drawn and measured by its name, and kept with its run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+BARE = """
+import opstage
+from opstage.init import Declaration, kaiming_uniform
+
+@opstage.shapes("x: B 64", "y: B int64", params={"w": Declaration((10, 64), kaiming_uniform())})
+def loss(ops, params, x, y):
+    return ops.cross_entropy(ops.linear(params["w"], None, x), y)
+"""
+HELPED = """
+import helper
+import numpy as np
+import opstage
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Config:
+    factor: float = 1.0
+
+def loss(ops, params, x, y):
+    return ops.mse_loss(helper.predict(ops, params, x), y)
+
+def outputs(ops, params, x):
+    return helper.predict(ops, params, x)
+
+def rows(seed):
+    x = np.linspace(0, 1, 64).reshape(32, 2)
+    each = opstage.data.from_arrays(x=x, y=x.sum(axis=1))
+    return each, each
+
+RECIPE = opstage.Recipe(data=rows, batch_size=8)
+
+def make(config):
+    line = {"w": opstage.Declaration((1, 2), opstage.init.zeros)}
+    return opstage.Model("line", config, line, loss, None, (opstage.Spec("B 2"), opstage.Spec("B")), outputs=outputs)
+"""
+HELPER = 'def predict(ops, params, x):\n    return ops.squeeze(ops.linear(params["w"], None, x), axis=1)\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    return tmp_path
+
+
+def test_a_new_file_is_checked_trained_drawn_and_measured(opstage: Command, folder: Path) -> None:
+    code, out, err = opstage("new", "mine")
+    assert (code, err) == (0, "") and "wrote mine.py" in out
+    code, out, err = opstage("check", "mine.py", "--model.hidden", "7")
+    assert code == 0 and "ok" in out, out + err
+    code, out, err = opstage("train", "mine.py", "--epochs", "1", "--model.hidden", "8", "--out", "run")
+    assert code == 0 and out.startswith("mine: 610 parameters") and "accuracy" in out, out + err
+    code, out, err = opstage("graph", "mine.py", "--forward", "--model.hidden", "7")
+    assert (
+        code == 0 and "params.hidden.weight: float32 (7, 64)" in out.replace("[", "(").replace("]", ")") or "7" in out
+    )
+    code, out, err = opstage("bench", "mine.py", "--seconds", "0", "--json")
+    assert code == 0 and json.loads(out)["model"] == "mine", out + err
+    code, out, err = opstage("new", "mine")
+    assert (code, out) == (2, "") and "mine.py is there already" in err
+
+
+def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
+    opstage("new", "mine")
+    code, out, err = opstage("evaluate", "mine.py", "--model.hidden", "8")
+    assert code == 0 and out.startswith("359 samples, before training: accuracy"), out + err
+    assert opstage("train", "mine.py", "--epochs", "1", "--model.hidden", "8", "--out", "run")[0] == 0
+    (folder / "mine.py").unlink()
+    code, out, err = opstage("evaluate", "run", "--backend", "compiled")
+    assert code == 0 and out.startswith("359 samples: accuracy") and "mine.py has changed since run" in err
+    code, out, err = opstage("graph", "run", "--forward")
+    assert code == 0 and "(8, 64)" in out, out + err
+    for form, words in (("onnx", []), ("safetensors", []), ("weights", ["--format", "safetensors"])):
+        code, out, err = opstage("export", "run", "-o", f"m.{form}", *words)
+        assert code == 0 and (folder / f"m.{form}").is_file(), out + err
+    for words, message in [
+        (["evaluate", "run", "--model.hidden", "8"], "is a run, which has its own settings"),
+        (["evaluate", "nowhere"], "unknown model 'nowhere'"),
+        (["predict", "nowhere", "--data", "rows.npz", "--out", "p.csv"], "nowhere: no such run directory"),
+        (["predict", "run", "--data", "rows.npz", "--out", "p.txt"], "predictions are written as .csv or .npz"),
+        (["export", "run", "-o", "m.txt"], "the name says no format"),
+        (["export", "run", "-o", "no/where/m.onnx", "--which", "ema"], "has no moving average"),
+        (["graph", "run", "--model.hidden", "9"], "is a run, which has its own settings"),
+    ]:
+        code, out, err = opstage(*words)
+        assert (code, out) == (2, "") and message in err, (words, out, err)
+
+
+def test_a_bare_loss_with_declared_shapes_trains(opstage: Command, folder: Path) -> None:
+    (folder / "bare.py").write_text(BARE)
+    import numpy as np
+
+    from opstage.data import digits
+
+    images = digits()
+    np.savez(folder / "rows.npz", x=images["x"].reshape(-1, 64), y=images["y"])
+    for word in ("bare.py", "bare.py:loss"):
+        code, out, err = opstage("train", word, "--data", "rows.npz", "--epochs", "1")
+        assert code == 0 and "held-out loss" in out, out + err
+
+
+def test_a_run_keeps_its_models_files_and_goes_on_with_them(opstage: Command, folder: Path) -> None:
+    (folder / "line.py").write_text(HELPED)
+    (folder / "helper.py").write_text(HELPER)
+    code, out, err = opstage("train", "line.py", "--epochs", "2", "--out", "run")
+    assert code == 0, out + err
+    assert (folder / "run/source/line.py").read_text() == HELPED
+    assert (folder / "run/source/helper.py").read_text() == HELPER
+    (folder / "helper.py").write_text(HELPER.replace("return ops", "return 1 / 0 * ops"))
+    code, out, err = opstage("train", "--resume", "run")
+    assert code == 0 and "helper.py has changed since" in out + err, out + err
+    (folder / "run/source/helper.py").write_text("")
+    code, out, err = opstage("train", "--resume", "run")
+    assert (code, out) == (2, "") and "has changed since the run was started" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "message"),
+    [
+        ("x = 1\n", "m.py", "m.py: has no model"),
+        ("import nowhere\n", "m.py", "ModuleNotFoundError: No module named 'nowhere' (m.py:1)"),
+        ("def make(config): pass\n", "m.py", "there is no dataclass Config"),
+        (f"{BARE}\n{BARE.replace('def loss', 'def other')}", "m.py", "has 2 models: loss, other; name one"),
+        (
+            HELPED.replace("import helper", ""),
+            "m.py --model.factr 2",
+            "[model] has no key 'factr' (did you mean 'factor'?)",
+        ),
+        (
+            HELPED.replace("import helper", "").replace("return opstage.Model", "return 3, opstage.Model"),
+            "m.py",
+            "returned a tuple",
+        ),
+        (HELPED.replace("import helper", "").replace("line =", "1 / 0; line ="), "m.py", "ZeroDivisionError"),
+        ("", "gone.py", "no such file"),
+        (BARE, "m.py:los", "has no 'los' (did you mean 'loss'?)"),
+        (BARE, "m.py", "has no data of its own; name a file with --data FILE"),
+        ("import opstage\nRECIPE = 3\ndef make(): pass\n", "m.py", "RECIPE is a int; expected an opstage.Recipe"),
+    ],
+)
+def test_a_file_that_is_no_model_is_one_error(
+    opstage: Command, folder: Path, text: str, word: str, message: str
+) -> None:
+    (folder / "m.py").write_text(text)
+    code, out, err = opstage("train", *word.split(), "--out", "run")
+    assert code == 2 and out == "" and message in err and err.count("\n") == 1, out + err
+    assert not (folder / "run").exists()
+
+
+BATCH = '(Spec(("B", config.inputs)), Spec("B", dtype="int64"))'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("ops.argmax(out, axis=-1)", "ops.argmax(out, dim=-1)", "in the outputs: TypeError"),
+        ("correct_count(", "correct_counts(", "in the metrics: AttributeError"),
+        (
+            "def outputs(ops, params, x,",
+            "def outputs(ops, params, z,",
+            "its outputs take z, which is none of the loss's",
+        ),
+        (
+            'Spec("B", dtype="int64")),',
+            'Spec("B", dtype="int64"), Spec("B")),',
+            "arguments x, y, and batch= has 3 Specs",
+        ),
+        (BATCH, 'Spec("B 64")', "batch= is a Spec; give a tuple"),
+        (BATCH, '("B 64", "B int64")', "batch= holds a text"),
+        ("loss=partial(loss, config=config)", "loss=3", "loss= must be a program"),
+    ],
+)
+def test_a_model_whose_parts_are_wrong_does_not_train(
+    opstage: Command, folder: Path, before: str, after: str, message: str
+) -> None:
+    opstage("new", "mine")
+    text = (folder / "mine.py").read_text()
+    assert before in text
+    (folder / "mine.py").write_text(text.replace(before, after))
+    code, out, err = opstage("train", "mine.py", "--out", "run")
+    assert code == 2 and message in err and "Traceback" not in err, out + err
+    assert not (folder / "run").exists()
+    code, out, err = opstage("check", "mine.py")
+    assert code in (1, 2) and message in out + err, out + err

@@ -1,0 +1,63 @@
+"""The pages of the API: every public name is on one of them, and docstrings come out as they were meant."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import opstage
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def extension() -> Any:
+    """The extension, without griffe, which only the extra `docs` installs."""
+    griffe = ModuleType("griffe")
+    griffe.Extension = object  # type: ignore[attr-defined]
+    griffe.Object = SimpleNamespace  # type: ignore[attr-defined]
+    known = sys.modules.setdefault("griffe", griffe)
+    spec = importlib.util.spec_from_file_location("api_text", ROOT / "docs" / "api_text.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if known is griffe:
+        del sys.modules["griffe"]
+    return module
+
+
+def test_every_public_name_is_on_a_page_once() -> None:
+    named = [name for page in PAGES for name in re.findall(r"^::: opstage\.(\w+)$", page.read_text(), re.MULTILINE)]
+    assert sorted(named) == sorted(opstage.__all__), "name it on a page of docs/api, as in `::: opstage.fit`"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert all(f"api/{page.name}" in navigation for page in PAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2*B*T and x_i of `2*B*T` <R>", r"2\*B\*T and x\_i of `2*B*T` &lt;R>"),
+        ("A sum.\n\nx    the rows,\n     all\ny    1*2*3", "A sum.\n\n- `x`: the rows,\n  all\n- `y`: 1\\*2\\*3"),
+        ("x    not a table\nbecause of this", "x    not a table\nbecause of this"),
+        ("ends here.  Two spaces", "- `ends here.`: Two spaces"),
+    ],
+)
+def test_docstrings_come_out_as_they_were_meant(extension: Any, text: str, expected: str) -> None:
+    assert extension.markdown(text) == expected
+
+
+def test_pictures_are_there_and_small() -> None:
+    """`make pictures` writes them."""
+    named = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", (ROOT / "docs" / "index.md").read_text())
+    assert len(named) == 3
+    assert all((ROOT / "docs" / name).stat().st_size < 200_000 for name in named)

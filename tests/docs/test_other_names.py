@@ -1,0 +1,97 @@
+"""Every name of the guide's table for who comes from PyTorch, asked for here, is there or answers with ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage.ops.other_names import OPS_NAMES, PACKAGE_NAMES, REF_NAMES
+from opstage.ops.protocol import OPS
+from opstage.options import Options
+from tests.docs.test_guide_tables import PAIRS
+from tests.structure.test_reference_table import resolve
+
+ROWS = [
+    (theirs.rsplit(".", 1)[1], theirs, ours) for cells, ours in PAIRS for theirs in re.findall(r"`([\w.]+)`", cells)
+]
+FUNCTIONS = [row for row in ROWS if "`ops." in row[2] or "derived" in row[2]]
+OTHERS = [row for row in ROWS if row not in FUNCTIONS]
+_OURS = re.compile(r"\bops\.(?!derived|cursor)(\w+)|\b(opstage(?:\.\w+)+)")
+
+
+def ours(text: str) -> set[str]:
+    """The last parts of our names in a text."""
+    return {(op or path).rsplit(".", 1)[-1] for op, path in _OURS.findall(text)}
+
+
+def asked(program: Any, options: Options | None = None) -> str:
+    with pytest.raises(AttributeError) as caught:
+        opstage.run(program, np.ones((2, 3)), options=options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "path", "cells"), FUNCTIONS, ids=[row[1] for row in FUNCTIONS])
+def test_a_function_answers_with_our_name(name: str, path: str, cells: str) -> None:
+    on_ref = asked(lambda ops, x: getattr(x, name))
+    if name in OPS:
+        assert f"ops.{name}(" in on_ref
+        return
+    told = asked(lambda ops, x: getattr(ops, name))
+    assert told.startswith(f"ops.{name}: Opstage calls it ")
+    assert ours(told) & ours(cells), (told, cells)
+    assert ours(on_ref) & ours(cells), (on_ref, cells)
+
+
+@pytest.mark.parametrize(("name", "path", "cells"), OTHERS, ids=[row[1] for row in OTHERS])
+def test_what_is_no_op_answers_on_the_package(name: str, path: str, cells: str) -> None:
+    first = path.split(".")[1]
+    if hasattr(opstage, first):
+        resolve(f"opstage.{first}")
+        return
+    with pytest.raises(AttributeError, match=f"module 'opstage' has no attribute '{first}'; (use|in a program)"):
+        getattr(opstage, first)
+
+
+@pytest.mark.parametrize("text", [*OPS_NAMES.values(), *REF_NAMES.values(), *PACKAGE_NAMES.values()])
+def test_what_is_told_exists(text: str) -> None:
+    for op, path in _OURS.findall(text):
+        resolve(path or f"ops.{op}")
+
+
+def test_no_name_that_exists_is_in_the_tables() -> None:
+    assert not OPS & {*OPS_NAMES, *REF_NAMES}
+    assert [name for name in PACKAGE_NAMES if hasattr(opstage, name)] == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_every_interpreter_answers_alike(backend: str) -> None:
+    def differentiated(ops: Any, x: Any) -> Any:
+        return opstage.transform.grad(ops, lambda inner, x: inner.where(x), x)
+
+    for program in (lambda ops, x: ops.where(x > 0, x, x), differentiated):
+        assert asked(program, Options(backend=backend)) == "ops.where: Opstage calls it ops.select(mask, x, y)"
+    session = opstage.Session(Options(backend=backend))
+    with pytest.raises(AttributeError, match=r"^ops\.cat: Opstage calls it ops\.concat\(\[x, y\], axis=0\)$"):
+        session.cat  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Opstage calls it ops\.sum\(x, …\)"):
+        session.leaf(np.ones(2)).sum()  # type: ignore[attr-defined]
+
+
+def test_a_check_tells_our_name_and_no_other() -> None:
+    (error,) = opstage.check(lambda ops, x: ops.cat([x, x]), opstage.Spec("T")).errors
+    assert "Opstage calls it ops.concat" in error.reason and "did you mean" not in error.reason
+
+
+def test_names_of_nobody_are_as_everywhere() -> None:
+    assert asked(lambda ops, x: ops.reluu(x)).endswith("object has no attribute 'reluu'")
+    assert "has no attribute 'colour'" in asked(lambda ops, x: x.colour)
+    assert asked(lambda ops, x: x.add_(x)).endswith(
+        "ops.add(x, …); nothing changes in place: a program returns what is new"
+    )
+    assert not hasattr(opstage, "colour") and not hasattr(opstage, "nn")
+    with pytest.raises(AttributeError, match=r"^module 'opstage' has no attribute 'colour'$"):
+        opstage.colour  # type: ignore[attr-defined]  # noqa: B018

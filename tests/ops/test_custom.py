@@ -1,0 +1,277 @@
+"""Ops declared outside of Opstage: their rules are used on every path, and what they give is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec
+from opstage.interpreters import registry
+from opstage.ops import registered
+from opstage.ops.errors import DtypeError, OpstageError, ProgramError, ShapeError, UnsupportedError, UsageError
+from opstage.training.memory import step_memory
+
+EAGER, COMPILED = Options(dtype="float64"), Options(dtype="float64", backend="compiled")
+BOTH = pytest.mark.parametrize("options", [EAGER, COMPILED, EAGER.replace(fast_kernels=False)], ids=str)
+X = np.array([1.0, 2.0, 3.0])
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Names that a test declares are free again after it."""
+    before = set(registered._NAMED)
+    yield
+    for name in set(registered._NAMED) - before:
+        registered.unregister(name)
+
+
+def cube(name: str = "t_cube", **changed: Any) -> Callable[..., Any]:
+    """x³, whose rules say twice the derivative, so that one sees whether they were used."""
+    fields: dict[str, Any] = {
+        "operands": ("x",),
+        "shape": lambda x: x,
+        "kernels": {"cpu": lambda x: x**3},
+        "vjp": lambda ops, ctx, g: g[0] * ctx.saved[0] * ctx.saved[0] * 6.0,
+        "jvp": lambda ops, primals, outputs, t: t[0] * primals[0] * primals[0] * 6.0,
+    }
+    return opstage.custom_op(name, **{**fields, **changed})
+
+
+def decomposed(name: str = "t_cube", **changed: Any) -> Callable[..., Any]:
+    return cube(name, kernels=None, decomposition=lambda ops, x: x * x * x, **changed)
+
+
+FORMS = pytest.mark.parametrize("declare", [cube, decomposed], ids=["kernel", "decomposition"])
+
+
+@BOTH
+@FORMS
+def test_declared_rules_are_used_on_every_path(declare: Callable[..., Any], options: Options) -> None:
+    op = declare()
+
+    def loss(ops: Any, x: Any) -> Any:
+        return ops.sum(op(ops, x))
+
+    value, gradient = opstage.value_and_grad(loss, X, options=options)
+    assert value == 36.0
+    np.testing.assert_allclose(gradient, 6 * X**2)
+    np.testing.assert_allclose(opstage.jvp(loss, (X,), (X,), options=options)[1], np.sum(6 * X**3))
+    np.testing.assert_allclose(opstage.hvp(loss, (X,), (np.ones(3),), options=options)[0], 12 * X)
+    np.testing.assert_allclose(opstage.vjp(loss, X, options=options)[1](np.float64(2))[0], 12 * X**2)
+
+    def looped(ops: Any, x: Any) -> Any:
+        carry, _ = ops.scan(lambda ops, c, e: (op(ops, c) * e, None), x, ops.stack([x * 0 + 1.0, x * 0 + 1.0]))
+        return ops.sum(carry)
+
+    # x⁹, each cube with twice its derivative
+    np.testing.assert_allclose(opstage.value_and_grad(looped, X, options=options)[1], 4 * 9 * X**8)
+    np.testing.assert_allclose(opstage.jvp(looped, (X,), (np.ones(3),), options=options)[1], np.sum(36 * X**8))
+
+    def inside(ops: Any, x: Any) -> Any:
+        return ops.sum(opstage.transform.grad(ops, loss, x))
+
+    np.testing.assert_allclose(opstage.value_and_grad(inside, X, options=options)[1], 12 * X)
+
+
+@FORMS
+def test_declared_op_in_a_trainer_a_session_and_a_check(declare: Callable[..., Any]) -> None:
+    op = declare()
+
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        return ops.sum(op(ops, params * x))
+
+    for backend in ("eager", "compiled"):
+        trainer = opstage.scalar_trainer(loss, X, Spec("3"), options=Options(dtype="float64", backend=backend))
+        trainer.step(0.01, np.ones(3))
+        np.testing.assert_allclose(trainer.get_params(), X - 0.06 * X**2)
+    report = opstage.check(lambda ops, x: op(ops, x), Spec("N 3"))
+    assert report.ok and "(N, 3)" in str(opstage.check(lambda ops, x: ops.matmul(op(ops, x), op(ops, x)), Spec("N 3")))
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@FORMS
+def test_declared_op_in_a_session(declare: Callable[..., Any], backend: str) -> None:
+    op = declare()
+    session = opstage.Session(Options(dtype="float64", backend=backend))
+    x = session.leaf(X)
+    found = session.backward(session.sum(op(session, x)))
+    np.testing.assert_allclose(found[x], 6 * X**2)
+
+
+@FORMS
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_memory_is_predicted(declare: Callable[..., Any], backend: str) -> None:
+    op = declare()
+    memory = step_memory(
+        lambda ops, p, x: ops.sum(op(ops, p * x)), Spec("3"), Spec("N 3"), options=Options(backend=backend)
+    )
+    small, large = (memory.at(N=n).peak for n in (1000, 4000))
+    assert 3.5 * small < large < 4.1 * small
+
+
+def test_onnx_says_the_decomposition_or_names_the_op(tmp_path: Path) -> None:
+    by_parts, by_kernel = decomposed(), cube("t_opaque")
+    opstage.record(lambda ops, x: by_parts(ops, x), X).to_onnx(tmp_path / "parts.onnx")
+    assert (tmp_path / "parts.onnx").stat().st_size
+    with pytest.raises(UnsupportedError, match=r"ONNX cannot say t_opaque: no rule says it, and it has no decomp"):
+        opstage.record(lambda ops, x: by_kernel(ops, x), X).to_onnx(tmp_path / "kernel.onnx")
+
+
+@BOTH
+def test_custom_vjp_follows_the_state_that_it_reads(options: Options) -> None:
+    scale = [2.0]
+
+    @opstage.custom_vjp
+    def scaled(ops: Any, x: Any) -> Any:
+        """Scaled."""
+        return x * scale[0]
+
+    @scaled.defvjp
+    def _(ops: Any, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+        return cotangents[0] * (-scale[0])
+
+    def loss(ops: Any, x: Any) -> Any:
+        return ops.sum(scaled(ops, x))
+
+    def looped(ops: Any, x: Any) -> Any:
+        return ops.sum(ops.scan(lambda ops, c, e: (scaled(ops, c), None), x, None, length=2)[0])
+
+    for scale[0] in (2.0, 5.0):
+        value, gradient = opstage.value_and_grad(loss, X, options=options)
+        assert value == 6 * scale[0]
+        np.testing.assert_allclose(gradient, [-scale[0]] * 3)
+        value, gradient = opstage.value_and_grad(looped, X, options=options)
+        assert value == 6 * scale[0] ** 2
+        np.testing.assert_allclose(gradient, [scale[0] ** 2] * 3)
+    assert opstage.jvp(loss, (X,), (X,), options=options)[1] == -6.0 * scale[0]  # as the declared vjp has it
+    scaled.defjvp(lambda ops, inputs, outputs, tangents: tangents[0] * 7.0)
+    assert opstage.jvp(loss, (X,), (X,), options=options)[1] == 42.0
+
+
+@BOTH
+def test_kernel_runs_in_every_call(options: Options) -> None:
+    held = [1.0]
+    op = cube(kernels={"cpu": lambda x: x * held[0]})
+    for held[0] in (1.0, 4.0):
+        one = opstage.run(lambda ops, x: op(ops, ops.full(shape=(2,), value=3.0)) + x, 0.0, options=options)
+        np.testing.assert_array_equal(one, [3 * held[0]] * 2)
+
+
+def _alias(x: Any) -> Any:
+    return x
+
+
+_BUFFER = np.zeros(3)
+
+
+def _kept(x: Any) -> Any:
+    _BUFFER[...] = x
+    return _BUFFER
+
+
+@BOTH
+@pytest.mark.parametrize("kernel", [_alias, _kept])
+def test_result_of_a_kernel_belongs_to_nobody_else(kernel: Any, options: Options) -> None:
+    op = cube(kernels={"cpu": kernel})
+    first, second = opstage.run(lambda ops, x: (op(ops, x), op(ops, x + 1.0)), X, options=options)
+    np.testing.assert_array_equal(first, X)
+    np.testing.assert_array_equal(second, X + 1)
+
+
+def _writes(x: Any) -> Any:
+    x += 1
+    return x
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"kernels": {"cpu": lambda x: x[:2]}}, ShapeError, r"the kernel of t_cube for 'cpu' gave an array \(2,\)"),
+        ({"kernels": {"cpu": lambda x: x.astype("f4")}}, ShapeError, r"float32 but its shape rule says \(3,\) float64"),
+        ({"kernels": {"cpu": lambda x: (x, x)}}, ShapeError, "gave 2 arrays where the op has 1 outputs"),
+        ({"kernels": {"cpu": lambda x: None}}, ShapeError, "gave a NoneType, not an array"),
+        ({"kernels": {"cpu": _writes}}, ValueError, "read-only"),
+        ({"vjp": lambda ops, ctx, g: (g[0], g[0])}, ShapeError, "the vjp of t_cube gives 2 tensors, not 1"),
+        ({"vjp": lambda ops, ctx, g: ops.sum(g[0])}, ShapeError, r"cotangent of operand 0 \(\) float64 but"),
+        ({"vjp": lambda ops, ctx, g: ops.cast(g[0], dtype="float32")}, DtypeError, "t_cube.*cotangent of operand 0"),
+        ({"vjp": None, "jvp": None, "differentiable": True}, ProgramError, "t_cube has no vjp"),
+    ],
+)
+def test_what_a_declaration_gives_wrongly_names_the_op(
+    fields: dict[str, Any], error: type[Exception], message: str, options: Options
+) -> None:
+    with pytest.raises(error, match=message):
+        op = cube(**fields)
+        opstage.value_and_grad(lambda ops, x: ops.sum(op(ops, x)), X, options=options)
+
+
+def test_no_vjp_is_zero_where_it_gives_none() -> None:
+    op = cube(vjp=lambda ops, ctx, g: None)
+    np.testing.assert_array_equal(opstage.value_and_grad(lambda ops, x: ops.sum(op(ops, x)), X)[1], [0.0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: (cube(), cube()), UsageError, "there is an op 't_cube' already"),
+        (lambda: cube("add"), UsageError, "there is an op 'add' already"),
+        (lambda: cube("a b"), UsageError, "an op's name is an identifier"),
+        (lambda: cube(kernels={"tpu": abs}), UsageError, "kernels has 'tpu'"),
+        (lambda: cube(kernels=None), UsageError, "neither kernels nor a decomposition"),
+        (lambda: cube(operands="x"), UsageError, "operands are one or more names"),
+        (
+            lambda: opstage.run(lambda ops, x: cube()(ops, x, x), X),
+            ShapeError,
+            r"t_cube takes 1 tensors \(x\) but got 2",
+        ),
+        (lambda: opstage.run(lambda ops, x: cube()(x), X), ProgramError, "takes ops first"),
+        (lambda: opstage.run(lambda ops, x: cube()(ops, x, a=[1]), X), UsageError, "static parameter a is a list"),
+        (lambda: opstage.run(opstage.custom_vjp(lambda ops, x: x), X), ProgramError, "without a vjp"),
+    ],
+)
+def test_declarations_and_calls_that_are_refused(call: Any, error: type[OpstageError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_tensors_from_outside_of_a_definition_are_refused() -> None:
+    def loss(ops: Any, x: Any) -> Any:
+        f = opstage.custom_vjp(lambda inner, y: inner.mul(y, x))
+        f.defvjp(lambda ops, inputs, outputs, g: g[0])
+        return ops.sum(f(ops, x))
+
+    with pytest.raises(ProgramError, match=r"reads a tensor \(3,\) float32 that is none of its arguments"):
+        opstage.value_and_grad(loss, X)
+
+
+def test_op_without_kernel_for_an_interpreter_says_what_to_give() -> None:
+    op = cube(kernels={"cuda": abs})
+    with pytest.raises(UnsupportedError, match=r"NumpyOps has no kernel for t_cube.*decomposition=.*kernels="):
+        opstage.run(lambda ops, x: op(ops, x), X)
+
+
+def test_recorded_op_is_read_back_by_name() -> None:
+    from opstage.interpreters.graph.parser import parse
+
+    op = cube()
+    text = str(opstage.record(lambda ops, x: op(ops, x), X))
+    assert "t_cube" in text and "t_cube" in str(parse(text))
+
+
+def test_interpreter_of_this_process() -> None:
+    from opstage.interpreters.eager_cpu import NumpyOps
+
+    try:
+        opstage.register_interpreter("mine", lambda options: NumpyOps(options.replace(backend="eager")))
+        assert opstage.run(lambda ops, x: ops.sum(x), X, options=Options(backend="mine")) == 6.0
+        for taken in ("mine", "eager"):
+            with pytest.raises(UsageError, match=f"there is a backend '{taken}' already"):
+                opstage.register_interpreter(taken, NumpyOps)
+    finally:
+        registry._IN_PROCESS.clear()

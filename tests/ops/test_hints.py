@@ -1,0 +1,111 @@
+"""A missing key of the parameters names the keys, and a keyword of PyTorch's the op's own; the error itself stays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec
+
+torch: Any = ModuleType("torch")  # as it refuses what is no tensor of its own
+exec(compile("def cat(x): raise TypeError(f'must be Tensor, not {type(x).__name__}')", "<torch>", "exec"), vars(torch))
+
+PARAMS = {"dense": {"weight": np.ones((2, 3)), "bias": np.ones(2)}, "scale": np.ones(())}
+
+
+def misspelt(ops: Any, params: Any, x: Any) -> Any:
+    return ops.sum(ops.linear(params["dense"]["wieght"], params["dense"]["bias"], x))
+
+
+def outermost(ops: Any, params: Any, x: Any) -> Any:
+    return ops.sum(x) * params["scal"]
+
+
+CASES: list[tuple[Callable[..., Any], type[Exception], str]] = [
+    (misspelt, KeyError, "params['dense'] has no key 'wieght' (did you mean 'weight'?); its keys are"),
+    (outermost, KeyError, "params has no key 'scal' (did you mean 'scale'?); its keys are"),
+    (lambda ops, p, x: ops.reduce_mean(x, dim=0), TypeError, "Opstage calls it axis=: ops.reduce_mean takes axis="),
+    (lambda ops, p, x: ops.reduce_sum(x, axis=0, keepdim=True), TypeError, "Opstage calls it keepdims="),
+    (lambda ops, p, x: ops.softmax(x, dim=-1), TypeError, "Opstage calls it axis="),
+    (lambda ops, p, x: ops.sum(x, dim=-1), TypeError, "ops.reduce_sum(x, axis=…, keepdims=…)"),
+    (lambda ops, p, x: ops.full(shpe=(2,), value=0.0), TypeError, "ops.full takes shape=, value=, dtype="),
+]
+
+
+@pytest.mark.parametrize(("program", "error", "hint"), CASES, ids=[case[2] for case in CASES])
+def test_the_error_carries_a_hint(program: Any, error: type[Exception], hint: str) -> None:
+    x = np.ones((4, 3))
+    for options in (Options(), Options(backend="compiled")):
+        with pytest.raises(error) as caught:
+            opstage.run(program, PARAMS, x, options=options)
+        assert type(caught.value) is error
+        (note,) = caught.value.__notes__
+        assert hint in note
+    with pytest.raises(error) as caught:
+        opstage.value_and_grad(program, PARAMS, x)
+    assert hint in caught.value.__notes__[0]
+    (finding,) = opstage.check(program, PARAMS, Spec("B 3")).errors
+    assert hint in finding.reason
+
+
+FOREIGN: list[tuple[Callable[[Any, Any], Any], str]] = [
+    (lambda ops, x: np.tanh(x), "np.tanh takes no refs: it is ops.tanh"),
+    (lambda ops, x: x * np.exp(x + 1), "np.exp takes no refs: it is ops.exp"),
+    (lambda ops, x: np.maximum(0, x), "np.maximum takes no refs: it is ops.maximum"),
+    (lambda ops, x: np.concatenate([x, x], axis=0), "np.concatenate takes no refs: Opstage calls it ops.concat([x, y]"),
+    (lambda ops, x: np.mean(x, axis=0), "np.mean takes no refs: Opstage calls it ops.reduce_mean(x)"),
+    (lambda ops, x: np.sum(x), "np.sum takes no refs: it is ops.sum"),
+    (lambda ops, x: np.asarray(x), "np.asarray takes no refs: a ref is a tensor already"),
+    (lambda ops, x: np.linalg.svd(x), "np.linalg.svd takes no refs: tensors of a program are computed with by"),
+    (lambda ops, x: math.exp(ops.sum(x)), "math.exp takes no refs: it is ops.exp"),
+    (lambda ops, x: torch.cat(x), "torch.cat takes no refs: Opstage calls it ops.concat([x, y], axis=0)"),
+    (lambda ops, x: len(x), "len(…) takes no refs: x.shape[0]"),
+    (lambda ops, x: max(x, 0), "max(…) takes no refs: the larger of two is ops.maximum(x, y)"),
+    (lambda ops, x: sum(x), "sum(…) takes no refs: the sum of all elements is ops.sum(x)"),
+    (lambda ops, x: int(ops.sum(x)), "int(…) takes no refs: another dtype is ops.cast"),
+]
+
+
+@pytest.mark.parametrize(("program", "hint"), FOREIGN, ids=[case[1].partition(" ")[0] for case in FOREIGN])
+def test_functions_of_others_name_the_op(program: Any, hint: str) -> None:
+    x = np.ones((2, 2))
+    for do in (
+        lambda: opstage.run(program, x),
+        lambda: opstage.run(program, x, options=Options(backend="compiled")),
+        lambda: opstage.jvp(program, (x,), (x,)),
+        lambda: opstage.value_and_grad(lambda ops, x: ops.scan(lambda ops, c, row: (program(ops, c), row), x, x), x),
+    ):
+        with pytest.raises(TypeError) as caught:
+            do()
+        (note,) = caught.value.__notes__
+        assert note.startswith(hint)
+    (finding,) = opstage.check(program, Spec("B B")).errors
+    assert hint in finding.reason
+
+
+def test_a_trainer_says_so_too() -> None:
+    trainer = opstage.scalar_trainer(misspelt, PARAMS)
+    with pytest.raises(Exception, match="did you mean 'weight'"):
+        trainer.step(0.1, np.ones((4, 3)))
+
+
+def test_other_errors_are_left_alone() -> None:
+    def looks_up(ops: Any, x: Any) -> Any:
+        return {"a": 1}[("b", len(x.shape))[0]]
+
+    with pytest.raises(KeyError) as caught:
+        opstage.run(looks_up, np.ones(3))
+    assert caught.value.args == ("b",) and not hasattr(caught.value, "__notes__")
+    with pytest.raises(TypeError) as other:
+        opstage.run(lambda ops, x: len(3), np.ones(3))  # type: ignore[arg-type]
+    assert not hasattr(other.value, "__notes__")
+    for program in (lambda ops, x: math.exp("x"), lambda ops, x: ops.exp(3), lambda ops, x: x if x else -x):
+        with pytest.raises(TypeError) as other:
+            opstage.run(program, np.ones(3))  # type: ignore[arg-type]
+        assert not hasattr(other.value, "__notes__")

@@ -1,0 +1,151 @@
+"""Statistics, sorting, and sums by number: against NumPy and SciPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import derived
+from opstage.ops.errors import DtypeError, RangeError, ShapeError
+from tests.ops.functions import FLOAT64, Row, assert_row
+
+INF, NAN = np.inf, np.nan
+EDGES = np.array([[2.0, NAN, 1.0, INF], [0.0, -0.0, NAN, -INF], [1.0, 1.0, 0.5, 0.5], [INF, INF, INF, 1.0]])
+INTS = np.array([[3, -1, 2, 3], [0, 7, 5, 0]])
+ZERO = np.array([[0.0, 0.0], [3.0, -4.0]])
+
+
+def _sorted_down(x: Any) -> Any:
+    places = np.array([sorted(range(len(r)), key=lambda i: (r[i] == r[i], -r[i], i)) for r in x])
+    return np.take_along_axis(x, places, 1), places
+
+
+def _unique(x: Any, size: int, fill: float) -> Any:
+    values, counts = np.unique(x, return_counts=True)
+    rest = size - len(values)
+    return (
+        np.append(values, np.full(rest, fill, x.dtype)),
+        np.append(counts, np.zeros(rest, int)),
+        np.array(len(values)),
+    )
+
+
+def _segments(x: Any, s: Any, count: int) -> Any:
+    return np.array([sum((r for r, k in zip(x, s) if k == i), np.zeros(x.shape[1:], x.dtype)) for i in range(count)])
+
+
+# fmt: off
+ROWS = [
+    Row("var", ((2, 3, 4),), lambda ops, x: derived.var(ops, x, axis=(0, 2)), lambda x: np.var(x, axis=(0, 2), ddof=1)),
+    Row("var all, kept", ((2, 3),), lambda ops, x: derived.var(ops, x, correction=0, keepdims=True),
+        lambda x: np.var(x, keepdims=True)),
+    Row("std", ((3, 4),), lambda ops, x: derived.std(ops, x, axis=-1), lambda x: np.std(x, axis=1, ddof=1)),
+    Row("std far off", (np.array([1e9, 1e9 + 1, 1e9 + 2]),), lambda ops, x: derived.std(ops, x), lambda x: 1.0,
+        gradient=False),
+    Row("norm 2", ((3, 4),), lambda ops, x: derived.norm(ops, x, axis=1), lambda x: np.linalg.norm(x, axis=1)),
+    Row("norm kept", ((2, 3, 2),), lambda ops, x: derived.norm(ops, x, axis=(0, 2), keepdims=True),
+        lambda x: np.sqrt((x**2).sum((0, 2), keepdims=True))),
+    Row("norm 1", ((3, 4),), lambda ops, x: derived.norm(ops, x, ord=1), lambda x: np.abs(x).sum()),
+    Row("norm inf", ((3, 4),), lambda ops, x: derived.norm(ops, x, ord=INF, axis=0), lambda x: np.abs(x).max(0)),
+    Row("norm -inf", ((3, 4),), lambda ops, x: derived.norm(ops, x, ord=-INF, axis=0), lambda x: np.abs(x).min(0)),
+    Row("norm edges", (np.array([[1e200, 1e200], [1e-200, 0], [0, 0], [INF, 1], [NAN, 1]]),),
+        lambda ops, x: derived.norm(ops, x, axis=1), lambda x: np.array([2**0.5 * 1e200, 1e-200, 0, INF, NAN]),
+        gradient=False),
+    Row("norm empty", ((2, 0),), lambda ops, x: derived.norm(ops, x, axis=1), lambda x: np.zeros(2), gradient=False),
+    Row("sort", ((3, 5),), lambda ops, x: derived.sort(ops, x), lambda x: (np.sort(x), np.argsort(x)), gradient=False),
+    Row("sort values", ((2, 5, 3),), lambda ops, x: derived.sort(ops, x, axis=1, descending=True)[0],
+        lambda x: -np.sort(-x, 1)),
+    Row("sort edges", (EDGES,), lambda ops, x: derived.sort(ops, x, descending=True), _sorted_down, gradient=False),
+    Row("sort ints", (INTS,), lambda ops, x: derived.sort(ops, x, axis=0)[0], lambda x: np.sort(x, 0), gradient=False),
+    Row("sort empty", (np.zeros((2, 0)),), lambda ops, x: derived.sort(ops, x)[0], lambda x: x, gradient=False),
+    Row("top_k", ((3, 6),), lambda ops, x: derived.top_k(ops, x, k=2)[0], lambda x: -np.sort(-x)[:, :2]),
+    Row("top_k least", ((6, 2),), lambda ops, x: derived.top_k(ops, x, k=4, axis=0, largest=False),
+        lambda x: (np.sort(x, 0)[:4], np.argsort(x, 0)[:4]), gradient=False),
+    Row("top_k ties", (INTS,), lambda ops, x: derived.top_k(ops, x, k=2),
+        lambda x: (np.array([[3, 3], [7, 5]]), np.array([[0, 3], [1, 2]])), gradient=False),
+    Row("top_k none", ((2, 3),), lambda ops, x: derived.top_k(ops, x, k=0)[0], lambda x: x[:, :0], gradient=False),
+    Row("median even", ((3, 4),), lambda ops, x: derived.median(ops, x, axis=1), lambda x: np.median(x, 1)),
+    Row("median all", ((3, 5),), lambda ops, x: derived.median(ops, x, keepdims=True),
+        lambda x: np.median(x, keepdims=True)),
+    Row("median edges", (EDGES,), lambda ops, x: derived.median(ops, x, axis=1),
+        lambda x: np.array([NAN, NAN, 0.75, INF]), gradient=False),
+    *(Row(f"quantile {q} {how}", ((6, 2),),
+          lambda ops, x, q=q, how=how: derived.quantile(ops, x, q=q, axis=0, interpolation=how),
+          lambda x, q=q, how=how: np.quantile(x, q, axis=0, method=how))
+      for q, how in ((0.3, "linear"), (0.3, "lower"), (0.3, "higher"), (0.5, "midpoint"), (0, "linear"),
+                     (1, "linear"))),
+    Row("searchsorted", (np.array([1.0, 2.0, 2.0, INF, NAN]), np.array([[0.0, 2.0, 3.0], [INF, NAN, 1.0]])),
+        lambda ops, s, v: (derived.searchsorted(ops, s, v), derived.searchsorted(ops, s, v, right=True)),
+        lambda s, v: (np.searchsorted(s, v), np.searchsorted(s, v, "right")), gradient=False),
+    Row("searchsorted ints", (np.array([1, 2, 2, 9]), np.array([0, 2, 10])), derived.searchsorted, np.searchsorted,
+        gradient=False),
+    Row("bincount", (np.array([[0, 3], [3, 1]]),), lambda ops, x: derived.bincount(ops, x, size=5),
+        lambda x: np.bincount(x.ravel(), minlength=5), gradient=False),
+    Row("bincount weights", (np.array([0, 3, 3]), (3,)), lambda ops, x, w: derived.bincount(ops, x, size=4, weights=w),
+        lambda x, w: np.bincount(x, w, 4)),
+    Row("segment_sum", ((4, 2), np.array([2, 0, 2, 2])), lambda ops, x, s: derived.segment_sum(ops, x, s, count=4),
+        lambda x, s: _segments(x, s, 4)),
+    Row("segment_sum of numbers", (np.array([1, 2, 3]), np.array([1, 1, 0])),
+        lambda ops, x, s: derived.segment_sum(ops, x, s, count=3), lambda x, s: np.array([3, 3, 0]), gradient=False),
+    Row("unique", (INTS,), lambda ops, x: derived.unique(ops, x, size=8, fill=-9), lambda x: _unique(x, 8, -9),
+        gradient=False),
+    Row("unique edges", (EDGES,), lambda ops, x: derived.unique(ops, x, size=9), lambda x: _unique(x, 9, 0),
+        gradient=False),
+    Row("unique of none", (np.zeros(0),), lambda ops, x: derived.unique(ops, x, size=2), lambda x: _unique(x, 2, 0),
+        gradient=False),
+    Row("unique of one", (np.array([5.0, 5.0]),), lambda ops, x: derived.unique(ops, x, size=1),
+        lambda x: _unique(x, 1, 0), gradient=False),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_is_that_of_numpy(row: Row) -> None:
+    assert_row(row)
+
+
+@pytest.mark.parametrize("call", [derived.norm, lambda ops, x: derived.std(ops, x, axis=1)[0]])
+def test_the_gradient_of_a_root_at_zero_is_zero(call: Any) -> None:
+    x = np.zeros((1, 3))
+    value, gradient = opstage.value_and_grad(lambda ops, x: ops.sum(call(ops, x)), x, options=FLOAT64)
+    assert value == 0 and not gradient.any()
+
+
+def test_sizes_may_be_named() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        values = derived.top_k(ops, x, k=2, axis=0)[0], derived.var(ops, x, axis=0)
+        return *values, derived.quantile(ops, x, q=0.25, axis=0), derived.unique(ops, x, size=4)
+
+    report = opstage.check(program, opstage.Spec("N 3", where=["N >= 2"]))
+    assert report.ok, report
+    top, var, quantile, (values, counts, found) = report.outputs
+    shapes = [t.shape for t in (top, var, quantile, values, counts, found)]
+    assert shapes == [(2, 3), (3,), (3,), (4,), (4,), ()]
+
+
+BAD: list[tuple[str, type[Exception], str, Any]] = [
+    ("var of one", ShapeError, "there are 1 elements, and with correction=1 .* at least 2",
+     lambda ops, x: derived.var(ops, x[:1], axis=0)),
+    ("var of ints", DtypeError, "x must be a float tensor",
+     lambda ops, x: derived.var(ops, ops.cast(x, dtype="int32"))),
+    ("norm 3", ShapeError, "ord must be 1, 2, inf or -inf but is 3", lambda ops, x: derived.norm(ops, x, ord=3)),
+    ("quantile 2", ShapeError, "q must be a number from 0 to 1 but is 2", lambda ops, x: derived.quantile(ops, x, q=2)),
+    ("quantile of none", ShapeError, "of no elements", lambda ops, x: derived.median(ops, x[:0])),
+    ("top_k", ShapeError, r"x is \(2, 3\): axis 1 has no 4 elements but 3", lambda ops, x: derived.top_k(ops, x, k=4)),
+    ("unique mask", ShapeError, "must be a tensor of numbers", lambda ops, x: derived.unique(ops, x > 0, size=4)),
+    ("unique", RangeError, "out of range", lambda ops, x: derived.unique(ops, x, size=5)),
+    ("bincount", RangeError, "out of range", lambda ops, x: derived.bincount(ops, ops.const(np.array([2])), size=2)),
+    ("segments", ShapeError, "one of each row",
+     lambda ops, x: derived.segment_sum(ops, x, ops.iota(shape=(3,)), count=3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind", "message", "program"), BAD, ids=[row[0] for row in BAD])
+def test_bad_calls_say_so(name: str, kind: type[Exception], message: str, program: Any) -> None:
+    x = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    for backend in ("eager", "compiled"):
+        with pytest.raises(kind, match=message):
+            opstage.run(program, x, options=FLOAT64.replace(backend=backend))

@@ -1,0 +1,89 @@
+"""Errors end at the user's line: tracebacks have the user's frames alone, unless all are asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec
+from opstage.interpreters.eager_cpu.interpreter import NumpyOps
+from opstage.ops.tracebacks import VARIABLE
+
+X = np.ones((2, 3))
+
+
+def product(ops: Any, x: Any) -> Any:
+    return ops.matmul(x, x)
+
+
+def loss(ops: Any, params: Any, x: Any) -> Any:
+    return ops.sum(product(ops, x))
+
+
+def in_session(do: Callable[[Any, Any], Any], **options: Any) -> Any:
+    session = opstage.Session(Options(**options))
+    return do(session, session.leaf(X))
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "run": lambda: opstage.run(product, X),
+    "compiled": lambda: opstage.run(product, X, options=Options(backend="compiled")),
+    "value_and_grad": lambda: opstage.value_and_grad(loss, {"w": X}, X),
+    "jvp": lambda: opstage.jvp(product, (X,), (X,)),
+    "compile": lambda: opstage.compile(product, Spec("2 3")),
+    "record": lambda: opstage.record(product, Spec("2 3")),
+    "step": lambda: opstage.scalar_trainer(loss, {"w": X}, options=Options(validate=False)).step(0.1, X),
+    "trainer": lambda: opstage.scalar_trainer(loss, {"w": X}, Spec("2 3")),
+    "missing key": lambda: opstage.run(lambda ops, p: p["a"], {"b": X}),
+    "session": lambda: in_session(lambda session, x: session.matmul(x, x)),
+    "recording session": lambda: in_session(lambda session, x: session.matmul(x, x), backend="compiled"),
+    "session's composite": lambda: in_session(lambda session, x: session.softmax(x, axis=5)),
+    "backward of a session": lambda: in_session(lambda session, x: session.backward(x)),
+    "loop of a session": lambda: in_session(lambda s, x: s.scan(lambda ops, c, r: (ops.matmul(c, r), r), x, x)),
+    "Python's own": lambda: opstage.run(lambda ops, x: 1 / 0, X),
+}  # fmt: skip
+
+
+def frames(call: Callable[[], Any]) -> list[str]:
+    with pytest.raises(Exception) as caught:
+        call()
+    return [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_it_ends_at_the_users_line(call: Callable[[], Any]) -> None:
+    assert set(frames(call)) == {__file__}
+
+
+@pytest.mark.parametrize("name", ["run", "step", "missing key"])
+def test_all_frames_where_they_are_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "full")
+    assert any("/opstage/" in file for file in frames(CALLS[name]))
+
+
+def test_a_mistake_of_the_frameworks_own_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NumpyOps, "execute", int)  # a call that C refuses: the innermost frame is the caller's
+    whole = frames(lambda: opstage.run(product, X))
+    assert any("/opstage/" in file for file in whole)
+
+
+def test_a_script_and_a_test_show_the_users_lines_alone(tmp_path: Path) -> None:
+    call = "opstage.run(lambda ops, x: ops.matmul(x, x), np.ones((2, 3)))"
+    text = f"import opstage, numpy as np\n\n\ndef test_it():\n    {call}\n"
+    (tmp_path / "test_mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(f"{text}\n\ntest_it()\n")
+    root = str(Path(opstage.__file__).parents[1])
+    here: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {"PYTHONPATH": root}}
+    script = subprocess.run([sys.executable, "mine.py"], **here)
+    assert script.stderr.count('File "') == 3 and "/opstage/" not in script.stderr, script.stderr
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    tested = subprocess.run(words, **here)
+    assert "ops.matmul(x, x)" in tested.stdout and "opstage/api.py" not in tested.stdout, tested.stdout

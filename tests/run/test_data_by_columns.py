@@ -1,0 +1,160 @@
+"""Runs of tables: new rows by the names of their columns, batches that leave rows out, wrong arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import UsageError
+from opstage.data import Dataset, from_csv
+from opstage.experiment.side_by_side import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side
+from opstage.experiment.side_by_side_html import side_by_side_html
+from opstage.experiment.trained import Trained
+from opstage.models import mlp
+
+X = np.random.default_rng(4).normal(size=(40, 3)).round(3)
+KIND = ["cat" if row[0] > 0 else "dog" for row in X]
+CONFIG = mlp.Config(inputs=(3,), classes=2, hidden=(4,))
+Rows = dict[str, Any]
+
+
+def written(path: Path, **columns: Any) -> Path:
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join([",".join(columns), *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A table, and the same one with its columns in another order."""
+    folder = tmp_path_factory.mktemp("tables")
+    own = written(folder / "own.csv", a=X[:, 0], b=X[:, 1], c=X[:, 2], kind=KIND)
+    return own, written(folder / "other.csv", c=X[:, 2], kind=KIND, a=X[:, 0], b=X[:, 1])
+
+
+@pytest.fixture(scope="module", params=["file", "dataset"])
+def run(request: pytest.FixtureRequest, files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    data: Any = from_csv(files[0], label="kind") if request.param == "dataset" else files[0]
+    settings = {"data": {"label": "kind"}} if request.param == "file" else None
+    out = tmp_path_factory.mktemp("run") / "run"
+    opstage.fit("mlp", data, config=CONFIG, epochs=2, batch_size=8, settings=settings, out=out, progress=False)
+    return opstage.load(out)
+
+
+def test_new_rows_go_by_the_names_of_their_columns(run: Trained, files: tuple[Path, Path]) -> None:
+    expected = run.predict(X)["probabilities"]
+    named = {"b": X[:, 1].tolist(), "more": KIND, "c": X[:, 2], "a": X[:, 0]}
+    table = from_csv(files[1], label="kind")
+    turned = table.only("y", "x").take(np.arange(40))
+    for given in (*files, table, turned, named, {"x": X}):
+        assert np.array_equal(run.predict(given)["probabilities"], expected)
+    assert run.classes == ("cat", "dog")
+    labelled = {**named, "kind": KIND}
+    judged = run.evaluate(files[0])
+    assert judged == run.evaluate(files[1]) == run.evaluate(table) == run.evaluate(labelled)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1.0], "b": [1.0]}, "no column is called 'c'; the columns are a, b"),
+        ({"a": ["u"], "b": [1.0], "c": [1.0]}, "row 0: column a is 'u'; expected a finite number"),
+        ({"a": [1.0], "b": [1.0, 2.0], "c": [1.0]}, "column b has 2 rows, but a has 1"),
+        ({"a": [[1.0]], "b": [1.0], "c": [1.0]}, "column a is float64 of shape (1, 1); expected (rows,)"),
+        ({"a": [1.0, None], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "row 0: column a is 1.0; expected a name"),
+        ({"a": [1.0, np.nan], "b": [1.0, 1.0], "c": [1.0, 1.0]}, "row 1 holds nan"),
+    ],
+)
+def test_columns_that_do_not_fit(run: Trained, columns: Rows, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        run.predict(columns)
+    assert message in str(error.value)
+
+
+def test_a_dataset_that_lacks_a_column_of_the_run(run: Trained, tmp_path: Path) -> None:
+    other = from_csv(written(tmp_path / "t.csv", a=X[:, 0], bb=X[:, 1], c=X[:, 2], kind=KIND), label="kind")
+    with pytest.raises(UsageError, match=r"no column is called 'b' \(did you mean 'bb'\?\)"):
+        run.predict(other)
+
+
+def test_datasets_hold_as_many_columns_as_arrays() -> None:
+    with pytest.raises(UsageError, match="columns for 1 arrays, but 2 arrays"):
+        Dataset(("x", "y"), (X, X), columns=(("a", "b", "c"),))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: run.predict([["a", "b", "c"]]), "holds <U1 values; expected floats, integers or booleans"),
+        (lambda run: run.predictor([["a", "b", "c"]]), "x.0.0 is 'a'; expected numbers: floats, integers or booleans"),
+        (lambda run: run.predictor(np.array([[None]])), "x holds object values; expected numbers"),
+        (lambda run: run.predict(X, rows="many"), "rows must be a number of rows but is 'many'"),
+        (lambda run: opstage.load(run.directory, model="mlp"), "model= is a str; expected the opstage.Model that"),  # type: ignore[arg-type]
+        (lambda run: opstage.load(run.directory, model=mlp), "model= is a module; expected the opstage.Model"),  # type: ignore[arg-type]
+        (lambda run: opstage.load(None), "run= is a NoneType; expected the path of a run directory"),  # type: ignore[arg-type]
+        (lambda run: opstage.load(run.directory, options={}), "options= is a dict; expected an opstage.Options"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_another_kind(run: Trained, call: Callable[[Trained], Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        call(run)
+    assert message in str(error.value)
+
+
+def test_an_exported_model_has_its_names(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from opstage.experiment.exporting import export
+
+    path = written(tmp_path / "t.csv", a=X[:, 0], colour=["rot", "grün"] * 20, kind=KIND)
+    made = opstage.fit(
+        *("mlp", path),
+        config=CONFIG,
+        epochs=1,
+        batch_size=8,
+        settings={"data": {"label": "kind", "categories": "one_hot", "scale": "standard"}},
+        progress=False,
+    )
+    export(made, tmp_path / "m.onnx", "onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    assert {each.key: json.loads(each.value) for each in model.metadata_props} == {
+        "classes": ["cat", "dog"],
+        "columns": {"x": ["a", "colour"]},
+        "categories": {"x": {"a": [], "colour": ["grün", "rot"]}},
+        "one_hot": ["x"],
+    }
+
+
+def test_other_scaling_of_the_same_data_is_not_other_data(files: tuple[Path, Path], tmp_path: Path) -> None:
+    few = written(tmp_path / "few.csv", a=X[:30, 0], b=X[:30, 1], c=X[:30, 2], kind=KIND[:30])
+    outs = []
+    for data, scale in ((files[0], "none"), (files[0], "standard"), (files[0], "minmax"), (few, "minmax")):
+        outs.append(tmp_path / f"{scale}{data.stem}")
+        settings = {"data": {"label": "kind", "scale": scale}}
+        opstage.fit("mlp", data, config=CONFIG, epochs=1, batch_size=8, settings=settings, out=outs[-1], progress=False)
+    assert side_by_side(outs[:3]).judged == JUDGED_ON_OTHER_SCALES
+    assert JUDGED_ON_OTHER_SCALES in side_by_side_html(side_by_side(outs[1:3]))
+    assert side_by_side(outs[1:]).judged == JUDGED_OTHERWISE
+    assert side_by_side(outs[:1]).judged == ""
+
+
+def test_rows_that_no_batch_has_are_said_once(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = from_csv(files[0], label="kind")
+    said = "each epoch leaves out 2 of the 32 samples, others each time: all batches have 10 (--batch-size)"
+    for size in (8, 10):
+        opstage.fit("mlp", data, config=CONFIG, epochs=2, batch_size=size)
+        assert capsys.readouterr().out.count(said) == (size == 10)
+    with pytest.raises(UsageError) as error:
+        opstage.fit("mlp", data, config=CONFIG, epochs=1, batch_size=33, progress=False)
+    assert str(error.value) == (
+        "batch_size=33 is larger than the dataset, which has 32 rows; expected at most 32: --batch-size 32, in Python "
+        "batch_size=32 (8 rows more are held out)"
+    )

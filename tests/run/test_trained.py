@@ -1,0 +1,248 @@
+"""A run is a model: it predicts, is judged and exported, and says what is wrong with it where it cannot."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec, UsageError
+from opstage.data import digits, from_arrays
+from opstage.experiment import RunSettings, Settings, configure, train
+from opstage.experiment.exporting import export
+from opstage.experiment.predictions import write_predictions
+from opstage.experiment.settings import configure_resumed
+from opstage.experiment.trained import Trained, load
+from opstage.models import mlp, model, resnet
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "run"
+    train(Settings(run=RunSettings(model="mlp", epochs=2, out=path), model=mlp.Config(hidden=(16,))))
+    return path
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Iterator[Path]:
+    yield Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+IMAGES = digits()["x"]
+
+
+def by_hand(trained: Trained, x: Any) -> Any:
+    """The class probabilities of the run's mlp, in NumPy's float64."""
+    first, last = trained.trainer.get_params()["layers"]
+    h = np.maximum(x.reshape(len(x), -1) @ first["weight"].T.astype(float) + first["bias"], 0)
+    z = h @ last["weight"].T.astype(float) + last["bias"]
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize(("rows", "at_once"), [(1, 1024), (7, 3), (100, 100), (300, 64)])
+def test_predictions_are_the_models_at_every_number_of_rows(run: Path, backend: str, rows: int, at_once: int) -> None:
+    trained = load(run, options=Options(backend=backend))
+    found = trained.predict(IMAGES[:rows], rows=at_once)
+    assert found["probabilities"].shape == (rows, 10)
+    assert np.allclose(found["probabilities"], by_hand(trained, IMAGES[:rows]), rtol=1e-4, atol=1e-6)
+    assert np.array_equal(found["class"], found["probabilities"].argmax(axis=1))
+
+
+def test_inputs_by_name_as_lists_and_as_a_dataset_are_the_same(run: Path) -> None:
+    trained = opstage.load(run)
+    expected = trained.predict(IMAGES[:4])["probabilities"]
+    for given in ({"x": IMAGES[:4], "y": np.arange(4)}, from_arrays(y=np.arange(4), x=IMAGES[:4]), IMAGES[:4].tolist()):
+        assert np.array_equal(trained.predict(given)["probabilities"], expected)
+    assert np.array_equal(trained.predict(x=IMAGES[:4])["probabilities"], expected)
+
+
+def test_predictions_are_those_of_the_parameters_as_they_are(run: Path) -> None:
+    trained = load(run, options=Options(backend="compiled"))
+    before = trained.predict(IMAGES[:2])["probabilities"]
+    trained.trainer.set_params(opstage.init.build(trained.model.init, seed=9))
+    after = trained.predict(IMAGES[:2])["probabilities"]
+    assert not np.array_equal(before, after)
+    assert np.allclose(after, by_hand(trained, IMAGES[:2]), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((IMAGES[:2, 0],), "x has shape|rank"),
+        ((IMAGES[:2], IMAGES[:2]), "predicts from x, but got 2 inputs"),
+        ((), "x is missing"),
+        ((IMAGES[:0],), "B is 0"),
+        ((np.zeros((2, 1, 8, 8), bool),), "x is bool"),
+        ((np.zeros((2, 1, 8, 8), np.uint8),), "x is uint8"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_errors(run: Path, inputs: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(opstage.OpstageError, match=message):
+        load(run).predict(*inputs)
+
+
+def test_a_run_is_judged_by_what_it_held_out(run: Path, copy: Path) -> None:
+    last = (run / "metrics.jsonl").read_text().splitlines()[-1]
+    found = load(run).evaluate()
+    assert f'"accuracy": {found["accuracy"]}' in last
+    text = (copy / "run.json").read_text()
+    (copy / "run.json").write_text(text.replace('"rows": 359', '"rows": 358'))
+    with pytest.raises(UsageError, match="held-out data have changed"):
+        load(copy).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.toml", "holds no run to use"),
+        ("checkpoint/checkpoint.json", "without parameters"),
+    ],
+)
+def test_a_run_that_is_not_whole_is_refused(copy: Path, name: str, message: str) -> None:
+    (copy / name).unlink()
+    with pytest.raises(UsageError, match=message):
+        load(copy)
+    with pytest.raises(UsageError, match="no such run directory"):
+        load(copy / "nowhere")
+
+
+def test_the_best_epoch_and_the_moving_average(tmp_path: Path, run: Path) -> None:
+    out = tmp_path / "run"
+    values = {
+        "run": {"epochs": 3, "out": out},
+        "model": {"hidden": (16,)},
+        "callbacks": {"best": "accuracy", "ema": 0.9},
+    }
+    results = train(configure("mlp", values=values, environ={})).results
+    best = max(results, key=lambda result: result.held_out["accuracy"]).held_out["accuracy"]
+    assert load(out, which="best").evaluate()["accuracy"] == best
+    last = results[-1].held_out
+    average = load(out, which="ema").evaluate()
+    assert {f"ema_{name}": value for name, value in average.items()}.items() <= last.items()
+    assert load(out).evaluate()["loss"] == last["loss"] != average["loss"]
+    for which, message in [
+        ("best", "has kept no best epoch"),
+        ("ema", "has no moving average"),
+        ("emma", "mean 'ema'"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            load(run, which=which)
+
+
+def test_a_checkpoint_of_another_model_is_refused(copy: Path) -> None:
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace("hidden = [16]", "hidden = [17]"))
+    with pytest.raises(UsageError, match="do not fit"):
+        load(copy)
+
+
+def test_the_onnx_model_takes_inputs_alone_and_gives_our_numbers(run: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = load(run)
+    export(trained, tmp_path / "m.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    for rows in (1, 33):
+        x = IMAGES[:rows].astype(np.float32)
+        found = dict(zip(("class", "probabilities"), session.run(["class", "probabilities"], {"x": x})))
+        expected = trained.predict(x)
+        assert np.allclose(found["probabilities"], expected["probabilities"], rtol=1e-4, atol=1e-6)
+        assert np.array_equal(found["class"], expected["class"])
+
+
+def test_an_onnx_model_with_other_numbers_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    trained = load(run)
+    honest = trained.predictor.__call__
+    wrong = lambda *inputs: {**honest(*inputs), "probabilities": honest(*inputs)["probabilities"] + 0.01}  # noqa: E731
+    monkeypatch.setattr(type(trained.predictor), "__call__", lambda self, *inputs: wrong(*inputs))
+    with pytest.raises(UsageError, match="another probabilities"):
+        export(trained, tmp_path / "m.onnx", "onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_with_state_predicts_by_its_running_statistics(tmp_path: Path) -> None:
+    small = resnet.Config(channels=(4,), blocks=1)
+    out = tmp_path / "run"
+    train(Settings(run=RunSettings(model="resnet", epochs=1, out=out), model=small))
+    trained = load(out)
+    alone = trained.predict(IMAGES[:1])["probabilities"]
+    beside = trained.predict(IMAGES[:50])["probabilities"]
+    assert np.allclose(alone, beside[:1], rtol=1e-4)
+    export(trained, tmp_path / "m.onnx", "onnx")
+
+
+def test_outputs_without_rows_are_not_put_together() -> None:
+    from opstage.training.predictor import Predictor
+
+    made = model("mlp")
+    whole = opstage.models.Model(
+        "whole", None, {"w": opstage.Declaration((3,), opstage.init.zeros)}, lambda ops, p, x: ops.sum(x), None,
+        (Spec("B 3"),), outputs=lambda ops, p, x: {"sum": ops.sum(x)},
+    )  # fmt: skip
+    trainer = opstage.scalar_trainer(whole.loss, {"w": np.zeros(3)}, options=Options(validate=False))
+    predict = Predictor(whole, trainer)
+    assert predict(np.ones((4, 3)))["sum"] == 12
+    with pytest.raises(UsageError, match=r"output\.sum of shape \(\), which has no axis of B rows"):
+        predict(np.ones((4, 3)), rows=2)
+    silent = opstage.models.Model("silent", None, made.init, made.loss, made.metrics, made.batch)
+    with pytest.raises(UsageError, match="silent predicts nothing"):
+        Predictor(silent, trainer)
+
+
+def test_predictions_in_files(tmp_path: Path) -> None:
+    outputs = {"class": np.array([1, 0]), "probabilities": np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)}
+    assert write_predictions(tmp_path / "p.csv", outputs, ("cat", "dog, brown")) == 2
+    assert (tmp_path / "p.csv").read_text() == (
+        'class,probabilities.cat,"probabilities.dog, brown"\n"dog, brown",0.25,0.75\ncat,0.5,0.5\n'
+    )
+    write_predictions(tmp_path / "p.npz", outputs, ("cat", "dog"))
+    with np.load(tmp_path / "p.npz") as file:
+        assert file["class"].tolist() == ["dog", "cat"]
+        assert np.array_equal(file["probabilities"], outputs["probabilities"])
+    for path, given, message in [
+        ("p.txt", outputs, "predictions are written as .csv or .npz"),
+        ("q.csv", {"image": np.zeros((2, 3, 3))}, "which no table holds"),
+        ("q.csv", {"a": np.zeros(2), "b": np.zeros(3)}, "do not have a row for each prediction"),
+        ("no/q.csv", outputs, "no/q.csv"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            write_predictions(tmp_path / path, given)
+        assert not (tmp_path / path).exists()
+
+
+def test_half_a_run_is_refused(opstage_csv: Path, tmp_path: Path) -> None:
+    values = {
+        "run": {"epochs": 1, "out": tmp_path / "run"},
+        "data": {"file": opstage_csv, "scale": "standard", "batch_size": 8},
+        "model": {"inputs": (2,), "classes": 2, "hidden": (4,)},
+    }
+    train(configure("mlp", values=values, environ={}))
+    lost = Path(shutil.copytree(tmp_path / "run", tmp_path / "lost"))
+    (lost / "preparation.json").unlink()
+    with pytest.raises(UsageError, match="is missing, without which the run's data cannot be read alike"):
+        load(lost)
+    changed = Path(shutil.copytree(tmp_path / "run", tmp_path / "changed"))
+    text = (changed / "preparation.json").read_text()
+    (changed / "preparation.json").write_text(text.replace('"center": [', '"center": [9,'))
+    with pytest.raises(UsageError, match="has changed, without which"):
+        load(changed)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    with pytest.raises(UsageError, match="has trained, but its checkpoint is gone"):
+        train(configure_resumed(tmp_path / "run", environ={}), resume=True)
+
+
+@pytest.fixture
+def opstage_csv(tmp_path: Path) -> Path:
+    rows = "".join(f"{i % 7},{i % 5},{'ab'[i % 2]}\n" for i in range(60))
+    (tmp_path / "rows.csv").write_text(f"one,two,y\n{rows}")
+    return tmp_path / "rows.csv"

@@ -1,0 +1,127 @@
+"""What is proved of how a loss joins: a table of losses, each with what is true of it by arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opstage.ops.derived import dropout
+from opstage.ops.trees import flatten
+from opstage.ops.types import FLOAT64, INT64, TensorType
+from opstage.training.row_terms import joining
+
+
+class Interpreter:
+    dtype = FLOAT64
+    seed = 0
+
+
+ROWS, WIDTH = 6, 4
+
+
+def number(ops: Any, value: float) -> Any:
+    return ops.full(shape=(), value=value)
+
+
+def count(ops: Any, labels: Any) -> Any:
+    return ops.sum(ops.cast(ops.less(ops.full(shape=labels.shape, value=0, dtype="int64"), labels), dtype="float64"))
+
+
+def normed(ops: Any, w: Any, x: Any) -> Any:
+    y, _, _ = ops.batch_norm(x, ops.reduce_mean(w, axis=0), None)
+    return y
+
+
+LOSSES: dict[str, tuple[str, Any]] = {
+    # (w of WIDTH×WIDTH, x of rows×WIDTH, labels of rows) -> loss
+    "a mean": ("rows", lambda ops, w, x, t: ops.reduce_mean(ops.tanh(ops.matmul(x, w)))),
+    "a sum": ("sum", lambda ops, w, x, t: ops.sum(ops.tanh(ops.matmul(x, w)))),
+    "a sum by a number of rows": (
+        "rows",
+        lambda ops, w, x, t: ops.div(ops.sum(x), number(ops, x.shape[0] * WIDTH)),
+    ),
+    "a sum by a rounded quotient": ("rows", lambda ops, w, x, t: ops.scale(ops.sum(x), c=1 / x.shape[0])),
+    "a product with one": ("rows", lambda ops, w, x, t: ops.mul(number(ops, 1 / x.shape[0]), ops.sum(x))),
+    "half a sum": ("sum", lambda ops, w, x, t: ops.neg(ops.scale(ops.sum(x), c=0.5))),
+    "a mean and a penalty": ("rows", lambda ops, w, x, t: ops.add(ops.reduce_mean(x), ops.sum(w))),
+    "a sum and a penalty": ("", lambda ops, w, x, t: ops.add(ops.sum(x), ops.sum(w))),
+    "both, divided": (
+        "",
+        lambda ops, w, x, t: ops.scale(ops.add(ops.sum(x), ops.sum(w)), c=1 / x.shape[0]),
+    ),
+    "a mean and a sum": ("", lambda ops, w, x, t: ops.add(ops.reduce_mean(x), ops.sum(ops.matmul(x, w)))),
+    "a mean of two means": ("", lambda ops, w, x, t: ops.mul(ops.reduce_mean(x), ops.reduce_mean(x))),
+    "a root of a mean": ("", lambda ops, w, x, t: ops.sqrt(ops.reduce_mean(ops.mul(x, x)))),
+    "without a batch": ("rows", lambda ops, w, x, t: ops.sum(w)),
+    "counted": ("divisor", lambda ops, w, x, t: ops.div(ops.sum(x), count(ops, t))),
+    "counted and halved": ("divisor", lambda ops, w, x, t: ops.scale(ops.div(ops.sum(x), count(ops, t)), c=0.5)),
+    "counted and a penalty": ("divisor", lambda ops, w, x, t: ops.add(ops.div(ops.sum(x), count(ops, t)), ops.sum(w))),
+    "a penalty counted too": ("", lambda ops, w, x, t: ops.div(ops.add(ops.sum(x), ops.sum(w)), count(ops, t))),
+    "a mean counted": ("", lambda ops, w, x, t: ops.div(ops.reduce_mean(x), count(ops, t))),
+    "counted and a bit": ("", lambda ops, w, x, t: ops.div(ops.sum(x), ops.add(count(ops, t), number(ops, 1e-8)))),
+    "counted, at least one": (
+        "",
+        lambda ops, w, x, t: ops.div(ops.sum(x), ops.maximum(count(ops, t), number(ops, 1.0))),
+    ),
+    "counted by the model": ("", lambda ops, w, x, t: ops.div(ops.sum(x), ops.sum(ops.matmul(x, w)))),
+    "counted by a draw": (
+        "",
+        lambda ops, w, x, t: ops.div(ops.sum(x), ops.sum(dropout(ops, x, p=0.5, train=True))),
+    ),
+    "two counts": (
+        "",
+        lambda ops, w, x, t: ops.add(ops.div(ops.sum(x), count(ops, t)), ops.div(ops.sum(x), ops.sum(x))),
+    ),
+    "a cross-entropy": ("divisor", lambda ops, w, x, t: ops.cross_entropy(ops.matmul(x, w), t)),
+    "a sum of cross-entropies": ("sum", lambda ops, w, x, t: ops.cross_entropy(ops.matmul(x, w), t, reduction="sum")),
+    "dropout": ("rows", lambda ops, w, x, t: ops.reduce_mean(dropout(ops, x, p=0.5, train=True))),
+    "a softmax of each row": ("rows", lambda ops, w, x, t: ops.reduce_mean(ops.softmax(x, axis=1))),
+    "a softmax over the rows": ("", lambda ops, w, x, t: ops.reduce_mean(ops.softmax(x, axis=0))),
+    "centred rows": (
+        "",
+        lambda ops, w, x, t: ops.sum(ops.exp(ops.sub(x, ops.broadcast_to(ops.reduce_mean(x, axis=0), shape=x.shape)))),
+    ),
+    "rows against rows": ("", lambda ops, w, x, t: ops.reduce_mean(ops.exp(ops.matmul(x, ops.transpose2d(x))))),
+    "the first row": ("", lambda ops, w, x, t: ops.sum(ops.slice(x, axis=0, start=0, length=1))),
+    "the greatest": ("", lambda ops, w, x, t: ops.sum(ops.reduce_max(x, axis=0))),
+    "rows by their numbers": (
+        "",
+        lambda ops, w, x, t: ops.sum(ops.mul(x, ops.iota(shape=x.shape, axis=0, dtype="float64"))),
+    ),
+    "columns first": ("rows", lambda ops, w, x, t: ops.reduce_mean(ops.exp(ops.permute(x, axes=(1, 0))))),
+    "rows cut anew": (
+        "",
+        lambda ops, w, x, t: ops.sum(ops.reduce_max(ops.reshape(x, shape=(WIDTH, x.shape[0])), axis=0)),
+    ),
+    "rows in halves": (
+        "sum",
+        lambda ops, w, x, t: ops.sum(ops.reduce_max(ops.reshape(x, shape=(x.shape[0] * 2, 2)), axis=1)),
+    ),
+    "columns joined to rows": (
+        "sum",
+        lambda ops, w, x, t: ops.sum(ops.exp(ops.reshape(ops.permute(x, axes=(1, 0)), shape=(x.shape[0] * WIDTH,)))),
+    ),
+    "two orders of rows": (
+        "",
+        lambda ops, w, x, t: ops.sum(
+            ops.mul(
+                ops.reshape(ops.permute(x, axes=(1, 0)), shape=(x.shape[0] * WIDTH,)),
+                ops.reshape(x, shape=(x.shape[0] * WIDTH,)),
+            )
+        ),
+    ),
+    "a batch norm, knowingly": ("rows", lambda ops, w, x, t: ops.reduce_mean(ops.exp(normed(ops, w, x)))),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_proved(name: str) -> None:
+    expected, loss = LOSSES[name]
+
+    def program(ops: Any, *refs: Any) -> Any:
+        return flatten((loss(ops, *refs), {}))
+
+    types = [TensorType((WIDTH, WIDTH), FLOAT64), TensorType((ROWS, WIDTH), FLOAT64), TensorType((ROWS,), INT64)]
+    found = joining(program, types, slice(1, 3), Interpreter())
+    assert (found.loss, found.divisor is not None) == (expected, expected == "divisor"), found.reason
