@@ -1,0 +1,342 @@
+"""ONNX files read: protobuf messages to a `OnnxGraph`, with everything in them doubted."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ops.errors import UnsupportedError, UsageError
+from ..ops.types import DType
+from ..ops.untrusted import brief
+from ..readable import require_file
+from .element_types import dtype_of
+from .graph import Declared, GraphNode, OnnxGraph, in_order
+
+DOMAINS = ("", "ai.onnx")
+"""Names of ONNX's own domain."""
+
+OLDEST, NEWEST = 7, 28
+"""Versions of ONNX's operators: before them operands were repeated by other rules. The last is of onnx 1.23."""
+
+_MOST_LEVELS = 32  # of graphs in graphs, and of functions in functions
+_MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """A model file: its main graph, and what it says of itself. `beside` are the files that hold its weights."""
+
+    graph: OnnxGraph
+    producer: str
+    opset: int
+    metadata: Mapping[str, str]
+    beside: tuple[Path, ...]
+
+
+def read(source: str | os.PathLike[str] | bytes) -> File:
+    """The model of a file, or of the bytes of one. Raises UsageError for what is no model, or a damaged one."""
+    onnx = _package()
+    if isinstance(source, bytes):
+        where, folder, data = "the ONNX model", None, source
+    else:
+        path = Path(source)
+        where, folder = str(path), path.parent
+        require_file(path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{where} cannot be read: {error.strerror or error}") from None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's own, of whichever implementation
+        raise UsageError(f"{where} is no ONNX model, or a damaged one: {brief(str(error))}") from None
+    if not model.HasField("graph") or not model.opset_import:
+        raise UsageError(f"{where} is no ONNX model: it has no graph, or says no version of its operators")
+    return _Reader(onnx, where, folder, model).file()
+
+
+def _package() -> Any:
+    try:
+        return import_module("onnx")
+    except ImportError:
+        why = "ONNX models need the package onnx, which is not installed; pip install 'opstage[onnx]'"
+        raise UsageError(why) from None
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Where a message stands: in the main graph, or in a function that a node calls.
+
+    names       what the function's own names are outside of it; None in a graph
+    attributes  the messages of the caller's attributes
+    versions    of operators, by domain
+    level       how deep it stands
+    """
+
+    names: Mapping[str, str] | None
+    prefix: str
+    attributes: Mapping[str, Any]
+    versions: Mapping[str, int]
+    level: int
+
+    def name(self, own: str) -> str:
+        if self.names is None or not own:
+            return own
+        return self.names.get(own, f"{self.prefix}{own}")
+
+
+class _Reader:
+    def __init__(self, onnx: Any, where: str, folder: Path | None, model: Any):
+        self.onnx = onnx
+        self.where = where
+        self.folder = folder
+        self.model = model
+        self.functions = {(_domain(each.domain), each.name): each for each in model.functions}
+        self.count = 0
+        self.calls = 0
+        self.beside: set[Path] = set()
+
+    def refuse(self, why: str) -> NoReturn:
+        raise UsageError(f"{self.where}: {why}")
+
+    def file(self) -> File:
+        versions = _versions(self.model.opset_import)
+        version = versions.get("", OLDEST)
+        if not OLDEST <= version <= NEWEST:
+            raise UnsupportedError(
+                f"{self.where}: its operators are of version {version}; those from {OLDEST} to {NEWEST} are known, and "
+                "onnx.version_converter converts others"
+            )
+        graph = self.graph(self.model.graph, _Standing(None, "", {}, versions, 0))
+        metadata = {each.key: each.value for each in self.model.metadata_props}
+        return File(graph, self.model.producer_name, versions.get("", 0), metadata, tuple(sorted(self.beside)))
+
+    def graph(self, proto: Any, call: _Standing) -> OnnxGraph:
+        if call.level > _MOST_LEVELS:
+            self.refuse(f"graphs stand in graphs more than {_MOST_LEVELS} deep")
+        if proto.sparse_initializer:
+            self.refuse("it has sparse initializers, which are not read")
+        initializers: dict[str, npt.NDArray[Any]] = {}
+        for tensor in proto.initializer:
+            name = call.name(tensor.name)
+            if name in initializers:
+                self.refuse(f"the initializer {brief(name)} is there twice")
+            initializers[name] = self.array(tensor, f"initializer {brief(name)}")
+        # before version 4 of the format each initializer is an input too, with the initializer for its default
+        inputs = tuple(self.declared(each, call) for each in proto.input if call.name(each.name) not in initializers)
+        names = [each.name for each in inputs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            self.refuse(f"the input {brief(twice[0])} is there twice")
+        nodes = [each for node in proto.node for each in self.nodes(node, call)]
+        outputs = tuple(self.declared(each, call) for each in proto.output)
+        given = {*initializers, *names}
+        there = given.union(*[node.outputs for node in nodes])
+        for output in outputs:
+            if output.name not in there and not call.level:
+                self.refuse(f"nothing gives the output {brief(output.name)}")
+        ordered = in_order(nodes, given, self.where, inner=call.level > 0)
+        return OnnxGraph(proto.name, inputs, outputs, initializers, ordered)
+
+    def nodes(self, proto: Any, call: _Standing) -> Iterator[GraphNode]:
+        """The node of a message, or those of the function of the file that it calls."""
+        self.count += 1
+        if self.count > _MOST_NODES:
+            self.refuse(f"it has more than {_MOST_NODES:,} nodes, a function's counted at each of its calls")
+        function = self.functions.get((_domain(proto.domain), proto.op_type))
+        if function is None:
+            yield self.node(proto, call)
+        else:
+            yield from self.expanded(function, proto, call)
+
+    def expanded(self, function: Any, proto: Any, call: _Standing) -> Iterator[GraphNode]:
+        """The nodes of a function, in the place of the node that calls it."""
+        if call.level >= _MOST_LEVELS:
+            self.refuse(f"functions call each other more than {_MOST_LEVELS} deep, {brief(proto.op_type)} among them")
+        if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
+            self.refuse(f"the function {brief(proto.op_type)} is called with more inputs or outputs than it has")
+        self.calls += 1
+        names = dict.fromkeys(function.input, "")
+        names |= {own: call.name(theirs) for own, theirs in zip(function.input, proto.input)}
+        names |= {own: call.name(theirs) for own, theirs in zip(function.output, proto.output) if theirs}
+        attributes = {each.name: each for each in function.attribute_proto}
+        attributes |= {each.name: self.bound(each, call) for each in proto.attribute}
+        inner = _Standing(
+            names,
+            f"{call.prefix}{proto.name or proto.op_type}.{self.calls}/",
+            {name: each for name, each in attributes.items() if each is not None},
+            _versions(function.opset_import) or call.versions,
+            call.level + 1,
+        )
+        for node in function.node:
+            yield from self.nodes(node, inner)
+
+    def bound(self, attribute: Any, call: _Standing) -> Any:
+        """An attribute's message, or that of the caller's to which it refers; None where the caller gives none."""
+        return call.attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+
+    def node(self, proto: Any, call: _Standing) -> GraphNode:
+        domain = _domain(proto.domain)
+        op = proto.op_type if not domain else f"{domain}.{proto.op_type}"
+        if domain not in call.versions:
+            self.refuse(f"a node is a {brief(op)}, but the file does not say which version of {brief(domain)} it means")
+        attributes = {}
+        for each in proto.attribute:
+            message = self.bound(each, call)
+            if each.name in attributes:
+                self.refuse(f"a {brief(op)} has the attribute {brief(each.name)} twice")
+            if message is not None:
+                attributes[each.name] = self.attribute(message, call, f"attribute {brief(each.name)} of {brief(op)}")
+        outputs = tuple(call.name(name) for name in proto.output)
+        if not any(outputs):
+            self.refuse(f"{brief(op)} {brief(proto.name)} gives nothing")
+        inputs = tuple(call.name(name) for name in proto.input)
+        return GraphNode(op, f"{call.prefix}{proto.name}", inputs, outputs, attributes, call.versions[domain])
+
+    def attribute(self, proto: Any, call: _Standing, what: str) -> Any:
+        kinds = self.onnx.AttributeProto
+        inner = replace(call, level=call.level + 1)
+        match proto.type:
+            case kinds.INT:
+                return int(proto.i)
+            case kinds.FLOAT:
+                return float(proto.f)
+            case kinds.STRING:
+                return proto.s.decode("utf-8", "replace")
+            case kinds.INTS:
+                return [int(i) for i in proto.ints]
+            case kinds.FLOATS:
+                return [float(f) for f in proto.floats]
+            case kinds.STRINGS:
+                return [s.decode("utf-8", "replace") for s in proto.strings]
+            case kinds.TENSOR:
+                return self.array(proto.t, what)
+            case kinds.GRAPH:
+                return self.graph(proto.g, inner)
+            case kinds.GRAPHS:
+                return [self.graph(g, inner) for g in proto.graphs]
+        return Foreign(f"{what} is of a kind that is not read")
+
+    def declared(self, proto: Any, call: _Standing) -> Declared:
+        """An input or output with its type, as far as the file says it."""
+        name = call.name(proto.name)
+        if not name:
+            self.refuse("an input or output has no name")
+        kind = proto.type.WhichOneof("value")
+        if kind is None:
+            return Declared(name, None, None)
+        if kind != "tensor_type":
+            return Declared(name, None, None, f"it is a {kind.removesuffix('_type')}, not a tensor")
+        tensor = proto.type.tensor_type
+        if not tensor.elem_type:
+            return Declared(name, None, None)
+        dtype = self.dtype(tensor.elem_type)
+        if isinstance(dtype, str):
+            return Declared(name, None, None, dtype)
+        if not tensor.HasField("shape"):
+            return Declared(name, dtype, None)
+        sizes: list[int | str | None] = []
+        for dim in tensor.shape.dim:
+            which = dim.WhichOneof("value")
+            if which == "dim_value":  # -1, as some writers say that a size is open
+                sizes.append(int(dim.dim_value) if dim.dim_value >= 0 else None)
+            else:
+                sizes.append(dim.dim_param or None)
+        return Declared(name, dtype, tuple(sizes))
+
+    def dtype(self, element: int) -> DType | str:
+        """NumPy's dtype of an element type, or why there is none."""
+        try:
+            return dtype_of(element)
+        except UnsupportedError as error:
+            return error.reason
+
+    def array(self, proto: Any, what: str) -> Any:
+        """The array of a tensor's message; a Foreign where its elements have no dtype here."""
+        dims = [int(d) for d in proto.dims]
+        count = math.prod(dims)
+        if any(d < 0 for d in dims) or len(dims) > 64:
+            self.refuse(f"{what} has the shape {brief(str(tuple(dims)))}, which no tensor has")
+        dtype = self.dtype(proto.data_type)
+        if isinstance(dtype, str):
+            return Foreign(f"{what}: {dtype}")
+        narrow = proto.data_type == self.onnx.TensorProto.BFLOAT16
+        stored = np.dtype(np.uint16) if narrow else dtype.newbyteorder("<")
+        if proto.data_location == self.onnx.TensorProto.EXTERNAL:
+            flat = self.external(proto, stored, count, what)
+        elif proto.HasField("raw_data"):
+            needed, found = count * stored.itemsize, len(proto.raw_data)
+            if found != needed:
+                self.refuse(f"{what} of shape {tuple(dims)} has {found:,} bytes; {dtype} needs {needed:,}")
+            flat = np.frombuffer(proto.raw_data, stored)
+        else:
+            flat = self.listed(proto, stored, count, what)
+        if narrow:
+            flat = (flat.astype(np.uint32) << 16).view(np.float32)
+        return flat.reshape(dims) if flat.dtype == dtype else flat.astype(dtype).reshape(dims)
+
+    def listed(self, proto: Any, stored: DType, count: int, what: str) -> npt.NDArray[Any]:
+        """The elements of a message that lists them one by one, in the field of their type."""
+        fields = {"float32": "float_data", "float64": "double_data", "int64": "int64_data"}
+        field = fields.get(stored.name, "int32_data")
+        if proto.data_type in (self.onnx.TensorProto.UINT32, self.onnx.TensorProto.UINT64):
+            field = "uint64_data"
+        entries = getattr(proto, field)
+        if len(entries) != count:
+            self.refuse(f"{what} of shape {tuple(proto.dims)} lists {len(entries):,} elements, not {count:,}")
+        if stored.name in ("float16", "uint16"):  # the bits of the numbers
+            return np.array(entries, np.uint32).astype(np.uint16).view(stored)
+        return np.array(entries, np.dtype(np.int64) if field == "int32_data" else stored).astype(stored)
+
+    def external(self, proto: Any, stored: DType, count: int, what: str) -> npt.NDArray[Any]:
+        """Elements in a file beside the model's, mapped: read where they are used, and never outside of its folder."""
+        entries = {each.key: each.value for each in proto.external_data}
+        location = entries.get("location", "")
+        if self.folder is None:
+            self.refuse(f"{what} stands in the file {brief(location)}; load the model by its path")
+        folder = self.folder.resolve()
+        if not location or "\0" in location:
+            self.refuse(f"{what} stands in another file, of which no name is given")
+        path = (folder / location).resolve()
+        if not path.is_relative_to(folder) or path == folder:
+            self.refuse(f"{what} stands in {brief(location)}, which is not in the model's folder; nothing else is read")
+        if not path.is_file():
+            self.refuse(f"{what} stands in {brief(location)}, which is not there")
+        try:
+            offset, length = int(entries.get("offset") or 0), int(entries.get("length") or count * stored.itemsize)
+        except ValueError:
+            self.refuse(f"{what}: offset and length in {brief(location)} are no numbers")
+        size = path.stat().st_size
+        if length != count * stored.itemsize or offset < 0 or offset + length > size:
+            self.refuse(
+                f"{what} needs {count * stored.itemsize:,} bytes, but {length:,} from {offset:,} on are named in "
+                f"{brief(location)}, which has {size:,}"
+            )
+        self.beside.add(path)
+        if not count:
+            return np.empty(0, stored)
+        return np.memmap(path, stored, mode="r", offset=offset, shape=(count,))
+
+
+@final
+class Foreign:
+    """Stands for a value of a kind that is not read; a node that uses it is one that cannot be imported."""
+
+    def __init__(self, why: str):
+        self.why = why
+
+
+def _domain(name: str) -> str:
+    return "" if name in DOMAINS else name
+
+
+def _versions(imports: Iterable[Any]) -> dict[str, int]:
+    return {_domain(each.domain): int(each.version) for each in imports}

@@ -1,0 +1,106 @@
+"""A graph of ONNX nodes, checked: every value is given once, before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import numpy.typing as npt
+
+from ..ops.errors import UsageError
+from ..ops.types import DType
+from ..ops.untrusted import brief
+
+
+@dataclass(frozen=True, eq=False)
+class GraphNode:
+    """One node.
+
+    op           its operator, after the domain where that is not ONNX's own: `Conv`, `com.microsoft.Gelu`
+    attributes   numbers, texts, arrays, Graphs, and lists of them
+    version      the version of its domain's operators, which says what `op` means
+    """
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    version: int
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"node {self.name!r} ({self.op})" if self.name else f"the {self.op} that gives {self.outputs[0]!r}"
+
+    def reads(self) -> set[str]:
+        """The values it reads, those that its subgraphs take from outside included."""
+        names = {name for name in self.inputs if name}
+        for value in self.attributes.values():
+            for graph in value if isinstance(value, list) else [value]:
+                if isinstance(graph, OnnxGraph):
+                    names |= graph.captured
+        return names
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """An input or output: its name, element type and sizes; None for a size, or a shape, that the file leaves open."""
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int | str | None, ...] | None
+    problem: str = ""
+    """Why its type has no meaning here."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxGraph:
+    """Nodes in an order in which each reads only what is there."""
+
+    name: str
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    initializers: Mapping[str, npt.NDArray[Any]]
+    nodes: tuple[GraphNode, ...]
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """The values that it takes from the graphs around it."""
+        given = {*[each.name for each in self.inputs], *self.initializers}
+        given.update(name for node in self.nodes for name in node.outputs)
+        return frozenset({each.name for each in self.outputs}.union(*[node.reads() for node in self.nodes]) - given)
+
+
+def in_order(nodes: Iterable[GraphNode], given: set[str], where: str, *, inner: bool) -> tuple[GraphNode, ...]:
+    """The nodes so that each comes after those it reads; `given` are the values that are there before. An inner graph
+    may read others too, those of the graphs around it.
+
+    Raises UsageError for a value given twice, one that nothing gives, and a cycle.
+    """
+    nodes = list(nodes)
+    givers: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for name in filter(None, node.outputs):
+            if name in givers or name in given:
+                raise UsageError(f"{where}: {node.label} gives {brief(name)}, which is given already")
+            givers[name] = i
+    before: list[set[int]] = []
+    for node in nodes:
+        reads = node.reads()
+        before.append({givers[name] for name in reads if name in givers})
+        missing = sorted(reads - givers.keys() - given)
+        if missing and not inner:
+            raise UsageError(
+                f"{where}: {node.label} reads {brief(missing[0])}, which nothing gives: no input, initializer or node"
+            )
+    if all(giver < i for i, givers_of in enumerate(before) for giver in givers_of):
+        return tuple(nodes)
+    try:
+        return tuple(nodes[i] for i in TopologicalSorter(dict(enumerate(before))).static_order())
+    except CycleError as error:
+        stuck = nodes[error.args[1][0]]
+        raise UsageError(f"{where}: {stuck.label} reads what is computed from its own result") from None

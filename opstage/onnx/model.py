@@ -1,0 +1,257 @@
+"""`OnnxModel`: a model file as a program over Ops, with its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..api import check
+from ..ops.errors import UnsupportedError, UsageError, nearest
+from ..ops.spec import Spec
+from ..ops.types import BOOL, INT32, dtype_name
+from ..options import Options
+from .file import Foreign, read
+from .graph import Declared, GraphNode, OnnxGraph
+from .rules import HOST_INPUTS
+from .run import GraphRun, Problem, Unimportable
+from .values import KnownValue, TensorValue, ref_of
+
+_MOST_PROBLEMS = 200
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """A model of a file, as a program: `model(ops, params, [state,] *inputs, train=False)` -> outputs by name.
+
+    name      that of the file's graph
+    params    its weights, arrays by the names that the file gives them
+    state     its buffers, such as running statistics; None for a model without. The program takes them after the
+              parameters, and gives (outputs, state after this step)
+    inputs    a Spec for each input, by the name of the program's argument
+    outputs   the names of the outputs
+    opset     the version of ONNX's operators that the file is written in
+    metadata  what the file says beside its graph
+    """
+
+    name: str
+    params: dict[str, npt.NDArray[Any]]
+    state: dict[str, npt.NDArray[Any]] | None
+    inputs: dict[str, Spec]
+    outputs: tuple[str, ...]
+    opset: int
+    metadata: Mapping[str, str]
+    _graph: OnnxGraph = field(repr=False)
+    _constants: dict[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = inspect.Parameter
+        names = ["ops", "params", *(["state"] if self.state is not None else []), *self.inputs]
+        parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
+        parameters.append(kinds("train", kinds.KEYWORD_ONLY, default=False))
+        object.__setattr__(self, "__signature__", inspect.Signature(parameters))
+
+    @property
+    def batch(self) -> tuple[Spec, ...]:
+        """The Specs of the inputs, in the order of the program's arguments."""
+        return tuple(self.inputs.values())
+
+    def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
+        """The program: the outputs by name; with buffers a pair of those and the buffers after this step."""
+        state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
+        if len(inputs) != len(self.inputs):
+            raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        outputs, moved = self._run(ops, params, state, inputs, GraphRun(train, state))
+        return outputs if self.state is None else (outputs, {**state, **moved})
+
+    def _run(
+        self, ops: Any, params: Any, state: Any, inputs: Any, run: GraphRun
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        around: dict[str, Any] = dict(self._constants)
+        around |= {
+            name: TensorValue(ref, self._graph.initializers[name].dtype) for name, ref in {**params, **state}.items()
+        }
+        for declared, ref in zip(self._graph.inputs, inputs):
+            around[declared.name] = TensorValue(ref, declared.dtype or ref.dtype)
+        run.around = around
+        run.nodes(ops, self._graph.nodes)
+        found = {}
+        for declared, name in zip(self._graph.outputs, self.outputs):
+            value = around[declared.name]
+            if isinstance(value, (KnownValue, TensorValue)):
+                found[name] = ref_of(ops, value)
+            elif run.problems is None:
+                raise UnsupportedError(f"the output {name!r} is a sequence; only tensors are outputs of programs")
+        return found, run.moved
+
+    def check(self, options: Options | None = None, *, train: bool = False) -> Any:
+        """`opstage.check` of the program, for every size that the file leaves open."""
+        trees = (self.params,) if self.state is None else (self.params, self.state)
+        return check(self, *trees, *self.batch, options=options, train=train)
+
+
+def load(
+    source: str | PathLike[str] | bytes,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    where: Sequence[str] = (),
+    constants: Sequence[str] = (),
+    weights: Sequence[str] = (),
+) -> OnnxModel:
+    """The model of an ONNX file, or of the bytes of one, as a program over Ops.
+
+    fixed       values of inputs, which are then none any more: those that say shapes, axes and numbers of entries
+    where       constraints on the sizes that the file leaves open, `"sequence >= 65"`, which hold for a check
+    constants   patterns of initializers that are to be no parameters, as `*.scale`
+    weights     patterns of initializers that are to be parameters, where Opstage takes them for constants
+
+    A float initializer is a parameter, unless it says how an operator works, is a single number that the writer has
+    not named after a module, or is a running statistic, which is a buffer. Sizes that the file names are dims of those
+    names; those that it leaves open get names of their own. Shapes, and what is computed from them, stay symbolic.
+
+    Raises UsageError for what is no model or a damaged one, and UnsupportedError for nodes that have no meaning here:
+    one error that lists all of them. It needs the extra `onnx`. Source: the ONNX specification, github.com/onnx/onnx.
+    """
+    file = read(source)
+    name = file.graph.name or (Path(source).stem if isinstance(source, (str, PathLike)) else "model")
+    graph = _with_fixed(file.graph, dict(fixed or {}))
+    for declared in (*graph.inputs, *graph.outputs):
+        if declared.problem:
+            raise UnsupportedError(f"{name}: {declared.name!r}: {declared.problem}")
+    params, buffers, known = _sorted(graph, tuple(constants), tuple(weights))
+    known |= {each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()}
+    outputs = tuple(each.name for each in graph.outputs)
+    model = OnnxModel(
+        name, params, buffers or None, _inputs(graph, tuple(where)), outputs, file.opset, file.metadata, graph, known
+    )
+    require_importable(model)
+    return model
+
+
+def require_importable(model: OnnxModel) -> None:
+    """Raise UnsupportedError with all nodes that have no meaning here, found by running the model on shapes."""
+    problems: list[Problem] = []
+
+    def program(ops: Any, params: Any, state: Any, *inputs: Any) -> Any:
+        problems.clear()
+        outputs, _ = model._run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
+        return outputs or ops.full(shape=(), value=0.0)
+
+    check(program, model.params, model.state or {}, *model.batch)
+    if problems:
+        lines = [f"{problem.node.label}: {problem.why}" for problem in problems[:_MOST_PROBLEMS]]
+        more = len(problems) - len(lines)
+        lines += [f"and {more} more"] if more else []
+        why = f"{model.name} cannot be imported; its nodes that have no meaning here:"
+        raise Unimportable("\n  ".join([why, *lines]))
+
+
+def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
+    """The graph without the inputs that have values."""
+    names = [each.name for each in graph.inputs]
+    for name in fixed:
+        if name not in names:
+            raise UsageError(f"fixed=: no input is called {name!r}{nearest(name, names)}; there are {', '.join(names)}")
+    return replace(graph, inputs=tuple(each for each in graph.inputs if each.name not in fixed))
+
+
+def _sorted(
+    graph: OnnxGraph, constants: tuple[str, ...], weights: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Initializers: parameters, buffers, and what is known."""
+    for pattern in (*constants, *weights):
+        if not any(fnmatchcase(name, pattern) for name in graph.initializers):
+            raise UsageError(f"no initializer is called {pattern!r}{nearest(pattern, graph.initializers)}")
+    settings, statistics = set[str](), set[str]()
+    for node in _all_nodes(graph):
+        settings.update(node.inputs[i] for i in HOST_INPUTS.get(node.op, ()) if i < len(node.inputs))
+        if node.op == "BatchNormalization":
+            statistics.update(node.inputs[3:5])
+    params, buffers, known = {}, {}, {}
+    for name, array in graph.initializers.items():
+        if isinstance(array, Foreign):
+            known[name] = array
+        elif array.dtype.kind == "f" and name in statistics:
+            buffers[name] = _float(array)
+        elif any(fnmatchcase(name, pattern) for pattern in weights):
+            params[name] = _float(array)
+        elif (
+            array.dtype.kind != "f"
+            or name in settings
+            or (array.size == 1 and not _is_named(name))
+            or any(fnmatchcase(name, pattern) for pattern in constants)
+        ):
+            known[name] = KnownValue(array, array.dtype)
+        else:
+            params[name] = _float(array)
+    return params, buffers, known
+
+
+def _float(array: Any) -> Any:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _is_named(name: str) -> bool:
+    """Whether a name is one that somebody gave, like `head.bias`, not one that a writer made up for a number."""
+    return re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", name) is not None
+
+
+def _all_nodes(graph: OnnxGraph) -> list[GraphNode]:
+    found = []
+    for node in graph.nodes:
+        found.append(node)
+        for value in node.attributes.values():
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, OnnxGraph):
+                    found += _all_nodes(inner)
+    return found
+
+
+def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
+    """A Spec for each input, by the name of its argument; the file's names of sizes, made names of dims."""
+    specs: dict[str, Spec] = {}
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for declared in graph.inputs:
+        if declared.shape is None:
+            raise UnsupportedError(f"the input {declared.name!r} has no shape; a program's inputs have one")
+        argument = _argument(declared.name, specs)
+        sizes: list[int | str] = []
+        for axis, size in enumerate(declared.shape):
+            if isinstance(size, int):
+                sizes.append(size)
+                continue
+            key = size if size is not None else f"{argument}_{axis}"
+            if key not in names:
+                names[key] = _argument(key, taken)
+                taken[names[key]] = key
+            sizes.append(names[key])
+        specs[argument] = Spec(tuple(sizes), _dtype(declared), () if specs else where)
+    return specs
+
+
+def _dtype(declared: Declared) -> str | None:
+    if declared.dtype is None or declared.dtype.kind == "f":
+        return None
+    return dtype_name(declared.dtype) if declared.dtype in (BOOL, INT32) else "int64"
+
+
+def _argument(name: str, taken: Any) -> str:
+    """A name of the file's as a Python name, and one that no other has."""
+    plain = re.sub(r"\W+", "_", name).strip("_") or "x"
+    plain = f"_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
+    unique, i = plain, 1
+    while unique in taken or unique in ("ops", "params", "state", "train"):
+        i += 1
+        unique = f"{plain}_{i}"
+    return unique

@@ -1,0 +1,42 @@
+"""The meaning of ONNX's operators: programs over Ops, a family a file."""
+
+from ..call import HOST_INPUTS, RULES
+from . import (
+    activation,
+    attention,
+    control,
+    convolution,
+    elementwise,
+    images,
+    indexing,
+    layout,
+    linalg,
+    loss,
+    normalization,
+    quantization,
+    recurrent,
+    reduction,
+    sequence_models,
+    signal,
+)
+
+__all__ = [
+    "HOST_INPUTS",
+    "RULES",
+    "activation",
+    "attention",
+    "control",
+    "convolution",
+    "elementwise",
+    "images",
+    "indexing",
+    "layout",
+    "linalg",
+    "loss",
+    "normalization",
+    "quantization",
+    "recurrent",
+    "reduction",
+    "sequence_models",
+    "signal",
+]

@@ -1,0 +1,94 @@
+"""Reading and writing at indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import UnsupportedError
+from ...ops.functions.places import gather_nd, put_along_axis, scatter_nd, take_along_axis
+from ..call import NodeCall, rule
+from ..values import KnownValue, Value
+
+
+def positive(call: NodeCall[Any], i: int, size: Any) -> Any:
+    """Indices, input i, counted from the front: those below 0 count from the end of an axis of `size`."""
+    value, ops = call.value(i), call.ops
+    if isinstance(value, KnownValue) and not value.is_symbolic:
+        if value.array.size and value.array.min() >= 0:
+            return ops.const(value.array.astype(np.int64))
+        if isinstance(size, int):
+            return ops.const(np.where(value.array < 0, value.array + size, value.array).astype(np.int64))
+    index = ops.cast(call.x(i), dtype="int64")
+    zero = ops.full(shape=index.shape, value=0, dtype="int64")
+    behind = ops.add(index, ops.full(shape=index.shape, value=size, dtype="int64"))
+    return ops.select(ops.less(index, zero), behind, index)
+
+
+@rule("Gather")
+def _gather(call: NodeCall[Any]) -> Value:
+    ops, x, axis = call.ops, call.x(), call.axis(0)
+    places = call.value(1)
+    if isinstance(places, KnownValue) and places.array.ndim == 0 and axis >= 0:
+        place = places.array.item()
+        place = place if not isinstance(place, int) or place >= 0 else place + x.shape[axis]
+        return call.give(ops.squeeze(ops.slice(x, axis=axis, start=place, length=1), axis=axis))
+    index = positive(call, 1, x.shape[axis])
+    front = [axis, *[a for a in range(len(x.shape)) if a != axis]]
+    rows = ops.gather_rows(ops.permute(x, axes=front) if axis else x, index)
+    if axis:  # (*index, before…, after…) -> (before…, *index, after…)
+        depth = len(index.shape)
+        order = [*range(depth, depth + axis), *range(depth), *range(depth + axis, len(rows.shape))]
+        rows = ops.permute(rows, axes=order)
+    return call.give(rows)
+
+
+@rule("GatherElements")
+def _gather_elements(call: NodeCall[Any]) -> Value:
+    axis = call.axis(0)
+    index = positive(call, 1, call.shape()[axis])
+    return call.give(take_along_axis(call.ops, call.x(), index, axis=axis))
+
+
+@rule("GatherND")
+def _gather_nd(call: NodeCall[Any]) -> Value:
+    """Slices at tuples of indices, the last axis of the indices; leading `batch_dims` axes are shared."""
+    batch = int(call.attribute("batch_dims", 0))
+    index = _counted(call, 1, call.shape()[batch : batch + _depth(call, 1)])
+    return call.give(gather_nd(call.ops, call.x(), index, batch=batch))
+
+
+@rule("ScatterElements", "Scatter")
+def _scatter_elements(call: NodeCall[Any]) -> Value:
+    axis = call.axis(0)
+    index = positive(call, 1, call.shape()[axis])
+    return call.give(put_along_axis(call.ops, call.x(), index, call.x(2), axis=axis, reduce=_reduction(call)))
+
+
+@rule("ScatterND")
+def _scatter_nd(call: NodeCall[Any]) -> Value:
+    index = _counted(call, 1, call.shape()[: _depth(call, 1)])
+    return call.give(scatter_nd(call.ops, call.x(), index, call.x(2), reduce=_reduction(call)))
+
+
+def _reduction(call: NodeCall[Any]) -> str:
+    """How updates are combined with what is there."""
+    word = str(call.attribute("reduction", "none"))
+    return "set" if word == "none" else word
+
+
+def _depth(call: NodeCall[Any], i: int) -> int:
+    """How many axes the tuples of indices, input i, are about."""
+    depth = call.shape(i)[-1]
+    if not isinstance(depth, int):
+        raise UnsupportedError("how many axes its indices index is not known")
+    return depth
+
+
+def _counted(call: NodeCall[Any], i: int, sizes: Any) -> Any:
+    """Tuples of indices counted from the front, each place by the size of its own axis."""
+    ops, index = call.ops, call.ops.cast(call.x(i), dtype="int64")
+    behind = ops.concat([ops.full(shape=(1,), value=size, dtype="int64") for size in sizes], axis=0)
+    moved = ops.add(index, ops.broadcast_to(behind, shape=index.shape))
+    return ops.select(ops.less(index, ops.full(shape=index.shape, value=0, dtype="int64")), moved, index)

@@ -1,0 +1,275 @@
+"""Shapes, axes, the order of elements, and tensors made from nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...ops.dims import Dim, Verdict, at_most, floor_div, maximum, minimum, prod
+from ...ops.errors import UnsupportedError
+from ...ops.functions.arrange import flip
+from ...ops.functions.borders import pad
+from ..call import NodeCall, rule
+from ..element_types import dtype_of
+from ..values import TensorValue, Value, common_shape, held, stretched
+
+
+@rule("Reshape", known=(1,))
+def _reshape(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    sizes = call.ints(1, "shape") if call.has(1) else call.attribute("shape")
+    if sizes is None:
+        raise UnsupportedError("it says no shape")
+    if not call.attribute("allowzero", 0):
+        if any(isinstance(size, int) and size == 0 and i >= len(shape) for i, size in enumerate(sizes)):
+            raise UnsupportedError(f"its shape {sizes} keeps an axis that x, of {len(shape)} axes, has not")
+        sizes = [shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(sizes)]
+    elif any(isinstance(size, int) and size == 0 for size in sizes) and -1 in sizes:
+        raise UnsupportedError(f"its shape {sizes} has a size of 0 and one to be inferred")
+    return call.give(call.ops.reshape(call.x(), shape=tuple(sizes)))
+
+
+@rule("Flatten")
+def _flatten(call: NodeCall[Any]) -> Value:
+    shape = call.shape()
+    axis = int(call.attribute("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return call.give(call.ops.reshape(call.x(), shape=(prod(shape[:axis]), prod(shape[axis:]))))
+
+
+@rule("Transpose")
+def _transpose(call: NodeCall[Any]) -> Value:
+    order = call.attribute("perm", list(range(call.rank()))[::-1])
+    return call.give(call.ops.permute(call.x(), axes=order)) if order else call.give(call.x())
+
+
+@rule("Squeeze", known=(1,))
+def _squeeze(call: NodeCall[Any]) -> Value:
+    axes = call.axes(None)
+    return call.give(call.ops.squeeze(call.x(), axis=None if axes is None else tuple(int(a) for a in axes)))
+
+
+@rule("Unsqueeze", known=(1,))
+def _unsqueeze(call: NodeCall[Any]) -> Value:
+    axes = [int(axis) for axis in call.axes([]) or []]
+    rank = call.rank() + len(axes)
+    x = call.x()
+    for axis in sorted(axis % rank for axis in axes):
+        x = call.ops.unsqueeze(x, axis=axis)
+    return call.give(x)
+
+
+@rule("Concat")
+def _concat(call: NodeCall[Any]) -> Value:
+    axis = int(call.attribute("axis", 1))
+    return call.give(call.ops.concat(call.xs(), axis=axis))
+
+
+@rule("Split", known=(1,))
+def _split(call: NodeCall[Any]) -> tuple[Value, ...]:
+    axis = call.axis(0)
+    size = call.shape()[axis]
+    given = call.attribute("split")
+    if given is None and call.has(1):
+        given = call.ints(1, "split")
+    if given is None:
+        count = int(call.attribute("num_outputs", len(call.node.outputs)))
+        if isinstance(size, int):
+            each = -(-size // count)
+            given = [min(each, max(size - i * each, 0)) for i in range(count)]
+        else:
+            part = floor_div(size + (count - 1), count)
+            given = [*[part] * (count - 1), size - part * (count - 1)]
+    return tuple(call.give(part) for part in call.ops.split(call.x(), sizes=given, axis=axis))
+
+
+@rule("Slice", known=(1, 2, 3, 4))
+def _slice(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    starts = call.ints(1, "starts") if call.has(1) else call.attribute("starts", [])
+    ends = call.ints(2, "ends") if call.has(2) else call.attribute("ends", [])
+    axes = call.axes(range(len(starts)), at=3) or []
+    steps = call.ints(4, "steps") if call.has(4) else [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        x = sliced(ops, x, int(axis) % len(x.shape), start, end, step)
+    return call.give(x)
+
+
+def sliced(ops: Any, x: Any, axis: int, start: Dim, end: Dim, step: Dim) -> Any:
+    """Entries start, start + step, … before end, both clamped to the axis as NumPy clamps them."""
+    size = x.shape[axis]
+    if not isinstance(step, int) or step == 0:
+        raise UnsupportedError(f"its step is {step}; it must be a number that is not 0")
+    if step < 0:
+        low, high = clamped(start, size, upper=size - 1, lower=-1), clamped(end, size, upper=size - 1, lower=-1)
+        first, length = size - 1 - low, low - high
+        length = maximum(length, 0)
+        length = floor_div(length + (-step - 1), -step)
+        return ops.slice(flip(ops, x, axis=axis), axis=axis, start=minimum(first, size), length=length, step=-step)
+    low, high = clamped(start, size, upper=size, lower=0), clamped(end, size, upper=size, lower=0)
+    length = maximum(high - low, 0)
+    if step > 1:
+        length = floor_div(length + (step - 1), step)
+    return ops.slice(x, axis=axis, start=low, length=length, step=step)
+
+
+def clamped(place: Dim, size: Dim, *, upper: Dim, lower: int) -> Dim:
+    """A place on an axis as NumPy reads it: from the end where it is negative, no further than the ends."""
+    if isinstance(place, int):
+        if place >= 2**31 - 1:
+            return upper
+        if place <= -(2**31) + 1:
+            return lower
+        if place < 0:
+            return maximum(place + size, lower) if not isinstance(size, int) else max(place + size, lower)
+        return minimum(place, upper)
+    if at_most(0, place) is Verdict.proved:
+        return minimum(place, upper)
+    if at_most(place, -1) is Verdict.proved:
+        return maximum(place + size, lower)
+    raise UnsupportedError(
+        f"whether its bound {place} is below 0, and so counted from the end, depends on the sizes; say it with where="
+    )
+
+
+@rule("Expand", known=(1,))
+def _expand(call: NodeCall[Any]) -> Value:
+    shape = common_shape([call.shape(), tuple(call.ints(1, "shape"))])
+    return call.give(stretched(call.ops, call.x(), shape))
+
+
+@rule("Tile", known=(1,))
+def _tile(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    repeats = call.ints(1, "repeats")
+    shape = x.shape
+    mixed = tuple(size for pair in zip(repeats, shape) for size in pair)
+    x = ops.reshape(x, shape=tuple(size for d in shape for size in (1, d)))
+    x = stretched(ops, x, mixed)
+    return call.give(ops.reshape(x, shape=tuple(r * d for r, d in zip(repeats, shape))))
+
+
+@rule("ConstantOfShape", known=(0,))
+def _constant_of_shape(call: NodeCall[Any]) -> Value:
+    value = call.attribute("value", np.zeros(1, np.float32))
+    number = value.reshape(-1)[0].item()
+    sizes = tuple(call.ints(0, "shape"))
+    return TensorValue(call.ops.full(shape=sizes, value=number, dtype=held(value.dtype, call.ops)), value.dtype)
+
+
+@rule("Range", known=(0, 1, 2))
+def _range(call: NodeCall[Any]) -> Value:
+    ops, dtype = call.ops, call.dtype()
+    start, limit, delta = (call.number(i, name) for i, name in enumerate(("start", "limit", "delta")))
+    if all(isinstance(each, (int, float)) for each in (start, limit, delta)):
+        count: Dim = max(math.ceil((limit - start) / delta), 0)
+    elif isinstance(delta, int) and delta > 0 and dtype.kind != "f":
+        count = floor_div(maximum(limit - start, 0) + (delta - 1), delta) if delta > 1 else maximum(limit - start, 0)
+    else:
+        raise UnsupportedError(f"a range from {start} to {limit} in steps of {delta} has no length that is known")
+    target = held(dtype, ops)
+    steps = ops.iota(shape=(count,), dtype="int64")
+    steps = ops.cast(steps, dtype=target) if target != steps.dtype else steps
+    scaled = ops.mul(steps, ops.full(shape=(count,), value=delta, dtype=target))
+    return TensorValue(ops.add(scaled, ops.full(shape=(count,), value=start, dtype=target)), dtype)
+
+
+@rule("EyeLike")
+def _eye_like(call: NodeCall[Any]) -> Value:
+    ops, shape = call.ops, call.shape()
+    dtype = dtype_of(int(call.attribute("dtype"))) if "dtype" in call.node.attributes else call.dtype()
+    rows, columns = ops.iota(shape=shape, axis=0), ops.iota(shape=shape, axis=1)
+    shifted = ops.add(rows, ops.full(shape=shape, value=int(call.attribute("k", 0)), dtype="int64"))
+    return call.give(ops.cast(ops.equal(shifted, columns), dtype=held(dtype, ops)), dtype)
+
+
+@rule("Trilu", known=(1,))
+def _trilu(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    k = call.number(1, "k", 0)
+    rank = len(x.shape)
+    rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
+    diagonal = ops.add(rows, ops.full(shape=x.shape, value=k, dtype="int64"))
+    keep = ops.less_equal(diagonal, columns) if call.attribute("upper", 1) else ops.less_equal(columns, diagonal)
+    return call.give(ops.select(keep, x, ops.full(shape=x.shape, value=0, dtype=x.dtype)))
+
+
+@rule("OneHot", known=(1, 2))
+def _one_hot(call: NodeCall[Any]) -> Value:
+    ops, index = call.ops, call.x()
+    depth = call.number(1, "depth")
+    depth = int(depth) if isinstance(depth, float) else depth
+    dtype = call.dtype(2)
+    rank = len(index.shape) + 1
+    axis = int(call.attribute("axis", -1)) % rank
+    if index.dtype.kind == "f":
+        index = ops.cast(index, dtype="int64")
+    shape = (*index.shape[:axis], depth, *index.shape[axis:])
+    spread = stretched(ops, ops.unsqueeze(index, axis=axis), shape)
+    zero = ops.full(shape=shape, value=0, dtype=index.dtype)
+    behind = ops.add(spread, ops.full(shape=shape, value=depth, dtype=index.dtype))
+    spread = ops.select(ops.less(spread, zero), behind, spread)
+    own = ops.equal(spread, ops.iota(shape=shape, axis=axis, dtype=index.dtype))
+    values = call.x(2)
+    off, on = (stretched(ops, ops.reshape(part, shape=()), shape) for part in ops.split(values, sizes=(1, 1), axis=0))
+    return call.give(ops.select(own, on, off), dtype)
+
+
+@rule("DepthToSpace")
+def _depth_to_space(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    b, (n, c, h, w) = int(call.attribute("blocksize")), x.shape
+    inner = floor_div(c, b * b)
+    if call.attribute("mode", "DCR") == "DCR":
+        x = ops.permute(ops.reshape(x, shape=(n, b, b, inner, h, w)), axes=(0, 3, 4, 1, 5, 2))
+    else:
+        x = ops.permute(ops.reshape(x, shape=(n, inner, b, b, h, w)), axes=(0, 1, 4, 2, 5, 3))
+    return call.give(ops.reshape(x, shape=(n, inner, h * b, w * b)))
+
+
+@rule("SpaceToDepth")
+def _space_to_depth(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    b, (n, c, h, w) = int(call.attribute("blocksize")), x.shape
+    x = ops.reshape(x, shape=(n, c, floor_div(h, b), b, floor_div(w, b), b))
+    x = ops.permute(x, axes=(0, 3, 5, 1, 2, 4) if call.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4))
+    return call.give(ops.reshape(x, shape=(n, c * b * b, floor_div(h, b), floor_div(w, b))))
+
+
+@rule("Pad", known=(1, 3))
+def _pad(call: NodeCall[Any]) -> Value:
+    ops, x = call.ops, call.x()
+    rank = len(x.shape)
+    pads = call.ints(1, "pads") if call.has(1) else call.attribute("pads", call.attribute("paddings"))
+    axes = [int(a) % rank for a in call.ints(3, "axes")] if call.has(3) else list(range(rank))
+    mode = call.attribute("mode", "constant")
+    pairs: list[tuple[Dim, Dim]] = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        pairs[axis] = (pads[i], pads[i + len(axes)])
+    if mode == "constant":
+        cells = call.value(2) if call.has(2) else None
+        if isinstance(cells, TensorValue):  # computed: written where the padding is
+            there = padded(ops, ops.full(shape=x.shape, value=1, dtype="int64"), pairs, 0)
+            wide = padded(ops, x, pairs, 0 if x.dtype.kind == "i" else 0.0)
+            inside = ops.equal(there, ops.full(shape=there.shape, value=1, dtype="int64"))
+            return call.give(ops.select(inside, wide, stretched(ops, ops.reshape(cells.ref, shape=()), wide.shape)))
+        value = call.number(2, "constant_value", call.attribute("value", 0.0))
+        if x.dtype.kind == "b":
+            whole = padded(ops, ops.cast(x, dtype="int64"), pairs, int(value))
+            return call.mask(ops.cast(whole, dtype="bool"))
+        return call.give(padded(ops, x, pairs, value if x.dtype.kind == "f" else int(value)))
+    return call.give(pad(ops, x, padding=pairs, mode=mode))
+
+
+def padded(ops: Any, x: Any, pairs: list[tuple[Dim, Dim]], value: Any) -> Any:
+    """x with cells of one value around it; what is negative is cut off."""
+    for axis, (before, after) in enumerate(pairs):
+        cut = [-p if isinstance(p, int) and p < 0 else 0 for p in (before, after)]
+        if any(cut):
+            x = ops.slice(x, axis=axis, start=cut[0], length=x.shape[axis] - cut[0] - cut[1])
+    kept = [tuple(0 if isinstance(p, int) and p < 0 else p for p in pair) for pair in pairs]
+    if all(isinstance(p, int) and p == 0 for pair in kept for p in pair):
+        return x
+    return ops.pad(x, padding=kept, value=value)

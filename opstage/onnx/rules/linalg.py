@@ -1,0 +1,78 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from string import ascii_letters
+from typing import Any
+
+from ...ops.derived import einsum
+from ...ops.dims import prod
+from ...ops.infix import broadcast_shapes
+from ..call import NodeCall, rule
+from ..values import Value, stretched
+
+
+@rule("MatMul")
+def _matmul(call: NodeCall[Any]) -> Value:
+    return call.wrap(product(call.ops, call.x(0), call.x(1)))
+
+
+def product(ops: Any, x: Any, y: Any) -> Any:
+    """NumPy's matmul: vectors as rows and columns, leading axes repeated."""
+    row, column = len(x.shape) == 1, len(y.shape) == 1
+    x = ops.unsqueeze(x, axis=0) if row else x
+    y = ops.unsqueeze(y, axis=1) if column else y
+    if len(x.shape) == len(y.shape) == 2:
+        z = ops.matmul(x, y)
+    elif len(y.shape) == 2:  # rows of a whole batch at once
+        rows = ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
+        z = ops.reshape(ops.matmul(rows, y), shape=(*x.shape[:-1], y.shape[-1]))
+    else:
+        batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        x, y = (stretched(ops, each, (*batch, *each.shape[-2:])) for each in (x, y))
+        z = ops.bmm(x, y)
+    axes = [*([len(z.shape) - 2] if row else []), *([len(z.shape) - 1] if column else [])]
+    return ops.squeeze(z, axis=tuple(axes)) if axes else z
+
+
+@rule("Gemm")
+def _gemm(call: NodeCall[Any]) -> Value:
+    ops, alpha, beta = call.ops, call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    a = call.x(0)
+    a = ops.transpose2d(a) if call.attribute("transA", 0) else a
+    b = call.x(1)
+    turned = bool(call.attribute("transB", 0))
+    vector = call.has(2) and call.rank(2) == 1 and beta == 1.0 and alpha == 1.0
+    if turned and a.dtype.kind == "f" and (vector or not call.has(2)) and alpha == 1.0:
+        bias = stretched(ops, call.x(2), (b.shape[0],)) if call.has(2) else None
+        return call.give(ops.linear(b, bias, a))
+    y = ops.matmul(a, ops.transpose2d(b) if turned else b)
+    y = y if alpha == 1.0 else ops.scale(y, c=alpha)
+    if call.has(2) and beta:
+        c = call.x(2)
+        c = c if beta == 1.0 else ops.scale(c, c=beta)
+        y = ops.add(y, stretched(ops, c, y.shape))
+    return call.give(y)
+
+
+@rule("Einsum")
+def _einsum(call: NodeCall[Any]) -> Value:
+    equation = _spelled(call.attribute("equation").replace(" ", ""), [call.rank(i) for i in range(len(call))])
+    return call.give(einsum(call.ops, equation, *call.xs()))
+
+
+def _spelled(equation: str, ranks: list[int]) -> str:
+    """The equation with letters for its ellipses, and with its result where it leaves that out."""
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    free = [letter for letter in ascii_letters if letter not in equation]
+    depth = max((rank - len(term) + 3 for term, rank in zip(terms, ranks) if "..." in term), default=0)
+    hidden = "".join(free[:depth])
+    written = [
+        term.replace("...", hidden[depth - (rank - len(term) + 3) :] if rank - len(term) + 3 else "")
+        for term, rank in zip(terms, ranks)
+    ]
+    if not arrow:
+        letters = "".join(written)
+        right = hidden + "".join(c for c in sorted(set(letters) - set(hidden)) if letters.count(c) == 1)
+    return ",".join(written) + "->" + right.replace("...", hidden)

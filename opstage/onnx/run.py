@@ -1,0 +1,154 @@
+"""A graph run on an interpreter, node by node."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, final
+
+from ..ops.errors import LocatedError, OpstageError, UnsupportedError
+from ..ops.protocol import Ops
+from ..ops.untrusted import brief
+from .call import NodeCall
+from .file import Foreign
+from .graph import GraphNode, OnnxGraph
+from .host import fold
+from .rules import RULES
+from .values import KnownValue, TensorValue, Value
+
+
+class Unimportable(UnsupportedError):
+    """Nodes that have no meaning here, all of them."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A node that cannot be imported, and why."""
+
+    node: GraphNode
+    why: str
+
+
+@final
+class Lost:
+    """Stands for the results of a node that cannot be imported."""
+
+
+LOST = Lost()
+
+
+@dataclass
+class GraphRun:
+    """One run of a model.
+
+    train      whether dropout drops and running statistics move
+    buffers    values of the model's buffers by name
+    moved      those that this step gives
+    problems   where nodes that cannot be imported are gathered; without a list the first one is an error
+    """
+
+    train: bool
+    buffers: Mapping[str, Any]
+    moved: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] | None = None
+    around: MutableMapping[str, Any] = field(default_factory=dict)
+
+    def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
+        """The outputs of a graph inside of a node, which reads what stands around it too."""
+        own: dict[str, Any] = {each.name: value for each, value in zip(graph.inputs, inputs)}
+        for name, array in graph.initializers.items():
+            own[name] = array if isinstance(array, Foreign) else KnownValue(array, array.dtype)
+        outside, self.around = self.around, ChainMap(own, self.around)
+        try:
+            self.nodes(ops, graph.nodes)
+            return [self.around[each.name] for each in graph.outputs]
+        finally:
+            self.around = outside
+
+    def buffer(self, name: str) -> Any:
+        return self.moved.get(name, self.buffers.get(name))
+
+    def keep(self, name: str, value: Any) -> None:
+        self.moved[name] = value
+
+    def nodes(self, ops: Ops[Any], nodes: Sequence[GraphNode]) -> None:
+        """Nodes one after the other, those of one module of the writer's in one region."""
+        self._levels(ops, [(_modules(node), node) for node in nodes], 0)
+
+    def _levels(self, ops: Ops[Any], nodes: Sequence[tuple[tuple[str, ...], GraphNode]], level: int) -> None:
+        for module, group in groupby(nodes, lambda each: each[0][level] if len(each[0]) > level else None):
+            inside = list(group)
+            if module is None:
+                for _, node in inside:
+                    self.node(ops, node)
+            else:
+                ops.region(module, lambda inner, inside=inside: self._levels(inner, inside, level + 1))
+
+    def node(self, ops: Ops[Any], node: GraphNode) -> None:
+        inputs = [self.around[name] if name else None for name in node.inputs]
+        if any(value is LOST for value in inputs):
+            self.around.update(dict.fromkeys(filter(None, node.outputs), LOST))
+            return
+        try:
+            results = self._results(NodeCall(ops, node, inputs, self))
+        except UnsupportedError as error:
+            if isinstance(error, Unimportable) or self.problems is None:
+                raise _at(error, node) from None
+            self.problems.append(Problem(node, error.reason))
+            results = [LOST] * len(node.outputs)
+        except LocatedError as error:
+            raise _at(error, node) from None
+        for name, value in zip(node.outputs, results):
+            if name:
+                self.around[name] = value
+
+    def _results(self, call: NodeCall[Any]) -> Sequence[Any]:
+        for value in call.inputs:
+            if isinstance(value, Foreign):
+                raise UnsupportedError(value.why)
+        try:
+            folded = _meant(call)
+        except OpstageError:
+            raise
+        except _OF_BAD_NODES as error:
+            what = brief(str(error))
+            raise UnsupportedError(f"its inputs and attributes are none that the operator takes: {what}") from error
+        results = (
+            folded if isinstance(folded, tuple) and not isinstance(folded, (KnownValue, TensorValue)) else (folded,)
+        )
+        wanted = len([name for name in call.node.outputs if name])
+        if len([each for each in results if each is not None]) < wanted:
+            raise UnsupportedError(f"{wanted} of its outputs are used, of which only the first are made here")
+        return results
+
+
+_OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""Python's errors where a file gives a node attributes or inputs of other kinds than its operator's."""
+
+
+def _meant(call: NodeCall[Any]) -> Any:
+    """A node's results: computed on the host where all is known, else by its operator's rule."""
+    folded = fold(call)
+    if folded is None:
+        if call.node.op not in RULES:
+            raise UnsupportedError("the operator is not known")
+        folded = RULES[call.node.op](call)
+        call.require_all_heard()
+    return folded
+
+
+def _at(error: LocatedError, node: GraphNode) -> LocatedError:
+    """The error, saying at which node: the innermost one that it passes."""
+    if not getattr(error, "node", None):
+        error.node = node  # type: ignore[attr-defined]
+        error.add_note(f"in {node.label} of the ONNX model")
+    return error
+
+
+def _modules(node: GraphNode) -> tuple[str, ...]:
+    """The modules in which the writer says that the node stands: `/encoder/layer.0/MatMul` -> encoder, layer.0."""
+    if "/" not in node.name:
+        return ()
+    return tuple(part for part in node.name.split("/")[:-1] if part and part.isprintable())[:16]

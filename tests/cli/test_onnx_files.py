@@ -1,0 +1,75 @@
+"""The commands on an ONNX file: checked, drawn, trained from a table, and its run asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.cli.conftest import Command
+from tests.onnx.models import classifier, model
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    onnx.save(classifier(), tmp_path / "net.onnx")
+    rng = np.random.default_rng(0)
+    rows = ["a,b,c,d,kind"]
+    for _ in range(120):
+        x = rng.standard_normal(4)
+        rows.append(",".join([*map(str, x), ("red", "green", "blue")[int((x[0] > 0) + (x[1] > 0))]]))
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    return "net.onnx"
+
+
+def test_it_is_checked_and_drawn_without_a_loss(opstage: Command, net: str, tmp_path: Path) -> None:
+    code, out, _ = opstage("check", net)
+    assert code == 0 and out.startswith("ok: net.onnx, the forward pass:")
+    code, out, err = opstage("graph", net, "-o", "net.html")
+    assert code == 0, err
+    assert "batch" in (tmp_path / "net.html").read_text()
+    code, _, err = opstage("train", net, "--data", "rows.csv", "--data.label", "kind")
+    assert code == 2 and "has no loss" in err and "--model.loss cross_entropy" in err
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_is_trained_and_predicts(opstage: Command, net: str, tmp_path: Path, apart: bool) -> None:
+    """Its run goes on without the file: it has a copy, with the file that holds its weights."""
+    if apart:
+        (tmp_path / net).unlink()
+        onnx.save(classifier(), tmp_path / net, save_as_external_data=True, location="net.bin", size_threshold=0)
+    words = ("--model.loss", "cross_entropy", "--data.file", "rows.csv", "--data.label", "kind")
+    code, out, err = opstage("train", net, *words, "--epochs", "3", "--batch-size", "16", "--run.out", "run")
+    assert code == 0, err
+    for each in tmp_path.glob("net.*"):
+        each.unlink()
+    code, out, err = opstage("evaluate", "run")
+    assert code == 0 and "accuracy" in out, err
+    code, out, err = opstage("predict", "run", "--data", "rows.csv", "--out", "p.csv")
+    assert code == 0, err
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 121
+
+
+def test_inputs_are_fixed_and_sizes_constrained(opstage: Command, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")]
+    proto = model(nodes, {"x": ["T"], "pads": (onnx.TensorProto.INT64, [2])}, ["y"])
+    onnx.save(proto, tmp_path / "pad.onnx")
+    code, _, err = opstage("check", "pad.onnx")
+    assert code == 2 and "pads, its input 1, is computed from values" in err
+    fixed = ("--model.fixed", "pads=4 4")
+    code, out, err = opstage("check", "pad.onnx", *fixed)
+    assert code == 1 and 'where=["T >= 5"]' in out + err
+    code, out, err = opstage("check", "pad.onnx", *fixed, "--model.where", "T >= 5")
+    assert code == 0, out + err
+    code, _, err = opstage("check", "pad.onnx", "--model.fixed", "pads")
+    assert code == 2 and "is not a name and its value" in err
+
+
+def test_what_is_no_model(opstage: Command, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"nothing")
+    for word, what in (("net.onnx", "no ONNX model"), ("gone.onnx", "cannot be read")):
+        code, _, err = opstage("check", word)
+        assert code == 2 and what in err

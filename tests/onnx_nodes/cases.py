@@ -1,0 +1,122 @@
+"""onnx's own node tests as cases for Opstage: about 1,900 models of a node or a few, their inputs and their outputs.
+
+onnx makes them when asked, its outputs by its reference implementation; none of their files are kept here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+import opstage
+import opstage.onnx
+from opstage import Options
+from opstage.onnx import OnnxModel
+from opstage.onnx.rules import HOST_INPUTS
+from opstage.ops.errors import UnsupportedError
+
+HALF = {"float16": (1e-2, 1e-3), "bfloat16": (3e-2, 1e-2)}
+"""Relative and absolute tolerance where the reference rounds to fewer bits than any dtype here has."""
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """By name, each with its `model` and `data_sets`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's, about the edges that the cases are made of
+        return {case.name: case for case in collect_testcases(None)}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A case as Opstage takes it.
+
+    model    the program
+    inputs   its inputs, without those that are fixed
+    outputs  what it must give, beside each its tolerance
+    """
+
+    model: OnnxModel
+    inputs: list[Any]
+    outputs: list[tuple[Any, float, float]]
+    dtype: str
+
+    def run(self, backend: str) -> list[Any]:
+        """The outputs."""
+        trees = (self.model.params,) if self.model.state is None else (self.model.params, self.model.state)
+        options = Options(backend=backend, dtype=self.dtype)
+        result = opstage.run(self.model, *trees, *self.inputs, options=options)
+        return list((result if self.model.state is None else result[0]).values())
+
+
+def loaded(case: Any) -> list[Loaded]:
+    """A case's model with each of its sets of data. Raises UnsupportedError where it cannot be imported."""
+    found = []
+    model = case.model
+    text = model.SerializeToString()
+    for given, expected in case.data_sets:
+        inputs = dict(zip([each.name for each in model.graph.input], map(_plain, given)))
+        outputs = [_plain(value) for value in expected]
+        fixed = {name: inputs[name] for name in _shapes(model) if name in inputs}
+        try:
+            program = opstage.onnx.load(text, fixed=fixed)
+        except UnsupportedError:  # some reach what must be known through other nodes
+            fixed |= {name: value for name, value in inputs.items() if _may_be_a_shape(value)}
+            program = opstage.onnx.load(text, fixed=fixed)
+        wide = any(getattr(a, "dtype", None) == np.float64 for a in [*inputs.values(), *outputs])
+        rest = [value for name, value in inputs.items() if name not in fixed]
+        limits = [_tolerance(case, raw) for raw in [*given, *expected]]
+        rtol, atol = max(r for r, _ in limits), max(a for _, a in limits)
+        checked = [(value, rtol, atol) for value in outputs]
+        found.append(Loaded(program, rest, checked, "float64" if wide else "float32"))
+    return found
+
+
+def require_equal(found: list[Any], expected: list[tuple[Any, float, float]]) -> None:
+    """Raise AssertionError where outputs differ."""
+    assert len(found) == len(expected)
+    for mine, (theirs, rtol, atol) in zip(found, expected):
+        assert mine.shape == theirs.shape, f"shape {mine.shape}, not {theirs.shape}"
+        np.testing.assert_allclose(mine.astype(theirs.dtype), theirs, rtol=rtol, atol=atol)
+
+
+def _tolerance(case: Any, value: Any) -> tuple[float, float]:
+    """What onnx's own runner allows of a case, and rounding in float32; more where numbers have half the bits."""
+    rtol, atol = case.rtol or 1e-3, max(case.atol or 0.0, 5e-7)
+    name = _plain_name(value)
+    return (max(rtol, HALF[name][0]), max(atol, HALF[name][1])) if name in HALF else (rtol, atol)
+
+
+def _plain_name(value: Any) -> str:
+    if isinstance(value, TensorProto):
+        value = numpy_helper.to_array(value)
+    return str(getattr(getattr(value, "dtype", None), "name", ""))
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as NumPy has them: onnx gives some as messages, and some in a type that NumPy has not."""
+    if isinstance(value, TensorProto):
+        value = numpy_helper.to_array(value)
+    if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16":
+        return value.astype(np.float32)
+    return value
+
+
+def _shapes(model: Any) -> list[str]:
+    """Inputs of the graph that its nodes must know: shapes, axes, counts."""
+    names = {each.name for each in model.graph.input}
+    found = set()
+    for node in model.graph.node:
+        op = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        found |= {node.input[i] for i in HOST_INPUTS.get(op, ()) if i < len(node.input)} & names
+    return sorted(found)
+
+
+def _may_be_a_shape(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= 8
