@@ -122,3 +122,35 @@ def test_a_row_whose_squares_overflow_is_nan_and_not_zero(interpreter: str) -> N
     ):
         for _, array in evaluate(base, call, (rows,), [np.ones((4, 4), np.float32)]).named():
             assert np.isnan(array[:2]).all() and np.isfinite(array[2:]).all()
+
+
+@pytest.mark.parametrize("interpreter", EXECUTING)
+def test_a_power_does_not_depend_on_how_its_exponent_lies_in_memory(interpreter: str) -> None:
+    base = EXECUTING[interpreter](FLOAT32)
+    x = np.array([-np.inf, -0.0, 4.0, -4.0], np.float32)
+
+    def spread(ops: Any, x: Any, half: Any) -> Any:
+        return ops.power(x, ops.broadcast_to(half, shape=(4,)))
+
+    def filled(ops: Any, x: Any, half: Any) -> Any:
+        return ops.power(x, ops.mul(ops.broadcast_to(half, shape=(4,)), ops.full(shape=(4,), value=1.0)))
+
+    for call in (spread, filled):
+        out = evaluate(base, call, (x, np.float32(0.5)), None).values[0]
+        np.testing.assert_array_equal(out, np.array([np.inf, 0.0, 2.0, np.nan], np.float32))
+    one = evaluate(base, lambda ops, x, half: ops.power(x, half), (x[0], np.float32(0.5)), None).values[0]
+    assert one == np.inf
+
+
+@pytest.mark.parametrize("interpreter", EXECUTING)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_matrix_with_an_entry_that_is_no_number_has_no_answer(interpreter: str, value: float) -> None:
+    base = EXECUTING[interpreter](FLOAT32)
+    stack = np.stack([4 * np.eye(3), 2 * np.eye(3)]).astype(np.float32)
+    stack[0, 2, 0] = value
+    right = np.ones((2, 3, 1), np.float32)
+    for call in (lambda ops, a, b: ops.solve(a, b), lambda ops, a, b: ops.cholesky(a)):
+        out = evaluate(base, call, (stack, right), None).values[0]
+        assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
+    above = np.swapaxes(stack, 1, 2)
+    assert np.isfinite(evaluate(base, lambda ops, a: ops.cholesky(a), (above,), None).values[0]).all()

@@ -63,6 +63,11 @@ shuffle: Any = _simulated_shuffle if SIMULATED else device_function(_shuffle)
 """The value of the thread of the same warp whose number differs by exactly the bits of `distance`."""
 
 
+def _simulated_power(x: Any, y: Any) -> Any:
+    """C's pow: of arrays, because NumPy takes a square root for a number 0.5, and at -inf that is another result."""
+    return np.power(np.atleast_1d(x), np.atleast_1d(y))[0]
+
+
 # Functions of one number, float32 to float32. Python's own raise for what IEEE arithmetic has a result for.
 _library: Any = np if SIMULATED else math
 exp: Any = _library.exp
@@ -79,7 +84,7 @@ log2: Any = _library.log2
 log10: Any = _library.log10
 exp2: Any = np.exp2 if SIMULATED else numba.cuda.libdevice.exp2f
 atan: Any = np.arctan if SIMULATED else math.atan
-power: Any = np.power if SIMULATED else math.pow
+power: Any = _simulated_power if SIMULATED else math.pow
 erf: Any = math.erf
 
 

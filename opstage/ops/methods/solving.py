@@ -13,7 +13,8 @@ class SolvingOps(Calls[R]):
     def solve(self, a: R, b: R, /) -> R:
         """a⁻¹·b: a (..., n, n), b (..., n, k) with the same leading axes. PyTorch: torch.linalg.solve.
 
-        Where a is singular, a pivot is exactly 0, that result is nan. By elimination with row exchanges.
+        Where a is singular (a pivot is exactly 0), or holds nan or inf, that result is nan. By elimination with row
+        exchanges.
         """
         return self._call2(SOLVE, a, b)
 
@@ -29,6 +30,6 @@ class SolvingOps(Calls[R]):
         """The lower triangular L with L·Lᵀ = x, of a symmetric positive definite x. PyTorch: torch.linalg.cholesky.
 
         x (..., n, n), of which the lower triangle is read; its gradient is symmetric. Where x is not positive definite,
-        L is nan. Source of its derivatives: Murray 2016.
+        or the triangle holds nan or inf, L is nan. Source of its derivatives: Murray 2016.
         """
         return self._call1(CHOLESKY, x)

@@ -74,6 +74,12 @@ def power(x: Array, exponent: Any) -> Array:
     return out
 
 
+def powers(x: Array, y: Array) -> Array:
+    """C's pow. NumPy takes a square root where all of y is one 0.5 in memory, another number at -inf and -0."""
+    out: Array = np.power(x.reshape(x.shape or 1), np.ascontiguousarray(y))
+    return out.reshape(x.shape)
+
+
 def clamp(x: Array, lo: Any, hi: Any) -> Array:
     return np.clip(x, number(lo, x.dtype), number(hi, x.dtype))
 
@@ -104,7 +110,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
     SOFTPLUS: softplus,
     ERF: erf,
     POW: power,
-    POWER: np.power,
+    POWER: powers,
     CLAMP: clamp,
     SAFE_LOG: safe_log,
 }

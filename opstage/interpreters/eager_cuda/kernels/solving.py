@@ -1,6 +1,6 @@
 """Kernels: linear systems, and the Cholesky factor. A thread does a matrix, or a column of a triangular system.
 
-So stacks of small matrices are quick, and one large matrix is not.
+So stacks of small matrices are quick, and one large matrix is not. `x - x != 0` where x is nan or infinite.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def cholesky_kernel(count: Any, out: Any, x: Any, n: Any, nan: Any) -> None:
                     out[base + i * n + j] = 0
                 else:
                     total = x[base + i * n + j]
+                    if total - total != 0:
+                        definite = False
                     for k in range(j):
                         total -= out[base + i * n + k] * out[base + j * n + k]
                     if i == j:
@@ -67,6 +69,9 @@ def solve_kernel(count: Any, out: Any, a: Any, n: Any, columns: Any, nan: Any) -
     for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
         base, first = m * n * n, m * n * columns
         regular = True
+        for i in range(n * n):
+            if a[base + i] - a[base + i] != 0:
+                regular = False
         for j in range(n):
             best = j
             for i in range(j + 1, n):
