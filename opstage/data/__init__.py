@@ -10,6 +10,7 @@ from .idx_file import from_idx, idx_images
 from .image_folder import from_images
 from .loader import Batches, Loader
 from .noise import noisy
+from .parquet_file import from_parquet
 from .prefetch import Prefetch
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "from_images",
     "from_npy",
     "from_npz",
+    "from_parquet",
     "idx_images",
     "map_files",
     "noisy",

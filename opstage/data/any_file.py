@@ -13,13 +13,14 @@ from .dataset import Dataset
 from .files import from_npz, map_files
 from .idx_file import idx_images, idx_x, labels_beside, read_idx
 from .numpy_file import open_npz
+from .parquet_file import from_parquet
 
 
 def from_file(path: str | os.PathLike[str]) -> Dataset:
     """x and y of a file of any format.
 
-    .npz: its arrays x and y. .csv and .tsv: y is the column of that name, else the last one, and x the others; see
-    `from_csv`. MNIST's images, with their labels beside them.
+    .npz: its arrays x and y. .csv, .tsv and .parquet: y is the column of that name, else the last one, and x the
+    others; see `from_csv`. MNIST's images, with their labels beside them.
 
     IDX files are known by `idx` or `ubyte` in their names; see `labels_beside` for those of the labels.
     """
@@ -28,6 +29,8 @@ def from_file(path: str | os.PathLike[str]) -> Dataset:
         return from_npz(file, keys=("x", "y"))
     if file.suffix in (".csv", ".tsv"):
         return from_csv(file)
+    if file.suffix == ".parquet":
+        return from_parquet(file)
     if _is_idx(file):
         return idx_images(file, labels_beside(file))
     raise UsageError(f"{file}: of no known format; expected a name such as data.npz, data.csv or images-idx3-ubyte.gz")

@@ -18,7 +18,7 @@ from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 from ..readable import require_file
 from .dataset import Dataset
-from .table import Choice, DataTable, Named, label_position, numbered
+from .table import Choice, DataTable, Named, with_label
 
 Row: TypeAlias = "tuple[int, list[str]]"
 """A row's last line in the file, counted from 1, and its cells."""
@@ -47,19 +47,11 @@ def from_csv(
     Raises UsageError, naming file, line and column, for a row of another length, and for a
     cell that is empty, no number, or not finite.
     """
-    named: list[str] = []
 
-    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
-        named.append(names[label_position(path, names, label, header)])
-        return names, {named[0]: "class"}
+    def read(choose: Choice) -> DataTable:
+        return read_csv(path, choose, header=header, delimiter=delimiter, limit=limit)
 
-    table = read_csv(path, choose, header=header, delimiter=delimiter, limit=limit)
-    (column,) = named
-    y, classes = numbered(table, column)
-    inputs = tuple(name for name in table.columns if name != column)
-    x = np.column_stack([table.numbers(name) for name in inputs])
-    origins = f"{path}: all columns but {column}", f"{path}: column {column}"
-    return Dataset(("x", "y"), (x, y), origins, classes=classes, columns=(inputs, (column,)) if header else ())
+    return with_label(path, read, label, header)
 
 
 def read_csv(

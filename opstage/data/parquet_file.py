@@ -12,7 +12,16 @@ import numpy as np
 from ..ops.errors import UsageError
 from ..ops.untrusted import brief
 from ..readable import require_file
-from .table import Choice, DataTable, Named, require_columns
+from .dataset import Dataset
+from .table import Choice, DataTable, Named, require_columns, with_label
+
+
+def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None) -> Dataset:
+    """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
+
+    Raises UsageError as `read_parquet` does, and where no column, or more than one, can be the label.
+    """
+    return with_label(path, lambda choose: read_parquet(path, choose), label)
 
 
 def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -> DataTable:

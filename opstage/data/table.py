@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.untrusted import brief, shown
+from .dataset import Dataset
 
 Numbers: TypeAlias = "npt.NDArray[Any]"
 Names: TypeAlias = "list[str]"
@@ -75,6 +76,25 @@ def numbered(
                 f"that were trained on{nearest(text, found)}; these are {shown(found)}"
             )
     return np.array([numbers[text] for text in values], np.int64), found
+
+
+def with_label(
+    path: str | os.PathLike[str], read: Callable[[Choice], DataTable], label: str | int | None, header: bool = True
+) -> Dataset:
+    """x and y of a file that `read` reads: y is the column `label`, see `label_position`, and x all others."""
+    chosen: list[str] = []
+
+    def choose(names: Sequence[str]) -> tuple[Sequence[str], dict[str, Named]]:
+        chosen.append(names[label_position(path, names, label, header)])
+        return names, {chosen[0]: "class"}
+
+    table = read(choose)
+    (column,) = chosen
+    y, classes = numbered(table, column)
+    inputs = tuple(name for name in table.columns if name != column)
+    x = np.column_stack([table.numbers(name) for name in inputs])
+    origins = f"{path}: all columns but {column}", f"{path}: column {column}"
+    return Dataset(("x", "y"), (x, y), origins, classes=classes, columns=(inputs, (column,)) if header else ())
 
 
 def as_labels(values: Numbers) -> Numbers:

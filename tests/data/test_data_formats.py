@@ -250,5 +250,5 @@ def test_a_file_of_any_format(tmp_path: Path, make: Callable[[Path], Path]) -> N
 
 
 def test_a_file_of_no_known_format(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.parquet: of no known format; expected a name such as data\.npz"):
-        from_file(tmp_path / "data.parquet")
+    with pytest.raises(UsageError, match=r"data\.feather: of no known format; expected a name such as data\.npz"):
+        from_file(tmp_path / "data.feather")

@@ -12,7 +12,7 @@ import pytest
 
 import opstage
 from opstage import Model, Recipe, Spec, UsageError
-from opstage.data import from_csv
+from opstage.data import from_csv, from_parquet
 from opstage.data.cast import Scaling, cast
 from opstage.data.preparation import Preparation
 from opstage.documents import Document
@@ -74,8 +74,11 @@ def test_names_of_classes_are_numbered_in_sorted_order(tmp_path: Path, form: str
     assert np.bincount(found.held_out["y"]).tolist() == [2, 2, 2]
 
 
-def test_from_csv_has_the_names_too(tmp_path: Path) -> None:
-    data = from_csv(flowers(tmp_path), label="species")
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_dataset_of_a_table_has_the_names_too(tmp_path: Path, form: str) -> None:
+    path = flowers(tmp_path, form)
+    data = from_csv(path, label="species") if form == "csv" else from_parquet(path, label="species")
+    assert data.columns == (("a", "b", "c"), ("species",))
     assert data.classes == ("setosa", "versicolor", "virginica")
     assert [data.classes[i] for i in data["y"]] == SPECIES
     assert data.take(np.arange(2)).classes == data.only("y").classes == data.classes
