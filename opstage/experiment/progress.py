@@ -1,4 +1,4 @@
-"""Progress of a training run: a line per epoch, and on a terminal a bar beneath them."""
+"""Progress of a training run: a line per epoch, on a terminal with a bar beneath them; notebooks have a table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import click
 
 from ..ops.untrusted import printable
 from ..training.fit import EpochResult
+
+if TYPE_CHECKING:
+    from .notebook import NotebookCell
 
 _WINDOW = 50
 """How many steps the rate is measured over."""
@@ -41,6 +44,29 @@ class PlainLines(AbstractContextManager["PlainLines"]):
 
 
 @final
+class Rate:
+    """Steps and samples per second, over the last `_WINDOW` steps of this process, and the time that is left."""
+
+    def __init__(self, done: int, steps: int, clock: Callable[[], float]):
+        self.done, self._steps, self._clock = done, steps, clock
+        self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
+
+    def begin(self) -> None:
+        """The first step begins now."""
+        self._times.append(self._clock())
+
+    def step(self, samples: int) -> tuple[float, timedelta] | None:
+        """A step of so many samples has ended: samples per second, and the time left; None while nobody can say."""
+        self.done += 1
+        self._times.append(self._clock())
+        elapsed = self._times[-1] - self._times[0]
+        if elapsed <= 0:
+            return None
+        speed = (len(self._times) - 1) / elapsed
+        return speed * samples, timedelta(seconds=round((self._steps - self.done) / speed))
+
+
+@final
 class Bar(AbstractContextManager["Bar"]):
     """A line per epoch, which stays, above a rich bar over all steps: loss, samples per second, time left.
 
@@ -55,10 +81,7 @@ class Bar(AbstractContextManager["Bar"]):
         from rich.table import Column
 
         self._epochs = epochs
-        self._steps = steps
-        self._done = done
-        self._clock = clock
-        self._times: deque[float] = deque(maxlen=_WINDOW)  # when the last steps ended; first, when the first began
+        self._rate = Rate(done, steps, clock)
         self._progress: Any = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40)),
@@ -72,7 +95,7 @@ class Bar(AbstractContextManager["Bar"]):
 
     def __enter__(self) -> Self:
         self._progress.start()
-        self._times.append(self._clock())
+        self._rate.begin()
         return self
 
     def __exit__(
@@ -81,21 +104,16 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.stop()
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
-        """One step more. The rate is that of the last steps in this process, known from the first of them on."""
-        self._done += 1
-        self._times.append(self._clock())
-        elapsed = self._times[-1] - self._times[0]
-        pace = ""
-        if elapsed > 0:
-            speed = (len(self._times) - 1) / elapsed
-            left = timedelta(seconds=round((self._steps - self._done) / speed))
+        """One step more. The rate is known from the first of them on."""
+        rate, pace = self._rate.step(samples), ""
+        if rate is not None:
             wide = self._progress.console.width >= _WIDE
-            pace = f"  {speed * samples:,.0f}{' samples' if wide else ''}/s  {left}{' left' if wide else ''}"
+            pace = f"  {rate[0]:,.0f}{' samples' if wide else ''}/s  {rate[1]}{' left' if wide else ''}"
         self._progress.update(
             self._task,
-            completed=self._done,
+            completed=self._rate.done,
             description=f"epoch {epoch + 1}/{self._epochs}",
-            status=f"loss {_short(loss)}{pace}",
+            status=f"loss {short(loss)}{pace}",
         )
 
     def epoch(self, result: EpochResult) -> None:
@@ -108,8 +126,15 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.refresh()
 
 
-def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar:
-    """A bar where there is a terminal to draw it on, lines otherwise; `done` of all `steps` are done already."""
+def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | NotebookCell:
+    """What shows the progress of a run, of whose `steps` so many are `done` already.
+
+    In a notebook a table in its cell, on a terminal a bar, elsewhere lines.
+    """
+    from .notebook import NotebookCell, in_notebook
+
+    if in_notebook():
+        return NotebookCell(epochs, done, steps)
     return Bar(epochs, done, steps) if sys.stdout is not None and sys.stdout.isatty() else PlainLines(epochs)
 
 
@@ -122,12 +147,14 @@ def epoch_line(result: EpochResult, epochs: int) -> str:
 
 def format_held_out(means: Mapping[str, float]) -> str:
     """`accuracy 98.33 %, loss 0.0612`."""
-    return ", ".join(
-        f"{name} {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"
-        for name, value in sorted(means.items())
-    )
+    return ", ".join(f"{name} {format_metric(name, value)}" for name, value in sorted(means.items()))
 
 
-def _short(value: float) -> str:
+def format_metric(name: str, value: float) -> str:
+    """`98.33 %` of an accuracy, `0.0612` of others."""
+    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"
+
+
+def short(value: float) -> str:
     """At most nine characters."""
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.2e}"

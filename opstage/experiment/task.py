@@ -64,7 +64,7 @@ class Task:
             return ""
         return (
             f"each epoch leaves out {rows % size} of the {rows} samples, others each time: all batches have {size} "
-            "(--batch-size)"
+            "(batch_size)"
         )
 
     @property

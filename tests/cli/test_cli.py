@@ -44,7 +44,7 @@ def test_train_checks_trains_and_tells_the_accuracy(opstage: Command) -> None:
     first, second, third, *epochs, last = out.splitlines()
     assert re.fullmatch(r"mlp: 610 parameters; shapes of the whole training step checked .* in \d+ ms", first)
     assert second == "data: 1438 samples to train on, 359 held out; backend eager on cpu, float32, seed 0"
-    assert third == "each epoch leaves out 30 of the 1438 samples, others each time: all batches have 64 (--batch-size)"
+    assert third == "each epoch leaves out 30 of the 1438 samples, others each time: all batches have 64 (batch_size)"
     assert len(epochs) == 1 and epochs[0].startswith("epoch 1/1  loss ")
     told = re.fullmatch(
         r"held-out accuracy (\d+\.\d\d) % \((\d+) of 359\), loss \d+\.\d{4}, after 1 epochs in \d+\.\d s", last

@@ -148,7 +148,7 @@ def test_rows_that_no_batch_has_are_said_once(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = from_csv(files[0], label="kind")
-    said = "each epoch leaves out 2 of the 32 samples, others each time: all batches have 10 (--batch-size)"
+    said = "each epoch leaves out 2 of the 32 samples, others each time: all batches have 10 (batch_size)"
     for size in (8, 10):
         opstage.fit("mlp", data, config=CONFIG, epochs=2, batch_size=size)
         assert capsys.readouterr().out.count(said) == (size == 10)

@@ -1,0 +1,86 @@
+"""Progress of a training run in the cell of a notebook: a row per epoch, and a bar beneath them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from html import escape
+from typing import Any, Self, final
+
+from ..training.fit import EpochResult
+from .progress import Rate, format_metric, short
+
+_INTERVAL = 0.2
+"""Seconds between two drawings, at least: each is a message to the browser."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook (Jupyter, VS Code, Colab)."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+@final
+class NotebookCell(AbstractContextManager["NotebookCell"]):
+    """A table of the epochs and a bar over all steps, drawn anew in one output of the cell."""
+
+    def __init__(self, epochs: int, done: int, steps: int, *, clock: Callable[[], float] = time.monotonic):
+        """`done` of all `steps` are done already."""
+        self._epochs, self._steps, self._clock = epochs, steps, clock
+        self._rate = Rate(done, steps, clock)
+        self._rows: list[EpochResult] = []
+        self._status = "resumed" if done else ""
+        self._epoch = min(epochs, done * epochs // steps + 1)
+        self._drawn = -_INTERVAL
+        self._output: Any = None
+
+    def __enter__(self) -> Self:
+        from IPython.display import display
+
+        self._rate.begin()
+        show: Any = display
+        self._output = show(self, display_id=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._output.update(self)
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        """One step more; it is shown if the last drawing is some time ago."""
+        rate = self._rate.step(samples)
+        pace = "" if rate is None else f", {rate[0]:,.0f} samples/s, {rate[1]} left"
+        self._epoch, self._status = epoch + 1, f"loss {short(loss)}{pace}"
+        if self._clock() - self._drawn >= _INTERVAL:
+            self._drawn = self._clock()
+            self._output.update(self)
+
+    def epoch(self, result: EpochResult) -> None:
+        """The epoch's row."""
+        self._rows.append(result)
+        self._output.update(self)
+
+    def _repr_html_(self) -> str:
+        names = sorted({name for row in self._rows for name in row.held_out})
+        head = "".join(
+            f"<th>{escape(name)}</th>"
+            for name in ("epoch", "training loss", *[f"held-out {name}" for name in names], "samples/s")
+        )
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row, names))}</tr>" for row in self._rows
+        )
+        table = f"<table><tr>{head}</tr>{body}</table>" if self._rows else ""
+        return (
+            f'<div class="opstage-progress">{table}epoch {self._epoch}/{self._epochs} '
+            f'<progress value="{self._rate.done}" max="{self._steps}"></progress> {escape(self._status)}</div>'
+        )
+
+    def __repr__(self) -> str:
+        return f"epoch {self._epoch}/{self._epochs}: {self._status or 'begins'}"
+
+
+def _cells(row: EpochResult, names: list[str]) -> list[str]:
+    means = [format_metric(name, row.held_out[name]) if name in row.held_out else "" for name in names]
+    pace = f"{row.samples / row.seconds:,.0f}" if row.seconds else ""
+    return [str(row.epoch + 1), f"{row.train_loss:.4f}", *means, pace]
