@@ -127,10 +127,7 @@ class Bar(AbstractContextManager["Bar"]):
 
 
 def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | NotebookCell:
-    """What shows the progress of a run, of whose `steps` so many are `done` already.
-
-    In a notebook a table in its cell, on a terminal a bar, elsewhere lines.
-    """
+    """A table in the cell of a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done already."""
     from .notebook import NotebookCell, in_notebook
 
     if in_notebook():

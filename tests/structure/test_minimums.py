@@ -13,7 +13,7 @@ from tests.minimums import SETUP, declared, lowest, pins
 PACKAGE = SETUP.parent / "opstage"
 NAMES = {"cuda": "cuda-core", "typing_extensions": "typing-extensions", "numba_cuda": "numba-cuda", "PIL": "pillow"}
 """Distributions that are called otherwise than what is imported."""
-OPTIONAL = {"torch", "jax", "pytest"}
+OPTIONAL = {"IPython", "torch", "jax", "pytest"}
 """What is imported where it is there: to take it apart, or because who imports it has it."""
 
 
