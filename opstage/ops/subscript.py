@@ -46,11 +46,13 @@ def subscript(x: Any, key: Any) -> Any:
     another kind.
     """
     entries = key if isinstance(key, tuple) else (key,)
+    ops, refused = x.ops, ""
     try:
         cuts, taken, dropped, added = _read(x.shape, entries)
-    except ShapeError as error:  # bound all the same: so it is placed, and a check finds what comes after it
-        return x.ops.slice(x, axis=InvalidStatic(error.reason, "[]"), start=0, length=0)
-    ops = x.ops
+    except ShapeError as error:
+        refused = error.reason
+    if refused:  # bound all the same: so it is placed, and a check finds what comes after it
+        return ops.slice(x, axis=InvalidStatic(refused, "[]"), start=0, length=0)
     for cut in cuts:
         if cut.before:
             x = _flip(ops, x, cut.axis)
