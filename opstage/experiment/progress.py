@@ -127,7 +127,7 @@ class Bar(AbstractContextManager["Bar"]):
 
 
 def make_watcher(epochs: int, done: int, steps: int) -> PlainLines | Bar | NotebookCell:
-    """A table in the cell of a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done already."""
+    """A table in the cell of a notebook, a bar on a terminal, lines elsewhere; `done` of all `steps` are done."""
     from .notebook import NotebookCell, in_notebook
 
     if in_notebook():

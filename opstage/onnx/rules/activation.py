@@ -48,24 +48,19 @@ def _prelu(call: NodeCall[Any]) -> Value:
 
 @rule("ThresholdedRelu")
 def _thresholded(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    alpha = ops.full(shape=x.shape, value=call.attribute("alpha", 1.0))
-    return call.give(ops.select(ops.less(alpha, x), x, ops.full(shape=x.shape, value=0.0)))
+    return call.give(call.ops.threshold(call.x(), threshold=call.attribute("alpha", 1.0), value=0.0))
 
 
 @rule("HardSigmoid")
 def _hard_sigmoid(call: NodeCall[Any]) -> Value:
-    return call.give(_hard(call, call.attribute("alpha", 0.2), call.attribute("beta", 0.5)))
+    ops, x, alpha = call.ops, call.x(), call.attribute("alpha", 0.2)
+    shift = ops.full(shape=x.shape, value=call.attribute("beta", 0.5))
+    return call.give(ops.clamp(ops.add(ops.scale(x, c=alpha), shift), lo=0.0, hi=1.0))
 
 
 @rule("HardSwish")
 def _hard_swish(call: NodeCall[Any]) -> Value:
-    return call.give(call.ops.mul(call.x(), _hard(call, 1 / 6, 0.5)))
-
-
-def _hard(call: NodeCall[Any], alpha: float, beta: float) -> Any:
-    ops, x = call.ops, call.x()
-    return ops.clamp(ops.add(ops.scale(x, c=alpha), ops.full(shape=x.shape, value=beta)), lo=0.0, hi=1.0)
+    return call.give(call.ops.hardswish(call.x()))
 
 
 @rule("Shrink")

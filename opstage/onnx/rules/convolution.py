@@ -9,9 +9,9 @@ from typing import Any
 
 from ...ops.dims import Dim, floor_div, maximum
 from ...ops.errors import UnsupportedError
+from ...ops.functions.borders import pad
 from ..call import NodeCall, rule
 from ..values import Value
-from .layout import padded
 
 Pairs = list[tuple[Dim, Dim]]
 Windows = tuple[list[int], list[int], list[int]]
@@ -49,7 +49,7 @@ def _conv(call: NodeCall[Any]) -> Value:
     pairs = _pads(call, x.shape[2:], sizes, stride, dilation)
     padding: Any = tuple(a for a, _ in pairs)
     if not _even(pairs):
-        x, padding = padded(ops, x, [(0, 0), (0, 0), *pairs], 0.0), 0
+        x, padding = pad(ops, x, padding=[(0, 0), (0, 0), *pairs]), 0
     bias = call.x(2) if call.has(2) else None
     groups = int(call.attribute("group", 1))
     y = ops.conv(kernel, bias, x, stride=tuple(stride), padding=padding, dilation=tuple(dilation), groups=groups)
@@ -83,7 +83,7 @@ def _conv_transpose(call: NodeCall[Any]) -> Value:
         padding: Any = tuple(a for a, _ in pairs)
         return call.give(ops.conv_transpose(kernel, bias, x, padding=padding, output_padding=tuple(extra), **static))
     y = ops.conv_transpose(kernel, None, x, **static)
-    y = padded(ops, y, [(0, 0), (0, 0), *[(-a, e - b) for (a, b), e in zip(pairs, extra)]], 0.0)
+    y = pad(ops, y, padding=[(0, 0), (0, 0), *[(-a, e - b) for (a, b), e in zip(pairs, extra)]])
     if bias is not None:
         wide = ops.reshape(bias, shape=(1, bias.shape[0], *[1] * rank))
         y = ops.add(y, ops.broadcast_to(wide, shape=y.shape))
@@ -123,7 +123,7 @@ def _max_pool(call: NodeCall[Any]) -> tuple[Value, ...] | Value:
         x = ops.cast(x, dtype=ops.dtype)
     padding: Any = tuple(a for a, _ in whole)
     if not _even(whole) or any(2 * a > k for a, k in zip(padding, kernel)) or any(d > 1 for d in dilation):
-        x, padding = padded(ops, x, [(0, 0), (0, 0), *whole], -math.inf), 0
+        x, padding = pad(ops, x, padding=[(0, 0), (0, 0), *whole], value=-math.inf), 0
     if any(d > 1 for d in dilation):
         return call.give(_windows(ops, x, (kernel, stride, dilation), ops.maximum))
     return call.give(ops.max_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding))
@@ -150,9 +150,9 @@ def _average_pool(call: NodeCall[Any]) -> Value:
     # sums over windows, of x and of which cells count, whose quotient is the mean
     lead: Pairs = [(0, 0), (0, 0)]
     ones = ops.full(shape=(1, 1, *x.shape[2:]), value=1.0)
-    ones = padded(ops, ones, [*lead, *pairs], 1.0 if counted else 0.0)
-    ones = padded(ops, ones, [*lead, *behind], 0.0)
-    cells = padded(ops, padded(ops, x, [*lead, *pairs], 0.0), [*lead, *behind], 0.0)
+    ones = pad(ops, ones, padding=[*lead, *pairs], value=1.0 if counted else 0.0)
+    ones = pad(ops, ones, padding=[*lead, *behind])
+    cells = pad(ops, pad(ops, x, padding=[*lead, *pairs]), padding=[*lead, *behind])
     total, count = (_windows(ops, each, (kernel, stride, dilation), ops.add) for each in (cells, ones))
     return call.give(ops.div(total, ops.broadcast_to(count, shape=total.shape)))
 
@@ -162,7 +162,7 @@ def _lp_pool(call: NodeCall[Any]) -> Value:
     ops, p = call.ops, int(call.attribute("p", 2))
     x, kernel, stride, dilation, pairs, behind = _pooled(call)
     whole = [(a, b + more) for (a, b), (_, more) in zip(pairs, behind)]
-    powers = padded(ops, ops.pow(ops.abs(x), exponent=p), [(0, 0), (0, 0), *whole], 0.0)
+    powers = pad(ops, ops.pow(ops.abs(x), exponent=p), padding=[(0, 0), (0, 0), *whole])
     return call.give(ops.pow(_windows(ops, powers, (kernel, stride, dilation), ops.add), exponent=1 / p))
 
 

@@ -172,8 +172,8 @@ _compared("LessOrEqual", lambda ops, x, y: ops.less_equal(x, y))
 _compared("Greater", lambda ops, x, y: ops.less(y, x))
 _compared("GreaterOrEqual", lambda ops, x, y: ops.less_equal(y, x))
 _compared("And", lambda ops, x, y: ops.logical_and(x, y))
-_compared("Or", lambda ops, x, y: ops.logical_not(ops.logical_and(ops.logical_not(x), ops.logical_not(y))))
-_compared("Xor", lambda ops, x, y: ops.logical_not(ops.equal(x, y)))
+_compared("Or", lambda ops, x, y: ops.logical_or(x, y))
+_compared("Xor", lambda ops, x, y: ops.logical_xor(x, y))
 
 
 @rule("Not")

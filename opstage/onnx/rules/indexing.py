@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import UnsupportedError
+from ...ops.functions.arrange import take
 from ...ops.functions.places import gather_nd, put_along_axis, scatter_nd, take_along_axis
 from ..call import NodeCall, rule
 from ..values import KnownValue, Value
@@ -35,13 +36,7 @@ def _gather(call: NodeCall[Any]) -> Value:
         place = place if not isinstance(place, int) or place >= 0 else place + x.shape[axis]
         return call.give(ops.squeeze(ops.slice(x, axis=axis, start=place, length=1), axis=axis))
     index = positive(call, 1, x.shape[axis])
-    front = [axis, *[a for a in range(len(x.shape)) if a != axis]]
-    rows = ops.gather_rows(ops.permute(x, axes=front) if axis else x, index)
-    if axis:  # (*index, before…, after…) -> (before…, *index, after…)
-        depth = len(index.shape)
-        order = [*range(depth, depth + axis), *range(depth), *range(depth + axis, len(rows.shape))]
-        rows = ops.permute(rows, axes=order)
-    return call.give(rows)
+    return call.give(take(ops, x, index, axis=axis))
 
 
 @rule("GatherElements")

@@ -9,8 +9,9 @@ import numpy as np
 
 from ...ops.dims import Dim, Verdict, at_most, floor_div, maximum, minimum, prod
 from ...ops.errors import UnsupportedError
-from ...ops.functions.arrange import flip
+from ...ops.functions.arrange import eye, flip, tile, tril, triu
 from ...ops.functions.borders import pad
+from ...ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
 from ..values import TensorValue, Value, common_shape, held, stretched
@@ -142,13 +143,7 @@ def _expand(call: NodeCall[Any]) -> Value:
 
 @rule("Tile", known=(1,))
 def _tile(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    repeats = call.ints(1, "repeats")
-    shape = x.shape
-    mixed = tuple(size for pair in zip(repeats, shape) for size in pair)
-    x = ops.reshape(x, shape=tuple(size for d in shape for size in (1, d)))
-    x = stretched(ops, x, mixed)
-    return call.give(ops.reshape(x, shape=tuple(r * d for r, d in zip(repeats, shape))))
+    return call.give(tile(call.ops, call.x(), repeats=call.ints(1, "repeats")))
 
 
 @rule("ConstantOfShape", known=(0,))
@@ -178,22 +173,15 @@ def _range(call: NodeCall[Any]) -> Value:
 
 @rule("EyeLike")
 def _eye_like(call: NodeCall[Any]) -> Value:
-    ops, shape = call.ops, call.shape()
     dtype = dtype_of(int(call.attribute("dtype"))) if "dtype" in call.node.attributes else call.dtype()
-    rows, columns = ops.iota(shape=shape, axis=0), ops.iota(shape=shape, axis=1)
-    shifted = ops.add(rows, ops.full(shape=shape, value=int(call.attribute("k", 0)), dtype="int64"))
-    return call.give(ops.cast(ops.equal(shifted, columns), dtype=held(dtype, ops)), dtype)
+    rows, columns = call.shape()
+    return call.give(eye(call.ops, rows, columns, k=int(call.attribute("k", 0)), dtype=held(dtype, call.ops)), dtype)
 
 
 @rule("Trilu", known=(1,))
 def _trilu(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    k = call.number(1, "k", 0)
-    rank = len(x.shape)
-    rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
-    diagonal = ops.add(rows, ops.full(shape=x.shape, value=k, dtype="int64"))
-    keep = ops.less_equal(diagonal, columns) if call.attribute("upper", 1) else ops.less_equal(columns, diagonal)
-    return call.give(ops.select(keep, x, ops.full(shape=x.shape, value=0, dtype=x.dtype)))
+    triangle = triu if call.attribute("upper", 1) else tril
+    return call.give(triangle(call.ops, call.x(), k=call.number(1, "k", 0)))
 
 
 @rule("OneHot", known=(1, 2))
@@ -219,23 +207,18 @@ def _one_hot(call: NodeCall[Any]) -> Value:
 
 @rule("DepthToSpace")
 def _depth_to_space(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    b, (n, c, h, w) = int(call.attribute("blocksize")), x.shape
-    inner = floor_div(c, b * b)
+    ops, x, block = call.ops, call.x(), int(call.attribute("blocksize"))
     if call.attribute("mode", "DCR") == "DCR":
-        x = ops.permute(ops.reshape(x, shape=(n, b, b, inner, h, w)), axes=(0, 3, 4, 1, 5, 2))
-    else:
-        x = ops.permute(ops.reshape(x, shape=(n, inner, b, b, h, w)), axes=(0, 1, 4, 2, 5, 3))
-    return call.give(ops.reshape(x, shape=(n, inner, h * b, w * b)))
+        return call.give(depth_to_space(ops, x, block=block))
+    return call.give(pixel_shuffle(ops, x, factor=block))
 
 
 @rule("SpaceToDepth")
 def _space_to_depth(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    b, (n, c, h, w) = int(call.attribute("blocksize")), x.shape
-    x = ops.reshape(x, shape=(n, c, floor_div(h, b), b, floor_div(w, b), b))
-    x = ops.permute(x, axes=(0, 3, 5, 1, 2, 4) if call.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4))
-    return call.give(ops.reshape(x, shape=(n, c * b * b, floor_div(h, b), floor_div(w, b))))
+    ops, x, block = call.ops, call.x(), int(call.attribute("blocksize"))
+    if call.attribute("mode", "DCR") == "DCR":
+        return call.give(space_to_depth(ops, x, block=block))
+    return call.give(pixel_unshuffle(ops, x, factor=block))
 
 
 @rule("Pad", known=(1, 3))
@@ -251,25 +234,13 @@ def _pad(call: NodeCall[Any]) -> Value:
     if mode == "constant":
         cells = call.value(2) if call.has(2) else None
         if isinstance(cells, TensorValue):  # computed: written where the padding is
-            there = padded(ops, ops.full(shape=x.shape, value=1, dtype="int64"), pairs, 0)
-            wide = padded(ops, x, pairs, 0 if x.dtype.kind == "i" else 0.0)
+            there = pad(ops, ops.full(shape=x.shape, value=1, dtype="int64"), padding=pairs)
+            wide = pad(ops, x, padding=pairs)
             inside = ops.equal(there, ops.full(shape=there.shape, value=1, dtype="int64"))
             return call.give(ops.select(inside, wide, stretched(ops, ops.reshape(cells.ref, shape=()), wide.shape)))
         value = call.number(2, "constant_value", call.attribute("value", 0.0))
         if x.dtype.kind == "b":
-            whole = padded(ops, ops.cast(x, dtype="int64"), pairs, int(value))
+            whole = pad(ops, ops.cast(x, dtype="int64"), padding=pairs, value=int(value))
             return call.mask(ops.cast(whole, dtype="bool"))
-        return call.give(padded(ops, x, pairs, value if x.dtype.kind == "f" else int(value)))
+        return call.give(pad(ops, x, padding=pairs, value=value if x.dtype.kind == "f" else int(value)))
     return call.give(pad(ops, x, padding=pairs, mode=mode))
-
-
-def padded(ops: Any, x: Any, pairs: list[tuple[Dim, Dim]], value: Any) -> Any:
-    """x with cells of one value around it; what is negative is cut off."""
-    for axis, (before, after) in enumerate(pairs):
-        cut = [-p if isinstance(p, int) and p < 0 else 0 for p in (before, after)]
-        if any(cut):
-            x = ops.slice(x, axis=axis, start=cut[0], length=x.shape[axis] - cut[0] - cut[1])
-    kept = [tuple(0 if isinstance(p, int) and p < 0 else p for p in pair) for pair in pairs]
-    if all(isinstance(p, int) and p == 0 for pair in kept for p in pair):
-        return x
-    return ops.pad(x, padding=kept, value=value)

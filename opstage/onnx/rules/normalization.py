@@ -6,6 +6,7 @@ from typing import Any
 
 from ...ops.dims import prod, ratio
 from ...ops.errors import UnsupportedError
+from ...ops.functions.pools import instance_norm, local_response_norm
 from ..call import NodeCall, rule
 from ..values import Value, stretched
 
@@ -67,11 +68,8 @@ def _rms_norm(call: NodeCall[Any]) -> Value:
 
 @rule("InstanceNormalization")
 def _instance_norm(call: NodeCall[Any]) -> Value:
-    ops, x = call.ops, call.x()
-    groups = x.shape[1]
-    if not isinstance(groups, int):
-        raise UnsupportedError("the number of channels must be known")
-    return call.give(ops.group_norm(x, call.x(1), call.x(2), groups=groups, eps=call.attribute("epsilon", 1e-5)))
+    eps = call.attribute("epsilon", 1e-5)
+    return call.give(instance_norm(call.ops, call.x(), call.x(1), call.x(2), eps=eps))
 
 
 @rule("GroupNormalization")
@@ -108,12 +106,7 @@ def _mean_variance(call: NodeCall[Any]) -> Value:
 
 @rule("LRN")
 def _local_response(call: NodeCall[Any]) -> Value:
-    ops, x, size = call.ops, call.x(), int(call.attribute("size"))
+    size = int(call.attribute("size"))
     alpha, beta, bias = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75), call.attribute("bias", 1.0)
-    before = (size - 1) // 2
-    square = ops.pad(ops.mul(x, x), padding=[(0, 0), (before, size - 1 - before), *[(0, 0)] * (len(x.shape) - 2)])
-    total = ops.slice(square, axis=1, start=0, length=x.shape[1])
-    for i in range(1, size):
-        total = ops.add(total, ops.slice(square, axis=1, start=i, length=x.shape[1]))
-    base = ops.add(ops.scale(total, c=alpha / size), ops.full(shape=x.shape, value=bias))
-    return call.give(ops.mul(x, ops.pow(base, exponent=-beta)))
+    around = {"size": size, "before": (size - 1) // 2}
+    return call.give(local_response_norm(call.ops, call.x(), alpha=alpha, beta=beta, k=bias, **around))

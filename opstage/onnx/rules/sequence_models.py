@@ -6,10 +6,10 @@ from typing import Any
 
 from ...ops.dims import floor_div, rsqrt
 from ...ops.errors import UnsupportedError
+from ...ops.functions.borders import pad
 from ...ops.functions.places import put_along_axis, take_along_axis
 from ..call import NodeCall, rule
 from ..values import Value, stretched
-from .layout import padded
 
 
 @rule("SwiGLU")
@@ -81,7 +81,7 @@ def _center(call: NodeCall[Any]) -> Value:
             before = (wanted - size) // 2
             pairs: list[Any] = [(0, 0)] * len(x.shape)
             pairs[axis] = (before, wanted - size - before)
-            x = padded(ops, x, pairs, 0 if x.dtype.kind == "i" else 0.0)
+            x = pad(ops, x, padding=pairs)
     return call.give(x)
 
 

@@ -15,7 +15,7 @@ from ..arguments import Axes
 from ..dims import Dim, DimExpr, is_one, is_zero, maximum, minimum
 from ..protocol import Ops, R
 from ..types import EXACT, as_dtype, show_shape
-from .tools import axes_of, axis_of, error, int_of, known, to_front, whole, zeros
+from .tools import axes_of, axis_of, count_of, dim_of, error, int_of, known, to_front, whole, zeros
 
 
 def take(ops: Ops[R], x: R, idx: R, /, *, axis: int = 0, mode: str = "raise") -> R:
@@ -62,12 +62,12 @@ def roll(ops: Ops[R], x: R, /, *, shift: int, axis: int) -> R:
     return ops.concat(parts, axis=axis)
 
 
-def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[int]) -> R:
+def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
     """The whole tensor repeated: repeats[i] times along axis i, new axes in front for further ones.
 
     Size n becomes repeats · n. PyTorch: torch.tile, Tensor.repeat. NumPy: np.tile. ONNX: Tile.
     """
-    counts = [int_of(ops, "tile", "a repeat", r, 0) for r in repeats]
+    counts: list[Dim] = [count_of(ops, "tile", "a repeat", r) for r in repeats]
     shape = [*[1] * (len(counts) - len(x.shape)), *x.shape]
     counts = [*[1] * (len(shape) - len(counts)), *counts]
     apart = [d for size in shape for d in (1, size)]
@@ -157,19 +157,19 @@ def _distance(ops: Ops[R], shape: Any) -> R:
     return ops.sub(ops.iota(shape=shape, axis=rank - 1), ops.iota(shape=shape, axis=rank - 2))
 
 
-def tril(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+def tril(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
     """The lower triangle of the last two axes: x where column - row <= k, else 0. PyTorch: torch.tril."""
     return _triangle(ops, "tril", x, k, lower=True)
 
 
-def triu(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
+def triu(ops: Ops[R], x: R, /, *, k: Dim = 0) -> R:
     """The upper triangle of the last two axes: x where column - row >= k, else 0. PyTorch: torch.triu."""
     return _triangle(ops, "triu", x, k, lower=False)
 
 
-def _triangle(ops: Ops[R], op: str, x: R, k: int, *, lower: bool) -> R:
+def _triangle(ops: Ops[R], op: str, x: R, k: Dim, *, lower: bool) -> R:
     shape = _matrix(ops, op, x)
-    distance, bound = _distance(ops, shape), whole(ops, shape, int_of(ops, op, "k", k))
+    distance, bound = _distance(ops, shape), whole(ops, shape, dim_of(ops, op, "k", k))
     kept = ops.less_equal(distance, bound) if lower else ops.less_equal(bound, distance)
     return ops.select(ops.broadcast_to(kept, shape=x.shape), x, zeros(ops, x))
 

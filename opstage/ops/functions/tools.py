@@ -53,6 +53,11 @@ def dim_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
     return found
 
 
+def count_of(ops: Ops[R], op: str, name: str, value: Any) -> Dim:
+    """A dim, or an int that is at least 0."""
+    return value if isinstance(value, DimExpr) else int_of(ops, op, name, value, 0)
+
+
 def known(ops: Ops[R], op: str, size: Dim, why: Callable[[], str]) -> int:
     """A size that must be a number, since how the result is put together depends on it."""
     if isinstance(size, DimExpr):
