@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..api import check
+from ..imported.names import argument_name
+from ..imported.problems import Problem, require_none
 from ..ops.errors import UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
@@ -23,10 +24,8 @@ from ..options import Options
 from .file import Foreign, read
 from .graph import Declared, GraphNode, OnnxGraph
 from .rules import HOST_INPUTS
-from .run import GraphRun, Problem, Unimportable
+from .run import GraphRun
 from .values import KnownValue, TensorValue, ref_of
-
-_MOST_PROBLEMS = 200
 
 
 @final
@@ -148,12 +147,7 @@ def require_importable(model: OnnxModel) -> None:
         return outputs or ops.full(shape=(), value=0.0)
 
     check(program, model.params, model.state or {}, *model.batch)
-    if problems:
-        lines = [f"{problem.node.label}: {problem.why}" for problem in problems[:_MOST_PROBLEMS]]
-        more = len(problems) - len(lines)
-        lines += [f"and {more} more"] if more else []
-        why = f"{model.name} cannot be imported; its nodes that have no meaning here:"
-        raise Unimportable("\n  ".join([why, *lines]))
+    require_none(model.name, problems)
 
 
 def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
@@ -225,7 +219,7 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
     for declared in graph.inputs:
         if declared.shape is None:
             raise UnsupportedError(f"the input {declared.name!r} has no shape; a program's inputs have one")
-        argument = _argument(declared.name, specs)
+        argument = argument_name(declared.name, specs)
         sizes: list[int | str] = []
         for axis, size in enumerate(declared.shape):
             if isinstance(size, int):
@@ -233,7 +227,7 @@ def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:
                 continue
             key = size if size is not None else f"{argument}_{axis}"
             if key not in names:
-                names[key] = _argument(key, taken)
+                names[key] = argument_name(key, taken)
                 taken[names[key]] = key
             sizes.append(names[key])
         specs[argument] = Spec(tuple(sizes), _dtype(declared), () if specs else where)
@@ -244,14 +238,3 @@ def _dtype(declared: Declared) -> str | None:
     if declared.dtype is None or declared.dtype.kind == "f":
         return None
     return dtype_name(declared.dtype) if declared.dtype in (BOOL, INT32) else "int64"
-
-
-def _argument(name: str, taken: Any) -> str:
-    """A name of the file's as a Python name, and one that no other has."""
-    plain = re.sub(r"\W+", "_", name).strip("_") or "x"
-    plain = f"_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
-    unique, i = plain, 1
-    while unique in taken or unique in ("ops", "params", "state", "train"):
-        i += 1
-        unique = f"{plain}_{i}"
-    return unique

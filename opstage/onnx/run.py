@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, final
+from typing import Any
 
+from ..imported.problems import LOST, Problem, Unimportable
+from ..imported.regions import in_regions
 from ..ops.errors import LocatedError, OpstageError, UnsupportedError
 from ..ops.protocol import Ops
 from ..ops.untrusted import brief
@@ -17,26 +18,6 @@ from .graph import GraphNode, OnnxGraph
 from .host import fold
 from .rules import RULES
 from .values import KnownValue, TensorValue, Value
-
-
-class Unimportable(UnsupportedError):
-    """Nodes that have no meaning here, all of them."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A node that cannot be imported, and why."""
-
-    node: GraphNode
-    why: str
-
-
-@final
-class Lost:
-    """Stands for the results of a node that cannot be imported."""
-
-
-LOST = Lost()
 
 
 @dataclass
@@ -75,16 +56,7 @@ class GraphRun:
 
     def nodes(self, ops: Ops[Any], nodes: Sequence[GraphNode]) -> None:
         """Nodes one after the other, those of one module of the writer's in one region."""
-        self._levels(ops, [(_modules(node), node) for node in nodes], 0)
-
-    def _levels(self, ops: Ops[Any], nodes: Sequence[tuple[tuple[str, ...], GraphNode]], level: int) -> None:
-        for module, group in groupby(nodes, lambda each: each[0][level] if len(each[0]) > level else None):
-            inside = list(group)
-            if module is None:
-                for _, node in inside:
-                    self.node(ops, node)
-            else:
-                ops.region(module, lambda inner, inside=inside: self._levels(inner, inside, level + 1))
+        in_regions(ops, [(_modules(node), node) for node in nodes], self.node)
 
     def node(self, ops: Ops[Any], node: GraphNode) -> None:
         inputs = [self.around[name] if name else None for name in node.inputs]
@@ -96,7 +68,7 @@ class GraphRun:
         except UnsupportedError as error:
             if isinstance(error, Unimportable) or self.problems is None:
                 raise _at(error, node) from None
-            self.problems.append(Problem(node, error.reason))
+            self.problems.append(Problem(node.label, error.reason))
             results = [LOST] * len(node.outputs)
         except LocatedError as error:
             raise _at(error, node) from None

@@ -20,6 +20,7 @@ HOUSE = (
     "derived",
     "training",
     "onnx",
+    "imported",
     "compilation",
     "jacobians",
     "api",

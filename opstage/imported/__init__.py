@@ -1,0 +1,1 @@
+"""Shared parts of importers of foreign models: values on edges, names, regions and the refusal of nodes."""
