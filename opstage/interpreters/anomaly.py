@@ -13,8 +13,8 @@ from ..ops.errors import LocatedError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
 from ..ops.spec import Spec, as_specs
 from ..options import Options
+from .control import CONTROL
 from .interpreter import BaseInterpreter
-from .structural import SCAN, run_loop
 from .transparent import Transparent
 
 
@@ -38,8 +38,8 @@ class AnomalyWatch(Transparent[R]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
-        if primitive is SCAN:  # to see the ops of its body
-            return run_loop(self, *refs, **static)
+        if primitive in CONTROL and primitive.decomposition is not None:  # to see the ops of its body
+            return primitive.decomposition(self, *refs, **static)
         outs = self.inner.bind(primitive, refs, static)
         finite = [self._finite(out) for out in outs]
         if all(finite) or _asked_for_infinity(static) or not all(self._finite(ref) for ref in refs):

@@ -102,6 +102,26 @@ class Interpreter(Ops[R]):
         return scan(self, f, carry, xs, reverse=reverse, length=length)
 
     @override
+    def cond(self, pred: R, true_fn: Callable[..., Any], false_fn: Callable[..., Any], /, *operands: Any) -> Any:
+        from .branching import cond
+
+        return cond(self, pred, true_fn, false_fn, operands)
+
+    @override
+    def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
+        from .branching import switch
+
+        return switch(self, index, branches, operands)
+
+    @override
+    def while_loop(
+        self, cond: Callable[..., R], body: Callable[..., Any], init: Any, *, max_iterations: Dim | None = None
+    ) -> Any:
+        from .looping import while_loop
+
+        return while_loop(self, cond, body, init, max_iterations=max_iterations)
+
+    @override
     def iterations(self) -> tuple[R, ...]:
         return ()
 
@@ -151,6 +171,11 @@ class BaseInterpreter(Interpreter[R]):
     @property
     def executes(self) -> bool:
         """Whether values have numbers in them; on shapes alone a training step changes nothing."""
+        return True
+
+    @property
+    def computes(self) -> bool:
+        """Whether `get` gives numbers that were computed; where memory alone is counted every branch runs instead."""
         return True
 
     @abstractmethod

@@ -54,7 +54,7 @@ def scan(
             difference = first_difference(structure, carry_out_structure)
             raise ShapeError(f"the body of a scan must return a carry built like the one it gets, but {difference}")
         new_state = [tracer.adopt(ref) for ref in carry_out]
-        _require_same_types(state, new_state, structure_paths(structure))
+        require_same_carry(state, new_state, structure_paths(structure))
         ys, ys_structure = flatten(result[1])
         new_ys = [tracer.adopt(ref) for ref in ys]
     except BaseException as error:
@@ -100,7 +100,7 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
     return count
 
 
-def _require_same_types(state: Sequence[Traced[Any]], new: Sequence[Traced[Any]], paths: Sequence[str]) -> None:
+def require_same_carry(state: Sequence[Traced[Any]], new: Sequence[Traced[Any]], paths: Sequence[str]) -> None:
     """A carry leaves the body as it came in, for the next iteration takes it."""
     for before, after, path in zip(state, new, paths):
         name = f"carry.{path}" if path else "the carry"

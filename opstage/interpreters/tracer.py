@@ -15,7 +15,7 @@ from ..ops.types import INT64, DType, TensorType
 from .interpreter import Interpreter, Typed, Wrapper
 
 _LEAKED = (
-    "a ref of the body of a scan was used after the body was traced; return it from the body, in the carry or as y"
+    "a ref of the body of a scan, a while_loop or a branch was used after the body was traced; return it from the body"
 )
 
 
@@ -35,19 +35,23 @@ class Traced(Typed, Generic[R]):
 class Tracer(Wrapper[Traced[R], R]):
     """Writes down what the body of a loop over `inner` does. A ref from outside becomes an input of the body.
 
+    With `loops` False it is a branch, which runs at most once.
+
     captured    those inputs, each with the inner ref that it stands for
     lines       the user's line of every op, by ordinal; given when the body is derived from another one
     iteration   the input that holds the position of the loop along xs, an int64 scalar, once something asked for it
     """
 
-    __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations")
+    __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations", "_loops")
     ref_type = Traced
     misplaced = (
-        "a ref of the body of a scan was used with ops from outside of it; the body has ops of its own, its first "
-        "argument, and returns what is wanted outside"
+        "a ref of the body of a scan, a while_loop or a branch was used with ops from outside of it; the body has ops "
+        "of its own, its first argument, and returns what is wanted outside"
     )
 
-    def __init__(self, inner: Interpreter[R], lines: Mapping[int, SourceLine | None] | None = None):
+    def __init__(
+        self, inner: Interpreter[R], lines: Mapping[int, SourceLine | None] | None = None, *, loops: bool = True
+    ):
         super().__init__(inner, differentiates=False)
         self.trace = Trace()
         self.captured: list[tuple[Traced[R], R]] = []
@@ -56,6 +60,7 @@ class Tracer(Wrapper[Traced[R], R]):
         self._known: dict[int, tuple[Any, Traced[R]]] = {}  # by id; the ref is held, so that its id stays its own
         self._step: Traced[R] | None = None
         self._iterations: tuple[Traced[R], ...] | None = None
+        self._loops = loops
 
     def input(self, type: TensorType) -> Traced[R]:
         """A new input of the body."""
@@ -97,8 +102,11 @@ class Tracer(Wrapper[Traced[R], R]):
     @override
     def iterations(self) -> tuple[Traced[R], ...]:
         if self._iterations is None:
-            self.iteration = self.input(TensorType((), INT64))
-            self._iterations = (*[self.adopt(i) for i in self.inner.iterations()], self.iteration)
+            self._iterations = tuple([self.adopt(i) for i in self.inner.iterations()])
+            if self._loops:
+                if self.iteration is None:
+                    self.iteration = self.input(TensorType((), INT64))
+                self._iterations = (*self._iterations, self.iteration)
         return self._iterations
 
     @override

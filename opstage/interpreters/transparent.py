@@ -29,6 +29,11 @@ class Transparent(BaseInterpreter[R]):
 
     @property
     @override
+    def computes(self) -> bool:
+        return self.inner.computes
+
+    @property
+    @override
     def executes(self) -> bool:
         return self.inner.executes
 

@@ -214,6 +214,19 @@ class ScanParameters(NamedTuple):
         return {carries.index(s): i for i, s in enumerate(self.body.outputs) if i >= self.carries and s in carries}
 
 
+class WhileParameters(NamedTuple):
+    """The static parameters of `while_loop`. Both bodies take the carries, then what either captured.
+
+    test    gives a boolean scalar: whether there is another iteration
+    body    gives the next carries; the last one, an int64 scalar, is the number of iterations so far
+    limit   the most iterations that there may be; None if nothing is declared
+    """
+
+    test: Body
+    body: Body
+    limit: Dim | None
+
+
 @final
 class Trace:
     """A body in the making."""

@@ -95,6 +95,13 @@ OPS_NAMES: dict[str, str] = {
     "normal": "ops.rand_normal(shape=…)",
     "bernoulli": "ops.bernoulli_mask(p, shape=…)",
     "manual_seed": "opstage.Options(seed=…): random bits are a function of seed, step and place",
+    # control flow
+    "if_else": "ops.cond(pred, true_fn, false_fn, *operands)",
+    "case": "ops.switch(index, branches, *operands)",
+    "fori_loop": "ops.scan(f, carry, None, length=…)",
+    "fori": "ops.scan(f, carry, None, length=…)",
+    "map": "ops.scan(f, None, xs)",
+    "associative_scan": "ops.linear_recurrence(…), ops.cumsum or ops.scan",
     # reductions
     "mean": f"ops.reduce_mean(x), {_AXIS}",
     "max": f"ops.reduce_max(x), {_AXIS}",

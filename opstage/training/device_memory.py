@@ -10,6 +10,7 @@ from ..interpreters.eager_cuda import CudaOps, DeviceBuffer
 from ..interpreters.gpu.device.grid import GRID
 from ..interpreters.gpu.device.tally import Tally
 from ..interpreters.graph.cuda.compiled import CompiledCudaOps
+from ..interpreters.graph.cuda.executor import CudaExecutor
 from ..interpreters.shape_check.memory import MemoryKind, PeakMemory
 from ..ops.trees import flatten
 from ..ops.types import TensorType
@@ -43,7 +44,8 @@ def device_memory(
         _advance(layout, ops, tally, types, kinds, held)
     found = {kind.name.lower(): tally.at_peak[kind] for kind in MemoryKind}
     if options.backend == "compiled":
-        found["arena"] = ops.programs.executors[-1].plan.arena_bytes
+        executor = ops.programs.executors[-1]
+        found["arena"] = executor.plan.arena_bytes if isinstance(executor, CudaExecutor) else 0
         found["results"] -= found["arena"]
     return PeakMemory(**found, blocks=tally.blocks)
 

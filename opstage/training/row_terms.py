@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ..interpreters.control import bodies_of
 from ..interpreters.graph.passes.dead_code import dead_code
 from ..interpreters.graph.passes.expansion import expand
 from ..interpreters.graph.recorder import record
@@ -209,6 +210,8 @@ class _Terms:
 
     def _counts_rows(self, equation: Equation) -> bool:
         static = equation.static
+        if any(self._counts_rows(inner) for _, body in bodies_of(static) for inner in body.equations):
+            return True
         return equation.primitive.name == "iota" and static["shape"][static["axis"]] % self._rows == 0
 
     # Rows -------------------------------------------------------------------------------------------------------------

@@ -416,7 +416,7 @@ def _end_at_the_users_line() -> None:
     The seam is left as it is: others call that, and for every op.
     """
     own = {name for name, method in vars(Session).items() if callable(method) and not name.startswith("_")}
-    for name in (OPS | own | {"scan", "region"}) - {"adopt", "bind", "bind1", "bind2"}:
+    for name in (OPS | own | {"scan", "cond", "switch", "while_loop", "region"}) - {"adopt", "bind", "bind1", "bind2"}:
         setattr(Session, name, called_by_users(getattr(Session, name)))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
+from opstage.interpreters.control import CONTROL
 from opstage.interpreters.graph.onnx import IR_VERSION, OPSET, RULES, messages, model, model_of
-from opstage.interpreters.structural import SCAN
 from opstage.ops.catalogue import elementwise, primitives
 from opstage.ops.errors import ShapeError, UnsupportedError, UsageError
 from tests.graph.onnx_runs import checked, run_session, session_of
@@ -180,7 +180,7 @@ def test_every_core_op_has_a_rule() -> None:
     assert {name for name, primitive in primitives().items() if primitive.core and primitive not in RULES} == {
         *NOT_IN_ONNX
     }
-    assert set(RULES) <= {*primitives().values(), SCAN}
+    assert set(RULES) <= {*primitives().values(), *CONTROL}
 
 
 def test_operators_repeat_their_operands_themselves() -> None:

@@ -78,7 +78,10 @@ FLOORS = (
     ("transparent",),
     ("writing",),
     # a derivative is a run of an interpreter, and interpreters give derivatives
-    ("derivatives", "forward_mode", "interpreter", "kept", "structural", "tape", "tracer"),
+    (
+        *("branching", "control", "derivatives", "forward_mode", "interpreter", "kept", "looping", "structural"),
+        *("tape", "tracer"),
+    ),
     ("host",),
 )
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import opstage
-from opstage.interpreters.structural import SCAN
+from opstage.interpreters.control import CONTROL
 from opstage.ops.catalogue import primitives
 
 ROOT = Path(opstage.__file__).parent
 FILES = sorted(file for part in ("ops", "interpreters") for file in (ROOT / part).rglob("*.py"))
-NAMES = {*primitives(), SCAN.name}
+NAMES = {*primitives(), *[primitive.name for primitive in CONTROL]}
 
 OF_OTHER_THINGS = {
     "interpreters/captures/reads.py": {"add"},  # a method of a set

@@ -12,6 +12,7 @@ from ...ops.catalogue import primitives
 from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
+from ..control import CONTROL
 from ..structural import SCAN
 from ..tracer import Composite, constants, evaluate
 from ..writing import Variable, Writing
@@ -40,9 +41,9 @@ def is_fixed(primitive: Primitive) -> bool:
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
-    """Whether an op is written down as it is; loops are, unless they are to be unrolled."""
-    if primitive is SCAN:
-        return not loops
+    """Whether an op is written down as it is; branches are, and loops, unless they are to be unrolled."""
+    if primitive in CONTROL:
+        return primitive is not SCAN or not loops
     return primitive.decomposition is None or keep(primitive, operands, static)
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ...ops.catalogue.linalg import LINEAR
-from ...ops.closed import Body, Equation, ScanParameters
+from ...ops.closed import Body, Equation, ScanParameters, WhileParameters
 from ...ops.errors import LocatedError
+from ..branching import SWITCH, branches_of, chosen
 from ..codegen.decomposition import Expander, Keep
 from ..codegen.hoisting import hoisted
 from ..host import Array
+from ..looping import WHILE, iterate
 from ..structural import SCAN, run_iterations
 from ..tracer import constants
 
@@ -93,11 +95,25 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     if e.primitive is SCAN:
         loop = ScanParameters(**e.static)
         return partial(run_iterations, ops, loop, ops.prepare_body(loop.body, loop.carries + loop.entries))
+    if e.primitive is WHILE:
+        turns = WhileParameters(**e.static)
+        varying = len(turns.body.outputs)
+        return partial(
+            iterate, ops, turns, ops.prepare_body(turns.test, varying), ops.prepare_body(turns.body, varying)
+        )
+    if e.primitive is SWITCH:
+        bodies = branches_of(e.static)
+        return partial(_branch, ops, [ops.prepare_body(body, len(body.inputs))(()) for body in bodies])
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)
     if kernel is None:
         return partial(_bound, ops, e)
     return partial(kernel, **e.static) if e.static else kernel
+
+
+def _branch(ops: NumpyOps, branches: Sequence[Any], index: Array, /, *operands: Array) -> tuple[Array, ...]:
+    found: Sequence[Array] = branches[chosen(ops, index, len(branches))](operands)
+    return tuple(found)
 
 
 def _bound(ops: NumpyOps, e: Equation, /, *refs: Array) -> tuple[Array, ...]:

@@ -69,6 +69,11 @@ class OnDevice(BaseInterpreter[DeviceBuffer]):
         self.device = device if device is not None else find_device(options.device_number)
         self._watch = Watch()
 
+    @property
+    @override
+    def computes(self) -> bool:
+        return self.device.computes
+
     @override
     def put(self, value: Any, /) -> DeviceBuffer:
         if type(value) is DeviceBuffer:

@@ -18,7 +18,7 @@ from ...ops.primitive import Primitive
 from ...ops.registered import registered
 from ...ops.types import BOOL, TensorType, as_dtype
 from ...ops.untrusted import brief, shown
-from ..structural import SCAN
+from ..control import CONTROL
 from .checker import GraphError, check_graph
 from .graph import Graph
 from .notation import (
@@ -215,7 +215,7 @@ def require_version(version: int) -> None:
 
 def every_primitive(more: Mapping[str, Primitive] | None = None) -> dict[str, Primitive]:
     """Opstage's primitives and `more`, by name."""
-    return {**primitives(), SCAN.name: SCAN, **(more or {})}
+    return {**primitives(), **{p.name: p for p in CONTROL}, **(more or {})}
 
 
 def find_primitive(name: str, known: Mapping[str, Primitive]) -> Primitive:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Generic
 
@@ -70,6 +70,47 @@ class Structure(ABC, Generic[R]):
         every iteration and, if the body has a product, what the derivatives of its ops read; a body without one it
         computes anew. A random op draws afresh in each iteration, by its position along xs. Without iterations the
         carry comes back unchanged. Raises ShapeError where xs disagree or the carry changes its type. As jax.lax.scan.
+        """
+
+    @abstractmethod
+    def cond(self, pred: R, true_fn: Callable[..., Any], false_fn: Callable[..., Any], /, *operands: Any) -> Any:
+        """`true_fn(ops, *operands)` where pred is True, else `false_fn(ops, *operands)`: a choice that is one op.
+
+        pred       a boolean scalar
+        true_fn    both are called once, to be traced, with ops of their own, which they must use; refs from outside
+        false_fn   may be read, and have gradients all the same. They give pytrees of the same structure and types
+        operands   pytrees of refs, passed on
+
+        Only the branch that is chosen runs, and derivatives are those of that branch: what the other would have given,
+        nan among it, reaches nothing. The backward pass computes the branch anew. The cost is counted as that of the
+        dearest branch. Raises ShapeError, with both lines, where results differ in type; sizes that are names must be
+        provably equal. As jax.lax.cond and torch.cond.
+        """
+
+    @abstractmethod
+    def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
+        """`branches[index](ops, *operands)`: `cond` of any number of branches.
+
+        index   an integer scalar from 0 to len(branches) - 1. Raises RangeError for any other when it runs, where
+                jax.lax.switch takes the nearest
+        """
+
+    @abstractmethod
+    def while_loop(
+        self, cond: Callable[..., R], body: Callable[..., Any], init: Any, *, max_iterations: Dim | None = None
+    ) -> Any:
+        """The loop `while cond(ops, carry): carry = body(ops, carry)` from `carry = init`: the last carry.
+
+        cond             both are called once, to be traced, with ops of their own, which they must use; refs from
+        body             outside are constants of the loop, and have gradients all the same. cond gives a boolean
+                         scalar, body a carry of the same structure, shapes and dtypes
+        init             a pytree of refs
+        max_iterations   the most iterations that there may be. Where cond still holds after so many, RangeError
+
+        Forward mode carries tangents along. Reverse mode needs `max_iterations`, and computes the loop anew as a scan
+        of that length whose iterations do nothing after the last one: it keeps a carry for each. Without a bound it
+        raises UnsupportedError. A random op draws afresh in each iteration. The cost is counted for `max_iterations`
+        iterations; for one where no bound is declared. As jax.lax.while_loop.
         """
 
     @abstractmethod

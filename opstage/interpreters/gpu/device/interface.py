@@ -49,7 +49,10 @@ class Device(ABC):
     peak            the bytes that were held at most
     context         of the last op that was served, to which errors that are found later belong
     grid            with how many threads kernels are started
+    computes        whether what it gives back was computed; a device that only counts memory gives zeros
     """
+
+    computes = True
 
     def __init__(self, grid: Grid = GRID, number: int = 0) -> None:
         self.number = number

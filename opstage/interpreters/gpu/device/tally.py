@@ -41,6 +41,8 @@ class Tally(Device):
     blocks    the bytes, at most, of the blocks in which a GPU has all this, and of its library's workspace
     """
 
+    computes = False
+
     def __init__(self, kind: Callable[[], Hashable] = lambda: None, grid: Grid = GRID):
         super().__init__(grid)
         self.kind = kind

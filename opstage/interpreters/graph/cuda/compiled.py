@@ -17,6 +17,7 @@ from ..graph import Graph
 from ..programs import Programs
 from .executor import CudaExecutor
 from .scratch import CudaScratch
+from .stepwise import StepwiseExecutor, chooses
 
 
 @final
@@ -31,10 +32,15 @@ class CompiledCudaOps(OnDevice):
         self._eager = CudaOps(options, self.device)
         self._scratch = CudaScratch(self.device)
         self._waiting: list[CudaExecutor] = []
-        self.programs: Programs[CudaExecutor] = Programs(self, options.program_memory)
+        self.programs: Programs[CudaExecutor | StepwiseExecutor] = Programs(self, options.program_memory)
 
-    def compile(self, graph: Graph, donated: Collection[int] = ()) -> CudaExecutor:
-        """Compile a graph; results may be written over the inputs at the positions `donated`."""
+    def compile(self, graph: Graph, donated: Collection[int] = ()) -> CudaExecutor | StepwiseExecutor:
+        """Compile a graph; results may be written over the inputs at the positions `donated`.
+
+        One that chooses by values is run op by op.
+        """
+        if chooses(graph.body):
+            return StepwiseExecutor(graph, self._eager)
         return CudaExecutor(graph, self._eager, self.options, donated, self._scratch, self._waiting)
 
     @override

@@ -1,15 +1,17 @@
-"""A loop that is one op, as ONNX's Scan."""
+"""Loops that are one op, as ONNX's Scan and Loop."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ....ops.closed import ScanParameters
+from ....ops.closed import ScanParameters, WhileParameters
 from ....ops.dims import is_zero
 from ....ops.primitive import Primitive
-from ....ops.types import INT64, TensorType
+from ....ops.types import BOOL, INT64, TensorType
+from ...looping import WHILE
 from ...structural import SCAN
-from .nodes import OnnxValue, Subgraph, prune
+from .branches import own
+from .nodes import OnnxValue, prune
 from .rules import OnnxRule
 from .writer import Writer
 
@@ -34,7 +36,7 @@ def _scan(
         count = writer.number(loop.length, INT64)
         xs = [writer.node("Range", writer.number(0, INT64), count, writer.number(1, INT64))]
         inside.append(OnnxValue(writer.unique("entry"), TensorType((), INT64), writer))
-    outputs = [_own(writer, subgraph, ref) for ref in subgraph.outputs]
+    outputs = [own(writer, subgraph, ref) for ref in subgraph.outputs]
     subgraph.inputs, subgraph.outputs = inside, outputs
     subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
     stacked = len(outputs) - loop.carries
@@ -52,13 +54,35 @@ def _scan(
     )
 
 
-def _own(writer: Writer, subgraph: Subgraph, ref: OnnxValue) -> OnnxValue:
-    """An output of a body is the result of a node in it, and no other output."""
-    outside, writer.nodes = writer.nodes, subgraph.nodes
+def _while(
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, **static: Any
+) -> tuple[str, ...]:
+    """A Loop without a trip count: its condition is asked before it, and at the end of each iteration.
+
+    An iteration past the declared bound reads an element that is not there, which a runtime refuses.
+    """
+    loop = WhileParameters(**static)
+    carries = len(results)
+    state, captured = operands[:carries], operands[carries:]
+    (first,) = writer.write(loop.test, operands)
+    number = OnnxValue(writer.unique("iteration"), TensorType((), INT64), writer)
+    before = OnnxValue(writer.unique("goes_on"), TensorType((), BOOL), writer)
+    inside = [OnnxValue(writer.unique("carry"), type_, writer) for type_ in results]
+    subgraph = writer.subgraph(loop.body, (*inside, *captured))
+    outer, writer.nodes = writer.nodes, subgraph.nodes
     try:
-        return OnnxValue(writer.node("Identity", ref), ref.type, writer)
+        after = list(subgraph.outputs)
+        if loop.limit is not None:
+            over = writer.node("GreaterOrEqual", number, writer.number(loop.limit, INT64))
+            zero = writer.node("Gather", writer.ints(0), writer.converted(over, INT64), axis=0)
+            after[-1] = OnnxValue(writer.node("Add", after[-1], zero), after[-1].type, writer)
+        (again,) = writer.write(loop.test, (*after, *captured))
     finally:
-        writer.nodes = outside
+        writer.nodes = outer
+    outputs = [own(writer, subgraph, ref) for ref in (again, *after)]
+    subgraph.inputs, subgraph.outputs = [number, before, *inside], outputs
+    subgraph.nodes = prune(subgraph.nodes, {output.name for output in outputs})
+    return writer.outputs_of("Loop", "", first, *state, count=carries, body=subgraph)
 
 
-RULES: dict[Primitive, OnnxRule] = {SCAN: OnnxRule(_scan)}
+RULES: dict[Primitive, OnnxRule] = {SCAN: OnnxRule(_scan), WHILE: OnnxRule(_while)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....ops.primitive import Primitive
 from . import (
+    branches,
     convolution,
     elementwise,
     indexing,
@@ -31,6 +32,7 @@ RULES: dict[Primitive, OnnxRule] = {
         pooling,
         normalization,
         random,
+        branches,
         loops,
     )
     for primitive, rule in family.RULES.items()

@@ -13,9 +13,9 @@ from ....ops.errors import LocatedError
 from ....ops.kinds import ONCE_PER_RUN
 from ....ops.types import EXACT, Shape, TensorType, dtype_name
 from ....options import Options
+from ...control import CONTROL
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array
-from ...structural import SCAN
 from .rewrite import Rewrite
 from .uniform import Uniforms, is_symbolic
 
@@ -95,7 +95,7 @@ class _KnownArrays:
             if array is None:
                 return None
             operands.append(array)
-        if equation.primitive is SCAN or is_symbolic(equation.static):
+        if equation.primitive in CONTROL or is_symbolic(equation.static):
             return None
         limit = largest if equation.primitive not in _COMPACT else None
         if not all(

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from ....ops.closed import Body, Equation
 from ...codegen.decomposition import Keep
-from ...structural import SCAN
+from ...control import bodies_of
 from ..graph import Graph
 from .common import common_subexpressions
 from .dead_code import dead_code
@@ -92,24 +92,23 @@ def optimise(graph: Graph, passes: Passes, *, checked: bool = False) -> tuple[Gr
 
 
 def through_loops(body: Body, run: Pass) -> Body:
-    """`run` of the body, and of the bodies of the loops that are in it then."""
+    """`run` of the body, and of the bodies of the loops and branches that are in it then."""
     body = run(body)
     equations: list[Equation] | None = None
     done: dict[Body, Body] = {}
     for i, equation in enumerate(body.equations):
-        if equation.primitive is not SCAN:
-            continue
-        inner: Body = equation.static["body"]
-        result = done.get(inner)
-        if result is None:
-            result = done[inner] = through_loops(inner, run)
-        if result is not inner:
-            if equations is None:
-                equations = list(body.equations)
-            equations[i] = equation._replace(static={**equation.static, "body": result})
+        for name, inner in bodies_of(equation.static):
+            result = done.get(inner)
+            if result is None:
+                result = done[inner] = through_loops(inner, run)
+            if result is not inner:
+                if equations is None:
+                    equations = list(body.equations)
+                before = equations[i]
+                equations[i] = before._replace(static={**before.static, name: result})
     return body if equations is None else body.replace(equations=equations)
 
 
 def _size(body: Body) -> int:
     """Equations, those in the bodies of loops among them."""
-    return len(body.equations) + sum(_size(e.static["body"]) for e in body.equations if e.primitive is SCAN)
+    return len(body.equations) + sum(_size(inner) for e in body.equations for _, inner in bodies_of(e.static))

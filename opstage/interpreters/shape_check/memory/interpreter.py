@@ -13,19 +13,21 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
-from ....ops.closed import ScanParameters
+from ....ops.closed import Body, ScanParameters, WhileParameters
 from ....ops.dims import Dim, DimScope, evaluate
 from ....ops.lists import no_ref
 from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
 from ....options import Options
+from ...branching import SWITCH, branches_of
 from ...codegen.hoisting import hoisted
 from ...eager_cpu.interpreter import kernel_of, pays_fused
 from ...eager_cpu.kernels import kernel_table
 from ...eager_cpu.loop_body import written_out
 from ...eager_cpu.tally import Sizes, Taken, taken
 from ...interpreter import BaseInterpreter, Typed
+from ...looping import WHILE
 from ...structural import SCAN
 from ...tracer import Composite, constants
 from ...tracer import evaluate as evaluate_body
@@ -191,6 +193,10 @@ class MemoryOps(BaseInterpreter[Tensor]):
         refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is SCAN:
             return self._loop(refs, ScanParameters(**static))
+        if primitive is WHILE:
+            return self._while(refs, WhileParameters(**static))
+        if primitive is SWITCH:
+            return self._choice(refs[1:], branches_of(static))
         key = (primitive, *[ref.type for ref in refs], *[ref.layout for ref in refs], *static.values())
         known = self._known.get(key)
         if known is None:
@@ -264,6 +270,24 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """A view of one entry along the leading axis."""
         layout = tuple([None if strides is None else strides[1:] for strides in x.layout])
         return Tensor(TensorType(x.shape[1:], x.dtype), self, x.buffer, layout)
+
+    def _choice(self, operands: tuple[Tensor, ...], branches: tuple[Body, ...]) -> tuple[Tensor, ...]:
+        """Every branch, one after the other and each let go, so that the peak is that of the largest; then results."""
+        for body in branches:
+            evaluate_body(self, body, operands, constants(self, body))
+        return tuple([self.new(type_) for type_ in branches[0].output_types])
+
+    def _while(self, operands: tuple[Tensor, ...], loop: WhileParameters) -> tuple[Tensor, ...]:
+        """The first iterations of a loop that runs for as long as a condition holds."""
+        carries = len(loop.body.outputs)
+        state, captured = operands[:carries], operands[carries:]
+        test, body = (written_out(part, self._stays) for part in (loop.test, loop.body))
+        held = constants(self, test), constants(self, body)
+        limit = None if loop.limit is None else evaluate(loop.limit, self.samples[0])
+        for _ in range(_TURNS if limit is None else min(_TURNS, limit)):
+            evaluate_body(self, test, (*state, *captured), held[0])
+            state = evaluate_body(self, body, (*state, *captured), held[1])
+        return tuple(state)
 
     def _loop(self, operands: tuple[Tensor, ...], loop: ScanParameters) -> tuple[Tensor, ...]:
         """The first iterations of a loop; stacked outputs are allocated at the start, as eager_cpu does."""

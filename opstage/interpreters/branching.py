@@ -1,0 +1,292 @@
+"""`cond` and `switch`: a choice between programs that is one op. Its derivatives choose between those of the branches.
+
+The rules stand here rather than in the catalogue, because the derivative of a body needs a tape and forward mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
+
+from typing_extensions import override
+
+from ..ops.closed import Body
+from ..ops.dims import Dim, maximum, require_equal
+from ..ops.errors import DtypeError, LocatedError, ProgramError, RangeError, ShapeError
+from ..ops.primitive import Context, Cost, Primitive, R, Static
+from ..ops.protocol import Ops
+from ..ops.trees import first_difference, flatten, structure_paths, unflatten
+from ..ops.types import BOOL, TensorType, dtype_name
+from .forward_mode import ForwardMode
+from .interpreter import BaseInterpreter, Interpreter
+from .kept import on_tape
+from .tracer import Traced, Tracer, constants, evaluate
+
+# The ops as a program calls them -------------------------------------------------------------------------------------
+
+
+def cond(ops: Interpreter[R], pred: Any, true_fn: Any, false_fn: Any, operands: tuple[Any, ...]) -> Any:
+    """See `Ops.cond`."""
+    pred = ops.adopt(pred)
+    if pred.dtype != BOOL:
+        raise DtypeError(
+            f"pred must be a boolean scalar but is {type_of(pred)}: compare it with a number, or call ops.switch",
+            op="cond",
+            region=ops.cursor.region.name,
+        )
+    return _choose(ops, "cond", pred, {"true_fn": true_fn, "false_fn": false_fn}, operands)
+
+
+def switch(ops: Interpreter[R], index: Any, branches: Any, operands: tuple[Any, ...]) -> Any:
+    """See `Ops.switch`."""
+    index = ops.adopt(index)
+    if not isinstance(branches, (tuple, list)) or not branches:
+        raise ProgramError(f"the branches of a switch are a tuple or list of functions, not {branches!r:.80}")
+    if index.dtype == BOOL:
+        raise DtypeError(
+            "index must be an integer scalar but is boolean: call ops.cond, or cast it",
+            op="switch",
+            region=ops.cursor.region.name,
+        )
+    return _choose(ops, "switch", index, {f"branches[{i}]": f for i, f in enumerate(branches)}, operands)
+
+
+def _choose(
+    ops: Interpreter[R], op: str, index: R, branches: dict[str, Callable[..., Any]], operands: tuple[Any, ...]
+) -> Any:
+    """Trace every branch, hold their results against those of the first, and bind the choice."""
+    for name, f in branches.items():
+        if not callable(f):
+            raise ProgramError(f"{name} of a {op} must be a function f(ops, *operands), not a {type(f).__name__}")
+    leaves, arguments = flatten(operands)
+    leaves = [ops.adopt(ref) for ref in leaves]
+    region = ops.cursor.region
+    before = region.mark()
+    traced: list[tuple[Tracer[R], list[Traced[R]]]] = []
+    structure: Any = None
+    try:
+        if index.shape != ():
+            raise ShapeError(f"what a {op} chooses by must be a scalar but is {type_of(index)}")
+        for name, f in branches.items():
+            tracer = Tracer(ops, loops=False)
+            found, built = flatten(f(tracer, *unflatten(arguments, [tracer.adopt(ref) for ref in leaves])))
+            refs = [tracer.adopt(ref) for ref in found]
+            if structure is None:
+                first, structure = name, built
+            elif built != structure:
+                raise ShapeError(
+                    f"the branches of a {op} must give results built alike, but in that of {name}, compared with "
+                    f"{first}, {first_difference(structure, built)}"
+                )
+            traced.append((tracer, refs))
+            _require_same_types(op, (first, *traced[0]), (name, tracer, refs), structure_paths(structure))
+        if not traced[0][1]:
+            raise ShapeError(f"the branches of a {op} must give at least one tensor")
+    except BaseException as error:
+        region.rewind(before)
+        if isinstance(error, LocatedError):
+            error.place(op, region.name)
+        raise
+    if not ops.cursor.quiet:
+        ops.cursor.ordinal += 1
+    if index.dtype == BOOL:  # as a number False is 0
+        traced.reverse()
+    return unflatten(structure, bind_switch(ops, index, traced))
+
+
+_Named = tuple[str, Tracer[Any], Sequence[Traced[Any]]]
+
+
+def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str]) -> None:
+    """Whichever branch runs, what follows takes its results."""
+    for a, b, path in zip(one[2], other[2], paths):
+        name = f"result.{path}" if path else "the result"
+
+        def message(cure: str, name: str = name, a: Any = a, b: Any = b) -> str:
+            return (
+                f"{name} is {a.type} from {one[0]}{_line(one[1], a)} but {b.type} from {other[0]}"
+                f"{_line(other[1], b)}, and the branches of a {op} must give the same types: {cure}"
+            )
+
+        if a.dtype != b.dtype:
+            raise ShapeError(message(f"cast one with ops.cast(…, dtype='{dtype_name(a.dtype)}')"))
+        cure = "give them one shape"
+        if len(a.shape) != len(b.shape):
+            raise ShapeError(message(cure))
+        for m, n in zip(a.shape, b.shape):
+            require_equal(m, n, lambda: message(cure))
+
+
+def _line(tracer: Tracer[Any], ref: Traced[Any]) -> str:
+    """Where the user wrote the op that made a result; empty for one that was passed through."""
+    for equation in tracer.trace.equations:
+        if ref.slot in equation.outputs:
+            source = tracer.lines.get(equation.ordinal)
+            return "" if source is None else f" ({source})"
+    return ""
+
+
+# The choice as one op ------------------------------------------------------------------------------------------------
+
+
+def bind_switch(
+    ops: Interpreter[R],
+    index: R,
+    traced: Sequence[tuple[Tracer[R], Sequence[Traced[R]]]],
+    *,
+    prune: bool = False,
+) -> tuple[R, ...]:
+    """Close the traced branches over all that any of them reads, and bind the choice."""
+    captured = {id(ref): ref for tracer, _ in traced for _, ref in tracer.captured}
+    bodies = []
+    for tracer, outputs in traced:
+        own = {id(ref): inside for inside, ref in tracer.captured}
+        inputs = [own[key] if key in own else tracer.input(type_of(ref)) for key, ref in captured.items()]
+        bodies.append(tracer.finish(inputs, outputs, prune=prune))
+        tracer.captured.clear()
+    reads = [body.read() for body in bodies]
+    kept = [i for i in range(len(captured)) if any(body.inputs[i] in read for body, read in zip(bodies, reads))]
+    refs = list(captured.values())
+    static = {f"branch{i}": body.taking([body.inputs[k] for k in kept]) for i, body in enumerate(bodies)}
+    return ops.bind(SWITCH, (index, *[refs[k] for k in kept]), static)
+
+
+def branches_of(static: Static) -> tuple[Body, ...]:
+    """The bodies among the static parameters of `switch`, by their numbers."""
+    return tuple([static[f"branch{i}"] for i in range(len(static))])
+
+
+def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tuple[TensorType, ...]:
+    bodies = branches_of(static)
+    if not bodies:
+        raise ShapeError("a switch has no branches")
+    if index.shape != () or index.dtype.kind not in "iub" or (index.dtype == BOOL and len(bodies) != 2):
+        raise ShapeError(f"a switch of {len(bodies)} branches chooses by an integer scalar, not by {index}")
+    first = bodies[0].output_types
+    for number, body in enumerate(bodies):
+        if len(body.inputs) != len(operands) or len(body.outputs) != len(first):
+            raise ShapeError(f"branch {number} of a switch of {len(operands)} operands is {body}")
+        pairs = [*zip(operands, body.input_types), *zip(first, body.output_types)]
+        for i, (a, b) in enumerate(pairs):
+            what = f"operand {i}" if i < len(operands) else f"result {i - len(operands)}"
+            message = f"{what} of the switch is {a} where its branch {number} has {b}"
+            if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+                raise ShapeError(message)
+            for m, n in zip(a.shape, b.shape):
+                require_equal(m, n, message)
+    return first
+
+
+def chosen(ops: BaseInterpreter[R], index: R, count: int) -> int:
+    """The number of the branch that runs. Raises RangeError for an index that is none."""
+    number = int(ops.get(index))
+    if not 0 <= number < count:
+        raise RangeError(f"index is {number} but there are branches 0 to {count - 1}", op="switch")
+    return number
+
+
+def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any) -> tuple[R, ...]:
+    """Run the branch that is chosen, for a base interpreter that has no kernel of its own."""
+    *others, body = bodies = branches_of(static)
+    if ops.computes:
+        body = bodies[chosen(ops, index, len(bodies))]
+    else:  # the peak is that of the largest
+        for other in others:
+            evaluate(ops, other, operands, constants(ops, other))
+    return evaluate(ops, body, operands, constants(ops, body))
+
+
+def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:
+    """The pullback of the branch that ran, which computes that branch anew."""
+    index, *operands = ctx.saved
+    needs = ctx.needs[1:]
+    wanted = [i for i, needed in enumerate(needs) if needed]
+    inner = cast(Interpreter[Any], ops)
+    traced = []
+    for body in branches_of(static):
+        tracer = Tracer(inner, body.lines, loops=False)
+        inputs = [tracer.adopt(ref) for ref in operands]
+        arrived = {i: tracer.adopt(c) for i, c in enumerate(cotangents) if c is not None}
+        tape, leaves, outs = on_tape(tracer, body, inputs, needs, ())
+        found = tape.pull([outs[i] for i in arrived], list(arrived.values()), [leaves[i] for i in wanted], keep=False)
+        traced.append((tracer, cast("list[Traced[Any]]", found)))
+    result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
+    return (None, *[result.get(i) for i in range(len(needs))])
+
+
+def _switch_jvp(
+    ops: Ops[Any], primals: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...], /, **static: Any
+) -> tuple[Any, ...]:
+    """The tangent of the branch that ran."""
+    index, *operands = primals
+    bodies = branches_of(static)
+    moving = [tangent is not None for tangent in tangents[1:]]
+    moved = [any(each) for each in zip(*[body.reach(moving) for body in bodies])]
+    wanted = [i for i, moves in enumerate(moved) if moves]
+    if not wanted:
+        return (None,) * len(outputs)
+    inner = cast(Interpreter[Any], ops)
+    traced = []
+    for body in bodies:
+        tracer = Tracer(inner, body.lines, loops=False)
+        forward = ForwardMode(tracer)
+        duals = [
+            forward.dual(tracer.adopt(x), None if move is None else tracer.adopt(move))
+            for x, move in zip(operands, tangents[1:])
+        ]
+        outs = evaluate(forward, body, duals, constants(forward, body))
+        types = body.output_types
+        found = [outs[i].tangent for i in wanted]
+        traced.append(
+            (
+                tracer,
+                [
+                    tracer.full(shape=types[i].shape, value=0.0, dtype=types[i].dtype) if move is None else move
+                    for i, move in zip(wanted, found)
+                ],
+            )
+        )
+    result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
+    return tuple([result.get(i) for i in range(len(outputs))])
+
+
+@final
+class _SwitchPrimitive(Primitive):
+    """`switch` has as many operands and outputs as its branches say, so what is fixed elsewhere is counted here."""
+
+    __slots__ = ()
+    zero_cotangents = False
+
+    @override
+    def operand_names(self, static: Static, count: int) -> tuple[str, ...]:
+        return ("index", *[f"operands[{i}]" for i in range(count - 1)])
+
+    @override
+    def saved_positions(self, needs: tuple[bool, ...], static: Static) -> tuple[int, ...]:
+        """The index and all operands: the backward pass runs the branch once more."""
+        return tuple(range(len(needs)))
+
+    @override
+    def cost(self, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], static: Static) -> Cost:
+        """That of the dearest branch: the most flops, and the most bytes."""
+        costs = [body.cost() for body in branches_of(static)]
+        flops: Dim = maximum(*[cost.flops for cost in costs])
+        return Cost(flops, maximum(*[cost.bytes for cost in costs]))
+
+
+# Operands: the index, then all that any branch reads. Its static parameters are the branches, closed bodies that take
+# all operands and give results of the same types.
+SWITCH = _SwitchPrimitive(
+    "switch",
+    operands=("index", "*operands"),
+    outputs=("*results",),
+    shape=_switch_shape,
+    vjp=_switch_vjp,
+    jvp=_switch_jvp,
+    decomposition=run_switch,
+)
+
+
+def type_of(ref: Any) -> TensorType:
+    """The type of a ref."""
+    return TensorType(ref.shape, ref.dtype)

@@ -1,0 +1,52 @@
+"""The executor of a graph that chooses by values: it runs op by op, because the host reads what is chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import final
+
+from ....ops.closed import Body
+from ...at_once import Action, at_once
+from ...base_program import Finish
+from ...branching import SWITCH
+from ...control import bodies_of
+from ...eager_cuda.interpreter import CudaOps
+from ...gpu.buffer import DeviceBuffer
+from ...looping import WHILE
+from ..bounds import kept_bytes
+from ..graph import Graph
+from ..replay import replay
+
+
+def chooses(body: Body) -> bool:
+    """Whether a choice or a loop of unknown length is in it: launches that are noted beforehand cannot hold one."""
+    return any(
+        e.primitive in (SWITCH, WHILE) or any(chooses(inner) for _, inner in bodies_of(e.static))
+        for e in body.equations
+    )
+
+
+@final
+class StepwiseExecutor:
+    """Runs a graph on buffers of a device by the eager kernels. Inputs are never written over."""
+
+    def __init__(self, graph: Graph, eager: CudaOps):
+        self.graph = graph
+        self.nbytes = kept_bytes(graph.body, 0)
+        self._eager = eager
+
+    def run(self, inputs: Sequence[DeviceBuffer], step: int = 0) -> tuple[DeviceBuffer, ...]:
+        """The outputs for `inputs`, at training step `step`."""
+        return replay(self._eager, self.graph, inputs, step)
+
+    def start(
+        self, inputs: Sequence[DeviceBuffer], step: int = 0, free: Collection[int] = ()
+    ) -> tuple[tuple[DeviceBuffer, ...], Finish]:
+        """The outputs, which are complete when indices out of range have been looked for."""
+        outputs = self.run(inputs, step)
+        self._eager.raise_pending()
+
+        def finish(then: Sequence[Action]) -> None:
+            at_once(then)
+
+        return outputs, finish
