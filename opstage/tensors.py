@@ -78,7 +78,11 @@ def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
         entries = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise UsageError(f"{path}: not a safetensors file that can be read: {error}") from error
-    return {name: _array(name, entry, path) for name, entry in sorted(entries, key=lambda item: str(item[0]))}
+    found = {}
+    for name, entry in sorted(entries, key=lambda item: str(item[0])):
+        array = array_of(entry["data"], name, TensorHeader(entry["dtype"], tuple(entry["shape"])), path)
+        found[name] = array if array.flags.writeable else array.copy()
+    return found
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -94,16 +98,22 @@ def decode_metadata(data: bytes, path: str | os.PathLike[str]) -> dict[str, str]
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a safetensors file: its header is not JSON") from error
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
-    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not texts by name")
-    return metadata
+    return _metadata(header, path)
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
     """Dtype and shape of every tensor of a safetensors file by name; nothing is read behind the header.
 
     Raises UsageError, naming the file, as `decode` does for a header that cannot be used.
+    """
+    return {name: header for name, (header, _) in read_places(path)[0].items()}
+
+
+def read_places(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[TensorHeader, slice]], dict[str, str]]:
+    """The header of every tensor and the bytes of the file in which it stands, by name, and the metadata.
+
+    Raises as `read_header`. The tensors follow each other to the file's end; whether their bytes are as many as their
+    shapes need is not looked at.
     """
     try:
         require_file(path)
@@ -114,18 +124,25 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, TensorHeader]:
             data = file.read(int.from_bytes(prefix, "little"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    first = 8 + len(data)
     try:
         header = json.loads(data)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        read = {name: TensorHeader(str(e["dtype"]), _naturals(e["shape"])) for name, e in entries.items()}
-        end = max((_naturals(entry["data_offsets"])[1] for entry in entries.values()), default=0)
+        read = {
+            name: (TensorHeader(str(entry["dtype"]), _naturals(entry["shape"])), _place(entry, first))
+            for name, entry in entries.items()
+        }
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path}: not a safetensors file: its header does not list tensors") from error
-    if end != size - 8 - len(data):
-        raise UsageError(
-            f"{path}: truncated or altered: its tensors would end at byte {8 + len(data) + end:,} of {size:,}"
-        )
-    return dict(sorted(read.items()))
+    end = max((place.stop for _, place in read.values()), default=first)
+    if end != size:
+        raise UsageError(f"{path}: truncated or altered: its tensors would end at byte {end:,} of {size:,}")
+    reached = first
+    for name, (_, place) in sorted(read.items(), key=lambda item: (item[1][1].start, item[1][1].stop)):
+        if place.start != reached or place.stop < reached:
+            raise UsageError(f"{path}: not a safetensors file: {brief(name)} overlaps another tensor or follows a gap")
+        reached = place.stop
+    return dict(sorted(read.items())), _metadata(header, path)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -142,6 +159,19 @@ def _naturals(numbers: Any) -> tuple[int, ...]:
     if not (isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers)):
         raise ValueError("not natural numbers")
     return tuple(numbers)
+
+
+def _place(entry: Any, first: int) -> slice:
+    """The bytes of a tensor in a file whose tensors begin at byte `first`."""
+    begin, end = _naturals(entry["data_offsets"])
+    return slice(first + begin, first + end)
+
+
+def _metadata(header: Any, path: str | os.PathLike[str]) -> dict[str, str]:
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise UsageError(f"{path}: not a safetensors file: the metadata in its header are not texts by name")
+    return metadata
 
 
 def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> None:
@@ -161,12 +191,16 @@ def _check_header(prefix: bytes, size: int, path: str | os.PathLike[str]) -> Non
         raise UsageError(f"{path}: truncated: its header has {length:,} bytes, but only {size - 8:,} are there")
 
 
-def _array(name: str, entry: Mapping[str, Any], path: str | os.PathLike[str]) -> Array:
-    shape = tuple(entry["shape"])
+def array_of(data: Any, name: str, header: TensorHeader, path: str | os.PathLike[str]) -> Array:
+    """A tensor on its bytes in a file, which are as many as it needs; brain floats are a float32 copy.
+
+    Raises UsageError, naming `path`, for a shape that no array has and for dtypes that NumPy has not.
+    """
+    shape = header.shape
     if len(shape) > 64 or math.prod([size for size in shape if size]) >= 2**63:
         raise UsageError(f"{path}: {brief(name)} has the shape {brief(shape)}, which no array has")
-    if entry["dtype"] == "BF16":  # the upper half of a float32
-        return (np.frombuffer(entry["data"], np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
-    if entry["dtype"] not in _DTYPES:
-        raise UsageError(f"{path}: {name} holds {entry['dtype']} values; expected one of {', '.join(_DTYPES)}, BF16")
-    return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(shape).copy()
+    if header.dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if header.dtype not in _DTYPES:
+        raise UsageError(f"{path}: {name} holds {header.dtype} values; expected one of {', '.join(_DTYPES)}, BF16")
+    return np.frombuffer(data, _DTYPES[header.dtype]).reshape(shape)

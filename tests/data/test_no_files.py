@@ -25,7 +25,7 @@ from opstage.interpreters.graph import Graph
 from opstage.ops.errors import UsageError
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
-from opstage.training.weights import read_state_dict
+from opstage.training.weights import read_state_dict, read_weights
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "read_toml": read_toml,
@@ -40,6 +40,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "read_tensors": read_tensors,
     "read_header": read_header,
     "read_state_dict": read_state_dict,
+    "read_weights": read_weights,
+    "index of weights": lambda path: read_weights(path.rename(f"{path}.json")),
     "checkpoint.load": checkpoint.load,
     "load_gpt": load_gpt,
     "Graph.load": Graph.load,

@@ -127,6 +127,14 @@ def safetensors() -> list[bytes]:
     return [encode(weights, {"format": "pt"}), encode({"m": np.ones((2, 0), bool), "h": np.ones(3, np.float16)})]
 
 
+def sharded() -> dict[str, bytes]:
+    """Weights in two files and their index."""
+    held = {"1.safetensors": {"a": np.ones(3, np.float32)}, "2.safetensors": {"b": np.zeros(2), "c": np.arange(2)}}
+    listed = {name: file for file, tensors in held.items() for name in tensors}
+    index = json.dumps({"metadata": {"total_size": 44}, "weight_map": listed}).encode()
+    return {"model.safetensors.index.json": index, **{file: encode(tensors) for file, tensors in held.items()}}
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "run": {"model": "mlp", "epochs": 2, "plot": False, "log_every": 1},
     "model": {"hidden": (5,)},

@@ -114,6 +114,8 @@ READERS: tuple[Reader, ...] = (
     Reader("text", _files("t.txt", lambda: [b"some text\nof two lines\n"]), TEXT, reading.text, 10),
     Reader("safetensors", WEIGHTS, TENSORS, reading.safetensors_, 70),
     Reader("safetensors header", WEIGHTS, TENSORS, reading.safetensors_header, 50),
+    Reader("safetensors, mapped", WEIGHTS, TENSORS, reading.mapped, 30),
+    Reader("weights in several files", lambda: [corpus.sharded()], {".json": mutate_json}, reading.sharded, 30),
     Reader("import", WEIGHTS, TENSORS, reading.imported, 20, named=False),
     Reader("gpt", lambda: [corpus.gpt_weights()], TENSORS, reading.generated, 10, named=False),
     Reader("checkpoint", _checkpoints, CHECKPOINT, reading.checkpoint_, 50),

@@ -34,6 +34,7 @@ from opstage.experiment.versions import read_run
 from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.parser import parse
 from opstage.interpreters.graph.text import large_constants
+from opstage.mapped_tensors import map_tensors
 from opstage.ops.amounts import parse_bytes
 from opstage.ops.declared import read_inputs
 from opstage.ops.dims import DimScope
@@ -43,7 +44,7 @@ from opstage.ops.types import as_dtype
 from opstage.tensors import read_header, read_tensors
 from opstage.training import checkpoint
 from opstage.training.batch_header import array_headers
-from opstage.training.weights import import_weights, read_state_dict
+from opstage.training.weights import import_weights, read_state_dict, read_weights
 
 from . import corpus
 from .limits import Mismatch
@@ -175,6 +176,16 @@ def safetensors_(path: Path) -> None:
 
 def safetensors_header(path: Path) -> None:
     read_header(path)
+
+
+def mapped(path: Path) -> None:
+    _same(map_tensors(path)[0], read_tensors(path), "read_tensors")
+
+
+def sharded(folder: Path) -> None:
+    expected = {name: array for file in folder.glob("*.safetensors") for name, array in read_tensors(file).items()}
+    found = read_weights(folder)
+    _same(found, {name: expected[name] for name in found}, "its files")
 
 
 @cache

@@ -31,6 +31,7 @@ HOUSE = (
     "init",
     "options",
     "config",
+    "mapped_tensors",
     "tensors",
     "documents",
     "atomic",

@@ -20,6 +20,7 @@ from .cells import pytorch_cells
 from .mapping import Array, MappedParameter, Source, WeightMap
 from .names import pytorch_name
 from .propose import propose
+from .sharded import read_weights, write_weights
 from .tied import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
 
 __all__ = [
@@ -32,16 +33,21 @@ __all__ = [
     "propose_for",
     "pytorch_names",
     "read_state_dict",
+    "read_weights",
     "write_state_dict",
+    "write_weights",
 ]
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The tensors of a safetensors file by name. Raises UsageError for a file that is not one.
 
-    A tensor that two layers share, of which `safetensors.torch.save_model` keeps the second name in the metadata, is
-    one array under both names.
+    Of a folder of weights, or of the index of several files, those of all, mapped: see `read_weights`. A tensor that
+    two layers share, of which `safetensors.torch.save_model` keeps the second name in the metadata, is one array under
+    both names.
     """
+    if os.path.isdir(path) or Path(path).suffix == ".json":
+        return read_weights(path)
     data = read_bytes(Path(path))
     return with_dropped_names(decode(data, path), decode_metadata(data, path))
 
