@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ..ops.errors import UnsupportedError
+from ..ops.errors import OpstageError, UnsupportedError
+from ..ops.untrusted import brief
 
 _MOST_PROBLEMS = 200
 
 
 class Unimportable(UnsupportedError):
     """Nodes that have no meaning here, all of them."""
+
+
+class InternalError(OpstageError):
+    """A fault of Opstage's own, met while a model was run. It says nothing about the model."""
+
+    def __init__(self, where: str, cause: Exception):
+        super().__init__(
+            f"{where}: Opstage failed here with {type(cause).__name__}: {brief(str(cause))}; this is a fault of "
+            "Opstage's, not of the model's; please report it, with the model if you can"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..ops.untrusted import brief
 from ..readable import require_file
 from .element_types import dtype_of
 from .graph import Declared, GraphNode, OnnxGraph, in_order
+from .schemas import mismatch
 
 DOMAINS = ("", "ai.onnx")
 """Names of ONNX's own domain."""
@@ -61,7 +62,10 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
         raise UsageError(f"{where} is no ONNX model, or a damaged one: {brief(str(error))}") from None
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{where} is no ONNX model: it has no graph, or says no version of its operators")
-    return _Reader(onnx, where, folder, model).file()
+    try:
+        return _Reader(onnx, where, folder, model).file()
+    except _NoTextError as error:
+        raise UsageError(f"{where}: {brief(error.data)} is a name in it, which is no text in UTF-8") from None
 
 
 def _package() -> Any:
@@ -89,6 +93,7 @@ class _Standing:
     level: int
 
     def name(self, own: str) -> str:
+        own = _text(own)
         if self.names is None or not own:
             return own
         return self.names.get(own, f"{self.prefix}{own}")
@@ -117,8 +122,8 @@ class _Reader:
                 "onnx.version_converter converts others"
             )
         graph = self.graph(self.model.graph, _Standing(None, "", {}, versions, 0))
-        metadata = {each.key: each.value for each in self.model.metadata_props}
-        return File(graph, self.model.producer_name, versions.get("", 0), metadata, tuple(sorted(self.beside)))
+        metadata = {_text(each.key): _text(each.value) for each in self.model.metadata_props}
+        return File(graph, _text(self.model.producer_name), versions.get("", 0), metadata, tuple(sorted(self.beside)))
 
     def graph(self, proto: Any, call: _Standing) -> OnnxGraph:
         if call.level > _MOST_LEVELS:
@@ -144,7 +149,7 @@ class _Reader:
             if output.name not in there and not call.level:
                 self.refuse(f"nothing gives the output {brief(output.name)}")
         ordered = in_order(nodes, given, self.where, inner=call.level > 0)
-        return OnnxGraph(proto.name, inputs, outputs, initializers, ordered)
+        return OnnxGraph(_text(proto.name), inputs, outputs, initializers, ordered)
 
     def nodes(self, proto: Any, call: _Standing) -> Iterator[GraphNode]:
         """The node of a message, or those of the function of the file that it calls."""
@@ -185,13 +190,13 @@ class _Reader:
 
     def node(self, proto: Any, call: _Standing) -> GraphNode:
         domain = _domain(proto.domain)
-        op = proto.op_type if not domain else f"{domain}.{proto.op_type}"
+        op = _text(proto.op_type) if not domain else f"{domain}.{_text(proto.op_type)}"
         if domain not in call.versions:
             self.refuse(f"a node is a {brief(op)}, but the file does not say which version of {brief(domain)} it means")
         attributes = {}
         for each in proto.attribute:
             message = self.bound(each, call)
-            if each.name in attributes:
+            if _text(each.name) in attributes:
                 self.refuse(f"a {brief(op)} has the attribute {brief(each.name)} twice")
             if message is not None:
                 attributes[each.name] = self.attribute(message, call, f"attribute {brief(each.name)} of {brief(op)}")
@@ -199,7 +204,10 @@ class _Reader:
         if not any(outputs):
             self.refuse(f"{brief(op)} {brief(proto.name)} gives nothing")
         inputs = tuple(call.name(name) for name in proto.input)
-        return GraphNode(op, f"{call.prefix}{proto.name}", inputs, outputs, attributes, call.versions[domain])
+        messages = [(each, self.bound(each, call)) for each in proto.attribute]
+        if why := mismatch(proto.op_type, domain, call.versions[domain], len(inputs), messages):
+            self.refuse(f"{brief(op)} {brief(proto.name)}: {why}")
+        return GraphNode(op, f"{call.prefix}{_text(proto.name)}", inputs, outputs, attributes, call.versions[domain])
 
     def attribute(self, proto: Any, call: _Standing, what: str) -> Any:
         kinds = self.onnx.AttributeProto
@@ -249,7 +257,7 @@ class _Reader:
             if which == "dim_value":  # -1, as some writers say that a size is open
                 sizes.append(int(dim.dim_value) if dim.dim_value >= 0 else None)
             else:
-                sizes.append(dim.dim_param or None)
+                sizes.append(_text(dim.dim_param) or None)
         return Declared(name, dtype, tuple(sizes))
 
     def dtype(self, element: int) -> DType | str:
@@ -298,17 +306,21 @@ class _Reader:
 
     def external(self, proto: Any, stored: DType, count: int, what: str) -> npt.NDArray[Any]:
         """Elements in a file beside the model's, mapped: read where they are used, and never outside of its folder."""
-        entries = {each.key: each.value for each in proto.external_data}
+        entries = {_text(each.key): _text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
         if self.folder is None:
             self.refuse(f"{what} stands in the file {brief(location)}; load the model by its path")
         folder = self.folder.resolve()
         if not location or "\0" in location:
             self.refuse(f"{what} stands in another file, of which no name is given")
-        path = (folder / location).resolve()
-        if not path.is_relative_to(folder) or path == folder:
+        try:
+            path = (folder / location).resolve()
+            inside, there = path.is_relative_to(folder) and path != folder, path.is_file()
+        except OSError as error:  # such as a name that is too long
+            self.refuse(f"{what} stands in {brief(location)}, which cannot be read: {error.strerror}")
+        if not inside:
             self.refuse(f"{what} stands in {brief(location)}, which is not in the model's folder; nothing else is read")
-        if not path.is_file():
+        if not there:
             self.refuse(f"{what} stands in {brief(location)}, which is not there")
         try:
             offset, length = int(entries.get("offset") or 0), int(entries.get("length") or count * stored.itemsize)
@@ -334,8 +346,20 @@ class Foreign:
         self.why = why
 
 
+class _NoTextError(Exception):
+    def __init__(self, data: bytes):
+        self.data = data
+
+
+def _text(field: str | bytes) -> str:
+    """A text of a message: protobuf gives the bytes of what is none."""
+    if isinstance(field, bytes):
+        raise _NoTextError(field)
+    return field
+
+
 def _domain(name: str) -> str:
-    return "" if name in DOMAINS else name
+    return "" if _text(name) in DOMAINS else name
 
 
 def _versions(imports: Iterable[Any]) -> dict[str, int]:

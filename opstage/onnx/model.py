@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from ..api import check
 from ..imported.names import argument_name
-from ..imported.problems import Problem, require_none
-from ..ops.errors import UnsupportedError, UsageError, nearest
+from ..imported.problems import InternalError, Problem, require_none
+from ..ops.errors import OpstageError, UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
 from ..options import Options
@@ -140,13 +140,25 @@ def load(
 def require_importable(model: OnnxModel) -> None:
     """Raise UnsupportedError with all nodes that have no meaning here, found by running the model on shapes."""
     problems: list[Problem] = []
+    faults: list[InternalError] = []
 
     def program(ops: Any, params: Any, state: Any, *inputs: Any) -> Any:
         problems.clear()
-        outputs, _ = model._run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
+        try:
+            outputs, _ = model._run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
+        except InternalError as error:
+            faults.append(error)
+            raise
+        except OpstageError:  # of a size or an input, which a check of the model reports
+            raise
+        except Exception as error:
+            faults.append(InternalError(model.name, error))
+            raise
         return outputs or ops.full(shape=(), value=0.0)
 
     check(program, model.params, model.state or {}, *model.batch)
+    if faults:  # a check keeps it as a finding, and nothing reads those here
+        raise faults[0]
     require_none(model.name, problems)
 
 

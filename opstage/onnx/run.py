@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..imported.problems import LOST, Problem, Unimportable
+from ..imported.problems import LOST, InternalError, Problem, Unimportable
 from ..imported.regions import in_regions
 from ..ops.errors import LocatedError, OpstageError, UnsupportedError
 from ..ops.protocol import Ops
@@ -18,6 +18,8 @@ from .graph import GraphNode, OnnxGraph
 from .host import fold
 from .rules import RULES
 from .values import KnownValue, TensorValue, Value
+
+_MOST_INSIDE = 20_000
 
 
 @dataclass
@@ -35,12 +37,17 @@ class GraphRun:
     moved: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] | None = None
     around: MutableMapping[str, Any] = field(default_factory=dict)
+    inside: int = 0
+    """How many nodes have run in graphs of nodes, each as often as its loop is written out."""
 
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
         """The outputs of a graph inside of a node, which reads what stands around it too."""
         own: dict[str, Any] = {each.name: value for each, value in zip(graph.inputs, inputs)}
         for name, array in graph.initializers.items():
             own[name] = array if isinstance(array, Foreign) else KnownValue(array, array.dtype)
+        self.inside += len(graph.nodes)
+        if self.inside > _MOST_INSIDE:  # loops in loops: a small file would be a program without end
+            raise UnsupportedError(f"with loops written out its graphs have more than {_MOST_INSIDE:,} nodes")
         outside, self.around = self.around, ChainMap(own, self.around)
         try:
             self.nodes(ops, graph.nodes)
@@ -84,7 +91,9 @@ class GraphRun:
             folded = _meant(call)
         except OpstageError:
             raise
-        except _OF_BAD_NODES as error:
+        except Exception as error:
+            if not isinstance(error, _OF_BAD_NODES) or not _raised_by_a_rule(error):
+                raise InternalError(call.node.label, error) from error
             what = brief(str(error))
             raise UnsupportedError(f"its inputs and attributes are none that the operator takes: {what}") from error
         results = (
@@ -97,7 +106,22 @@ class GraphRun:
 
 
 _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""Python's errors where a file gives a node attributes or inputs of other kinds than its operator's."""
+"""Python's errors where a rule meets attributes or inputs of other kinds than its operator's."""
+
+
+def _raised_by_a_rule(error: Exception) -> bool:
+    """Whether the innermost line of Opstage's that an error comes from is a rule's: deeper down, where ops
+    have checked what they are given, such an error is Opstage's own fault."""
+    innermost, traceback = "", error.__traceback__
+    while traceback is not None:
+        name = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        innermost = name if name.split(".")[0] == _PACKAGE else innermost
+        traceback = traceback.tb_next
+    return innermost.startswith(_RULES)
+
+
+_PACKAGE = __name__.partition(".")[0]
+_RULES = (f"{_PACKAGE}.onnx.", f"{_PACKAGE}.imported.")
 
 
 def _meant(call: NodeCall[Any]) -> Any:

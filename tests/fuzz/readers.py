@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from . import corpus, reading
+from . import corpus, onnx_models, reading
 from .containers import gzipped, mutate_graph_file, mutate_npy, mutate_safetensors, mutate_signed, mutate_zip
 from .limits import Wrong, run_cases
 from .mutations import Mutate, mutate_bytes, mutate_json, mutate_text
+from .onnx_messages import mutate_model
 
 Files: TypeAlias = "dict[str, bytes]"
 
@@ -134,6 +135,8 @@ READERS: tuple[Reader, ...] = (
     Reader("graph text", _drawn("", corpus.graph_texts), TEXT, reading.graph_text, 90),
     Reader("graph explained", _drawn("", lambda: corpus.graph_texts()[1:3]), TEXT, reading.graph_explained, 5),
     Reader("graph file", _drawn("g.graph", corpus.graph_files), {"": mutate_graph_file}, reading.graph_file, 50),
+    Reader("onnx", onnx_models.networks, {".onnx": mutate_model}, reading.onnx_model, 130, named=False),
+    Reader("onnx operators", onnx_models.operators, {".onnx": mutate_model}, reading.onnx_model, 130, named=False),
 )
 
 BY_NAME = {reader.name: reader for reader in READERS}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+import opstage.onnx
 from opstage import Spec, check
 from opstage.cli.flags import read_sizes
 from opstage.config import Layer, read_toml
@@ -35,6 +36,7 @@ from opstage.interpreters.graph import Graph
 from opstage.interpreters.graph.parser import parse
 from opstage.interpreters.graph.text import large_constants
 from opstage.mapped_tensors import map_tensors
+from opstage.onnx import InternalError
 from opstage.ops.amounts import parse_bytes
 from opstage.ops.declared import read_inputs
 from opstage.ops.dims import DimScope
@@ -366,3 +368,17 @@ def draw_all() -> None:
         _drawn(graph)
     for graph in corpus.graphs()[1:3]:
         graph.explain()
+
+
+# Models of other libraries -------------------------------------------------------------------------------------------
+
+
+def onnx_model(path: Path) -> None:
+    """Loaded, and checked for every size; what a check finds is wrong with the model, never with the checker."""
+    file = path / "model.onnx" if path.is_dir() else path
+    try:
+        report = opstage.onnx.load(file).check()
+    except InternalError as error:
+        raise Mismatch(str(error)) from error
+    if "this is a fault of Opstage's" in str(report):
+        raise Mismatch(str(report))

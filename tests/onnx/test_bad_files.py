@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import opstage
 import opstage.onnx
+from opstage.onnx import InternalError
 from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
 
 from .models import classifier, model
@@ -200,3 +201,65 @@ def test_damaged_models_say_what_they_are(seed: int) -> None:
             opstage.onnx.load(bytes(damaged))
         except OpstageError:
             pass
+
+
+def test_loops_in_loops_are_not_written_out_without_end() -> None:
+    value = helper.make_empty_tensor_value_info
+    graph = None
+    for level in range(12):
+        nodes = [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Identity", ["i"], [f"at{level}"])]
+        if graph is not None:
+            nodes.append(helper.make_node("Loop", ["n", "go"], [f"loop{level}"], body=graph))
+        given = [helper.make_tensor_value_info("i", TensorProto.INT64, [])]
+        given.append(helper.make_tensor_value_info("go", TensorProto.BOOL, []))
+        graph = helper.make_graph(nodes, "body", given, [value("goes"), value(f"at{level}")])
+    weights = {"n": np.array(16), "go": np.array(True)}
+    proto = model([helper.make_node("Loop", ["n", "go"], ["y"], body=graph)], {"x": [1]}, ["y"], weights)
+    with pytest.raises(UnsupportedError, match="with loops written out its graphs have more than"):
+        opstage.onnx.load(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (helper.make_node("Softmax", ["x"], ["y"], axis="one"), "'axis' is of kind STRING; the operator takes INT"),
+        (helper.make_node("Conv", ["x"], ["y"]), "it has 1 inputs; the operator takes 2 to 3"),
+        (helper.make_node("Relu", ["x", "x"], ["y"]), "it has 2 inputs; the operator takes 1"),
+    ],
+    ids=lambda each: getattr(each, "op_type", None),
+)
+def test_nodes_that_are_not_their_operators(node: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        opstage.onnx.load(model([node], {"x": [3]}, ["y"]).SerializeToString())
+
+
+@pytest.mark.parametrize("error", [KeyError, ZeroDivisionError, AssertionError])
+def test_faults_of_opstage_are_not_the_file_s(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    """What fails deeper than the rules of operators is said to be a fault of Opstage's, with its cause."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error("inside")
+
+    globals_of_opstage = {"__name__": "opstage.ops.odd", "fails": fails}
+    exec("def odd(ops, x): return fails()", globals_of_opstage)
+    from opstage.onnx.call import RULES
+
+    monkeypatch.setitem(RULES, "Relu", lambda call: globals_of_opstage["odd"](call.ops, call.x()))
+    text = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3]}, ["y"]).SerializeToString()
+    with pytest.raises(
+        InternalError, match=r"the Relu that gives 'y': Opstage failed here with .*a fault of Opstage's"
+    ) as found:
+        opstage.onnx.load(text)
+    assert isinstance(found.value.__cause__, error)
+
+
+def test_names_that_are_no_text() -> None:
+    text = model([helper.make_node("Relu", ["x"], ["y"], name="name")], {"x": [3]}, ["y"]).SerializeToString()
+    with pytest.raises(UsageError, match=r"b'na\\xffe' is a name in it, which is no text in UTF-8"):
+        opstage.onnx.load(text.replace(b"name", b"na\xffe"))
+
+
+def test_a_file_s_name_that_no_system_has(tmp_path: Path) -> None:
+    onnx.save(_external("x" * 5000), tmp_path / "net.onnx")
+    with pytest.raises(UsageError, match="which cannot be read: "):
+        opstage.onnx.load(tmp_path / "net.onnx")

@@ -118,5 +118,15 @@ def _shapes(model: Any) -> list[str]:
     return sorted(found)
 
 
+def small_inputs(case: Any) -> dict[str, Any]:
+    """The inputs of a case that are shapes, axes or counts, or may be some."""
+    given = dict(zip([each.name for each in case.model.graph.input], map(_plain, case.data_sets[0][0])))
+    return {name: value for name, value in given.items() if _is_whole(value) and _may_be_a_shape(value)}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iub"
+
+
 def _may_be_a_shape(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -49,6 +50,7 @@ def _resize(call: NodeCall[Any]) -> Value:
         chosen = [i for i, axis in enumerate(axes) if sizes[i] is not x.shape[axis] and sizes[i] != x.shape[axis]]
         if not chosen:
             return call.give(x)
+        _require_reasonable(sizes[i] for i in chosen)
         return call.give(resize(ops, x, size=[sizes[i] for i in chosen], axes=[axes[i] for i in chosen], **more))
     if scales is None:
         raise UnsupportedError("it says neither sizes nor scales")
@@ -60,8 +62,19 @@ def _resize(call: NodeCall[Any]) -> Value:
         raise UnsupportedError("align_corners by scales needs sizes that are known")
     if coordinates == "align_corners" and any(not float(scales[i] * x.shape[axes[i]]).is_integer() for i in chosen):
         raise UnsupportedError("align_corners by scales that give no whole sizes is read in two ways by runtimes")
+    _require_reasonable(x.shape[axes[i]] * scales[i] for i in chosen if isinstance(x.shape[axes[i]], int))
     factors = [Fraction(float(np.float32(scales[i]))).limit_denominator(1 << 20) for i in chosen]
     return call.give(resize(ops, x, scale=factors, axes=[axes[i] for i in chosen], **more))
+
+
+_MOST_ENTRIES = 1 << 13
+
+
+def _require_reasonable(sizes: Iterable[Any]) -> None:
+    """Raise UnsupportedError for sizes that no image has: each entry's place and weights are worked out one by one."""
+    for size in sizes:
+        if isinstance(size, (int, float)) and not size <= _MOST_ENTRIES:
+            raise UnsupportedError(f"an axis of {size:,} entries is asked for; at most {_MOST_ENTRIES:,} are resampled")
 
 
 def _kept_in_proportion(call: NodeCall[Any], axes: list[int], sizes: Any) -> Any:

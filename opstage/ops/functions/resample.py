@@ -132,6 +132,8 @@ def _targets(
         # A float stands for the number that it is written as: 0.6 for 3/5.
         exact = None if factor is None else factor if isinstance(factor, Fraction) else Fraction(str(factor))
         if size is not None:
+            if isinstance(size[i], int) and size[i] < 0:
+                raise error(ops, op, f"a size must not be negative but is {size[i]}")
             found.append((axis, dim_of(ops, op, "a size", size[i]), exact))
             continue
         assert factor is not None and exact is not None
