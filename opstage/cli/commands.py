@@ -34,6 +34,7 @@ COMMANDS = {
     "graph": "graph:graph",
     "bench": "bench:bench",
     "info": "info:info",
+    "import": "import_model:import_command",
     "import-weights": "weights:import_command",
     "export-weights": "weights:export_command",
 }

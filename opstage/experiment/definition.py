@@ -128,6 +128,8 @@ def _of_onnx(word: str, file: Path, path: Path) -> Definition:
 
 
 ONNX = ".onnx"
+WEIGHTS = ".safetensors"
+"""The suffix of the weights that a model file of the same name reads, as `opstage import` writes them."""
 
 IN_PYTHON = "python:"
 """Before the name of a model that a Python program made, which no file defines."""
@@ -177,7 +179,12 @@ _LOADED: dict[tuple[str, ...], Definition] = {}
 
 def _texts(file: Path) -> dict[Path, bytes]:
     """A file and those beside it that it is made of, as they are now."""
-    return {each: each.read_bytes() for each in files_of(file) if each.is_file()}
+    texts = {each: each.read_bytes() for each in files_of(file) if each.is_file()}
+    for each in list(texts):
+        weights = each.with_suffix(WEIGHTS)
+        if weights.name.encode() in texts[each] and weights.is_file():
+            texts[weights] = weights.read_bytes()
+    return texts
 
 
 def _texts_of(module: ModuleType) -> dict[Path, bytes]:

@@ -23,6 +23,7 @@ from ..ops.types import BOOL, INT32, dtype_name
 from ..options import Options
 from .file import Foreign, read
 from .graph import Declared, GraphNode, OnnxGraph
+from .network import Network
 from .rules import HOST_INPUTS
 from .run import GraphRun
 from .values import KnownValue, TensorValue, ref_of
@@ -50,7 +51,7 @@ class OnnxModel:
     outputs: tuple[str, ...]
     opset: int
     metadata: Mapping[str, str]
-    _graph: OnnxGraph = field(repr=False)
+    graph: OnnxGraph = field(repr=False)
     _constants: dict[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -65,27 +66,33 @@ class OnnxModel:
         """The Specs of the inputs, in the order of the program's arguments."""
         return tuple(self.inputs.values())
 
+    @property
+    def network(self) -> Network:
+        """The model as a program with its parameters."""
+        return Network(self.name, self, self.params, self.inputs, self.outputs, self.state)
+
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
         """The program: the outputs by name; with buffers a pair of those and the buffers after this step."""
         state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
         if len(inputs) != len(self.inputs):
             raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
-        outputs, moved = self._run(ops, params, state, inputs, GraphRun(train, state))
+        outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state))
         return outputs if self.state is None else (outputs, {**state, **moved})
 
-    def _run(
+    def run(
         self, ops: Any, params: Any, state: Any, inputs: Any, run: GraphRun
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The outputs by name, and the buffers that this step moves, of a run of the caller's."""
         around: dict[str, Any] = dict(self._constants)
         around |= {
-            name: TensorValue(ref, self._graph.initializers[name].dtype) for name, ref in {**params, **state}.items()
+            name: TensorValue(ref, self.graph.initializers[name].dtype) for name, ref in {**params, **state}.items()
         }
-        for declared, ref in zip(self._graph.inputs, inputs):
+        for declared, ref in zip(self.graph.inputs, inputs):
             around[declared.name] = TensorValue(ref, declared.dtype or ref.dtype)
         run.around = around
-        run.nodes(ops, self._graph.nodes)
+        run.nodes(ops, self.graph.nodes)
         found = {}
-        for declared, name in zip(self._graph.outputs, self.outputs):
+        for declared, name in zip(self.graph.outputs, self.outputs):
             value = around[declared.name]
             if isinstance(value, (KnownValue, TensorValue)):
                 found[name] = ref_of(ops, value)
@@ -145,7 +152,7 @@ def require_importable(model: OnnxModel) -> None:
     def program(ops: Any, params: Any, state: Any, *inputs: Any) -> Any:
         problems.clear()
         try:
-            outputs, _ = model._run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
+            outputs, _ = model.run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
         except InternalError as error:
             faults.append(error)
             raise
@@ -179,7 +186,7 @@ def _sorted(
         if not any(fnmatchcase(name, pattern) for name in graph.initializers):
             raise UsageError(f"no initializer is called {pattern!r}{nearest(pattern, graph.initializers)}")
     settings, statistics = set[str](), set[str]()
-    for node in _all_nodes(graph):
+    for node in all_nodes(graph):
         settings.update(node.inputs[i] for i in HOST_INPUTS.get(node.op, ()) if i < len(node.inputs))
         if node.op == "BatchNormalization":
             statistics.update(node.inputs[3:5])
@@ -212,14 +219,15 @@ def _is_named(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", name) is not None
 
 
-def _all_nodes(graph: OnnxGraph) -> list[GraphNode]:
+def all_nodes(graph: OnnxGraph) -> list[GraphNode]:
+    """The nodes of a graph and of the graphs inside of them."""
     found = []
     for node in graph.nodes:
         found.append(node)
         for value in node.attributes.values():
             for inner in value if isinstance(value, list) else [value]:
                 if isinstance(inner, OnnxGraph):
-                    found += _all_nodes(inner)
+                    found += all_nodes(inner)
     return found
 
 

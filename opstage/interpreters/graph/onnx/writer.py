@@ -89,8 +89,8 @@ class Writer(BaseInterpreter[OnnxValue]):
         self, op: str, *inputs: OnnxValue | str, count: int, at_root: bool = False, **attributes: Any
     ) -> tuple[str, ...]:
         """Add a node with `count` outputs; their names."""
-        region = self.cursor.region.name
-        name = self.unique(f"{region}/{op}" if region else op)
+        regions = [each for each, _ in self.cursor.region.path]
+        name = self.unique("/".join([*regions, op]))
         outputs = [name] if count == 1 else [self.unique(f"{name}:{i}") for i in range(count)]
         names = [i if isinstance(i, str) else i.name for i in inputs]
         (self._root if at_root else self.nodes).append(OnnxNode(op, names, outputs, attributes, name, self._origin()))

@@ -1,0 +1,49 @@
+"""Names of parameters and buffers that people read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import count
+
+from .steps import ChoiceStep, KeepStep, ProgramSteps, Step, reads
+
+_MADE_UP = re.compile(r"::|^\W*(val_|t_)?\d+$")
+
+
+def given_names(found: ProgramSteps) -> dict[str, str]:
+    """Better names of parameters and buffers, which it gives them: where a writer has made one up, `onnx::MatMul_12`,
+    after the module that reads it, `encoder.layer.0.query.weight`."""
+    names = _without_roots(found)
+    kinds = {slot: (kind, names.get(name, name)) for slot, (kind, name) in found.inputs.items()}
+    taken = {name for kind, name in kinds.values() if kind in ("params", "state")}
+    for step in found.steps:
+        for slot in reads(step):
+            kind, name = found.inputs.get(slot, ("", ""))
+            if kind != "params" or name in names or not _MADE_UP.search(name) or not step.path:
+                continue
+            module = ".".join(word for word, _ in step.path)
+            choices = (f"{module}.weight{'' if i == 1 else f'_{i}'}" for i in count(1))
+            names[name] = next(choice for choice in choices if choice not in taken)
+            taken.add(names[name])
+    found.inputs = {slot: (kind, names.get(name, name)) for slot, (kind, name) in found.inputs.items()}
+    found.steps = [_kept_as(step, names) for step in found.steps]
+    return names
+
+
+def _without_roots(found: ProgramSteps) -> dict[str, str]:
+    """SourceNames without `params.` and `state.`, with which this package's own exports begin all of them."""
+    by_kind = {kind: [name for each, name in found.inputs.values() if each == kind] for kind in ("params", "state")}
+    if not all(name.startswith(f"{kind}.") for kind, names in by_kind.items() for name in names):
+        return {}
+    short = {name: name.partition(".")[2] for names in by_kind.values() for name in names}
+    return short if len(set(short.values())) == len(short) and all(short.values()) else {}
+
+
+def _kept_as(step: Step, names: dict[str, str]) -> Step:
+    if isinstance(step, KeepStep):
+        return replace(step, name=names.get(step.name, step.name))
+    if isinstance(step, ChoiceStep):
+        kept = tuple(replace(each, name=names.get(each.name, each.name)) for each in step.kept)
+        return replace(step, kept=kept)
+    return step

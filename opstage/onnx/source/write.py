@@ -1,0 +1,80 @@
+"""`write_source`: an imported model as a Python file and the file of its weights."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from keyword import iskeyword
+from os import PathLike
+from pathlib import Path
+from typing import final
+
+from ...atomic import write_file
+from ...ops.errors import UsageError
+from ...tensors import encode
+from ..model import OnnxModel
+from ..network import supervised
+from .module import module_text
+from .operands import simplified
+from .proof import require_same
+from .recording import steps_of
+
+
+@final
+@dataclass(frozen=True)
+class WrittenModel:
+    """The files of a model: its source and its weights, and how many parameters and lines it has."""
+
+    source: Path
+    weights: Path
+    parameters: int
+    lines: int
+
+
+def write_source(
+    model: OnnxModel,
+    out: str | PathLike[str],
+    *,
+    origin: str = "an ONNX model",
+    loss: str = "",
+    output: str = "",
+    force: bool = False,
+) -> WrittenModel:
+    """Write a model as Opstage source to `out`, a `.py` file, and its weights beside it, in the safetensors format.
+
+    loss, output   what training compares, by default: see `opstage.onnx.network.supervised`
+    force          write over files that are there
+
+    The source is a model file: `opstage check`, `graph`, `train` and `predict` take it. It is proved to compute what
+    the model computes, op by op, before anything is written. Raises UsageError for a name that is no module's and for
+    files that are there, UnsupportedError for a program that has no text.
+    """
+    source = Path(out)
+    if source.suffix != ".py" or not source.stem.isidentifier() or iskeyword(source.stem):
+        raise UsageError(f"{source}: expected the name of a Python module, as in my_model.py")
+    weights = source.with_suffix(".safetensors")
+    for path in (source, weights):
+        if not force and os.path.lexists(path):
+            raise UsageError(f"{path} is there already; choose another name, or write over it with --force")
+    supervised(model.network, None, loss=loss, output=output)  # which says what is wrong with either
+    made = module_text(
+        model, simplified(steps_of(model)), origin=origin, weights=weights.name, loss=loss, output=output
+    )
+    require_same(made, model)
+    _write_both(weights, encode(made.tensors, {"format": "pt"}), source, made.text.encode())
+    count = sum(array.size for array in model.params.values())
+    return WrittenModel(source, weights, int(count), made.text.count("\n"))
+
+
+def _write_both(weights: Path, tensors: bytes, source: Path, text: bytes) -> None:
+    """Write two files, or leave both as they were."""
+    before = weights.read_bytes() if weights.is_file() else None
+    write_file(weights, [tensors])
+    try:
+        write_file(source, [text])
+    except BaseException:
+        if before is None:
+            weights.unlink()
+        else:
+            write_file(weights, [before])
+        raise
