@@ -21,6 +21,10 @@ class AroundNode(Protocol):
     """The run around a node, of which it may ask these."""
 
     train: bool
+    max_iterations: int | None
+
+    def body(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
+        """Those of one that is traced as a body of a loop or a branch, where no buffer may move."""
 
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
         """The outputs of a graph of the node's."""

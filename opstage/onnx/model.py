@@ -42,6 +42,7 @@ class OnnxModel:
     outputs   the names of the outputs
     opset     the version of ONNX's operators that the file is written in
     metadata  what the file says beside its graph
+    max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
     """
 
     name: str
@@ -53,6 +54,7 @@ class OnnxModel:
     metadata: Mapping[str, str]
     graph: OnnxGraph = field(repr=False)
     _constants: dict[str, Any] = field(repr=False)
+    max_iterations: int | None = None
 
     def __post_init__(self) -> None:
         kinds = inspect.Parameter
@@ -76,7 +78,7 @@ class OnnxModel:
         state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
         if len(inputs) != len(self.inputs):
             raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
-        outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state))
+        outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state, self.max_iterations))
         return outputs if self.state is None else (outputs, {**state, **moved})
 
     def run(
@@ -113,6 +115,7 @@ def load(
     where: Sequence[str] = (),
     constants: Sequence[str] = (),
     weights: Sequence[str] = (),
+    max_iterations: int | None = None,
 ) -> OnnxModel:
     """The model of an ONNX file, or of the bytes of one, as a program over Ops.
 
@@ -120,6 +123,8 @@ def load(
     where       constraints on the sizes that the file leaves open, `"sequence >= 65"`, which hold for a check
     constants   patterns of initializers that are to be no parameters, as `*.scale`
     weights     patterns of initializers that are to be parameters, where Opstage takes them for constants
+    max_iterations   the most iterations of each Loop that ends by a value and has no trip count that is known: with it
+                     such a loop has gradients, and one that goes on past it is a RangeError
 
     A float initializer is a parameter, unless it says how an operator works, is a single number that the writer has
     not named after a module, or is a running statistic, which is a buffer. Sizes that the file names are dims of those
@@ -138,7 +143,16 @@ def load(
     known |= {each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()}
     outputs = tuple(each.name for each in graph.outputs)
     model = OnnxModel(
-        name, params, buffers or None, _inputs(graph, tuple(where)), outputs, file.opset, file.metadata, graph, known
+        name,
+        params,
+        buffers or None,
+        _inputs(graph, tuple(where)),
+        outputs,
+        file.opset,
+        file.metadata,
+        graph,
+        known,
+        max_iterations,
     )
     require_importable(model)
     return model
@@ -151,8 +165,9 @@ def require_importable(model: OnnxModel) -> None:
 
     def program(ops: Any, params: Any, state: Any, *inputs: Any) -> Any:
         problems.clear()
+        run = GraphRun(False, state, model.max_iterations, problems=problems)
         try:
-            outputs, _ = model.run(ops, params, state, inputs, GraphRun(False, state, problems=problems))
+            outputs, _ = model.run(ops, params, state, inputs, run)
         except InternalError as error:
             faults.append(error)
             raise

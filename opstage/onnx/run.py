@@ -27,6 +27,7 @@ class GraphRun:
     """One run of a model.
 
     train      whether dropout drops and running statistics move
+    max_iterations  the bound of loops that have none of their own
     buffers    values of the model's buffers by name
     moved      those that this step gives
     problems   where nodes that cannot be imported are gathered; without a list the first one is an error
@@ -34,6 +35,7 @@ class GraphRun:
 
     train: bool
     buffers: Mapping[str, Any]
+    max_iterations: int | None = None
     moved: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] | None = None
     around: MutableMapping[str, Any] = field(default_factory=dict)
@@ -55,6 +57,17 @@ class GraphRun:
         finally:
             self.around = outside
 
+    def body(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
+        """`graph`, traced as a body of a loop or a branch."""
+        before = dict(self.moved)
+        outputs = self.graph(ops, graph, inputs)
+        if self.moved.keys() != before.keys() or any(self.moved[name] is not before[name] for name in before):
+            self.moved = before
+            raise UnsupportedError(
+                "a running statistic moves in its body, and cannot leave it; run it with train=False"
+            )
+        return outputs
+
     def buffer(self, name: str) -> Any:
         return self.moved.get(name, self.buffers.get(name))
 
@@ -75,7 +88,9 @@ class GraphRun:
         except UnsupportedError as error:
             if isinstance(error, Unimportable) or self.problems is None:
                 raise _at(error, node) from None
-            self.problems.append(Problem(node.label, error.reason))
+            problem = Problem(node.label, error.reason)
+            if problem not in self.problems:  # a body may be traced twice
+                self.problems.append(problem)
             results = [LOST] * len(node.outputs)
         except LocatedError as error:
             raise _at(error, node) from None

@@ -6,73 +6,155 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import UnsupportedError
+from ...imported.problems import LOST
+from ...ops.errors import ShapeError, UnsupportedError
 from ...ops.functions.arrange import flip
 from ...ops.types import BOOL, INT64
 from ..call import NodeCall, rule
 from ..graph import OnnxGraph
-from ..values import KnownValue, TensorValue, Value, known, ref_of, stretched
+from ..values import KnownValue, TensorValue, Value, known, ref_of
 
 
 @rule("If")
-def _if(call: NodeCall[Any]) -> tuple[Value, ...]:
-    """The branch that is known to be taken, or both, of whose results those of the one are selected."""
+def _if(call: NodeCall[Any]) -> tuple[Any, ...]:
+    """The branch that is known to be taken, or a choice by value between both."""
     ops, condition = call.ops, call.value(0)
     branches: list[OnnxGraph] = [call.attribute("then_branch"), call.attribute("else_branch")]
     if isinstance(condition, KnownValue):
         taken = branches[0] if bool(condition.array.reshape(-1)[0]) else branches[1]
         return tuple(call.around.graph(ops, taken, []))
-    found = [call.around.graph(ops, branch, []) for branch in branches]
-    mask = ops.reshape(call.x(), shape=())
-    results: list[Value] = []
-    for one, other in zip(*found):
-        if not isinstance(one, (KnownValue, TensorValue)) or not isinstance(other, (KnownValue, TensorValue)):
-            raise UnsupportedError("its branches give sequences, and which is taken is not known before a run")
-        x, y = ref_of(ops, one), ref_of(ops, other)
-        if len(x.shape) != len(y.shape) or one.dtype != other.dtype:
-            raise UnsupportedError("its branches give different types, and which is taken is not known before a run")
-        results.append(TensorValue(ops.select(stretched(ops, mask, x.shape), x, y), one.dtype))
-    return tuple(results)
+    found: list[list[Any]] = []
+
+    def branch(graph: OnnxGraph) -> Any:
+        def traced(inner: Any) -> Any:
+            values = call.around.body(inner, graph, [])
+            found.append(values)
+            return tuple(ref_of(inner, value) for value in _tensors(values, "its branches give a sequence"))
+
+        return traced
+
+    try:
+        refs = ops.cond(ops.reshape(call.x(), shape=()), *map(branch, branches))
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
+    except ShapeError as error:
+        if error.op != "cond":
+            raise
+        raise UnsupportedError(f"which branch is taken is not known before a run, and {error.reason}") from None
+    if any(one.dtype != other.dtype for one, other in zip(*found)):
+        raise UnsupportedError("its branches give different types, and which is taken is not known before a run")
+    return tuple(
+        one
+        if isinstance(one, KnownValue) and isinstance(other, KnownValue) and _same(one, other)
+        else TensorValue(ref, one.dtype)
+        for ref, one, other in zip(refs, *found)
+    )
+
+
+def _same(one: KnownValue, other: KnownValue) -> bool:
+    return one.array.shape == other.array.shape and bool(np.all(one.array == other.array))
+
+
+class _LostError(Exception):
+    """A node of a body cannot be imported, which is noted."""
+
+
+class _ByValueError(Exception):
+    """Whether a loop goes on is computed from values."""
 
 
 @rule("Loop")
-def _loop(call: NodeCall[Any]) -> tuple[Value, ...]:
-    """A loop of a number of iterations that is known, whose condition stays true."""
-    ops, body = call.ops, call.attribute("body")
-    if not call.has(0) or not isinstance(call.value(0), KnownValue):
-        raise UnsupportedError("how often it runs is not known before a run")
-    trips = call.number(0, "trip count")
-    if call.has(1) and not (isinstance(call.value(1), KnownValue) and bool(call.number(1, "condition"))):
-        raise UnsupportedError("whether it runs at all is computed from values")
+def _loop(call: NodeCall[Any]) -> tuple[Any, ...]:
+    """A loop of a number of iterations that is known, or one that ends by a value."""
     carried = [call.inputs[i] for i in range(2, len(call))]
+    trips = call.value(0) if call.has(0) else None
+    first = call.value(1) if call.has(1) else KnownValue(np.array(True), BOOL)
+    try:
+        if isinstance(trips, KnownValue) and isinstance(first, KnownValue) and bool(first.array.reshape(-1)[0]):
+            try:
+                return _counted(call, call.number(0, "trip count"), carried)
+            except _ByValueError:
+                pass
+        return _until(call, trips, first, carried)
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
+
+
+def _counted(call: NodeCall[Any], trips: Any, carried: list[Any]) -> tuple[Value, ...]:
+    """So many iterations, whose condition stays true."""
+    ops, body = call.ops, call.attribute("body")
     if isinstance(trips, int) and trips <= _UNROLLED:
         return _unrolled(call, body, trips, carried)
-    types = [value.dtype for value in carried if isinstance(value, (KnownValue, TensorValue))]
-    if len(types) < len(carried):
-        raise UnsupportedError("it carries a sequence through more iterations than are written out")
+    types = [
+        value.dtype for value in _tensors(carried, "it carries a sequence through more iterations than are written out")
+    ]
     made: list[Any] = []
 
     def step(inner: Any, carry: Any, at: Any) -> tuple[Any, Any]:
         given: list[Value] = [TensorValue(at, INT64), KnownValue(np.array(True), BOOL)]
         given += [TensorValue(ref, dtype) for ref, dtype in zip(carry, types)]
-        condition, *rest = call.around.graph(inner, body, given)
+        condition, *rest = _tensors(call.around.body(inner, body, given))
         if not isinstance(condition, KnownValue) or not condition.array:
-            raise UnsupportedError("whether it goes on is computed from values")
-        refs = [ref_of(inner, value) for value in _tensors(rest)]
-        made[:] = [value.dtype for value in _tensors(rest)]
+            raise _ByValueError
+        refs = [ref_of(inner, value) for value in rest]
+        made[:] = [value.dtype for value in rest]
         return tuple(refs[: len(carry)]), tuple(refs[len(carry) :])
 
-    first = tuple(ref_of(ops, value) for value in _tensors(carried))
-    last, stacked = ops.scan(step, first, ops.iota(shape=(trips,)))
+    start = tuple(ref_of(ops, value) for value in carried)
+    last, stacked = ops.scan(step, start, ops.iota(shape=(trips,)))
     return tuple(TensorValue(ref, dtype) for ref, dtype in zip((*last, *stacked), made))
+
+
+def _until(
+    call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, first: Any, carried: list[Any]
+) -> tuple[Value | None, ...]:
+    """A loop that ends by a value: the trip count, the condition, or both.
+
+    Known trips bound it for reverse mode too; else the bound of the whole model does, where one is declared.
+    """
+    ops, body = call.ops, call.attribute("body")
+    if any(call.node.outputs[len(carried) :]):
+        raise UnsupportedError(
+            "what it stacks has as many rows as it has iterations, and how many those are is not known before a run"
+        )
+    types = [value.dtype for value in _tensors(carried, "it carries a sequence, and ends by a value")]
+    limit = call.around.max_iterations
+    if isinstance(trips, KnownValue):
+        limit = call.number(0, "trip count")
+    count = None if trips is None else ops.reshape(ref_of(ops, trips), shape=())
+    endless: list[bool] = []
+
+    def goes_on(inner: Any, carry: Any) -> Any:
+        at, go, *_ = carry
+        return go if count is None else inner.logical_and(go, inner.less(at, count))
+
+    def step(inner: Any, carry: Any) -> Any:
+        at, _, *refs = carry
+        given: list[Value] = [TensorValue(at, INT64), KnownValue(np.array(True), BOOL)]
+        given += [TensorValue(ref, dtype) for ref, dtype in zip(refs, types)]
+        condition, *rest = _tensors(call.around.body(inner, body, given))
+        endless.append(isinstance(condition, KnownValue) and bool(condition.array.reshape(-1)[0]))
+        new = [ref_of(inner, value) for value in rest[: len(refs)]]
+        return (at + 1, inner.reshape(ref_of(inner, condition), shape=()), *new)
+
+    start = (ops.const(0, dtype=INT64), ops.reshape(ref_of(ops, first), shape=()), *[ref_of(ops, v) for v in carried])
+    _, _, *last = ops.while_loop(goes_on, step, start, max_iterations=limit)
+    if endless[0] and trips is None:
+        raise UnsupportedError("nothing ends it: it has no trip count, and its condition stays true")
+    return (
+        *[TensorValue(ref, dtype) for ref, dtype in zip(last, types)],
+        *[None] * (len(call.node.outputs) - len(last)),
+    )
 
 
 _UNROLLED = 16
 
 
-def _tensors(values: Any) -> list[Any]:
+def _tensors(values: Any, otherwise: str = "a sequence is carried through its iterations") -> list[Any]:
+    if any(value is LOST for value in values):
+        raise _LostError
     if any(not isinstance(value, (KnownValue, TensorValue)) for value in values):
-        raise UnsupportedError("a sequence is carried through its iterations")
+        raise UnsupportedError(otherwise)
     return list(values)
 
 
@@ -80,12 +162,15 @@ def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[An
     """A loop of few iterations, one after the other."""
     ops, stacked = call.ops, [list[Any]() for _ in body.outputs[1 + len(carried) :]]
     for i in range(trips):
+        condition: Any
         condition, *rest = call.around.graph(ops, body, [known(i), KnownValue(np.array(True), BOOL), *carried])
         carried = rest[: len(carried)]
         for column, value in zip(stacked, rest[len(carried) :]):
             column.append(value)
+        if condition is LOST:
+            raise _LostError
         if not isinstance(condition, KnownValue):
-            raise UnsupportedError("whether it goes on is computed from values")
+            raise _ByValueError
         if not bool(condition.array.reshape(-1)[0]):
             break
     columns: list[Value] = []
@@ -117,7 +202,7 @@ def _scan(call: NodeCall[Any]) -> tuple[Value, ...]:
 
     def step(inner: Any, carry: Any, at: Any) -> tuple[Any, Any]:
         given = [TensorValue(ref, dtype) for ref, dtype in zip((*carry, *at), (*types, *inner_types))]
-        rest = _tensors(call.around.graph(inner, body, given))
+        rest = _tensors(call.around.body(inner, body, given))
         made[:] = [value.dtype for value in rest]
         refs = [ref_of(inner, value) for value in rest]
         return tuple(refs[: len(carry)]), tuple(refs[len(carry) :])
