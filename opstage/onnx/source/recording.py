@@ -85,7 +85,7 @@ class _Recording:
         self.state_names = list(state)
 
         def program(ops: Any, params: Any, buffers: Any, *inputs: Any) -> Any:
-            run = _WatchedRun(train, buffers)
+            run = _WatchedRun(train, buffers, model.max_iterations)
             outputs, moved = model.run(ops, params, buffers, inputs, run)
             self.spans = run.spans
             return [outputs[name] for name in model.outputs], [moved.get(name, buffers[name]) for name in state]
