@@ -19,8 +19,8 @@ from opstage import Options
 from opstage.atomic import Disk
 from opstage.onnx.source import write_source
 from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
-from tests.onnx.exported import SHIPPED, shipped
 from tests.onnx.models import classifier, model
+from tests.onnx.programs import FILES, PROGRAMS, WHERE
 
 RNG = np.random.default_rng(0)
 
@@ -75,11 +75,16 @@ def same(proto: Any, folder: Path, *inputs: Any, train: bool = False, where: tup
     return module
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_models(name: str, tmp_path: Path) -> None:
-    exported = shipped(name)
-    where = ("T <= 128",) if name == "gpt" else ()
-    same(exported.proto(), tmp_path, *exported.inputs, train=name == "resnet", where=where)
+@pytest.mark.parametrize("name", FILES)
+def test_files(name: str, tmp_path: Path) -> None:
+    proto, inputs = FILES[name]()
+    same(proto, tmp_path, *inputs, train=name == "resnet", where=WHERE.get(name, ()))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_exported_programs(name: str, tmp_path: Path) -> None:
+    exported = PROGRAMS[name]()
+    same(exported.proto(), tmp_path, *exported.inputs)
 
 
 def test_training_is_written_beside_evaluation(tmp_path: Path) -> None:

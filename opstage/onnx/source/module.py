@@ -14,7 +14,7 @@ from ..model import OnnxModel
 from .constants import LargeConstants
 from .expressions import SourceExpressions, quoted
 from .functions import Functions
-from .layout import Bracketed, Expression, Prefixed, call, lines, tuple_of
+from .layout import WIDTH, Bracketed, Expression, Prefixed, call, lines, tuple_of
 from .names import SourceNames, identifier
 from .renaming import given_names
 from .scope import FunctionBody
@@ -136,7 +136,8 @@ def _trees(state: Sequence[str], constants: LargeConstants) -> list[str]:
     if not conditions:
         return ["PARAMS = TENSORS"]
     chosen = f"name: x for name, x in TENSORS.items() if {' and '.join(conditions)}"
-    return [*text, *lines("PARAMS = ", Bracketed("{", (chosen,), "}"), 0)]
+    whole = f"PARAMS = {{{chosen}}}"
+    return [*text, *([whole] if len(whole) <= WIDTH else ["PARAMS = {", f"    {chosen}", "}"])]
 
 
 def _program(
