@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from opstage import Spec, derived
 from tests.onnx.exported import SHIPPED, Exported, shipped
 from tests.onnx.models import classifier, model
+from tests.onnx.test_control import branching, halving
 
 RNG = np.random.default_rng(5)
 WHERE = {"gpt": ("T <= 128",)}
@@ -208,5 +209,8 @@ FILES: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "recurrences": _recurrences,
     "integers": _integers,
     "choices": _choices,
+    "branching": lambda: (branching(), (f32(3, 2),)),
+    "halving": lambda: (halving(), (np.abs(f32(3, 2)) * 9,)),
+    "halving some times": lambda: (halving("times"), (np.abs(f32(3, 2)) * 9, np.array(3))),
     **{name: lambda name=name: (ALL[name]().proto(), ALL[name]().inputs) for name in SHIPPED},
 }

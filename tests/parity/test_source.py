@@ -127,7 +127,7 @@ def exported(net: nn.Module, x: torch.Tensor, training: Any) -> Any:
             output_names=["y"],
             dynamic_axes={"x": {0: "batch"}},
             training=training,
-            do_constant_folding=training is torch.onnx.TrainingMode.EVAL,
+            do_constant_folding=training == torch.onnx.TrainingMode.EVAL,
         )
     return onnx.load_model_from_string(buffer.getvalue())
 
@@ -139,6 +139,8 @@ def test_exports_are_written_and_read_again(name: str, tmp_path: Path) -> None:
     net, x = make(), batch()
     for parameter in net.parameters():  # equal first values would be one tensor in the file
         nn.init.normal_(parameter, std=0.3)
+    for buffer in filter(torch.is_floating_point, net.buffers()):
+        nn.init.uniform_(buffer, 0.5, 2.0)
     mode = torch.onnx.TrainingMode.PRESERVE if name == "images" else torch.onnx.TrainingMode.EVAL
     net.eval()
     proto = exported(net, x, mode)

@@ -1,4 +1,4 @@
-"""LargeConstants that are too large for the source: they stand in the file of the weights."""
+"""Constants that are too large for the source: they stand in the file of the weights."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .layout import Bracketed, Expression, call, tuple_of
 
 
 class SourceExpressions:
-    """SourceExpressions of one program.
+    """Expressions of one program.
 
     dims    the name of each size in the source, by its name in the file
     used    names of `opstage.ops.dims` and modules that the source has to import

@@ -1,4 +1,4 @@
-"""SourceNames for Python source: identifiers that nothing else has."""
+"""Names for Python source: identifiers that nothing else has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESERVED = frozenset(
         *("maximum", "minimum", "ratio", "rsqrt", "tensors_beside"),
     }
 )
-"""SourceNames that mean something in the source."""
+"""Names that mean something in the source."""
 
 
 def identifier(name: str, fallback: str = "x") -> str:
@@ -43,7 +43,7 @@ def identifier(name: str, fallback: str = "x") -> str:
 
 
 class SourceNames:
-    """SourceNames of one scope, each given once."""
+    """Names of one scope, each given once."""
 
     def __init__(self, taken: Collection[str] = ()):
         self._taken = {*taken}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...compilation import record
 from ...interpreters.graph.graph import Graph
 from ...interpreters.graph.notation import digest
+from ...ops.closed import Body
 from ...ops.errors import OpstageError, UnsupportedError
 from ..model import OnnxModel
 from .module import ModuleText
@@ -49,7 +51,12 @@ def _program(made: ModuleText, stateful: bool) -> Any:
 
 def _outputs(graph: Graph, numbers: dict[Any, int]) -> list[tuple[str, int]]:
     """A number for each output; equal terms have equal numbers, whatever the order and the regions of their ops."""
-    body = graph.body
+    inputs = [numbers.setdefault(("input", i), len(numbers)) for i in range(len(graph.body.inputs))]
+    return list(zip(graph.output_names, _terms(graph.body, inputs, numbers, 0)))
+
+
+def _terms(body: Body, inputs: Sequence[int], numbers: dict[Any, int], depth: int) -> list[int]:
+    """The numbers of a body's outputs, of those of its inputs."""
     terms: dict[int, int] = {}
     uniform: dict[int, Any] = {}
 
@@ -58,8 +65,7 @@ def _outputs(graph: Graph, numbers: dict[Any, int]) -> list[tuple[str, int]]:
             key = ("uniform", str(body.types[slot]), _filling(uniform[slot][0]))
         terms[slot] = numbers.setdefault(key, len(numbers))
 
-    for i, slot in enumerate(body.inputs):
-        learn(slot, ("input", i))
+    terms.update(zip(body.inputs, inputs))
     for constant in body.constants:
         if constant.value.size == 1:
             uniform[constant.slot] = (constant.value.reshape(-1)[0].item(),)
@@ -69,11 +75,37 @@ def _outputs(graph: Graph, numbers: dict[Any, int]) -> list[tuple[str, int]]:
         value = uniform_value(step, uniform)
         if value is not None:
             uniform[e.outputs[0]] = value
-        static = tuple((n, text_of_static(v)) for n, v in sorted(e.static.items()) if n != "site")
         read = tuple(terms[slot] for slot in e.inputs)
+        static = []
+        for name, each in sorted(e.static.items()):
+            if name != "site":
+                static.append((name, text_of_static(each) if not _bodies(each) else None))
+        key: tuple[Any, ...] = (e.primitive.name, tuple(static), read)
+        if any(_bodies(each) for each in e.static.values()):
+            key = (e.primitive.name, tuple(static), *_closed(step, read, numbers, depth))
         for i, slot in enumerate(e.outputs):
-            learn(slot, (e.primitive.name, static, read, i))
-    return [(name, terms[slot]) for name, slot in zip(graph.output_names, body.outputs)]
+            learn(slot, (*key, i))
+    return [terms[slot] for slot in body.outputs]
+
+
+def _closed(step: CallStep, read: tuple[int, ...], numbers: dict[Any, int], depth: int) -> tuple[Any, ...]:
+    """The operands of a loop or a choice that are its own, and its bodies, in which those captured are what they are
+    outside, in whatever order."""
+    static, name = step.static, step.primitive.name
+    if name == "switch":
+        own, captured = 0, read[1:]
+    else:
+        own = static["carries"] + static["entries"] if name == "scan" else len(static["body"].outputs)
+        captured = read[own:]
+    inside = [numbers.setdefault(("own", depth, i, read[i]), len(numbers)) for i in range(own)]
+    bodies = [each for value in static.values() for each in _bodies(value)]
+    return read[: own or 1], tuple(tuple(_terms(each, [*inside, *captured], numbers, depth + 1)) for each in bodies)
+
+
+def _bodies(value: Any) -> list[Body]:
+    if isinstance(value, Body):
+        return [value]
+    return [each for entry in value for each in _bodies(entry)] if isinstance(value, tuple) else []
 
 
 def _filling(value: Any) -> str:

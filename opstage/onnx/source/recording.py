@@ -159,6 +159,7 @@ class _Joint:
         self.found = plain.steps()
         self.found.steps = []
         self.pairs: dict[tuple[int, int], int] = {}
+        self._last = trained.kept  # where nodes share a buffer, the last one's value is its own
         self.first: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._types = plain.graph.body.types, trained.graph.body.types
         self._next = len(plain.graph.body.types)
@@ -185,7 +186,7 @@ class _Joint:
     ) -> None:
         """Add what a node does in both."""
         path = one.path if one is not None else ()
-        kept = other.kept if other is not None else {}
+        kept = {n: slot for n, slot in (other.kept if other is not None else {}).items() if self._last[n] == slot}
         if self._alike(mine, theirs) and all(name in one.kept for name in kept if one is not None):
             for name, slot in kept.items():
                 pair = self.pairs.get((one.kept[name], slot)) if one is not None else None

@@ -32,7 +32,7 @@ def given_names(found: ProgramSteps) -> dict[str, str]:
 
 
 def _without_roots(found: ProgramSteps) -> dict[str, str]:
-    """SourceNames without `params.` and `state.`, with which this package's own exports begin all of them."""
+    """Names without `params.` and `state.`, with which this package's own exports begin all of them."""
     by_kind = {kind: [name for each, name in found.inputs.values() if each == kind] for kind in ("params", "state")}
     if not all(name.startswith(f"{kind}.") for kind, names in by_kind.items() for name in names):
         return {}

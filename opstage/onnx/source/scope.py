@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, final
 
 from ...ops.errors import UnsupportedError
 from .blocks import Member, RegionBlock
+from .bodies import STRUCTURAL, structural_lines
 from .calls import CallTexts
 from .constants import is_small
 from .expressions import quoted
 from .layout import Expression, Prefixed, call, flat, lines
 from .loops import counted_loop
 from .names import SourceNames, identifier
-from .scans import scan_lines
 from .steps import CallStep, ChoiceStep, KeepStep, reads
 
 if TYPE_CHECKING:
@@ -24,8 +24,20 @@ if TYPE_CHECKING:
 
 _LETTERS = ("x", "y", "z", "u", "v", "w")
 _RESULT = "h"
-LOCALS = (*_LETTERS, _RESULT, "weight", "dropout", "step", "carry", "xs", "ys")
-"""SourceNames of tensors, beside those of the ops that give them; no function has one of them."""
+LOCALS = (
+    *_LETTERS,
+    _RESULT,
+    "weight",
+    "dropout",
+    "step",
+    "carry",
+    "entry",
+    "tensors",
+    "then",
+    "otherwise",
+    "unfinished",
+)
+"""Names of tensors, beside those of the ops that give them; no function has one of them."""
 
 
 @final
@@ -162,8 +174,8 @@ class FunctionScope:
             self.choice(member)
 
     def call_step(self, step: CallStep, indent: int) -> None:
-        if step.primitive.name == "scan":
-            self.lines += scan_lines(self, step, indent)
+        if step.primitive.name in STRUCTURAL:
+            self.lines += structural_lines(self, step, indent)
             return
         text = self.texts.expression(step)
         visible = step.outputs[: len(step.primitive.outputs)]
@@ -238,7 +250,11 @@ class FunctionScope:
             if found is None:
                 return None
             slot, base, inside = found
-        elif isinstance(member, CallStep) and len(member.primitive.outputs) == 1 and member.primitive.name != "scan":
+        elif (
+            isinstance(member, CallStep)
+            and len(member.primitive.outputs) == 1
+            and member.primitive.name not in STRUCTURAL
+        ):
             slot, base, inside = block.results[0], member.primitive.name, self.texts.expression(member)
         else:
             return None

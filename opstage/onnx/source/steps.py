@@ -113,6 +113,8 @@ def same_static(a: Static, b: Static) -> bool:
 
 def text_of_static(value: Any) -> str:
     """A static parameter as text, the bodies of loops included."""
+    if value is None:
+        return "None"
     bodies: list[Any] = []
     text = show_static(value, bodies)
     return text + "".join(text_of_body(body) for body in bodies)
