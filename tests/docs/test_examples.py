@@ -13,6 +13,8 @@ EXAMPLES = ROOT / "examples"
 SHOWN = {
     "quickstart.py": r"held-out accuracy 9[5-9]\.\d %",
     "hessian_vector_product.py": r"minimum at \[1\. 1\. 1\. 1\. 1\. 1\.\]\nreverse over reverse agrees: True",
+    "llama.py": r"held-out loss [12]\.\d\d nats a byte\n(?s:.{10,})",
+    "bert.py": r"for x in\ndef f\(x\)\nimport x\nreturn x",
     "session.py": r"accuracy (9[7-9]\.\d|100\.0) %(?s:.*)ProgramError: this ref was made before reset_tape\(\)",
 }
 

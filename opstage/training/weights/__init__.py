@@ -18,6 +18,7 @@ from ..saved import TrainerValues
 from ..trainer import ScalarTrainer
 from .cells import pytorch_cells
 from .mapping import Array, MappedParameter, Source, WeightMap
+from .named import read_named, write_named
 from .names import pytorch_name
 from .propose import propose
 from .sharded import read_weights, write_weights
@@ -32,8 +33,10 @@ __all__ = [
     "propose",
     "propose_for",
     "pytorch_names",
+    "read_named",
     "read_state_dict",
     "read_weights",
+    "write_named",
     "write_state_dict",
     "write_weights",
 ]
