@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .ops.errors import (
         DeviceError,
         DtypeError,
+        MeshError,
         OpstageError,
         OutOfMemoryError,
         ProgramError,
@@ -54,6 +55,7 @@ __all__ = [
     "Declaration",
     "DeviceError",
     "DtypeError",
+    "MeshError",
     "Model",
     "NotFiniteError",
     "Ops",
@@ -120,8 +122,8 @@ _HOMES = {
     ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
     ".ops.declared": "shapes",
-    ".ops.errors": "DeviceError DtypeError OpstageError OutOfMemoryError ProgramError ProgramWarning RangeError "
-    "ShapeError UnsupportedError UsageError ValidationError",
+    ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
+    "RangeError ShapeError UnsupportedError UsageError ValidationError",
     ".ops.program": "Aux",
     ".ops.protocol": "Ops Ref",
     ".ops.spec": "Spec",

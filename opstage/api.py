@@ -234,6 +234,7 @@ def execute(
 ) -> Any:
     """Carry pytrees in, run a base program on them, carry its result out; `key` is the base program's identity."""
     options = options if options is not None else Options()
+    options.require_one_rank("this")
     interpreter = watched(shared_interpreter(options), options)
     leaves, structure = flatten(args)
     refs = put_all(interpreter, leaves, lambda: argument_paths(program, args))

@@ -102,6 +102,7 @@ class _Compiled:
         self.graph = graph
         self.options = options
         self._program = program
+        options.require_one_rank("a compiled program")
         self._interpreter = watched(make_interpreter(options), options)
         self._turn = make_lock()
         self._contract = Contract(specs, argument_paths(program, _trees(specs)), "the compiled program", "call")

@@ -14,6 +14,7 @@ import numpy as np
 
 from .ops.amounts import parse_bytes
 from .ops.errors import UsageError, nearest
+from .ops.mesh import mesh_of
 from .ops.splitmix import is_seed
 from .readable import require_file
 
@@ -62,6 +63,8 @@ class Options:
     """Stop at the first op that makes a value that is not finite, and name it and its line."""
     deterministic: bool = True
     """The same bits from run to run on the same machine."""
+    mesh: str = ""
+    """The ranks that share the work, by axes with their sizes: `data=4`; one by default. See `opstage.ops.mesh`."""
     program_memory: str = "128MiB"
     """Compiled only: how much memory the programs of an interpreter may keep, each its graph, plan and constants; where
     they keep more, those that ran longest ago are dropped, and compiled again if they come back."""
@@ -89,6 +92,14 @@ class Options:
     def device_number(self) -> int:
         """Which of the GPUs; 0 where none is named."""
         return int(self.device.partition(":")[2] or 0)
+
+    def require_one_rank(self, what: str) -> None:
+        """UsageError where a mesh of several ranks is asked for, which `what` does not run on."""
+        if mesh_of(self.mesh).ranks > 1:
+            raise UsageError(
+                f"{what} runs the program of one rank, but the options have mesh={self.mesh!r}; leave it out: "
+                "scalar_trainer, fit and opstage train are what shares out a batch"
+            )
 
     def replace(self, **changes: Any) -> Options:
         """A copy with some values changed; an unknown name is a `UsageError`."""
@@ -208,6 +219,16 @@ def _is_amount(value: Any) -> str | None:
     return None
 
 
+def _is_mesh(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"{value!r} is not a mesh; expected text such as 'data=4'"
+    try:
+        mesh_of(value)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def _is_bool(value: Any) -> str | None:
     return None if isinstance(value, bool) else f"{value!r} is not a boolean; expected true or false"
 
@@ -230,6 +251,7 @@ _CHECKS: dict[str, _Check] = {
     "validate": _is_bool,
     "detect_anomaly": _is_bool,
     "deterministic": _is_bool,
+    "mesh": _is_mesh,
     "program_memory": _is_amount,
 }
 

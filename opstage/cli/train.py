@@ -32,6 +32,7 @@ from .termination import heeding_termination
 @click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
 @click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
 @click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
+@click.option("--mesh", metavar="AXES", help="Share batches out over the ranks of a mesh, such as data=4.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
 @click.option("--show-groups", is_flag=True, help="Show what moves each parameter, and stop.")
@@ -107,6 +108,7 @@ _PATHS = {
     "lr": "optimizer.lr",
     "batch_size": "data.batch_size",
     "data": "data.file",
+    "mesh": "options.mesh",
     **OPTION_PATHS,
 }
 

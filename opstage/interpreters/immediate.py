@@ -96,6 +96,7 @@ class Immediate(Imperative[R]):
 
 def make_imperative(options: Options) -> Imperative[Any]:
     """The interpreter that `options` choose: immediate or, with backend "compiled", deferred until a value is read."""
+    options.require_one_rank("a session")
     own: Any = make_interpreter(options)
     base = watched(own, options)
     if options.backend == "compiled":

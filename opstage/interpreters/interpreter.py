@@ -21,6 +21,7 @@ from ..ops.dims import Dim
 from ..ops.errors import LocatedError, ProgramError, UnsupportedError
 from ..ops.infix import Infix
 from ..ops.lists import no_ref
+from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.types import EXACT, DType, Shape, TensorType, dtype_name
@@ -342,6 +343,11 @@ class Wrapper(Interpreter[R], Generic[R, Inner]):
         )
         self.inner = inner
         self.closed: str | None = None
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self.inner.mesh
 
     @abstractmethod
     def wrap(self, value: Inner, /) -> R:

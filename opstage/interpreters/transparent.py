@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from ..init.schemes import Elementary
 from ..ops.errors import UnsupportedError
+from ..ops.mesh import Mesh
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import DType, TensorType
 from .interpreter import BaseInterpreter
@@ -26,6 +27,11 @@ class Transparent(BaseInterpreter[R]):
     def __init__(self, inner: BaseInterpreter[R]):
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self.inner.mesh
 
     @property
     @override

@@ -71,7 +71,7 @@ def terms(ops: Ops[R], params: Tree, x: R, *, config: Config) -> tuple[R, R, R]:
     """Means over the batch, for one draw of z: -log p(x | z) and KL(q(z | x) ‖ N(0, 1)), both in nats a sample, whose
     sum is the negative evidence lower bound; and the squared error of a pixel."""
     mean, log_variance = encode(ops, params, x)
-    draw = ops.rand_normal(shape=mean.shape, dtype=mean.dtype)
+    draw = ops.rand_normal(shape=mean.shape, dtype=mean.dtype, like=mean)
     z = ops.add(mean, ops.mul(draw, ops.exp(ops.scale(log_variance, c=0.5))))
     error = ops.mse_loss(decode(ops, params, z, config=config), x)
     # The Gaussian's -log p of a pixel is ½ (error/variance + log variance + log 2π).

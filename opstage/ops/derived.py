@@ -31,6 +31,7 @@ from .functions.arrange import (
     unbind,
 )
 from .functions.borders import pad
+from .functions.collective import all_mean, batch_mean, broadcast
 from .functions.grids import affine_grid, grid_sample
 from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .functions.patches import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
@@ -62,9 +63,12 @@ __all__ = [
     "adaptive_avg_pool",
     "adaptive_max_pool",
     "affine_grid",
+    "all_mean",
     "arange",
+    "batch_mean",
     "binary_cross_entropy_with_logits",
     "bincount",
+    "broadcast",
     "chunk",
     "correct_count",
     "cosine_similarity",
@@ -140,7 +144,7 @@ def dropout(ops: Ops[R], x: R, p: float | Fraction, train: bool, *, seed: int | 
     if not train or p == 0:
         return x
     keep = 1 - p
-    mask = ops.bernoulli_mask(ops.full(shape=(), value=keep, dtype=x.dtype), shape=x.shape, seed=seed)
+    mask = ops.bernoulli_mask(ops.full(shape=(), value=keep, dtype=x.dtype), shape=x.shape, seed=seed, like=x)
     return ops.mul(x, ops.scale(mask, c=1 / keep if keep else 0))
 
 

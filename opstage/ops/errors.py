@@ -205,6 +205,10 @@ class LocatedError(OpstageError):
         return printable(f"{place}: {self.reason}" if place else self.reason)
 
 
+class MeshError(LocatedError, ValueError):
+    """A collective on what all ranks have alike, or on what they have not; see `opstage.ops.mesh`."""
+
+
 class ShapeError(LocatedError, ValueError):
     """Shapes, ranks or static parameters that do not fit an op.
 

@@ -19,6 +19,8 @@ class Kind(Enum):
     """Each element is one function of all elements along some axes (sum, max, argmax)."""
     CONTRACTION = "contraction"
     """Each element is a sum of products, an element of either of two operands in each (matmul, convolution)."""
+    COLLECTIVE = "collective"
+    """Each element comes from other ranks of a mesh too: the interpreter of a mesh does it, and no kernel."""
     OPAQUE = "opaque"
     """Anything else, and whatever does not say: it is done by a kernel of its own, or by its decomposition."""
 

@@ -208,7 +208,7 @@ class Primitive:
     @property
     def core(self) -> bool:
         """Whether every executing interpreter must have a kernel for it."""
-        return self.decomposition is None
+        return self.decomposition is None and self.kind is not Kind.COLLECTIVE
 
     def without_rule(self, rule: str) -> ProgramError:
         """The error for a derivative that needs the rule `rule`, which is neither declared nor to be had otherwise."""

@@ -12,6 +12,7 @@ from .arguments import Axes, IntOrTuple, Number, ShapeLike
 from .errors import ProgramError
 from .methods.activation import ActivationOps
 from .methods.attention import AttentionOps
+from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
 from .methods.elementwise import ElementwiseOps
 from .methods.indexing import IndexingOps
@@ -61,6 +62,7 @@ class Ops(
     LossOps[R],
     RandomOps[R],
     UpdateOps[R],
+    CollectiveOps[R],
 ):
     """An interpreter of programs over refs of type R.
 

@@ -11,6 +11,7 @@ from ..api import owned, snapshot
 from ..init import Constant
 from ..interpreters.anomaly import watched
 from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.mesh.ranks import on_mesh
 from ..interpreters.registry import make_interpreter
 from ..ops.errors import UsageError
 from ..ops.places import Places
@@ -53,7 +54,7 @@ class Held:
         firsts = self.places.first(leaves)
         self.params = [as_param(leaf, name, flag, options) for leaf, name, flag in zip(firsts, self.names, flags)]
         self.steps_taken = 0
-        self.interpreter: BaseInterpreter[Any] = watched(make_interpreter(options), options)
+        self.interpreter: BaseInterpreter[Any] = on_mesh(watched(make_interpreter(options), options), options)
         self.has_state = state is not None
         state_leaves, self.structure = flatten(state)
         self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]

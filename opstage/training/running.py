@@ -14,6 +14,7 @@ from ..options import Options
 from .by_name import by_position
 from .held import Held
 from .optim import Optimizer
+from .parallel import DATA, DataParallel, Replicated
 from .prepared import PreparedProgram
 from .promises import Promises
 from .row_terms import Divisor
@@ -40,13 +41,22 @@ class Running:
         norm: bool = False,
     ):
         self.loss = loss
-        self._loss_when = {train: with_train(loss, train) for train in (False, True)}
         self.held = held
+        self._loss_when = {train: self._shared_out(with_train(loss, train)) for train in (False, True)}
         self._promises = promises
         self._options = options
         self._clip = clip
         self._norm = norm
         self._layouts: dict[Hashable, StepLayout] = {}
+
+    def _shared_out(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """The loss as a program of each rank of the mesh; itself where one rank takes all rows."""
+        alone = self.held.interpreter.mesh.size(DATA) == 1
+        return loss if alone else DataParallel(loss, self.held.batch_starts - 1)
+
+    def _whole(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        """A program that takes whole batches, on a mesh too."""
+        return program if self.held.interpreter.mesh.ranks == 1 else Replicated(program)
 
     def batch(
         self, batch: tuple[Any, ...], other: Callable[..., Any] | None = None
@@ -98,7 +108,9 @@ class Running:
         key = (Identity(program), trained, batch)
         layout = self._layouts.get(key)
         return (
-            self._kept(key, self._made(with_train(program, False), trained, batch, key)) if layout is None else layout
+            self._kept(key, self._made(self._whole(with_train(program, False)), trained, batch, key))
+            if layout is None
+            else layout
         )
 
     def prepared(self, program: Callable[..., Any], arrays: list[Any], batch: Structure) -> PreparedProgram | None:

@@ -25,6 +25,7 @@ DEFAULTS = {
     "detect_anomaly": False,
     "deterministic": True,
     "program_memory": "128MiB",
+    "mesh": "",
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
 
@@ -197,6 +198,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_DETECT_ANOMALY": "1",
         "OPSTAGE_DETERMINISTIC": "TRUE",
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
+        "OPSTAGE_MESH": "data=4",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
         "backend": "compiled",
@@ -212,6 +214,7 @@ def test_from_env_reads_every_field() -> None:
         "detect_anomaly": True,
         "deterministic": True,
         "program_memory": "2GiB",
+        "mesh": "data=4",
     }
 
 

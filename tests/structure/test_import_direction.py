@@ -72,6 +72,7 @@ FLOORS = (
     ("imperative",),
     ("captures",),
     ("registry",),
+    ("mesh",),
     ("base_program",),
     ("at_once",),
     ("pushforward",),

@@ -27,13 +27,14 @@ FAMILIES = (
     "random",
     "update",
 )
+"""Those whose primitives have kernels."""
 
 
 @cache
 def primitives() -> dict[str, Primitive]:
     """All primitives by name."""
     found: dict[str, Primitive] = {}
-    for family in FAMILIES:
+    for family in (*FAMILIES, "collective"):
         for value in vars(import_module(f".{family}", __package__)).values():
             if isinstance(value, Primitive):
                 known = found.setdefault(value.name, value)

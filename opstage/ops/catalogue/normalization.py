@@ -6,6 +6,7 @@ one pass and whose own derivatives come from its decomposition. Variances are tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, exact_div, prod, ratio, require_at_most
@@ -298,10 +299,28 @@ def _batch_norm_shape(
 def _batch_norm_decomposition(
     ops: Ops[R], x: R, /, *affine: R, has_gamma: bool, has_beta: bool, channel_axis: int, eps: float
 ) -> tuple[R, ...]:
+    return batch_norm_of_ranks(
+        ops, x, *affine, has_gamma=has_gamma, has_beta=has_beta, channel_axis=channel_axis, eps=eps
+    )
+
+
+def batch_norm_of_ranks(
+    ops: Ops[R],
+    x: R,
+    /,
+    *affine: R,
+    has_gamma: bool,
+    has_beta: bool,
+    channel_axis: int,
+    eps: float,
+    whole: Callable[[R], R] = lambda mean: mean,
+    ranks: Dim = 1,
+) -> tuple[R, ...]:
+    """batch_norm of a batch that so many ranks share: `whole` makes the mean over all of them of the mean of one."""
     gamma, beta, _ = unpack(affine, has_gamma, has_beta)
-    y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps)
+    y, *statistics = standardize(ops, x, other_axes(len(x.shape), channel_axis), eps, whole)
     mean, variance, rstd = (ops.reshape(s, shape=(x.shape[channel_axis],)) for s in statistics)
-    n = _count(x.shape, channel_axis)
+    n = _count(x.shape, channel_axis) * ranks
     return affine_map(ops, y, gamma, beta, channel_axis), mean, ops.scale(variance, c=ratio(n, n - 1)), rstd
 
 

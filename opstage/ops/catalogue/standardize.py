@@ -94,11 +94,16 @@ def reciprocal_deviation(ops: Ops[R], variance: R, eps: float) -> R:
     return ops.inv(ops.sqrt(ops.add(known, floor)))
 
 
-def standardize(ops: Ops[R], x: R, axes: tuple[int, ...], eps: float) -> tuple[R, R, R, R]:
-    """(x - mean)·rstd over `axes`, and the mean, biased variance and rstd with those axes kept at size 1."""
-    mean = ops.reduce_mean(x, axis=axes, keepdims=True)
+def standardize(
+    ops: Ops[R], x: R, axes: tuple[int, ...], eps: float, whole: Callable[[R], R] = lambda mean: mean
+) -> tuple[R, R, R, R]:
+    """(x - mean)·rstd over `axes`, and the mean, biased variance and rstd with those axes kept at size 1.
+
+    `whole` makes the mean of all ranks of a mesh of the mean of what one of them has.
+    """
+    mean = whole(ops.reduce_mean(x, axis=axes, keepdims=True))
     centred = ops.sub(x, ops.broadcast_to(mean, shape=x.shape))
-    variance = ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True)
+    variance = whole(ops.reduce_mean(ops.mul(centred, centred), axis=axes, keepdims=True))
     rstd = reciprocal_deviation(ops, variance, eps)
     return ops.mul(centred, ops.broadcast_to(rstd, shape=x.shape)), mean, variance, rstd
 

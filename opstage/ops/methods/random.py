@@ -22,6 +22,12 @@ class RandomOps(Calls[R]):
             "site": self.cursor.next_site() if site is None else site,
         }
 
+    @final
+    def _counters(self, like: R | None) -> tuple[R, ...]:
+        """The operands of a draw. One that varies over the ranks of a mesh, as `like` does, is a draw of each."""
+        step = self.step() if like is None else self.vary_like(self.step(), like)
+        return (step, *self.iterations())
+
     def rand_uniform(
         self,
         *,
@@ -29,15 +35,19 @@ class RandomOps(Calls[R]):
         seed: int | None = None,
         site: int | None = None,
         dtype: str | DType | None = None,
+        like: R | None = None,
     ) -> R:
         """Uniform in [0, 1), the same bits everywhere; no gradient. PyTorch: torch.rand (other bits).
 
         Element i, in row-major order, is (splitmix64(key + i) >> 40) · 2^-24 with key =
         splitmix64(splitmix64(splitmix64(seed) + step) + site); exact in every dtype. Source: Steele, Lea & Flood 2014.
+
+        On a mesh all ranks draw the same, unless `like` is a tensor that varies over them: then each has its own rows
+        of the draw that one rank would make for all of them.
         """
         static = self._draw("rand_uniform", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
-        return self._call(RAND_UNIFORM, (self.step(), *self.iterations()), static)
+        return self._call(RAND_UNIFORM, self._counters(like), static)
 
     def rand_normal(
         self,
@@ -46,6 +56,7 @@ class RandomOps(Calls[R]):
         seed: int | None = None,
         site: int | None = None,
         dtype: str | DType | None = None,
+        like: R | None = None,
     ) -> R:
         """Standard normal by Box-Muller; no gradient. PyTorch: torch.randn (other bits).
 
@@ -54,14 +65,21 @@ class RandomOps(Calls[R]):
         """
         static = self._draw("rand_normal", shape, seed, site)
         static["dtype"] = dtype_name(self.dtype if dtype is None else as_dtype(dtype))
-        return self._call(RAND_NORMAL, (self.step(), *self.iterations()), static)
+        return self._call(RAND_NORMAL, self._counters(like), static)
 
     def bernoulli_mask(
-        self, keep_prob: R, /, *, shape: ShapeLike, seed: int | None = None, site: int | None = None
+        self,
+        keep_prob: R,
+        /,
+        *,
+        shape: ShapeLike,
+        seed: int | None = None,
+        site: int | None = None,
+        like: R | None = None,
     ) -> R:
         """1 where keep_prob > u, else 0, u uniform; no gradient. PyTorch: torch.bernoulli.
 
         keep_prob is a scalar, the result of its dtype; u the uniform draw at `site`.
         """
         static = self._draw("bernoulli_mask", shape, seed, site)
-        return self._call(BERNOULLI_MASK, (keep_prob, self.step(), *self.iterations()), static)
+        return self._call(BERNOULLI_MASK, (keep_prob, *self._counters(like)), static)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..cursor import Cursor
 from ..dims import Dim
+from ..mesh import ALONE, Mesh
 from ..primitive import Primitive, R, Static
 from ..types import DType
 
@@ -26,6 +27,15 @@ class Structure(ABC, Generic[R]):
     """Where the program is; shared by a whole stack of interpreters."""
     seed: int
     """The seed of draws that name none (`Options.seed`)."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of which a rank runs the program; one of a single rank where nobody has said otherwise."""
+        return ALONE
+
+    def vary_like(self, x: R, like: R, /) -> R:
+        """x, varying over the axes of the mesh over which `like` does: x itself where no mesh is."""
+        return x
 
     @abstractmethod
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
@@ -89,7 +99,7 @@ class Structure(ABC, Generic[R]):
 
     @abstractmethod
     def switch(self, index: R, branches: Sequence[Callable[..., Any]], /, *operands: Any) -> Any:
-        """`branches[index](ops, *operands)`: `cond` of any number of branches.
+        """One of the branches, by its number: `cond` of any number of them.
 
         index   an integer scalar from 0 to len(branches) - 1. Raises RangeError for any other when it runs, where
                 jax.lax.switch takes the nearest

@@ -59,6 +59,7 @@ _BITS = "random bits are a function of seed, step and site, not those of PyTorch
 
 _ONNX = "ONNX and TensorFlow have it; PyTorch has pixel_shuffle, in another order of channels"
 
+_RANKS = "it is its operand where no mesh is; on one it is compared with NumPy in tests/mesh"
 WITHOUT_TWIN: dict[str, str] = {
     "rand_uniform": _BITS,
     "rand_normal": _BITS,
@@ -66,4 +67,11 @@ WITHOUT_TWIN: dict[str, str] = {
     "derived.dropout": _BITS,
     "derived.depth_to_space": _ONNX,
     "derived.space_to_depth": _ONNX,
+    **dict.fromkeys(
+        (
+            *("vary", "all_reduce", "all_max", "all_gather", "reduce_scatter", "shard", "all_to_all", "shift"),
+            *("axis_index", "derived.all_mean", "derived.batch_mean", "derived.broadcast"),
+        ),
+        _RANKS,
+    ),
 }

@@ -1,0 +1,1 @@
+"""Programs on a mesh of ranks: `Ranks` hosts them, and `Varying` knows what differs between them."""

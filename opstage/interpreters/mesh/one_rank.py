@@ -1,0 +1,47 @@
+"""`OneRank`: a program as that of one rank, though a mesh is beneath it."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from typing_extensions import override
+
+from ...ops.mesh import ALONE, Mesh
+from ...ops.primitive import Primitive, Static
+from ..interpreter import Holding, Interpreter, Wrapper
+
+
+@final
+class Lone(Holding):
+    """A ref that all ranks have alike."""
+
+    __slots__ = ("value", "ops")
+
+    def __init__(self, value: Any, ops: OneRank):
+        self.value = value
+        self.ops = ops
+
+
+@final
+class OneRank(Wrapper[Lone, Any]):
+    """Hides the mesh: every collective is its operand, as is right for what takes whole batches and predicts."""
+
+    __slots__ = ()
+    ref_type = Lone
+
+    def __init__(self, inner: Interpreter[Any]):
+        super().__init__(inner, differentiates=False)
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return ALONE
+
+    @override
+    def wrap(self, value: Any, /) -> Lone:
+        return Lone(value, self)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Lone, ...], static: Static, /) -> tuple[Lone, ...]:
+        values = tuple([self.adopt(ref).value for ref in refs])
+        return tuple([Lone(out, self) for out in self.inner.bind(primitive, values, static)])

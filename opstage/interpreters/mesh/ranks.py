@@ -1,0 +1,246 @@
+"""`Ranks`: a base interpreter that hosts all ranks of a mesh in lockstep, on whatever base interpreter computes.
+
+A ref is the ranks' values. An op is bound once for each rank, and once in all where the ranks have the same operands;
+a collective is sums, joins and parts of those values. So a mesh of any size runs in one process, which is how programs
+for it are tested, and with the bits that any other spread of its ranks over processes has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
+
+from typing_extensions import override
+
+from ...init.schemes import Elementary
+from ...ops.catalogue.collective import (
+    ALL_GATHER,
+    ALL_MAX,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    AXIS_INDEX,
+    REDUCE_SCATTER,
+    SHARD,
+    SHIFT,
+    VARY,
+)
+from ...ops.closed import Body
+from ...ops.errors import MeshError
+from ...ops.kinds import Kind
+from ...ops.lists import no_ref
+from ...ops.mesh import Mesh, mesh_of
+from ...ops.primitive import Primitive, Static
+from ...ops.types import DType, TensorType
+from ...options import Options
+from ..branching import SWITCH, run_switch
+from ..interpreter import BaseInterpreter, Typed
+from ..structural import SCAN, run_loop
+from .tree import total
+
+Values = tuple[Any, ...]
+
+
+@final
+class RankValues(Typed):
+    """The ranks' values of one tensor, rank by rank; one and the same object where it is replicated."""
+
+    __slots__ = ("type", "ops", "values")
+
+    def __init__(self, ops: Ranks, values: Values):
+        self.type = TensorType(tuple(values[0].shape), values[0].dtype)
+        self.ops = ops
+        self.values = values
+
+
+@final
+class Ranks(BaseInterpreter[RankValues]):
+    """The ranks of a mesh, each on `inner`."""
+
+    __slots__ = ("inner", "_mesh", "_indices")
+
+    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh):
+        super().__init__(inner.dtype, inner.seed, inner.cursor)
+        self.inner = inner
+        self._mesh = mesh
+        self._indices: dict[str, RankValues] = {}
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self._mesh
+
+    # The host's side: what is put is replicated, what is got is the first rank's -------------------------------------
+
+    @property
+    @override
+    def executes(self) -> bool:
+        return self.inner.executes
+
+    @property
+    @override
+    def computes(self) -> bool:
+        return self.inner.computes
+
+    @override
+    def put(self, value: Any, /) -> RankValues:
+        return self._same(self.inner.put(value))
+
+    @override
+    def get(self, ref: RankValues, /) -> Any:
+        return self.inner.get(ref.values[0])
+
+    @override
+    def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> RankValues:
+        return self._same(self.inner.fill(initialiser, shape, dtype))
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> RankValues:
+        return self._same(self.inner.const(value, dtype=dtype))
+
+    @override
+    def adopt(self, ref: Any, /) -> RankValues:
+        if type(ref) is RankValues:
+            return ref
+        raise no_ref(ref, "make one with ops.const(…), or pass it to the program")
+
+    @override
+    def has_kernel(self, primitive: Primitive) -> bool:
+        return primitive.kind is Kind.COLLECTIVE or self.inner.has_kernel(primitive)
+
+    @override
+    def raise_pending(self) -> None:
+        self.inner.raise_pending()
+
+    @override
+    def trim(self) -> None:
+        self.inner.trim()
+
+    @override
+    def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
+        def beneath(inner: BaseInterpreter[Any]) -> Values:
+            self.cursor = inner.cursor
+            self._step = None
+            self._indices.clear()
+            return program(self, *refs)
+
+        return self.inner.execute_each(beneath, (), step)
+
+    @override
+    def step(self) -> RankValues:
+        if self._step is None:
+            self._step = self._same(self.inner.step())
+        return self._step
+
+    def each(self, values: Iterable[Any]) -> RankValues:
+        """A tensor of which each rank has a value of its own."""
+        return RankValues(self, tuple(values))
+
+    def _same(self, value: Any) -> RankValues:
+        return RankValues(self, (value,) * self._mesh.ranks)
+
+    # The seam ---------------------------------------------------------------------------------------------------------
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static, /) -> tuple[RankValues, ...]:
+        refs = tuple([ref if type(ref) is RankValues else self.adopt(ref) for ref in refs])
+        if primitive.kind is Kind.COLLECTIVE:
+            return (self._collective(primitive, refs, static),)
+        if _communicates(static):
+            return self._together(primitive, refs, static)
+        every = [ref.values for ref in refs]
+        done: dict[tuple[int, ...], Values] = {}
+        outs: list[Values] = []
+        for rank in range(self._mesh.ranks):
+            operands = tuple([values[rank] for values in every])
+            key = tuple(map(id, operands))
+            out = done.get(key)
+            if out is None:
+                out = done[key] = self.inner.bind(primitive, operands, static)
+            outs.append(out)
+        return tuple([RankValues(self, values) for values in zip(*outs)])
+
+    def _together(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> tuple[RankValues, ...]:
+        """A loop or choice in whose bodies ranks send each other something: all take it at one pace."""
+        if primitive is SCAN:
+            return run_loop(self, *refs, **static)
+        if primitive is SWITCH:
+            index = refs[0]
+            if len({int(self.inner.get(value)) for value in index.values}) == 1:
+                return run_switch(self, *refs, **static)
+        raise MeshError(
+            "its bodies have collectives, which all ranks must reach alike, but what it decides by may differ between "
+            "them; decide by what all ranks have, such as an all_reduce, or move the collectives out of it",
+            op=primitive.name,
+            region=self.cursor.region.name,
+        )
+
+    def _collective(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> RankValues:
+        axis: str = static["axis"]
+        self.infer(primitive, tuple([ref.type for ref in refs]), static)
+        if primitive is AXIS_INDEX:
+            return self._index(axis)
+        (x,) = refs
+        if primitive is VARY:
+            return x
+        result: list[Any] = [None] * self._mesh.ranks
+        for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in range(self._mesh.ranks)):
+            outs = self._within(primitive, [x.values[rank] for rank in group], static)
+            for rank, out in zip(group, outs, strict=True):
+                result[rank] = out
+        return self.each(result)
+
+    def _index(self, axis: str) -> RankValues:
+        found = self._indices.get(axis)
+        if found is None:
+            numbers = [self.inner.const(i, dtype="int64") for i in range(self._mesh.size(axis))]
+            places = [self._mesh.coordinate(rank, axis) for rank in range(self._mesh.ranks)]
+            found = self._indices[axis] = self.each([numbers[place] for place in places])
+        return found
+
+    def _within(self, primitive: Primitive, xs: Sequence[Any], static: Static) -> Sequence[Any]:
+        """A value for each rank of one group, from those that they have."""
+        inner, count = self.inner, len(xs)
+        if primitive is ALL_REDUCE:
+            return [self._sum(xs)] * count
+        if primitive is ALL_MAX:
+            top = xs[0]
+            for x in xs[1:]:
+                top = inner.maximum(top, x)
+            return [top] * count
+        if primitive is ALL_GATHER:
+            return [inner.concat(xs, axis=static["dim"])] * count
+        if primitive is SHARD:
+            return [self._own(x, static["dim"], i, count) for i, x in enumerate(xs)]
+        if primitive is REDUCE_SCATTER:
+            dim = static["dim"]
+            return [self._sum([self._own(x, dim, i, count) for x in xs]) for i in range(count)]
+        if primitive is ALL_TO_ALL:
+            split = static["split"]
+            return [
+                inner.concat([self._own(x, split, i, count) for x in xs], axis=static["join"]) for i in range(count)
+            ]
+        assert primitive is SHIFT, primitive
+        return [xs[(i - static["by"]) % count] for i in range(count)]
+
+    def _own(self, x: Any, dim: int, index: int, parts: int) -> Any:
+        own = x.shape[dim] // parts
+        return self.inner.slice(x, axis=dim, start=index * own, length=own)
+
+    def _sum(self, values: Sequence[Any]) -> Any:
+        return total(len(values), lambda level, i: None if level else values[i], self.inner.add)
+
+
+def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
+    """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
+    mesh = mesh_of(options.mesh)
+    return Ranks(base, mesh) if mesh.ranks > 1 and base.executes else base
+
+
+def _communicates(static: Static) -> bool:
+    """Whether an op with these static parameters has bodies with collectives in them."""
+    return any(
+        e.primitive.kind is Kind.COLLECTIVE or _communicates(e.static)
+        for body in static.values()
+        if isinstance(body, Body)
+        for e in body.equations
+    )

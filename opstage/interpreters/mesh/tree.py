@@ -1,0 +1,40 @@
+"""The fixed order of every sum over ranks.
+
+Node (level, i) of the tree is the sum of those of the ranks i·2^level … (i+1)·2^level - 1 that exist. A process adds up
+the nodes within it and sends the fewest that cover its ranks. So the bits of a sum depend on the mesh alone: not on how
+many processes host it, on buckets or on the engine that moves the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def covering(first: int, last: int) -> list[tuple[int, int]]:
+    """The fewest nodes that cover the ranks first … last - 1."""
+    nodes = []
+    while first < last:
+        level = (last - first).bit_length() - 1
+        if first:
+            level = min(level, (first & -first).bit_length() - 1)
+        nodes.append((level, first >> level))
+        first += 1 << level
+    return nodes
+
+
+def total(ranks: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:
+    """The sum over all ranks. `known(level, i)` is the value of a node that is there, None for another one."""
+
+    def at(level: int, i: int) -> T:
+        value = known(level, i)
+        if value is not None:
+            return value
+        assert level > 0, "a rank has no value"
+        left = at(level - 1, 2 * i)
+        right = 2 * i + 1
+        return add(left, at(level - 1, right)) if right << (level - 1) < ranks else left
+
+    return at(max(0, (ranks - 1).bit_length()), 0)

@@ -1,0 +1,158 @@
+"""`Varying`: over which axes of a mesh each ref varies, and the one rule that follows from it.
+
+A result varies wherever an operand does. Where an op meets an operand that does not, that one is `vary`-ed first, once.
+The transpose of `vary` is `all_reduce`: so the gradient of a replicated parameter is summed over the ranks by the tape
+itself, at the moment it is complete, and data parallelism needs no code of its own. As pvary of JAX's shard_map.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from typing_extensions import override
+
+from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
+from ...ops.cursor import Quietly
+from ...ops.dims import prod
+from ...ops.errors import MeshError
+from ...ops.functions.collective import all_mean
+from ...ops.kinds import Effect, Kind
+from ...ops.primitive import Primitive, Static
+from ...ops.types import TensorType
+from ..interpreter import Holding, Interpreter, Wrapper
+
+NOWHERE: frozenset[str] = frozenset()
+
+
+@final
+class VaryingRef(Holding):
+    """A ref, and the axes over which it varies.
+
+    first   those over which it is to vary from its first use on: of a parameter those of the batch, so that its
+            gradient is summed at the size of the parameter, and not at that of what is broadcast from it
+    """
+
+    __slots__ = ("value", "ops", "axes", "first", "_known")
+
+    def __init__(self, value: Any, ops: Varying, axes: frozenset[str] = NOWHERE, first: frozenset[str] = NOWHERE):
+        self.value = value
+        self.ops = ops
+        self.axes = axes
+        self.first = first
+        self._known: dict[frozenset[str], VaryingRef] = {}
+
+    def over(self, axes: frozenset[str]) -> VaryingRef:
+        """The same, varying over these axes too; the same ref each time."""
+        missing = axes - self.axes
+        if not missing:
+            return self
+        made = self._known.get(missing)
+        if made is None:
+            inner, value = self.ops.inner, self.value
+            with Quietly(self.ops.cursor):
+                for axis in sorted(missing):
+                    value = inner.vary(value, axis=axis)
+            made = self._known[missing] = VaryingRef(value, self.ops, self.axes | missing)
+        return made
+
+
+@final
+class Varying(Wrapper[VaryingRef, Any]):
+    """Puts `vary` where the rule asks for it, around the interpreter of a rank's program."""
+
+    __slots__ = ("batch",)
+    ref_type = VaryingRef
+
+    def __init__(self, inner: Interpreter[Any], batch: frozenset[str]):
+        """`batch` are the axes over which a batch is shared out: statistics of a batch are those of all of it."""
+        super().__init__(inner, differentiates=False)
+        self.batch = batch
+
+    @override
+    def wrap(self, value: Any, /) -> VaryingRef:
+        return VaryingRef(value, self)
+
+    @override
+    def vary_like(self, x: VaryingRef, like: VaryingRef, /) -> VaryingRef:
+        return self.adopt(x).over(self._used(like).axes)
+
+    def _used(self, ref: Any) -> VaryingRef:
+        found = self.adopt(ref)
+        return found.over(found.first) if found.first else found
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static, /) -> tuple[VaryingRef, ...]:
+        refs = tuple([self._used(ref) for ref in refs])
+        if primitive.kind is Kind.COLLECTIVE:
+            axes = self._after(primitive, refs, static)
+        else:
+            axes = NOWHERE.union(*[ref.axes for ref in refs])
+            if axes and Effect.DRAWS in primitive.effects:
+                return self._drawn(primitive, refs, axes, static)
+            if primitive is BATCH_NORM and refs[0].axes & self.batch:
+                return self._batch_norm(refs, static)
+            refs = tuple([ref.over(axes) for ref in refs])
+        outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
+        return tuple([VaryingRef(out, self, axes) for out in outs])
+
+    def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
+        """The axes over which the result of a collective varies."""
+        axis: str = static["axis"]
+        if primitive is AXIS_INDEX:
+            return frozenset({axis})
+        (x,) = refs
+        if primitive in (VARY, SHARD):
+            if axis in x.axes:
+                raise MeshError(
+                    f"x varies over mesh axis {axis!r} already; {primitive} is for one that all ranks have alike",
+                    op=primitive.name,
+                    region=self.cursor.region.name,
+                )
+            return x.axes | {axis}
+        if axis not in x.axes:
+            more = f"; their sum would be {static['size']} times x" if primitive is ALL_REDUCE else ""
+            raise MeshError(
+                f"all ranks of mesh axis {axis!r} have the same x, so there is nothing to send{more}; use x as it is",
+                op=primitive.name,
+                region=self.cursor.region.name,
+            )
+        return x.axes - {axis} if primitive in (ALL_REDUCE, ALL_MAX) or static.get("replicated") else x.axes
+
+    def _batch_norm(self, refs: tuple[VaryingRef, ...], static: Static) -> tuple[VaryingRef, ...]:
+        """By the statistics of the batch of all ranks."""
+        over = sorted(refs[0].axes & self.batch)
+        ranks = prod([self.mesh.size(axis) for axis in over])
+        x, *affine = [TensorType(ref.shape, ref.dtype) for ref in refs]
+        self.infer(BATCH_NORM, (TensorType((x.shape[0] * ranks, *x.shape[1:]), x.dtype), *affine), static)
+
+        def whole(mean: VaryingRef) -> VaryingRef:
+            for axis in over:
+                mean = all_mean(self, mean, axis=axis)
+            return mean
+
+        with Quietly(self.cursor):
+            return batch_norm_of_ranks(self, *refs, **static, whole=whole, ranks=ranks)
+
+    def _drawn(
+        self, primitive: Primitive, refs: tuple[VaryingRef, ...], axes: frozenset[str], static: Static
+    ) -> tuple[VaryingRef, ...]:
+        """The rank's rows of one draw for all ranks, so that the numbers are those of the whole batch on one rank."""
+        inner = self.inner
+        shape = static["shape"]
+        if not shape:
+            raise MeshError(
+                "a scalar that is drawn for each rank has no rows to share out; draw a tensor of one row",
+                op=primitive.name,
+                region=self.cursor.region.name,
+            )
+        along = [axis for axis in self.mesh.names if axis in axes]
+        rows = shape[0]
+        for axis in along:
+            rows = rows * self.mesh.size(axis)
+        whole = {**static, "shape": (rows, *shape[1:])}
+        drawn = inner.bind(primitive, tuple([ref.value for ref in refs]), whole)
+        with Quietly(self.cursor):
+            for axis in along:
+                drawn = tuple([inner.shard(x, axis=axis) for x in drawn])
+        return tuple([VaryingRef(x, self, axes) for x in drawn])

@@ -1,0 +1,98 @@
+"""Collectives, over one named axis of the mesh of ranks that runs the program.
+
+Over an axis that the mesh has not, each is its operand, so that a program of one rank needs no other text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from ..catalogue.collective import (
+    ALL_GATHER,
+    ALL_MAX,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    AXIS_INDEX,
+    REDUCE_SCATTER,
+    SHARD,
+    SHIFT,
+    VARY,
+)
+from ..catalogue.logic import FULL
+from ..primitive import Primitive, R
+from .calls import Calls
+
+
+class CollectiveOps(Calls[R]):
+    __slots__ = ()
+
+    @final
+    def _over(self, primitive: Primitive, x: R, axis: str, **static: Any) -> R:
+        """The collective over an axis; x itself where one rank stands along it."""
+        size = self.mesh.size(axis)
+        return x if size == 1 else self._call(primitive, (x,), {"axis": axis, "size": size, **static})
+
+    def vary(self, x: R, /, *, axis: str) -> R:
+        """x, which from here on counts as varying over the axis; its gradient is summed over the ranks.
+
+        A program seldom says it: where an op meets a tensor that varies, those that do not are varied first. JAX:
+        jax.lax.pvary.
+        """
+        return self._over(VARY, x, axis)
+
+    def all_reduce(self, x: R, /, *, axis: str) -> R:
+        """Σ of the ranks' x over the axis, the same bits on all of them. PyTorch: torch.distributed.all_reduce.
+
+        Of floats and integers. JAX: jax.lax.psum. MPI: MPI_Allreduce.
+        """
+        return self._over(ALL_REDUCE, x, axis)
+
+    def all_max(self, x: R, /, *, axis: str) -> R:
+        """The largest of the ranks' x, element by element; nan where one has it; no gradient.
+
+        JAX: jax.lax.pmax.
+        """
+        return self._over(ALL_MAX, x, axis)
+
+    def all_gather(self, x: R, /, *, axis: str, dim: int = 0, replicated: bool = False) -> R:
+        """The ranks' parts joined along `dim`, on every rank. PyTorch: torch.distributed.all_gather.
+
+        A rank may use the whole in its own way, so that gradients are added and shared out; with `replicated` all ranks
+        do the same with it from here on, and each takes its own part of the one gradient. JAX: jax.lax.all_gather.
+        """
+        return self._over(ALL_GATHER, x, axis, dim=dim, replicated=bool(replicated))
+
+    def reduce_scatter(self, x: R, /, *, axis: str, dim: int = 0) -> R:
+        """The rank's own part, along `dim`, of the sum of the ranks' x. PyTorch: torch.distributed.reduce_scatter.
+
+        JAX: jax.lax.psum_scatter.
+        """
+        return self._over(REDUCE_SCATTER, x, axis, dim=dim)
+
+    def shard(self, x: R, /, *, axis: str, dim: int = 0) -> R:
+        """The rank's own part, along `dim`, of an x that all ranks have alike; no byte moves."""
+        return self._over(SHARD, x, axis, dim=dim)
+
+    def all_to_all(self, x: R, /, *, axis: str, split: int, join: int) -> R:
+        """Part i of x along `split` goes to rank i; the parts that come are joined along `join`.
+
+        PyTorch: torch.distributed.all_to_all. JAX: jax.lax.all_to_all.
+        """
+        return self._over(ALL_TO_ALL, x, axis, split=split, join=join)
+
+    def shift(self, x: R, /, *, axis: str, by: int = 1) -> R:
+        """The x of the rank that stands `by` places before, around the ring.
+
+        JAX: jax.lax.ppermute. MPI: MPI_Sendrecv.
+        """
+        return self._over(SHIFT, x, axis, by=by)
+
+    def axis_index(self, *, axis: str) -> R:
+        """Where along the axis the rank stands, an int64 scalar. PyTorch: torch.distributed.get_rank.
+
+        JAX: jax.lax.axis_index.
+        """
+        size = self.mesh.size(axis)
+        if size == 1:
+            return self._call(FULL, (), {"shape": (), "value": 0, "dtype": "int64"})
+        return self._call(AXIS_INDEX, (), {"axis": axis, "size": size})

@@ -1,0 +1,160 @@
+"""`data_parallel`: the loss of a whole batch as a program of each rank, which takes its own rows.
+
+How the loss of the batch follows from those of the ranks' rows is proved on its trace, see row_terms: a mean over rows
+becomes the mean of the ranks' means, a sum their sum, and a mean over the rows that count (targets that are not
+ignored, weights) is divided by what counts on all ranks. What is not proved is an error. Gradients need nothing more:
+see interpreters/mesh/varying.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from ..interpreters.mesh.one_rank import OneRank
+from ..interpreters.mesh.varying import Varying, VaryingRef
+from ..ops.cursor import Quietly
+from ..ops.errors import UsageError
+from ..ops.functions.collective import all_mean
+from ..ops.program import Aux
+from ..ops.trees import flatten, structure_paths, unflatten
+from ..ops.types import TensorType, dtype_name
+from .row_terms import DIVISOR, ROWS, SUM, Joining, joining
+
+DATA = "data"
+"""The axis of a mesh whose ranks share out the rows of a batch."""
+
+
+@final
+class DataParallel:
+    """`loss(ops, params, [state,] *batch)` on the ranks of a mesh: each takes its part of the batch's rows.
+
+    loss    the loss of a batch, in training form or in evaluation form
+    trees   how many of its arguments are no batch: 1, or 2 with a state
+    """
+
+    def __init__(self, loss: Callable[..., Any], trees: int):
+        self.loss = loss
+        self._trees = trees
+        self._known: dict[Any, Joining] = {}
+
+    def __call__(self, ops: Any, *arguments: Any) -> Any:
+        if ops.mesh.size(DATA) == 1:  # traced for itself, or checked
+            return self.loss(ops, *arguments)
+        split = frozenset({DATA})
+        outer = Varying(ops, batch=split)
+        leaves, structure = flatten(arguments)
+        first = len(flatten(arguments[: self._trees])[0])
+        params = len(flatten(arguments[0])[0])
+        with Quietly(ops.cursor):
+            parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]]
+        refs = [
+            *[VaryingRef(leaf, outer, first=split) for leaf in leaves[:params]],
+            *[VaryingRef(leaf, outer) for leaf in leaves[params:first]],
+            *[VaryingRef(part, outer, split) for part in parts],
+        ]
+        types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
+        flat = _Flat(self.loss, structure)
+        loss, metrics, state = _results(self.loss(outer, *unflatten(structure, refs)))
+        loss = outer.adopt(loss)
+        joins = self._joins(flat, types, first, ops) if DATA in loss.axes else _SUMMED
+        with Quietly(ops.cursor):
+            weight = None
+            if joins.divisor is not None:
+                weight = outer.cast(joins.divisor.value(outer, flat, refs, types), dtype=dtype_name(loss.dtype))
+            joined = _join(outer, loss, joins.loss, weight).value
+            told = {
+                name: _metric(outer, value, joins.metrics.get(name) or joins.loss, weight).value
+                for name, value in metrics.items()
+            }
+            kept = _state(outer, state)
+        return joined, Aux(state=kept, metrics=told)
+
+    def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
+        """How the loss joins; raises UsageError where that is not proved."""
+        key = tuple([(type_.shape, type_.dtype) for type_ in types])
+        found = self._known.get(key)
+        if found is None:
+            found = joining(flat, types, slice(first, len(types)), ops)
+            if not found.loss:
+                raise UsageError(
+                    f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows "
+                    f"from those of its parts is not known: {found.reason}; make it one number of all ranks with the "
+                    "collectives, such as opstage.derived.all_mean"
+                )
+            if len(self._known) > 32:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+
+@final
+class Replicated:
+    """Another program of the parameters, run on whole batches as by one rank, whatever mesh is there."""
+
+    def __init__(self, program: Callable[..., Any]):
+        self._program = program
+
+    def __call__(self, ops: Any, *arguments: Any) -> Any:
+        outer = OneRank(ops)
+        leaves, structure = flatten(arguments)
+        result = self._program(outer, *unflatten(structure, [outer.wrap(leaf) for leaf in leaves]))
+        outputs, built = flatten(result)
+        return unflatten(built, [outer.adopt(ref).value for ref in outputs])
+
+
+_SUMMED = Joining(ROWS)
+"""Of a loss that all ranks have alike, since its program has summed over them itself."""
+
+
+class _Flat:
+    """A loss as a flat program of (loss, metrics)."""
+
+    def __init__(self, loss: Callable[..., Any], structure: Any):
+        self._loss, self._structure = loss, structure
+
+    def __call__(self, ops: Any, *leaves: Any) -> tuple[list[Any], Any]:
+        loss, metrics, _ = _results(self._loss(ops, *unflatten(self._structure, leaves)))
+        return flatten((loss, metrics))
+
+
+def _results(result: Any) -> tuple[Any, dict[str, Any], Any]:
+    """Loss, metrics and state of what a loss returns."""
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Aux):
+        return result[0], dict(result[1].metrics), result[1].state
+    return result, {}, None
+
+
+def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> VaryingRef:
+    """A tensor of the ranks' rows as that of all rows."""
+    x = ops.adopt(x)
+    if DATA not in x.axes:
+        return x
+    if how == SUM:
+        return ops.all_reduce(x, axis=DATA)
+    if how == DIVISOR and weight is not None:
+        spread = ops.broadcast_to(weight, shape=x.shape)
+        nothing = ops.full(shape=x.shape, value=0.0, dtype=x.dtype)  # a mean over no row is 0/0, and counts nothing
+        product = ops.select(ops.less(nothing, spread), ops.mul(x, spread), nothing)
+        count = ops.all_reduce(weight, axis=DATA)
+        return ops.div(ops.all_reduce(product, axis=DATA), ops.broadcast_to(count, shape=x.shape))
+    return all_mean(ops, x, axis=DATA)
+
+
+def _metric(ops: Varying, x: Any, how: str, weight: VaryingRef | None) -> VaryingRef:
+    """Whole numbers are counts, and added; others are joined as is proved of them, else as the loss is."""
+    ref = ops.adopt(x)
+    return _join(ops, ref, SUM if ref.dtype.kind in "iu" else how, weight)
+
+
+def _state(ops: Varying, state: Any) -> Any:
+    """The program's new state, the mean over the ranks of what differs between them: of running statistics."""
+    leaves, structure = flatten(state)
+    refs = [ops.adopt(leaf) for leaf in leaves]
+    for ref, path in zip(refs, structure_paths(structure)):
+        if ref.axes and ref.dtype.kind not in "fO":
+            raise UsageError(
+                f"the new state {path or 'of the loss'} is {dtype_name(ref.dtype)} and differs between the ranks of a "
+                "mesh, so nobody knows which one holds; make it of what all ranks have, or sum it with ops.all_reduce"
+            )
+    return unflatten(structure, [(all_mean(ops, ref, axis=DATA) if ref.axes else ref).value for ref in refs])

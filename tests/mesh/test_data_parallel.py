@@ -1,0 +1,233 @@
+"""Training on a mesh: the numbers of one rank, of losses that are sums, means, and means of what counts."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, Spec, init, optim
+from opstage.models import mlp, model
+from opstage.ops.program import Aux
+from opstage.ops.trees import flatten
+
+MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
+ROWS = 8
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is never used")
+
+
+def rows_of(specs: Any, rng: np.random.Generator) -> list[Any]:
+    rows = []
+    for spec in specs:
+        shape = [int(e) if str(e).isdecimal() else ROWS for e in spec.entries]
+        draw = rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape)
+        rows.append(draw)
+    return rows
+
+
+def trained(name: str, mesh: str, steps: int = 2, **options: Any) -> tuple[list[float], Any]:
+    """Losses of a shipped model's steps, and its parameters and state after them."""
+    made = model(name)
+    state = None if made.state is None else init.build(made.state, seed=0)
+    how = Options(dtype="float64", mesh=mesh, **options)
+    params = init.build(made.init, seed=0, dtype="float64")
+    trainer = opstage.scalar_trainer(made.loss, params, *made.batch, options=how, state=state)
+    rng = np.random.default_rng(0)
+    losses = [float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows_of(made.batch, rng))) for _ in range(steps)]
+    return losses, [np.array(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mesh_gives_the_numbers_of_one_rank(name: str) -> None:
+    """Dropout, noise and the statistics of batches among them: they are those of the whole batch."""
+    alone, leaves = trained(name, "")
+    losses, of_ranks = trained(name, "data=4")
+    np.testing.assert_allclose(losses, alone, rtol=1e-9)
+    for found, expected in zip(of_ranks, leaves, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def digest(leaves: list[Any]) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+
+
+def test_two_runs_have_the_same_bits() -> None:
+    assert digest(trained("mlp", "data=4")[1]) == digest(trained("mlp", "data=4")[1])
+
+
+def test_a_compiled_rank_computes_what_an_eager_one_does() -> None:
+    eager, leaves = trained("mlp", "data=2")
+    compiled, others = trained("mlp", "data=2", backend="compiled")
+    np.testing.assert_allclose(compiled, eager, rtol=1e-12)
+    for found, expected in zip(others, leaves, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+X = np.random.default_rng(1).standard_normal((8, 3))
+LABELS = np.array([0, -100, -100, 2, 1, 0, -100, 1])
+
+
+def _mean(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.reduce_mean(ops.linear(params["w"], None, x))
+
+
+def _sum(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.reduce_sum(ops.square(ops.linear(params["w"], None, x)))
+
+
+def _counted(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.cross_entropy(ops.linear(params["w"], None, x), y)
+
+
+def _with_metrics(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    logits = ops.linear(params["w"], None, x)
+    right = ops.reduce_sum(ops.cast(ops.equal(ops.argmax(logits, axis=1), y), dtype="int64"))
+    return ops.cross_entropy(logits, y), Aux(metrics={"right": right, "mean": ops.reduce_mean(logits)})
+
+
+@pytest.mark.parametrize("loss", [_mean, _sum, _counted, _with_metrics])
+@pytest.mark.parametrize("mesh", ["data=2", "data=4", "data=8"])
+def test_a_loss_is_that_of_the_whole_batch(loss: Any, mesh: str) -> None:
+    """On data=8 some ranks have no row that counts."""
+    results = []
+    for text in ("", mesh):
+        params = {"w": np.random.default_rng(2).standard_normal((3, 3))}
+        trainer = opstage.scalar_trainer(loss, params, options=Options(dtype="float64", mesh=text))
+        value, gradients = trainer.loss_and_backward(X, LABELS)
+        results.append((value, gradients["w"], dict(trainer.last_metrics)))
+    (value, gradient, metrics), (of_ranks, other, told) = results
+    np.testing.assert_allclose(of_ranks, value, rtol=1e-13)
+    np.testing.assert_allclose(other, gradient, rtol=1e-12, atol=1e-14)
+    assert told.keys() == metrics.keys()
+    for name in metrics:
+        np.testing.assert_allclose(told[name], metrics[name], rtol=1e-12)
+
+
+def _mixed(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    """The largest of the rows: no sum of terms of them."""
+    return ops.reduce_max(ops.reshape(ops.linear(params["w"], None, x), shape=(-1,)), axis=0)
+
+
+def test_a_loss_that_does_not_join_is_refused() -> None:
+    trainer = opstage.scalar_trainer(_mixed, {"w": np.ones((1, 3))}, options=Options(mesh="data=2", validate=False))
+    with pytest.raises(opstage.UsageError, match="cannot be shared out over the ranks of mesh axis 'data'"):
+        trainer.step(0.1, X, LABELS)
+
+
+def _centred(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    """Nothing of it is a term of a row alone; its collectives make it one of all ranks."""
+    h = ops.linear(params["w"], None, x)
+    mean = opstage.derived.all_mean(ops, ops.reduce_mean(h, axis=0), axis="data")
+    apart = ops.sub(h, ops.broadcast_to(mean, shape=h.shape))
+    return opstage.derived.all_mean(ops, ops.reduce_mean(ops.mul(apart, apart)), axis="data")
+
+
+def test_a_loss_may_sum_over_the_ranks_itself() -> None:
+    found = []
+    for text in ("", "data=4"):
+        trainer = opstage.scalar_trainer(_centred, {"w": np.eye(3)}, options=Options(dtype="float64", mesh=text))
+        value, gradients = trainer.loss_and_backward(X, LABELS)
+        found.append((value, gradients["w"]))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-13)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-12)
+
+
+def test_rows_that_the_ranks_cannot_share_are_an_error() -> None:
+    trainer = opstage.scalar_trainer(_mean, {"w": np.ones((1, 3))}, options=Options(mesh="data=3"))
+    with pytest.raises(opstage.OpstageError, match="which 3 ranks of mesh axis 'data' cannot share equally"):
+        trainer.step(0.1, X, LABELS)
+
+
+def _counts(ops: Any, params: Any, state: Any, x: Any) -> Any:
+    """A state of whole numbers that is other on each rank."""
+    seen = ops.add(state["seen"], ops.reduce_sum(ops.cast(ops.less(x, ops.sub(x, x)), dtype="int64")))
+    return ops.reduce_mean(ops.linear(params["w"], None, x)), Aux(state={"seen": seen})
+
+
+def test_a_state_that_differs_between_ranks_is_refused() -> None:
+    how = Options(mesh="data=2", validate=False)
+    trainer = opstage.scalar_trainer(_counts, {"w": np.ones((1, 3))}, options=how, state={"seen": np.array(0)})
+    with pytest.raises(opstage.UsageError, match="the new state seen is int64 and differs between the ranks"):
+        trainer.step(0.1, X)
+
+
+def test_accumulated_parts_are_shared_out_too() -> None:
+    found = []
+    for text, parts in (("", 1), ("data=2", 2)):
+        trainer = opstage.scalar_trainer(
+            _counted, {"w": np.eye(3)}, options=Options(dtype="float64", mesh=text), accumulate=parts
+        )
+        trainer.step(0.1, X, LABELS)
+        found.append(trainer.get_params()["w"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+
+
+def test_fit_and_its_checkpoints_know_nothing_of_the_mesh(tmp_path: Any) -> None:
+    """A run of one mesh goes on on another, and predicts with none."""
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.standard_normal((48, 4)), "y": rng.integers(0, 2, 48)}
+    how = {"config": mlp.Config(inputs=(4,), classes=2), "batch_size": 8, "progress": False}
+    meshes = [Options(dtype="float64", mesh=text) for text in ("data=2", "")]
+    runs = [opstage.fit("mlp", rows, epochs=2, options=each, **how) for each in meshes]
+    for first, second in zip(*(flatten(run.trainer.get_params())[0] for run in runs), strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
+    kept = opstage.fit("mlp", rows, epochs=1, options=meshes[0], out=tmp_path / "run", **how)
+    alone = opstage.load(tmp_path / "run", options=meshes[1])
+    np.testing.assert_allclose(alone.predict(rows["x"])["class"], kept.predict(rows["x"])["class"])
+
+
+def test_an_optimizer_clips_by_the_norm_of_the_whole_gradient() -> None:
+    norms = []
+    for text in ("", "data=4"):
+        trainer = opstage.scalar_trainer(
+            _counted, {"w": np.eye(3)}, options=Options(dtype="float64", mesh=text), gradient_norm=True
+        )
+        rule = optim.sgd(0.1)
+        norms.append(float(trainer.train_step(rule, trainer.init_optim(rule), X, LABELS).gradient_norm))
+    np.testing.assert_allclose(norms[1], norms[0], rtol=1e-12)
+
+
+def test_programs_that_predict_take_whole_batches() -> None:
+    """A program with collectives, of which nobody shares out the batch, is that of one rank."""
+
+    def outputs(ops: Any, params: Any, x: Any) -> Any:
+        h = ops.linear(params["w"], None, x)
+        return ops.all_reduce(h, axis="data"), ops.axis_index(axis="data")
+
+    trainer = opstage.scalar_trainer(_mean, {"w": np.eye(3)}, options=Options(dtype="float64", mesh="data=4"))
+    for rows in (X, X[:3]):
+        found, index = trainer.evaluate(outputs, rows)
+        np.testing.assert_array_equal(found, rows)
+        assert index == 0
+
+
+def _inverse(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.reduce_sum(ops.inv(ops.linear(params["w"], None, x)))
+
+
+def test_a_nan_on_any_rank_is_found() -> None:
+    rows = X.copy()
+    rows[5] = 0  # on the third of four ranks
+    how = Options(dtype="float64", mesh="data=4", detect_anomaly=True)
+    trainer = opstage.scalar_trainer(_inverse, {"w": np.eye(3)}, options=how)
+    with pytest.raises(opstage.OpstageError, match=r"inv at .*test_data_parallel.py"):
+        trainer.step(0.1, rows, LABELS)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, how: opstage.run(f, np.ones(2), options=how),
+        lambda f, how: opstage.value_and_grad(f, np.ones(2), options=how),
+        lambda f, how: opstage.compile(f, Spec("2"), options=how),
+        lambda f, how: opstage.Session(how),
+    ],
+)
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_what_runs_on_one_rank_says_so(call: Any, backend: str) -> None:
+    with pytest.raises(opstage.UsageError, match="runs the program of one rank, but the options have mesh='data=2'"):
+        call(lambda ops, x: ops.sum(x), Options(mesh="data=2", backend=backend))
