@@ -15,11 +15,13 @@ import click
 from ..config import Layer
 from ..experiment.settings import Settings, configure
 from ..experiment.task import Task, prepare
+from ..experiment.untrained import made_inputs, predictor_of
 from ..interpreters.graph.compiled import CompiledOps
 from ..interpreters.graph.cpu.limits import measure_limits
 from ..interpreters.graph.profile import Profile, profile
+from ..models import Model
 from ..ops.errors import UsageError
-from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
+from .flags import OPTION_PATHS, DottedCommand, flag_layer, read_sizes, with_option_flags
 
 _WARM_UP = 3
 _LEAST_STEPS = 5
@@ -36,10 +38,14 @@ _PATHS = {"batch_size": "data.batch_size", "data": "data.file", **OPTION_PATHS}
 )
 @click.option("--batch-size", type=int, metavar="N", help="Samples per step (default: the model's recipe).")
 @click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
+@click.option("--at", metavar="T=128,…", default="", help="Numbers for named sizes of a model that predicts only.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
 @with_option_flags
-def bench(model: str | None, profiled: bool, as_json: bool, seconds: float, config: Path | None, **flags: Any) -> None:
-    """Time training steps of MODEL (by default cnn) on one batch of its recipe's data.
+def bench(
+    model: str | None, profiled: bool, as_json: bool, seconds: float, at: str, config: Path | None, **flags: Any
+) -> None:
+    """Time training steps of MODEL (by default cnn) on one batch of its recipe's data; of a model without a loss, such
+    as an ONNX file, time predictions for made-up inputs.
 
     --profile times every kernel of a compiled step by itself, and sets the bytes that it must move and the operations
     that it must do beside what this machine was just measured to do at most; above 100 % of that limit, operands were
@@ -53,13 +59,21 @@ def bench(model: str | None, profiled: bool, as_json: bool, seconds: float, conf
         implied = Layer({"options.backend": "compiled"}, {"options.backend": "--profile"})
         configuration = configure(model, file=config, flags=[layer, implied])
     settings = configuration.settings
+    chosen = settings.defined.make(settings.model)
+    if chosen.loss is None:
+        if profiled:
+            raise UsageError(f"--profile times a training step, and {chosen.name} has no loss; leave it out")
+        _bench_predictions(settings, chosen, read_sizes(at), seconds, as_json)
+        return
+    if at:
+        raise UsageError("--at is for models that predict only; those that train have the sizes of their data")
     if profiled:
         _require_kernels(settings)
     task = prepare(settings)
     step = _steps(task)
-    figures = _figures(task, step, seconds)
+    figures = {**_described(settings, task.trainer.parameter_count), **_timed(step, seconds)}
     if not as_json:
-        click.echo(_said(task, figures))
+        click.echo(_said(figures))
     if profiled:
         limits = measure_limits(settings.options.dtype)
         interpreter = task.trainer.in_front(lambda inner: inner)
@@ -101,7 +115,33 @@ def _steps(task: Task) -> Callable[[], Any]:
     return step
 
 
-def _figures(task: Task, step: Callable[[], Any], seconds: float) -> dict[str, Any]:
+def _bench_predictions(settings: Settings, model: Model, sizes: dict[str, int], seconds: float, as_json: bool) -> None:
+    """Time a model that predicts only, on inputs of one row, or of `--batch-size`."""
+    predictor = predictor_of(model, settings.options)
+    inputs = made_inputs(predictor, settings.data.batch_size, sizes)
+    rows = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
+    figures = {
+        **_described(settings, predictor.parameter_count),
+        **_timed(lambda: predictor(*inputs, rows=max(rows, 1)), seconds),
+        "measured": "predictions",
+        "batch_size": rows,
+    }
+    click.echo(json.dumps(figures, indent=1) if as_json else _said(figures, "prediction"))
+
+
+def _described(settings: Settings, parameters: int) -> dict[str, Any]:
+    options, data = settings.options, settings.data
+    return {
+        "model": settings.defined.called,
+        "parameters": parameters,
+        "batch_size": data.batch_size,
+        "backend": options.backend,
+        "device": options.device,
+        "dtype": options.dtype,
+    }
+
+
+def _timed(step: Callable[[], Any], seconds: float) -> dict[str, Any]:
     start = time.perf_counter()
     step()
     first = time.perf_counter() - start
@@ -113,14 +153,7 @@ def _figures(task: Task, step: Callable[[], Any], seconds: float) -> dict[str, A
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)
-    options, data = task.settings.options, task.settings.data
     return {
-        "model": task.settings.defined.called,
-        "parameters": task.trainer.parameter_count,
-        "batch_size": data.batch_size,
-        "backend": options.backend,
-        "device": options.device,
-        "dtype": options.dtype,
         "first_step_s": first,
         "steps": len(taken),
         "median_ms": 1e3 * statistics.median(taken),
@@ -128,13 +161,13 @@ def _figures(task: Task, step: Callable[[], Any], seconds: float) -> dict[str, A
     }
 
 
-def _said(task: Task, figures: dict[str, Any]) -> str:
+def _said(figures: dict[str, Any], what: str = "step") -> str:
     rate = 1e3 * figures["batch_size"] / figures["median_ms"]
+    said = f"first {what} {figures['first_step_s']:.2f} s; median of {figures['steps']} more"
     return (
         f"{figures['model']}: {figures['parameters']:,} parameters, batches of {figures['batch_size']}; backend "
         f"{figures['backend']} on {figures['device']}, {figures['dtype']}\n"
-        f"first step {figures['first_step_s']:.2f} s; median of {figures['steps']} more {figures['median_ms']:.3f} ms, "
-        f"best {figures['best_ms']:.3f} ms; {rate:,.0f} samples/s"
+        f"{said} {figures['median_ms']:.3f} ms, best {figures['best_ms']:.3f} ms; {rate:,.0f} samples/s"
     )
 
 

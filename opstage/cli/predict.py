@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from ..experiment.definition import file_of
 from ..experiment.exporting import FORMATS, export
 from ..experiment.predictions import require_suffix, write_predictions
 from ..experiment.progress import format_held_out
 from ..experiment.settings import configure, configure_kept
 from ..experiment.task import prepare
 from ..experiment.trained import WHICH, Trained, load
+from ..experiment.untrained import inputs_of, untrained_predictor
 from ..ops.errors import UsageError
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
@@ -42,7 +44,7 @@ def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("run", type=click.Path(path_type=Path))(which(with_option_flags(command)))
 
 
-@click.command()
+@click.command(cls=DottedCommand)
 @_with_run
 @click.option("--data", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The rows to predict for.")
 @click.option(
@@ -52,9 +54,18 @@ def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
 def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     """Predict for every row of a data file with the model that RUN has trained.
 
-    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over.
+    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over. RUN may
+    also be a model, such as an ONNX file: it predicts as it is, from arrays of its inputs' names or the
+    columns of a table, neither scaled.
     """
     require_suffix(out)
+    if not run.is_dir() and file_of(str(run)) is not None:
+        predictor = untrained_predictor(configure(str(run), flags=[flag_layer(OPTION_PATHS, flags)]).settings)
+        count = write_predictions(out, predictor(*inputs_of(predictor, data), rows=rows))
+        click.echo(f"{count} predictions in {out}, before training")
+        return
+    if dotted_flags():
+        raise UsageError(f"{run} is a run, which has its own settings; leave --{next(iter(dotted_flags()))} out")
     trained = open_run(run, flags)
     outputs = trained.predict(data, rows=rows)
     count = write_predictions(out, outputs, trained.classes)

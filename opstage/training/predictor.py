@@ -81,6 +81,11 @@ class Predictor:
         self._prepared: list[PreparedProgram] = []  # the latest first
         self._never: set[Any] = set()  # kinds of inputs for which the interpreter has no quick call
 
+    @property
+    def parameter_count(self) -> int:
+        """Elements of all parameters."""
+        return self._trainer.parameter_count
+
     def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """The inputs in order, from some by position and the others by name. Raises UsageError."""
         given = dict(zip(self.names, inputs))
