@@ -59,9 +59,10 @@ def test_two_runs_have_the_same_bits() -> None:
     assert digest(trained("mlp", "data=4")[1]) == digest(trained("mlp", "data=4")[1])
 
 
-def test_a_compiled_rank_computes_what_an_eager_one_does() -> None:
-    eager, leaves = trained("mlp", "data=2")
-    compiled, others = trained("mlp", "data=2", backend="compiled")
+@pytest.mark.parametrize("name", ["mlp", "lstm", "resnet"])
+def test_a_compiled_step_of_all_ranks_is_one_program(name: str) -> None:
+    eager, leaves = trained(name, "data=2")
+    compiled, others = trained(name, "data=2", steps=2, backend="compiled")
     np.testing.assert_allclose(compiled, eager, rtol=1e-12)
     for found, expected in zip(others, leaves, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

@@ -7,8 +7,9 @@ for it are tested, and with the bits that any other spread of its ranks over pro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 from typing_extensions import override
 
@@ -32,6 +33,7 @@ from ...ops.mesh import Mesh, mesh_of
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType
 from ...options import Options
+from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
@@ -114,6 +116,22 @@ class Ranks(BaseInterpreter[RankValues]):
     @override
     def trim(self) -> None:
         self.inner.trim()
+
+    @override
+    def execute(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
+        """On an interpreter that compiles, the program of all ranks is one program of their distinct values."""
+        if not hasattr(self.inner, "programs"):
+            return self.execute_each(program, refs, step)
+        hosted = _Hosted(program, self._mesh, refs)
+        key = program.key if isinstance(program, BaseProgram) else None
+        whole = BaseProgram(
+            hosted, None, None if key is None else (key, self._mesh, hosted.where), hosted.donated(program)
+        )
+        outs = self.inner.execute(whole, tuple(hosted.values), step)
+        places, result = cast("tuple[tuple[tuple[int, ...], ...], Any]", whole.result)
+        if isinstance(program, BaseProgram):
+            program.result, program.finish = result, whole.finish
+        return tuple([self.each([outs[place] for place in each]) for each in places])
 
     @override
     def execute_each(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
@@ -228,6 +246,48 @@ class Ranks(BaseInterpreter[RankValues]):
 
     def _sum(self, values: Sequence[Any]) -> Any:
         return total(len(values), lambda level, i: None if level else values[i], self.inner.add)
+
+
+@final
+class _Hosted:
+    """A program of ranks as a program of their values, of which those that several ranks share come once.
+
+    values   those values
+    where    for each ref of the program, where the ranks' values stand among them
+    """
+
+    def __init__(self, program: Callable[..., Values], mesh: Mesh, refs: Sequence[RankValues]):
+        self._program = program
+        self._mesh = mesh
+        numbers: dict[int, int] = {}
+        self.values: list[Any] = []
+        where = []
+        for ref in refs:
+            for value in ref.values:
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(self.values)
+                    self.values.append(value)
+            where.append(tuple([numbers[id(value)] for value in ref.values]))
+        self.where = tuple(where)
+
+    def donated(self, program: Callable[..., Values]) -> dict[int, bool]:
+        """The values over which results may be written: of a ref that may be, no other one having the value too."""
+        given = program.donated if isinstance(program, BaseProgram) else {}
+        readers = Counter(place for places in self.where for place in set(places))
+        return {place: free for i, free in given.items() for place in set(self.where[i]) if readers[place] == 1}
+
+    def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
+        ranks = Ranks(ops, self._mesh)
+        outs = self._program(ranks, *[ranks.each([values[place] for place in places]) for places in self.where])
+        numbers: dict[int, int] = {}
+        each: list[Any] = []
+        for out in outs:
+            for value in out.values:
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(each)
+                    each.append(value)
+        places = tuple([tuple([numbers[id(value)] for value in out.values]) for out in outs])
+        return each, (places, self._program.result if isinstance(self._program, BaseProgram) else None)
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
