@@ -11,7 +11,6 @@ python examples/bert.py                               a small one learns words, 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ import opstage
 from opstage import Declaration, Model, Ops, Options, Recipe, Spec, UsageError, derived
 from opstage.data import Dataset, from_arrays, text
 from opstage.init import build, normal, ones, zeros
-from opstage.training.weights import read_named, read_weights, write_named, write_weights
+from opstage.training.weights import read_config, read_named, read_weights, write_named, write_weights
 
 Tree = dict[str, Any]
 
@@ -188,6 +187,7 @@ def make(config: Config) -> Model:
         metrics=None,
         outputs=partial(outputs, config=config),
         batch=(tokens, Spec("B", dtype="int64") if config.classes else tokens),
+        names=names("bert."),
     )
 
 
@@ -244,23 +244,23 @@ def names(prefix: str) -> dict[str, str]:
 HEADS = ("pool", "classifier", "fill")
 
 
-def read_config(folder: Path, classes: int = 0) -> Config:
+def config_in(folder: Path, classes: int = 0) -> Config:
     """The sizes in a folder's config.json. Raises UsageError for what this file does not compute."""
-    found = json.loads((folder / "config.json").read_text())
-    kinds = (found.get("hidden_act", "gelu"), found.get("position_embedding_type", "absolute"))
-    if kinds != ("gelu", "absolute"):
-        raise UsageError(f"{folder}: activations and positions are {kinds}; this encoder has gelu and absolute ones")
+    found = read_config(folder)
+    for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+        if (other := found.get(key)) and other.value != only:
+            raise other.expected(f"{only!r}, which is what is computed here,")
     return Config(
-        vocabulary=found["vocab_size"],
-        length=found["max_position_embeddings"],
-        width=found["hidden_size"],
-        depth=found["num_hidden_layers"],
-        heads=found["num_attention_heads"],
-        hidden=found["intermediate_size"],
-        types=found["type_vocab_size"],
-        eps=found["layer_norm_eps"],
-        dropout=found["hidden_dropout_prob"],
-        padding=found.get("pad_token_id") or 0,
+        vocabulary=found["vocab_size"].count(),
+        length=found["max_position_embeddings"].count(),
+        width=found["hidden_size"].count(),
+        depth=found["num_hidden_layers"].count(),
+        heads=found["num_attention_heads"].count(),
+        hidden=found["intermediate_size"].count(),
+        types=found["type_vocab_size"].count(),
+        eps=found["layer_norm_eps"].number(),
+        dropout=found["hidden_dropout_prob"].number(),
+        padding=found["pad_token_id"].count(),
         mask=103,  # the tokenizer knows it; this is the one of the published models
         classes=classes,
     )
@@ -268,7 +268,7 @@ def read_config(folder: Path, classes: int = 0) -> Config:
 
 def load(folder: Path, classes: int = 0, seed: int = 0) -> tuple[Config, Tree, list[str]]:
     """Config and parameters of a folder that `save_pretrained` wrote, and which heads it has not: those are new."""
-    config = read_config(folder, classes)
+    config = config_in(folder, classes)
     tensors = {old_name(name): array for name, array in read_weights(folder).items()}
     table = names("bert." if any(name.startswith("bert.") for name in tensors) else "")
     declared = parameters(config)

@@ -10,7 +10,6 @@ python examples/llama.py                              a small one learns this fi
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ import opstage
 from opstage import Declaration, Model, Ops, Options, Recipe, Spec, UsageError, derived
 from opstage.data import text
 from opstage.init import normal, ones
-from opstage.training.weights import read_named, read_weights, write_named, write_weights
+from opstage.training.weights import read_config, read_named, read_weights, write_named, write_weights
 
 Tree = dict[str, Any]
 
@@ -199,6 +198,7 @@ def make(config: Config) -> Model:
         metrics=None,
         outputs=partial(outputs, config=config),
         batch=(tokens, tokens),
+        names=NAMES,
     )
 
 
@@ -254,33 +254,35 @@ NAMES = {
 }
 
 
-def read_config(folder: Path) -> Config:
+def config_in(folder: Path) -> Config:
     """The sizes in a folder's config.json. Raises UsageError for what this file does not compute."""
-    found = json.loads((folder / "config.json").read_text())
-    rope = {**(found.get("rope_scaling") or {}), **(found.get("rope_parameters") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    biased = found.get("attention_bias") or found.get("mlp_bias")
-    if kind != "default" or biased or found.get("hidden_act", "silu") != "silu":
-        raise UsageError(f"{folder}: rope_type {kind!r}, a bias or hidden_act is not what this decoder computes")
-    heads = found["num_attention_heads"]
+    found = read_config(folder)
+    rope = found.get("rope_parameters") or found.get("rope_scaling")
+    kind = (rope.get("rope_type") or rope.get("type")) if rope else None
+    theta = (rope and rope.get("rope_theta")) or found.get("rope_theta")
+    act, values = found.get("hidden_act"), found.object()
+    rotary, activation = kind.text() if kind else "default", act.text() if act else "silu"
+    if rotary != "default" or activation != "silu" or values.get("attention_bias") or values.get("mlp_bias"):
+        raise found.error(f"rope_type {rotary!r}, hidden_act {activation!r} or a bias is not what is computed here")
+    heads, keys, size = found["num_attention_heads"], found.get("num_key_value_heads"), found.get("head_dim")
     return Config(
-        vocabulary=found["vocab_size"],
-        length=found["max_position_embeddings"],
-        width=found["hidden_size"],
-        depth=found["num_hidden_layers"],
-        heads=heads,
-        kv_heads=found.get("num_key_value_heads") or heads,
-        head_size=found.get("head_dim") or found["hidden_size"] // heads,
-        hidden=found["intermediate_size"],
-        theta=rope.get("rope_theta", found.get("rope_theta", 10000.0)),
-        eps=found["rms_norm_eps"],
-        tie_weights=found.get("tie_word_embeddings", False),
+        vocabulary=found["vocab_size"].count(),
+        length=found["max_position_embeddings"].count(),
+        width=found["hidden_size"].count(),
+        depth=found["num_hidden_layers"].count(),
+        heads=heads.count(),
+        kv_heads=(keys or heads).count(),
+        head_size=size.count() if size else found["hidden_size"].count() // heads.count(),
+        hidden=found["intermediate_size"].count(),
+        theta=theta.number() if theta else 10000.0,
+        eps=found["rms_norm_eps"].number(),
+        tie_weights=values.get("tie_word_embeddings") is True,
     )
 
 
 def load(folder: Path) -> tuple[Config, Tree]:
     """Config and parameters of a folder that `save_pretrained` wrote, in one file or several; the files are mapped."""
-    config = read_config(folder)
+    config = config_in(folder)
     ignore = ["rotary_emb.inv_freq", *(["lm_head.weight"] if config.tie_weights else [])]
     return config, read_named(parameters(config), read_weights(folder), NAMES, ignore=ignore)
 

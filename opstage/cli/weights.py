@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..experiment.directory import CHECKPOINT
 from ..experiment.run import begin
 from ..experiment.settings import configure
 from ..experiment.task import prepare
+from ..models import Model
 from ..ops.errors import UsageError
 from ..ops.untrusted import printable
 from ..training import checkpoint
@@ -21,6 +22,7 @@ from ..training.weights import (
     WeightMap,
     export_weights,
     import_weights,
+    names_by_path,
     propose_for,
     read_state_dict,
     write_state_dict,
@@ -47,7 +49,10 @@ _with_map = click.option(
 def import_command(
     model: str, file: Path, out: str | None, config: Path | None, choices: Sequence[str], **flags: Any
 ) -> None:
-    """Bring the weights of FILE, a safetensors file, to MODEL, and show which tensor became which parameter.
+    """Bring the weights of FILE to MODEL, and show which tensor became which parameter.
+
+    FILE is a safetensors file, the index of several, or a folder with one of these. Tensors go to parameters by the
+    names that the model's own file gives, else by likeness of names and by shapes.
 
     In PyTorch, safetensors.torch.save_file(net.state_dict(), FILE) writes such a file. Without --out nothing is kept.
     With it, opstage train --resume DIR goes on from the weights. Sizes are set as for opstage train: --model.depth 6.
@@ -56,8 +61,9 @@ def import_command(
     configuration = configure(model, file=config, flags=[layer])
     tensors = read_state_dict(file)
     task = prepare(configuration.settings)
-    _show(propose_for(task.trainer.export(), tensors, _chosen(choices)), file)
-    import_weights(task.trainer, tensors, _chosen(choices))
+    chosen = {**_named(task.model, tensors), **_chosen(choices)}
+    _show(propose_for(task.trainer.export(), tensors, chosen), file)
+    import_weights(task.trainer, tensors, chosen)
     if configuration.settings.run.out is not None:
         directory = begin(task, configuration)
         click.echo(f"kept in {directory}; go on with: opstage train --resume {directory}")
@@ -99,6 +105,13 @@ def export_command(run: Path, file: Path, like: Path | None, choices: Sequence[s
 def _weights_of(run: Path) -> TrainerValues:
     folder = run / CHECKPOINT if checkpoint.exists(run / CHECKPOINT) else run
     return checkpoint.load(folder).trainer
+
+
+def _named(model: Model, tensors: Mapping[str, Any]) -> dict[str, str]:
+    """The tensors that the model itself says are its parameters, as far as the file has them."""
+    if model.names is None:
+        return {}
+    return {path: name for path, name in names_by_path(model.init, model.names).items() if name in tensors}
 
 
 def _chosen(choices: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -32,6 +32,8 @@ class Model:
     outputs   what it predicts, (ops, params, [state,] *inputs) -> tree, in evaluation form: its arguments are those of
               the batch that a prediction is made from, by their names. An entry called `class` holds class numbers.
               None for a model that predicts nothing
+    names     what files of another library call the parameters, path -> name with `{}` for the number of a layer, as
+              `opstage.training.weights.read_named` takes them; `opstage import-weights` goes by it
     """
 
     name: str
@@ -42,6 +44,7 @@ class Model:
     batch: tuple[Spec, ...]
     state: Any = None
     outputs: Callable[..., Any] | None = None
+    names: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for a field of another kind than its own."""

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opstage.init import build
+from opstage.loading import load_file
 from opstage.training import checkpoint
-from opstage.training.weights import read_state_dict, write_state_dict
+from opstage.training.weights import read_state_dict, write_named, write_state_dict, write_weights
 from tests.cli.conftest import Command
+from tests.docs.blocks import ROOT
 
 SIZE = ["--model.hidden", "8"]
 SHAPES = {"net.1.weight": (8, 64), "net.1.bias": (8,), "net.4.weight": (10, 8), "net.4.bias": (10,)}
@@ -81,3 +84,16 @@ def test_bad_exports(opstage: Command, file: Path, tmp_path: Path) -> None:
         code, _, err = opstage("export-weights", *words)
         assert (code, message in err) == (2, True)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_folder_comes_in_by_the_names_that_the_model_file_gives(opstage: Command, tmp_path: Path) -> None:
+    """Layers of one shape everywhere, which no likeness of names could tell apart."""
+    llama = load_file(ROOT / "examples" / "llama.py")
+    params = build(llama.parameters(llama.Config()), seed=7)
+    write_weights(tmp_path / "weights", write_named(params, llama.NAMES), shard_size="1MB")
+    file = str(ROOT / "examples" / "llama.py")
+    code, out, err = opstage("import-weights", file, "weights", "--out", "run")
+    assert (code, err) == (0, "")
+    assert "a tensor for 39 of 39 parameters, 0 errors" in out
+    held = checkpoint.load(tmp_path / "run" / "checkpoint").trainer.params
+    assert np.array_equal(held["blocks.3.up"], params["blocks"][3]["up"])

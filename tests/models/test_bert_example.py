@@ -179,5 +179,9 @@ def test_what_is_missing_or_too_much_is_one_error(tmp_path: Path) -> None:
 
 
 def test_what_the_encoder_does_not_compute_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="this encoder has gelu"):
+    with pytest.raises(UsageError, match=r"config.json: hidden_act: expected 'gelu', .* but found 'relu'"):
         bert.load(written(tmp_path, {}, hidden_act="relu"))
+    with pytest.raises(UsageError, match=r"config.json: hidden_size: expected a whole number"):
+        bert.load(written(tmp_path, {}, hidden_size="wide"))
+    with pytest.raises(UsageError, match=r"config.json: cannot be read"):
+        bert.load(tmp_path / "nowhere")

@@ -146,6 +146,16 @@ def tokens(vocabulary: int, *shape: int, seed: int = 0, least: int = 0) -> Any:
     return np.random.default_rng(seed).integers(least, vocabulary, shape)
 
 
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+def test_weights_of_16_bits(tmp_path: Path, narrow: str) -> None:
+    llama_net("float32").to(getattr(torch, narrow)).save_pretrained(tmp_path, max_shard_size="8KB")
+    net = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, local_files_only=True)
+    config, params = llama.load(tmp_path)
+    x = tokens(37, 2, 11)
+    found = opstage.run(partial(llama.logits, config=config), params, x)
+    require_close(found, net(torch.from_numpy(x)).logits, "float32")
+
+
 def test_rounding_to_float32_is_all_that_was_replaced(tmp_path: Path) -> None:
     net = llama_net("float64")
     net.save_pretrained(tmp_path)
@@ -191,7 +201,7 @@ def test_the_decoder_written_for_transformers(tmp_path: Path) -> None:
 )
 def test_what_the_decoder_does_not_compute_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     llama_net("float32", **changes).save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match="is not what this decoder computes"):
+    with pytest.raises(UsageError, match="is not what is computed here"):
         llama.load(tmp_path)
 
 

@@ -18,10 +18,10 @@ from ..saved import TrainerValues
 from ..trainer import ScalarTrainer
 from .cells import pytorch_cells
 from .mapping import Array, MappedParameter, Source, WeightMap
-from .named import read_named, write_named
+from .named import names_by_path, read_named, write_named
 from .names import pytorch_name
 from .propose import propose
-from .sharded import read_weights, write_weights
+from .sharded import read_config, read_weights, write_weights
 from .tied import everywhere, propose_tied, shared_as_in, stored_once, with_dropped_names
 
 __all__ = [
@@ -30,9 +30,11 @@ __all__ = [
     "WeightMap",
     "export_weights",
     "import_weights",
+    "names_by_path",
     "propose",
     "propose_for",
     "pytorch_names",
+    "read_config",
     "read_named",
     "read_state_dict",
     "read_weights",

@@ -30,7 +30,7 @@ def read_named(
     declarations, and tensors that nothing takes.
     """
     leaves, structure = flatten(declared)
-    own = _named(declared, names)
+    own = names_by_path(declared, names)
     problems = []
     for path, leaf in zip(paths(declared), leaves):
         name, expected = own[path], tuple(leaf.shape)
@@ -51,12 +51,12 @@ def read_named(
 
 def write_named(params: Any, names: Mapping[str, str]) -> dict[str, Array]:
     """The arrays of a tree by the names given: `read_named`'s inverse. Raises UsageError where one has no name."""
-    own = _named(params, names)
+    own = names_by_path(params, names)
     return {own[path]: np.asarray(leaf) for path, leaf in zip(paths(params), flatten(params)[0])}
 
 
-def _named(tree: Any, names: Mapping[str, str]) -> dict[str, str]:
-    """The name of the tensor of each path of the tree."""
+def names_by_path(tree: Any, names: Mapping[str, str]) -> dict[str, str]:
+    """The name of the tensor of each path of a tree. Raises UsageError where the table has none, or one for two."""
     found: dict[str, str] = {}
     for path in paths(tree):
         form = _NUMBERS.sub("{}", path)

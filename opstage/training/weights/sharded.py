@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import DISK, Disk, WriteError, write_file
+from ...documents import Document
 from ...mapped_tensors import map_tensors
 from ...ops.amounts import parse_bytes
 from ...ops.errors import UsageError
 from ...ops.untrusted import brief, shown
 from ...readable import require_file
-from ...tensors import HEADER_LIMIT, encode
+from ...tensors import HEADER_LIMIT, encode, read_bytes
 from .mapping import Array
 from .tied import stored_once, with_dropped_names
 
@@ -47,6 +48,12 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
     if path.suffix == ".json":
         return _read_sharded(path)
     return with_dropped_names(*map_tensors(path))
+
+
+def read_config(folder: str | os.PathLike[str]) -> Document:
+    """The `config.json` beside a model's weights, whose values are read with their types checked."""
+    path = Path(folder) / "config.json"
+    return Document.of(read_bytes(path), str(path))
 
 
 def write_weights(
