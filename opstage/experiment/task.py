@@ -12,10 +12,12 @@ from ..data.loader import larger_batch
 from ..data.preparation import Preparation
 from ..models import Model, Recipe
 from ..ops.errors import UsageError
+from ..ops.mesh import mesh_of
 from ..ops.places import Places
 from ..options import Options
 from ..training.accumulate import Accumulate
 from ..training.optim import Optimizer
+from ..training.parallel import DATA
 from ..training.parameters import first_trees, requires_grad_flags
 from ..training.rules import flags_by_rules
 from ..training.trainer import ScalarTrainer, scalar_trainer
@@ -98,6 +100,13 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
         raise UsageError(
             f"{larger_batch(size, len(training))}: --batch-size {len(training)}, in Python batch_size={len(training)} "
             f"({len(held_out)} rows more are held out)"
+        )
+    ranks = mesh_of(options.mesh).size(DATA)
+    if ranks > 1 and size % (ranks * run.accumulate):
+        parts = f" in {run.accumulate} parts" if run.accumulate > 1 else ""
+        raise UsageError(
+            f"mesh {options.mesh!r}: {ranks} ranks cannot share batches of {size} samples{parts} equally; give batches "
+            f"of {-(-size // (ranks * run.accumulate)) * ranks * run.accumulate}, or another mesh"
         )
     batches: Batches = Loader(training, size, seed=options.seed, drop_last=True)
     if settings.data.prefetch:

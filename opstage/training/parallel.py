@@ -9,6 +9,7 @@ see interpreters/mesh/varying.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 from ..interpreters.mesh.one_rank import OneRank
@@ -16,13 +17,31 @@ from ..interpreters.mesh.varying import Varying, VaryingRef
 from ..ops.cursor import Quietly
 from ..ops.errors import UsageError
 from ..ops.functions.collective import all_mean
+from ..ops.mesh import Mesh
 from ..ops.program import Aux
+from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name
 from .row_terms import DIVISOR, ROWS, SUM, Joining, joining
 
 DATA = "data"
 """The axis of a mesh whose ranks share out the rows of a batch."""
+
+
+def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
+    """The Specs of batches with the condition that the ranks can share out their rows."""
+    size = mesh.size(DATA)
+    if size == 1:
+        return specs
+    leaves, structure = flatten(specs)
+    made = [
+        replace(leaf, where=(*leaf.where, f"{leaf.entries[0]} % {size} == 0"))
+        if isinstance(leaf, Spec) and leaf.entries
+        else leaf
+        for leaf in leaves
+    ]
+    divided: tuple[Any, ...] = unflatten(structure, made)
+    return divided
 
 
 @final

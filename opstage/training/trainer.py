@@ -16,6 +16,7 @@ from ..api import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.shape_check import Report
 from ..ops.errors import DeviceError, LocatedError, UsageError
+from ..ops.mesh import mesh_of
 from ..ops.tracebacks import called_by_users
 from ..ops.trees import flatten
 from ..options import Options
@@ -28,6 +29,7 @@ from .group_table import MovedParameter, group_table
 from .held import Held
 from .optim import Optimizer
 from .optimizer_state import OptimizerState, require_state
+from .parallel import shared_out
 from .param import prepare_moved
 from .parameters import get_values, set_values, together
 from .prepared import PreparedProgram
@@ -74,8 +76,8 @@ class ScalarTrainer:
         self.options = options
         self.last_metrics: Mapping[str, Any] = {}
         self._loss = loss
-        self.specs = specs
-        self._promises = Promises(loss, specs, options, self._held, clip)
+        self.specs = shared_out(specs, mesh_of(options.mesh))
+        self._promises = Promises(loss, self.specs, options, self._held, clip)
         self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
         self._stepping = Stepping(self._running, as_accumulate(accumulate))
 

@@ -137,6 +137,17 @@ def test_a_loss_may_sum_over_the_ranks_itself() -> None:
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-12)
 
 
+def test_that_the_ranks_can_share_the_rows_is_part_of_the_contract() -> None:
+    how = Options(mesh="data=4")
+    trainer = opstage.scalar_trainer(_mean, {"w": np.ones((1, 3))}, Spec("B 3"), Spec("B", "int64"), options=how)
+    assert "B % 4 == 0" in str(trainer.report(*trainer.specs))
+    trainer.step(0.1, X, LABELS)
+    with pytest.raises(opstage.OpstageError, match=r"B % 4 == 0"):
+        trainer.step(0.1, X[:6], LABELS[:6])
+    with pytest.raises(opstage.OpstageError, match=r"6 % 4 == 0"):
+        opstage.scalar_trainer(_mean, {"w": np.ones((1, 3))}, Spec("6 3"), Spec("6", "int64"), options=how)
+
+
 def test_rows_that_the_ranks_cannot_share_are_an_error() -> None:
     trainer = opstage.scalar_trainer(_mean, {"w": np.ones((1, 3))}, options=Options(mesh="data=3"))
     with pytest.raises(opstage.OpstageError, match="which 3 ranks of mesh axis 'data' cannot share equally"):
@@ -232,3 +243,13 @@ def test_a_nan_on_any_rank_is_found() -> None:
 def test_what_runs_on_one_rank_says_so(call: Any, backend: str) -> None:
     with pytest.raises(opstage.UsageError, match="runs the program of one rank, but the options have mesh='data=2'"):
         call(lambda ops, x: ops.sum(x), Options(mesh="data=2", backend=backend))
+
+
+def test_batches_that_the_ranks_of_a_run_cannot_share() -> None:
+    rows = {"x": np.ones((48, 4)), "y": np.zeros(48, np.int64)}
+    how = {"config": mlp.Config(inputs=(4,), classes=2), "epochs": 1, "batch_size": 8, "progress": False}
+    with pytest.raises(opstage.UsageError, match="share batches of 8 samples equally; give batches of 9"):
+        opstage.fit("mlp", rows, options=Options(mesh="data=3"), **how)
+    parts = {"run": {"accumulate": 3}}
+    with pytest.raises(opstage.UsageError, match="2 ranks cannot share batches of 8 samples in 3 parts"):
+        opstage.fit("mlp", rows, options=Options(mesh="data=2"), settings=parts, **how)
