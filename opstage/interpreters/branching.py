@@ -177,9 +177,8 @@ def _switch_shape(index: TensorType, *operands: TensorType, **static: Any) -> tu
     return first
 
 
-def chosen(ops: BaseInterpreter[R], index: R, count: int) -> int:
+def chosen(number: int, count: int) -> int:
     """The number of the branch that runs. Raises RangeError for an index that is none."""
-    number = int(ops.get(index))
     if not 0 <= number < count:
         raise RangeError(f"index is {number} but there are branches 0 to {count - 1}", op="switch")
     return number
@@ -189,7 +188,7 @@ def run_switch(ops: BaseInterpreter[R], index: R, /, *operands: R, **static: Any
     """Run the branch that is chosen, for a base interpreter that has no kernel of its own."""
     *others, body = bodies = branches_of(static)
     if ops.computes:
-        body = bodies[chosen(ops, index, len(bodies))]
+        body = bodies[chosen(int(ops.get(index)), len(bodies))]
     else:  # the peak is that of the largest
         for other in others:
             evaluate(ops, other, operands, constants(ops, other))

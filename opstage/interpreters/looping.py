@@ -169,15 +169,18 @@ def iterate(
     done = 0
     while bool(ops.get(goes_on(state)[0])) if ops.computes else done != min(2, 2 if limit is None else limit):
         if done == limit:
-            raise RangeError(
-                f"cond still holds after max_iterations={limit} iterations: declare more, or let cond be False earlier",
-                op="while_loop",
-            )
+            raise passed(limit)
         if once is None:  # what does not change is computed now: without an iteration it is not to be computed
             once = body(captured)
         state = tuple(once(state))
         done += 1
     return state
+
+
+def passed(limit: int | None) -> RangeError:
+    """The error of a loop that goes on past its bound."""
+    message = f"cond still holds after max_iterations={limit} iterations: declare more, or let cond be False earlier"
+    return RangeError(message, op="while_loop")
 
 
 def _while_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, **static: Any) -> tuple[Any, ...]:

@@ -103,7 +103,7 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
         )
     if e.primitive is SWITCH:
         bodies = branches_of(e.static)
-        return partial(_branch, ops, [ops.prepare_body(body, len(body.inputs))(()) for body in bodies])
+        return partial(_branch, [ops.prepare_body(body, len(body.inputs))(()) for body in bodies])
     types = tuple([body.types[slot] for slot in e.inputs])
     kernel = ops.kernel(e.primitive, types, e.static)
     if kernel is None:
@@ -111,8 +111,8 @@ def _kernel(ops: NumpyOps, body: Body, e: Equation) -> Callable[..., Any]:
     return partial(kernel, **e.static) if e.static else kernel
 
 
-def _branch(ops: NumpyOps, branches: Sequence[Any], index: Array, /, *operands: Array) -> tuple[Array, ...]:
-    found: Sequence[Array] = branches[chosen(ops, index, len(branches))](operands)
+def _branch(branches: Sequence[Any], index: Array, /, *operands: Array) -> tuple[Array, ...]:
+    found: Sequence[Array] = branches[chosen(int(index), len(branches))](operands)
     return tuple(found)
 
 

@@ -15,9 +15,10 @@ from ..codegen.cpu.texts import LoopSource
 from ..codegen.cpu.words import WorkerScratch
 from ..codegen.lowered import Lowered
 from ..codegen.primitives import PRODUCTS
+from ..looping import WHILE
 from ..native.pool import workers
 from .cpu.optimise import optimise
-from .cpu.plan import CpuPlan, HostStep, LoopStep, NativeStep
+from .cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 from .graph import Graph
 from .outline import show_bytes
 from .passes import Notes
@@ -134,6 +135,8 @@ def _count(plan: CpuPlan, kinds: Counter[tuple[str, str]], texts: set[LoopSource
         first, before = step.group != before, step.group
         if isinstance(step, LoopStep):
             groups += _count(step.plan, kinds, texts, times * int(step.equation.static["length"]))
+        elif isinstance(step, ControlStep):  # each body once: how often it runs is not known
+            groups += sum(_count(plan, kinds, texts, times) for plan in step.plans)
         elif isinstance(step, HostStep):
             kinds["host", step.equation.primitive.name] += times
         else:
@@ -220,4 +223,14 @@ def _workspaces(plan: CpuPlan, position: Mapping[tuple[int, ...], int]) -> list[
             moved = set(range(loop.carries)).difference(loop.incoming())
             carries = 2 * sum(_nbytes(loop.body.input_types[carry]) for carry in moved)
             items[at, ""] = Item((at, ""), _unfused(step.plan) + carries, at, at)
+        elif isinstance(step, ControlStep):
+            largest = max(_unfused(inner) for inner in step.plans)
+            items[at, ""] = Item((at, ""), largest + 2 * _carried(step), at, at)
     return list(items.values())
+
+
+def _carried(step: ControlStep) -> int:
+    """The bytes of the carries of a while_loop."""
+    if step.equation.primitive is not WHILE:
+        return 0
+    return sum(_nbytes(type_) for type_ in step.equation.static["body"].output_types)

@@ -19,7 +19,7 @@ from ...codegen.clusters import FusionGroup, Level
 from ...codegen.cpu.words import Address
 from ...codegen.lowered import Lowered
 from ...codegen.views import View
-from .plan import CpuPlan, HostStep, LoopStep, NativeStep
+from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep
 
 _GATHERS = frozenset({GATHER_ROWS, GATHER_VEC, MAX_POOL_GATHER})
 """Ops that read no more of their first operand than they give."""
@@ -64,7 +64,9 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
         inner = [work.cost for work in works(step.plan)]
         cost = Cost(iterations * sum(int(c.flops) for c in inner), iterations * sum(int(c.bytes) for c in inner))
         return Work(f"scan, {iterations} iterations", "", first, count, cost)
-    if isinstance(step, HostStep):
+    if isinstance(step, ControlStep):
+        name = e.primitive.name
+    elif isinstance(step, HostStep):
         name = f"{e.primitive.name} (eager_cpu)"
     else:
         names = [s.loop.kernel.name for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]

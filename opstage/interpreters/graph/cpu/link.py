@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.closed import ScanParameters
+from ....ops.closed import ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
+from ...branching import SWITCH, chosen
 from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
+from ...looping import passed
 from ...native.compiler import Kernel
 from ...native.pool import KernelCall, KernelSequence
-from .plan import CpuPlan, HostStep, LoopStep, NativeStep
+from .plan import ControlStep, CpuPlan, HostStep, LoopStep, NativeStep, inner_plans
 
 Addresses = npt.NDArray[np.int64]
+Segment: TypeAlias = "KernelSequence | HostStep | LoopStep | ControlStep"
 
 
 @final
@@ -61,7 +64,7 @@ class Linked:
         self._lines = lines
         self._constants: dict[int, Array] = {slot: packed(value) for slot, value in plan.lowered.constants.items()}
         self.moving = {slot: i for i, slot in enumerate([*plan.lowered.body.inputs, *plan.results])}
-        self._inner: dict[int, Linked] = {}
+        self._inner: dict[int, tuple[Linked, ...]] = {}
         self._link()
 
     # Addresses ------------------------------------------------------------------------------------------------------
@@ -74,8 +77,11 @@ class Linked:
         plan = self.plan
         for step in plan.steps:
             starts.append(len(words))
-            if isinstance(step, LoopStep):
-                self._inner[step.group] = Linked(step.plan, self.error, self._eager, step.plan.lowered.body.lines)
+            inner = inner_plans(step)
+            if inner:
+                self._inner[step.group] = tuple(
+                    [Linked(plan, self.error, self._eager, plan.lowered.body.lines) for plan in inner]
+                )
             if not isinstance(step, NativeStep):
                 continue
             for word in step.loop.words:
@@ -104,13 +110,13 @@ class Linked:
         self._starts = starts
         self._segments, self._split = self._scheduled()
 
-    def _scheduled(self, *, alone: bool = False) -> tuple[list[KernelSequence | HostStep | LoopStep], int]:
+    def _scheduled(self, *, alone: bool = False) -> tuple[list[Segment], int]:
         """The steps in their order, those in machine code together as far as they follow each other unless `alone`.
 
         And with which of them the plan's second part begins.
         """
         split = None
-        segments: list[KernelSequence | HostStep | LoopStep] = []
+        segments: list[Segment] = []
         native: list[KernelCall] = []
         arguments = self._words.view(np.uint64)
         for i, (start, step) in enumerate(zip(self._starts, self.plan.steps)):
@@ -149,15 +155,17 @@ class Linked:
             words, offsets = self._inside
             self._words[words] = at + offsets
             self._at = at
-        for group, inner in self._inner.items():
+        for group, bodies in self._inner.items():
             offset = self.plan.offsets[group, "loop"]
-            inner.stand(arena[offset : offset + max(1, inner.plan.arena_bytes)], at + offset)
+            for inner in bodies:
+                inner.stand(arena[offset : offset + max(1, inner.plan.arena_bytes)], at + offset)
 
     def leave(self) -> None:
         """Hold the arena no longer."""
         self._arena = None
-        for inner in self._inner.values():
-            inner.leave()
+        for bodies in self._inner.values():
+            for inner in bodies:
+                inner.leave()
 
     def _part(self, key: Hashable, nbytes: int) -> Array:
         """So many bytes of the arena, from where something has its place."""
@@ -170,6 +178,20 @@ class Linked:
         """Do everything, with these packed arrays as inputs and results."""
         self.begin(moving)
         self.end(moving, ())
+
+    def call(self, moving: Sequence[Array]) -> Callable[[], None]:
+        """`run` on these arrays, to be called any number of times."""
+        if not self.is_native:
+            return lambda: self.run(moving)
+        addresses = np.array([address_of(x) for x in moving], np.int64)
+        segments = [segment for segment in self._segments if isinstance(segment, KernelSequence)]
+
+        def again() -> None:
+            self._put(addresses)
+            for segment in segments:
+                segment.run()
+
+        return again
 
     def begin(self, moving: Sequence[Array], seconds: list[float] | None = None) -> None:
         """Do what comes before the first step that writes over an input.
@@ -197,13 +219,15 @@ class Linked:
             if seconds is not None:
                 seconds[i] += perf_counter() - since
 
-    def _do(self, segment: KernelSequence | HostStep | LoopStep, moving: Sequence[Array]) -> None:
+    def _do(self, segment: Segment, moving: Sequence[Array]) -> None:
         if isinstance(segment, KernelSequence):
             segment.run()
         elif isinstance(segment, HostStep):
             self._host(segment, moving)
-        else:
+        elif isinstance(segment, LoopStep):
             self._iterate(segment, moving)
+        else:
+            self._control(segment, moving)
 
     def _put(self, addresses: Addresses) -> None:
         self._words[self._patches] = addresses[self._sources] + self._offsets
@@ -277,11 +301,52 @@ class Linked:
             if result.size and (slot in self.plan.results or slot in self.plan.offsets):
                 np.copyto(self.value(slot, moving), result)
 
-    # Loops ----------------------------------------------------------------------------------------------------------
+    # Choices and loops ----------------------------------------------------------------------------------------------
+
+    def _control(self, step: ControlStep, moving: Sequence[Array]) -> None:
+        """A choice or a while_loop."""
+        e = step.equation
+        operands = [self.value(slot, moving) for slot in e.inputs]
+        results = [self.value(slot, moving) for slot in e.outputs]
+        try:
+            if e.primitive is SWITCH:
+                index, *rest = operands
+                self._inner[step.group][chosen(int(index), len(step.plans))].run([*rest, *results])
+            else:
+                self._repeat(step, operands, results)
+        except LocatedError as error:
+            error.relocate(self._lines.get(e.ordinal), e.region.name)
+            raise
+
+    def _repeat(self, step: ControlStep, operands: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run iterations for as long as the test says, each from one of two places of the carries to the other."""
+        loop = WhileParameters(**step.equation.static)
+        limit = None if loop.limit is None else int(loop.limit)
+        test, body = self._inner[step.group]
+        carries = len(results)
+        state, captured = operands[:carries], operands[carries:]
+        places = list(zip(*[self._carry_buffers(step, i, like) for i, like in enumerate(state)]))
+        goes_on = np.empty((), np.bool_)
+        # The calls of iterations 0, 1 and 2; those after them are on the same arrays as 1 and 2 in turn.
+        turns = [(state, places[0]), (places[0], places[1]), (places[1], places[0])]
+        tests = [test.call([*before, *captured, goes_on]) for before, _ in turns]
+        bodies = [body.call([*before, *captured, *after]) for before, after in turns]
+        done = turn = 0
+        while True:
+            tests[turn]()
+            if not goes_on or self.error.any():  # an index was out of range, which the executor tells
+                break
+            if done == limit:
+                raise passed(limit)
+            bodies[turn]()
+            done += 1
+            turn = 2 - done % 2
+        for result, value in zip(results, turns[turn][0]):
+            np.copyto(result, value)
 
     def _iterate(self, step: LoopStep, moving: Sequence[Array]) -> None:
         """Run the iterations in order. Their inputs and outputs are rows of the stacked tensors."""
-        e, inner = step.equation, self._inner[step.group]
+        e, (inner,) = step.equation, self._inner[step.group]
         loop = ScanParameters(**e.static)
         length, carries = int(loop.length), loop.carries
         operands = [self.value(slot, moving) for slot in e.inputs]
@@ -320,7 +385,7 @@ class Linked:
             for segment in inner._segments:
                 segment.run()  # type: ignore[union-attr]
 
-    def _carry_buffers(self, step: LoopStep, carry: int, like: Array) -> tuple[Array, Array]:
+    def _carry_buffers(self, step: LoopStep | ControlStep, carry: int, like: Array) -> tuple[Array, Array]:
         """Two places of a carry, between which it goes to and fro."""
         first, second = (self._part((step.group, f"carry {carry} {i}"), like.nbytes).view(like.dtype) for i in range(2))
         return first.reshape(like.shape), second.reshape(like.shape)

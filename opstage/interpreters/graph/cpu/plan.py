@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from ....ops.closed import Body, Equation, ScanParameters
+from ...branching import SWITCH, branches_of
 from ...codegen.arena import Item, arrange
 from ...codegen.clusters import FusionGroup, Level, read_by
 from ...codegen.cpu.overwritable import Overwritable
@@ -18,7 +19,9 @@ from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
 from ...codegen.fusion import fuse
 from ...codegen.lowered import Lowered
 from ...codegen.primitives import ASSEMBLE, PRODUCTS
+from ...control import CONTROL, bodies_of
 from ...host import Array
+from ...looping import WHILE
 from ...native.pool import workers
 from ...structural import SCAN
 from .aliasing import alias_results
@@ -40,6 +43,24 @@ class LoopStep(NamedTuple):
     equation: Equation
     plan: CpuPlan
     group: int
+
+
+class ControlStep(NamedTuple):
+    """A choice: a plan of each branch, of which one runs. Or a while_loop: plans of its test and of its body."""
+
+    equation: Equation
+    plans: tuple[CpuPlan, ...]
+    group: int
+
+
+Step: TypeAlias = "NativeStep | HostStep | LoopStep | ControlStep"
+
+
+def inner_plans(step: Step) -> tuple[CpuPlan, ...]:
+    """The plans of the bodies of a step."""
+    if isinstance(step, LoopStep):
+        return (step.plan,)
+    return step.plans if isinstance(step, ControlStep) else ()
 
 
 @final
@@ -72,7 +93,7 @@ class CpuPlan:
         inputs = {lowered.body.inputs[position] for position in donated}
         self.aliased, order = alias_results(lowered, self.groups, read, self.results, inputs, fallible)
         self.groups = [self.groups[number] for number in order]
-        self.steps: list[NativeStep | HostStep | LoopStep] = [
+        self.steps: list[Step] = [
             step._replace(group=number) for number, before in enumerate(order) for step in steps_of[before]
         ]
         made = {slot: i for i, group in enumerate(self.groups) for e in group.equations for slot in e.outputs}
@@ -83,6 +104,8 @@ class CpuPlan:
         for step in self.steps:
             if isinstance(step, LoopStep):
                 items += _memory_of_a_loop(step)
+            elif isinstance(step, ControlStep):
+                items += _memory_of_control(step)
             elif isinstance(step, NativeStep):
                 number = step.group
                 scratch = {word.key: word for word in step.loop.words if isinstance(word, WorkerScratch)}
@@ -132,9 +155,8 @@ class CpuPlan:
         total = 0
         for step in self.steps:
             total += 24
-            if isinstance(step, LoopStep):
-                total += step.plan.table_bytes
-            elif isinstance(step, NativeStep):
+            total += sum(plan.table_bytes for plan in inner_plans(step))
+            if isinstance(step, NativeStep):
                 for word in step.loop.words:
                     slot = word[0] if isinstance(word, Address) else None
                     total += (
@@ -145,20 +167,20 @@ class CpuPlan:
     @property
     def constants(self) -> list[Array]:
         """Those of the plan, and of the plans of loops."""
-        inner = [step.plan.constants for step in self.steps if isinstance(step, LoopStep)]
+        inner = [plan.constants for step in self.steps for plan in inner_plans(step)]
         return [*map(np.asarray, self.lowered.constants.values()), *itertools.chain(*inner)]
 
     @property
     def equations(self) -> int:
         """How many are planned, those of loops among them."""
-        inner = [step.plan.equations for step in self.steps if isinstance(step, LoopStep)]
+        inner = [plan.equations for step in self.steps for plan in inner_plans(step)]
         return len(self.lowered.body.equations) + sum(inner)
 
     def compile(self) -> None:
         """Put kernels in the place of their texts, here and in the plans of loops."""
         plans = [self]
         for plan in plans:
-            plans += [step.plan for step in plan.steps if isinstance(step, LoopStep)]
+            plans += [inner for step in plan.steps for inner in inner_plans(step)]
         kernels = compile_texts([text for plan in plans for text in plan._texts()])
         for plan in plans:
             for i, step in enumerate(plan.steps):
@@ -177,9 +199,7 @@ class CpuPlan:
             return False
         return not readers - {number}
 
-    def _lower(
-        self, group: FusionGroup, number: int, read: dict[int, set[int]]
-    ) -> list[NativeStep | HostStep | LoopStep]:
+    def _lower(self, group: FusionGroup, number: int, read: dict[int, set[int]]) -> list[Step]:
         """The steps of a group."""
         lowered = self.lowered
         if group.cluster is None:
@@ -192,23 +212,25 @@ class CpuPlan:
                 by_hand = None if product is None else [(product, product.tasks > 1)]
             if by_hand is None and e.primitive is SCAN and _can_be_planned(lowered, e):
                 return [LoopStep(e, CpuPlan(_computed(ScanParameters(**e.static)), own_outputs=True), number)]
+            if by_hand is None and e.primitive in CONTROL and _can_be_planned(lowered, e):
+                bodies = branches_of(e.static) if e.primitive is SWITCH else (e.static["test"], e.static["body"])
+                return [ControlStep(e, tuple([CpuPlan(body, own_outputs=True) for body in bodies]), number)]
             if by_hand is None:
                 return [HostStep(e, number)]
             return [NativeStep(loop, parallel, number) for loop, parallel in by_hand]
         return [*cluster_steps(lowered, group, number, read, self.results)]
 
 
-def _may_fail(step: NativeStep | HostStep | LoopStep) -> bool:
+def _may_fail(step: Step) -> bool:
     """Whether it may find an index out of range, or is Python, in which anything may happen."""
     return not isinstance(step, NativeStep) or any(isinstance(word, ErrorFlag) for word in step.loop.words)
 
 
 def _can_be_planned(lowered: Lowered, e: Equation) -> bool:
-    """Whether the body of a scan can be planned: it runs at least once, and no tensor is empty or of fractions."""
-    slots = (*e.inputs, *e.outputs)
-    body: Body = e.static["body"]
-    whole = all(lowered.views[slot].size > 0 for slot in slots)
-    return whole and int(e.static["length"]) > 0 and all(t.dtype.kind != "O" for t in body.types)
+    """Whether bodies can be planned: a loop runs at least once, and no tensor is empty or of fractions."""
+    types = [type_ for _, body in bodies_of(e.static) for type_ in body.types]
+    whole = all(int(lowered.types[slot].size) > 0 for slot in (*e.inputs, *e.outputs))
+    return whole and int(e.static.get("length", 1)) > 0 and all(t.dtype.kind != "O" for t in types)
 
 
 def _computed(loop: ScanParameters) -> Body:
@@ -228,6 +250,17 @@ def _memory_of_a_loop(step: LoopStep) -> list[Item]:
     return items
 
 
+def _memory_of_control(step: ControlStep) -> list[Item]:
+    """The memory of the largest plan, as one runs at a time, and two places for each carry of a loop."""
+    number = step.group
+    items = [Item((number, "loop"), max(1, *[plan.arena_bytes for plan in step.plans]), number, number)]
+    if step.equation.primitive is WHILE:
+        for carry, type_ in enumerate(step.equation.static["body"].output_types):
+            nbytes: Any = type_.nbytes
+            items += [Item((number, f"carry {carry} {i}"), nbytes, number, number) for i in range(2)]
+    return items
+
+
 def _is_product(lowered: Lowered, e: Equation) -> bool:
     return (
         e.primitive in PRODUCTS
@@ -236,4 +269,4 @@ def _is_product(lowered: Lowered, e: Equation) -> bool:
     )
 
 
-__all__ = ["CpuPlan", "HostStep", "LoopStep", "NativeStep"]
+__all__ = ["ControlStep", "CpuPlan", "HostStep", "LoopStep", "NativeStep", "inner_plans"]
