@@ -65,7 +65,7 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
         cost = Cost(iterations * sum(int(c.flops) for c in inner), iterations * sum(int(c.bytes) for c in inner))
         return Work(f"scan, {iterations} iterations", "", first, count, cost)
     if isinstance(step, ControlStep):
-        name = e.primitive.name
+        name = f"{e.primitive} of values"
     elif isinstance(step, HostStep):
         name = f"{e.primitive.name} (eager_cpu)"
     else:
