@@ -40,6 +40,7 @@ class Config:
     head_size: int = 16
     hidden: int = 344
     theta: float = 10000.0
+    stretch: tuple[float, ...] = ()  # of slow rotations as in Llama 3.1: by what, below and above which turns, length
     eps: float = 1e-5
     tie_weights: bool = False  # the table of tokens is the head's weight as well
 
@@ -159,6 +160,10 @@ def heads_of(ops: Ops[Any], x: Any, size: int) -> Any:
 def angles(ops: Ops[Any], places: Any, config: Config) -> tuple[Any, Any]:
     """Cosine and sine (T, size) of place · θ^(-2i/size), the i-th of both halves (Su et al., RoFormer, 2021)."""
     rates = config.theta ** (-np.arange(0, config.head_size, 2) / config.head_size)
+    if config.stretch:  # those that turn less than `low` times in `length` places are slower by `factor`
+        factor, low, high, length = config.stretch
+        fast = np.clip((length * rates / (2 * math.pi) - low) / (high - low), 0, 1)
+        rates = rates * (fast + (1 - fast) / factor)
     rate = ops.const(np.concatenate([rates, rates]))
     shape = (places.shape[0], config.head_size)
     place = ops.broadcast_to(ops.unsqueeze(ops.cast(places, dtype=rate.dtype), axis=1), shape=shape)
@@ -254,6 +259,9 @@ NAMES = {
 }
 
 
+STRETCH = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
 def config_in(folder: Path) -> Config:
     """The sizes in a folder's config.json. Raises UsageError for what this file does not compute."""
     found = read_config(folder)
@@ -262,7 +270,12 @@ def config_in(folder: Path) -> Config:
     theta = (rope and rope.get("rope_theta")) or found.get("rope_theta")
     act, values = found.get("hidden_act"), found.object()
     rotary, activation = kind.text() if kind else "default", act.text() if act else "silu"
-    if rotary != "default" or activation != "silu" or values.get("attention_bias") or values.get("mlp_bias"):
+    if (
+        rotary not in ("default", "llama3")
+        or activation != "silu"
+        or values.get("attention_bias")
+        or values.get("mlp_bias")
+    ):
         raise found.error(f"rope_type {rotary!r}, hidden_act {activation!r} or a bias is not what is computed here")
     heads, keys, size = found["num_attention_heads"], found.get("num_key_value_heads"), found.get("head_dim")
     return Config(
@@ -275,6 +288,7 @@ def config_in(folder: Path) -> Config:
         head_size=size.count() if size else found["hidden_size"].count() // heads.count(),
         hidden=found["intermediate_size"].count(),
         theta=theta.number() if theta else 10000.0,
+        stretch=tuple(rope[key].number() for key in STRETCH) if rope and rotary == "llama3" else (),
         eps=found["rms_norm_eps"].number(),
         tie_weights=values.get("tie_word_embeddings") is True,
     )

@@ -38,9 +38,12 @@ TINY = llama.Config(**SIZES)
 CONFIGS = {
     "grouped": TINY,
     "tied": llama.Config(**SIZES, tie_weights=True),
+    "stretched": llama.Config(**SIZES, stretch=(8.0, 1.0, 4.0, 200.0)),
     "one for all": llama.Config(**{**SIZES, "kv_heads": 1}),
     "one for each": llama.Config(**{**SIZES, "kv_heads": 4}),
 }
+RATIO = (200 / (2 * np.pi) * 10000 ** (-1 / 3) - 1) / (4 - 1)
+"""Where the second of three rotations stands between those that are slowed down and those that are not."""
 BACKENDS = [Options(dtype="float64", backend=backend) for backend in ("eager", "compiled")]
 
 
@@ -67,6 +70,8 @@ def by_hand(params: Any, x: Any, config: Any) -> Any:
     def turned(h: Any, place: int) -> Any:
         half = config.head_size // 2
         rates = config.theta ** (-2 * np.arange(half) / config.head_size)
+        if config.stretch:  # 200 places are 31.8 turns of the first, 1.5 of the second, less than 1 of the third
+            rates = rates * np.array([1, (1 - RATIO) / 8 + RATIO, 1 / 8])
         pairs = (h[:half] + 1j * h[half:]) * np.exp(1j * place * rates)
         return np.concatenate([pairs.real, pairs.imag])
 

@@ -9,6 +9,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is asked of a network
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,35 @@ class ExactNorm(torch.nn.Module):
 class ExactAngles(torch.nn.Module):
     """Rotary angles in the dtype of x, likewise."""
 
-    def __init__(self, theta: float, size: int):
+    def __init__(self, angles: Any, config: Any):
         super().__init__()
-        self.rates = theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+        size, theta = config.head_dim, config.rope_parameters["rope_theta"]
+        rates = theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+        plain = angles.compute_default_rope_parameters(config)[0].double()
+        self.rates = rates * exact_ratio(angles.inv_freq.double() / plain, rates, config.rope_parameters)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         angle = position_ids[..., None].to(torch.float64) * torch.cat([self.rates, self.rates])
         return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+
+
+def exact_ratio(rounded: torch.Tensor, rates: torch.Tensor, rope: dict[str, Any]) -> torch.Tensor:
+    """By how much rotations are slowed down, whose rounded values transformers has; by the formula of its Llama 3.1."""
+    ratio = torch.ones_like(rates)
+    if rope["rope_type"] == "llama3":
+        length, low, high = (
+            rope[key] for key in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+        )
+        for i, rate in enumerate(rates.tolist()):
+            wave = 2 * math.pi / rate
+            smooth = (length / wave - low) / (high - low)
+            if wave > length / low:
+                ratio[i] = 1 / rope["factor"]
+            elif wave >= length / high:
+                ratio[i] = (1 - smooth) / rope["factor"] + smooth
+        assert len(set(ratio.tolist())) > 2, "slowed down, not, and in between"
+    torch.testing.assert_close(rounded, ratio, rtol=1e-6, atol=0)
+    return ratio
 
 
 def exact(net: Any) -> Any:
@@ -93,7 +116,7 @@ def exact(net: Any) -> Any:
         layer.input_layernorm = ExactNorm(layer.input_layernorm)
         layer.post_attention_layernorm = ExactNorm(layer.post_attention_layernorm)
     net.model.norm = ExactNorm(net.model.norm)
-    net.model.rotary_emb = ExactAngles(net.config.rope_parameters["rope_theta"], net.config.head_dim)
+    net.model.rotary_emb = ExactAngles(net.model.rotary_emb, net.config)
     return net
 
 
@@ -119,6 +142,18 @@ LLAMAS: dict[str, dict[str, Any]] = {
     "a head of keys each": {"num_key_value_heads": 6},
     "tied": {"tie_word_embeddings": True},
     "heads of another size": {"head_dim": 10},
+    "stretched": {
+        "head_dim": 12,
+        "max_position_embeddings": 64,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
 }
 
 
