@@ -33,6 +33,7 @@ from .functions.arrange import (
 from .functions.borders import pad
 from .functions.collective import all_mean, batch_mean, broadcast
 from .functions.grids import affine_grid, grid_sample
+from .functions.matrices import inverse
 from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
 from .functions.patches import depth_to_space, fold, pixel_shuffle, pixel_unshuffle, space_to_depth, unfold
 from .functions.places import (
@@ -88,6 +89,7 @@ __all__ = [
     "huber",
     "index_add",
     "instance_norm",
+    "inverse",
     "kl_div",
     "linspace",
     "local_response_norm",

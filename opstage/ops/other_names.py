@@ -110,6 +110,8 @@ OPS_NAMES: dict[str, str] = {
     "amin": f"ops.reduce_min(x), {_AXIS}",
     "any": f"ops.reduce_any(x), {_AXIS}",
     "all": f"ops.reduce_all(x), {_AXIS}",
+    "inverse": "opstage.ops.derived.inverse(ops, x); ops.inv is 1/x of each element",
+    "logdet": "ops.slogdet(x)[1]",
     "solve_triangular": "ops.triangular_solve(a, b, lower=…)",
     "prod": f"ops.reduce_prod(x), {_AXIS}",
     "var": "opstage.ops.derived.var(ops, x, axis=…)",

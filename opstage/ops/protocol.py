@@ -14,6 +14,7 @@ from .methods.activation import ActivationOps
 from .methods.attention import AttentionOps
 from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
+from .methods.determinants import DeterminantsOps
 from .methods.elementwise import ElementwiseOps
 from .methods.indexing import IndexingOps
 from .methods.layout import LayoutOps
@@ -55,6 +56,7 @@ class Ops(
     IndexingOps[R],
     LinalgOps[R],
     SolvingOps[R],
+    DeterminantsOps[R],
     ConvolutionOps[R],
     PoolingOps[R],
     NormalizationOps[R],

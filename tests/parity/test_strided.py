@@ -81,7 +81,18 @@ def _made_of(view: Callable[[Case, Twin], tuple[Twin, Case]], keep: Callable[[Tw
 
 # Not for what divides by a variance, which equal rows lack, nor with attention weights, which would be of other rows.
 # Equal rows make a matrix that no equation is solved by, and ties, of which PyTorch's gradient takes any one.
-_ROWS_DIFFER = ("norm", "max_pool_gather", "muon", "attention_grad", "solve", "cholesky", "median", "top_k")
+_ROWS_DIFFER = (
+    "norm",
+    "max_pool_gather",
+    "muon",
+    "attention_grad",
+    "solve",
+    "cholesky",
+    "cofactor",
+    "inverse",
+    "median",
+    "top_k",
+)
 VIEWS = [
     *_made_of(_transposed, lambda twin: True),
     *_made_of(_repeated, lambda twin: not any(part in twin.op for part in _ROWS_DIFFER)),

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Products of matrices, and determinants."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def product(ops: Any, x: Any, y: Any) -> Any:
         z = ops.bmm(x, y)
     axes = [*([len(z.shape) - 2] if row else []), *([len(z.shape) - 1] if column else [])]
     return ops.squeeze(z, axis=tuple(axes)) if axes else z
+
+
+@rule("Det")
+def _det(call: NodeCall[Any]) -> Value:
+    return call.give(call.ops.det(call.x()))
 
 
 @rule("Gemm")

@@ -19,6 +19,7 @@ FAMILIES = (
     "indexing",
     "linalg",
     "solving",
+    "determinants",
     "convolution",
     "pooling",
     "normalization",

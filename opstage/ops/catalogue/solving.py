@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HALF = Fraction(1, 2)
 
 
-def _require_square(x: TensorType, name: str) -> None:
+def require_square(x: TensorType, name: str) -> None:
     require_float(x, name)
     if len(x.shape) < 2:
         raise ShapeError(f"{name} must be (..., n, n) but is {show_shape(x.shape)}")
@@ -37,7 +37,7 @@ def _require_square(x: TensorType, name: str) -> None:
 
 def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, ...]:
     """a (..., n, n) and b (..., n, k) with the same leading axes -> (..., n, k)."""
-    _require_square(a, "a")
+    require_square(a, "a")
     require_same_dtype(a, b, "a", "b")
 
     def message() -> str:
@@ -53,12 +53,12 @@ def _system_shape(a: TensorType, b: TensorType, **_: Any) -> tuple[TensorType, .
     return (b,)
 
 
-def _square_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **_: Any) -> Dim:
+def square_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, **_: Any) -> Dim:
     return outputs[0].size * inputs[0].shape[-1]
 
 
 def _solve_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
-    return inputs[0].size * inputs[0].shape[-1] + 2 * _square_flops(inputs, outputs)
+    return inputs[0].size * inputs[0].shape[-1] + 2 * square_flops(inputs, outputs)
 
 
 # General systems ----------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ SOLVE = Primitive(
 # Triangular systems -------------------------------------------------------------------------------------------------
 
 
-def _triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
+def triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
     """x with zeros outside of a triangle, and with half of its diagonal if asked for."""
     rank = len(x.shape)
     rows, columns = ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1)
@@ -108,7 +108,7 @@ def _triangular_solve_vjp(
     of_a: R | None = None
     if ctx.needs[0]:
         left, right = (out, of_b) if transpose else (of_b, out)
-        of_a = ops.neg(_triangle(ops, ops.bmm(left, transposed(ops, right)), lower=lower))
+        of_a = ops.neg(triangle(ops, ops.bmm(left, transposed(ops, right)), lower=lower))
     return of_a, of_b
 
 
@@ -125,7 +125,7 @@ def _triangular_solve_jvp(
     (a, _), (out,), (t_a, t_b) = primals, outputs, tangents
     moved: R | None = None
     if t_a is not None:
-        matrix = _triangle(ops, t_a, lower=lower)
+        matrix = triangle(ops, t_a, lower=lower)
         moved = ops.neg(ops.bmm(transposed(ops, matrix) if transpose else matrix, out))
     total = add_all(ops, moved, t_b)
     return (None if total is None else ops.triangular_solve(a, total, lower=lower, transpose=transpose),)
@@ -138,27 +138,28 @@ TRIANGULAR_SOLVE = Primitive(
     vjp=_triangular_solve_vjp,
     jvp=_triangular_solve_jvp,
     saves={"a": ("a", "b"), "out": ("a",)},
-    flops=_square_flops,
+    flops=square_flops,
 )
 
 # The Cholesky factor ------------------------------------------------------------------------------------------------
 
 
 def _cholesky_shape(x: TensorType) -> tuple[TensorType, ...]:
-    _require_square(x, "x")
+    require_square(x, "x")
     return (x,)
 
 
-def _symmetric(ops: Ops[R], x: R) -> R:
+def symmetric(ops: Ops[R], x: R) -> R:
+    """(x + xᵀ)/2."""
     return ops.scale(ops.add(x, transposed(ops, x)), c=_HALF)
 
 
 def _cholesky_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
     """The symmetric part of L⁻ᵀ·Φ(Lᵀ·g)·L⁻¹, Φ a lower triangle with half of its diagonal (Murray 2016)."""
     (g,), (out,) = cotangents, ctx.saved
-    inner = _triangle(ops, ops.bmm(transposed(ops, out), g), lower=True, halved=True)
+    inner = triangle(ops, ops.bmm(transposed(ops, out), g), lower=True, halved=True)
     left = ops.triangular_solve(out, inner, transpose=True)
-    return (_symmetric(ops, ops.triangular_solve(out, transposed(ops, left), transpose=True)),)
+    return (symmetric(ops, ops.triangular_solve(out, transposed(ops, left), transpose=True)),)
 
 
 def _cholesky_jvp(
@@ -166,9 +167,9 @@ def _cholesky_jvp(
 ) -> tuple[R | None]:
     """L·Φ(L⁻¹·t·L⁻ᵀ), of the symmetric part of t."""
     (out,), (t,) = outputs, tangents
-    left = ops.triangular_solve(out, _symmetric(ops, t))
+    left = ops.triangular_solve(out, symmetric(ops, t))
     inner = ops.triangular_solve(out, transposed(ops, left))
-    return (ops.bmm(out, _triangle(ops, inner, lower=True, halved=True)),)
+    return (ops.bmm(out, triangle(ops, inner, lower=True, halved=True)),)
 
 
 CHOLESKY = Primitive(
@@ -178,5 +179,5 @@ CHOLESKY = Primitive(
     vjp=_cholesky_vjp,
     jvp=_cholesky_jvp,
     saves=("out",),
-    flops=_square_flops,
+    flops=square_flops,
 )

@@ -28,7 +28,7 @@ def _each(f: Callable[..., Array], *stacks: Array) -> Array:
         return out
 
 
-def _nan_unless_finite(out: Array, x: Array) -> Array:
+def nan_unless_finite(out: Array, x: Array) -> Array:
     """out, with nan for each matrix of which x is not finite throughout: LAPACKs differ in what they make of one."""
     finite = np.isfinite(x).all(axis=(-2, -1))
     if not finite.all():
@@ -37,12 +37,12 @@ def _nan_unless_finite(out: Array, x: Array) -> Array:
 
 
 def solve(a: Array, b: Array) -> Array:
-    return _nan_unless_finite(_each(np.linalg.solve, a, b), a)
+    return nan_unless_finite(_each(np.linalg.solve, a, b), a)
 
 
 def cholesky(x: Array) -> Array:
     out = _each(np.linalg.cholesky, x)
-    return _nan_unless_finite(out, out)  # an entry that is not finite leaves one behind; the upper triangle is not read
+    return nan_unless_finite(out, out)  # an entry that is not finite leaves one behind; the upper triangle is not read
 
 
 def triangular_solve(a: Array, b: Array, lower: bool, transpose: bool) -> Array:

@@ -79,6 +79,16 @@ def _solved(a: Phantom, b: Phantom) -> Phantom:
     return Phantom.new(b.shape, b.dtype)
 
 
+def _number_each(x: Phantom) -> Phantom:
+    return Phantom.new(x.shape[:-2], x.dtype)
+
+
+def _singular_vectors(x: Phantom, full_matrices: bool) -> tuple[Phantom, Phantom, Phantom]:
+    *leading, m, n = x.shape
+    k = min(m, n)
+    return tuple(Phantom.new((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))  # type: ignore[return-value]
+
+
 def _mean(x: Phantom) -> Any:
     return np.divide(x.sum(), x.size)
 
@@ -116,6 +126,9 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.argmax: _argmax,
     np.linalg.solve: _solved,
     np.linalg.cholesky: lambda x: Phantom.new(x.shape, x.dtype),
+    np.linalg.det: _number_each,
+    np.linalg.slogdet: lambda x: (_number_each(x), _number_each(x)),
+    np.linalg.svd: _singular_vectors,
     np.argsort: _argsort,
     np.mean: _mean,
     np.count_nonzero: lambda x: 0,
@@ -164,6 +177,7 @@ MAKERS: dict[Any, Any] = {
     np.ones: _made,
     np.full: _full,
     np.arange: _arange,
+    np.eye: lambda n, dtype: Phantom.new((n, n), dtype),
     np.tri: lambda n, m, k, dtype: Phantom.new((n, m), dtype),
     np.array: _array,
     np.asarray: lambda x, dtype=None: _array(x, dtype, copy=False),

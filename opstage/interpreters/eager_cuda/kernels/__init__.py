@@ -15,6 +15,7 @@ from ....ops.registered import table_with_registered
 from . import (
     attention,
     convolution,
+    determinants,
     indexing,
     layout,
     linalg,
@@ -38,6 +39,7 @@ KERNELS: Mapping[Primitive, Callable[..., Any]] = table_with_registered(
         **sequence.KERNELS,
         **linalg.KERNELS,
         **solving.KERNELS,
+        **determinants.KERNELS,
         **convolution.KERNELS,
         **pooling.KERNELS,
         **indexing.KERNELS,

@@ -1,8 +1,8 @@
-"""Products of matrices."""
+"""Products of matrices, and determinants."""
 
 from __future__ import annotations
 
-from ....ops.catalogue import linalg
+from ....ops.catalogue import determinants, linalg
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from .nodes import OnnxValue
@@ -30,8 +30,15 @@ def _linear(
     return (writer.node("Add", out, *bias) if bias else out,)
 
 
+def _det(writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /) -> tuple[str, ...]:
+    if is_empty(operands[0].type):
+        return (writer.filled(results[0].shape, 1.0, results[0].dtype),)
+    return (writer.node("Det", *operands),)
+
+
 RULES: dict[Primitive, OnnxRule] = {
     linalg.MATMUL: OnnxRule(_product),
     linalg.BMM: OnnxRule(_product),
     linalg.LINEAR: OnnxRule(_linear),
+    determinants.DET: OnnxRule(_det, "of nan ONNX says nothing"),
 }

@@ -1,0 +1,164 @@
+"""Kernels: determinants and cofactors, by elimination. A thread does a matrix, so stacks of small ones are quick.
+
+`x - x != 0` where x is nan or infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ....ops.catalogue.determinants import COFACTOR, DET, SLOGDET
+from ....ops.primitive import Primitive
+from ....ops.types import TensorType
+from ...gpu.buffer import DeviceBuffer
+from ...gpu.counting import steps
+from ...gpu.device.interface import Device
+from ...gpu.language import cuda, log
+from .launches import Entry, Types
+from .strided import copy, row_major
+
+NAN, ZERO, ONE, INF = (np.float32(x) for x in (np.nan, 0, 1, np.inf))
+
+
+def det_kernel(
+    count: Any, out: Any, logs: Any, a: Any, n: Any, apart: Any, nan: Any, zero: Any, one: Any, inf: Any
+) -> None:
+    """By elimination with row exchanges: `a` is written over. `apart`: the sign, and the logarithm in `logs`."""
+    for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        base = m * n * n
+        value, total, finite = one, zero, True
+        for i in range(n * n):
+            if a[base + i] - a[base + i] != 0:
+                finite = False
+        for j in range(n):
+            best = j
+            for i in range(j + 1, n):
+                if abs(a[base + i * n + j]) > abs(a[base + best * n + j]):
+                    best = i
+            pivot = a[base + best * n + j]
+            if best != j:
+                value = -value
+                for k in range(j, n):
+                    held = a[base + j * n + k]
+                    a[base + j * n + k] = a[base + best * n + k]
+                    a[base + best * n + k] = held
+            if not apart:
+                value *= pivot
+            elif pivot == 0:
+                value, total = zero, -inf
+            else:
+                total += log(abs(pivot))
+                if pivot < 0:
+                    value = -value
+            if pivot != 0:
+                for i in range(j + 1, n):
+                    factor = a[base + i * n + j] / pivot
+                    for k in range(j + 1, n):
+                        a[base + i * n + k] -= factor * a[base + j * n + k]
+        out[m] = value if finite else nan
+        if apart:
+            logs[m] = total if finite else nan
+
+
+def cofactor_kernel(count: Any, out: Any, a: Any, rows: Any, swaps: Any, n: Any, nan: Any, zero: Any, one: Any) -> None:
+    """By elimination with exchanges of rows and columns: R·a·Q = U with det(R·Q) = ±1, so adj(a) = ±Q·adj(U)·R.
+
+    U = [[U₁, u], [0, d]] has the adjugate p·[[d·U₁⁻¹, -U₁⁻¹·u], [0, 1]], p = det(U₁): d, which vanishes where a is
+    singular, divides nothing. `a` is written over; R is made in `rows`, and `swaps` holds the columns exchanged.
+    """
+    for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        base = m * n * n
+        side, finite = one, True
+        for i in range(n):
+            for j in range(n):
+                rows[base + i * n + j] = one if i == j else zero
+                if a[base + i * n + j] - a[base + i * n + j] != 0:
+                    finite = False
+        for j in range(n):
+            best, column = j, j
+            for i in range(j, n):
+                for k in range(j, n):
+                    if abs(a[base + i * n + k]) > abs(a[base + best * n + column]):
+                        best, column = i, k
+            swaps[m * n + j] = column
+            if best != j:
+                side = -side
+                for k in range(n):
+                    held = a[base + j * n + k]
+                    a[base + j * n + k] = a[base + best * n + k]
+                    a[base + best * n + k] = held
+                    held = rows[base + j * n + k]
+                    rows[base + j * n + k] = rows[base + best * n + k]
+                    rows[base + best * n + k] = held
+            if column != j:
+                side = -side
+                for i in range(n):
+                    held = a[base + i * n + j]
+                    a[base + i * n + j] = a[base + i * n + column]
+                    a[base + i * n + column] = held
+            pivot = a[base + j * n + j]
+            if j < n - 1:
+                side *= pivot
+            if pivot != 0:
+                for i in range(j + 1, n):
+                    factor = a[base + i * n + j] / pivot
+                    for k in range(j + 1, n):
+                        a[base + i * n + k] -= factor * a[base + j * n + k]
+                    for k in range(n):
+                        rows[base + i * n + k] -= factor * rows[base + j * n + k]
+        last = n - 1
+        final = a[base + n * n - 1] if n > 0 else zero
+        for s in range(last):
+            i = last - 1 - s
+            for k in range(n):
+                if side == 0:
+                    rows[base + i * n + k] = zero
+                else:
+                    total = final * rows[base + i * n + k] - a[base + i * n + last] * rows[base + last * n + k]
+                    for j in range(i + 1, last):
+                        total -= a[base + i * n + j] * rows[base + j * n + k]
+                    rows[base + i * n + k] = total / a[base + i * n + i]
+        for s in range(n):
+            j = n - 1 - s
+            column = int(swaps[m * n + j])
+            for k in range(n):
+                held = rows[base + j * n + k]
+                rows[base + j * n + k] = rows[base + column * n + k]
+                rows[base + column * n + k] = held
+        for i in range(n):
+            for k in range(n):
+                out[base + i * n + k] = side * rows[base + k * n + i] if finite else nan
+
+
+def _work(device: Device, x: DeviceBuffer) -> DeviceBuffer:
+    work = device.empty(TensorType(x.shape, x.dtype))
+    copy(device, x.shape, work, x, strides=row_major(x.shape))
+    return work
+
+
+def det(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    out, work = device.empty(types[0]), _work(device, x)
+    numbers = np.int32(x.shape[-1]), np.int32(0), NAN, ZERO, ONE, INF
+    device.each(det_kernel, math.prod(x.shape[:-2]), out, out, work, *numbers)
+    return (out,)
+
+
+def slogdet(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    sign, logarithm, work = device.empty(types[0]), device.empty(types[1]), _work(device, x)
+    numbers = np.int32(x.shape[-1]), np.int32(1), NAN, ZERO, ONE, INF
+    device.each(det_kernel, math.prod(x.shape[:-2]), sign, logarithm, work, *numbers)
+    return sign, logarithm
+
+
+def cofactor(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    out, work, rows = device.empty(types[0]), _work(device, x), device.empty(types[0])
+    swaps = device.empty(TensorType(x.shape[:-1], x.dtype))
+    numbers = np.int32(x.shape[-1]), NAN, ZERO, ONE
+    device.each(cofactor_kernel, math.prod(x.shape[:-2]), out, work, rows, swaps, *numbers)
+    return (out,)
+
+
+KERNELS: dict[Primitive, Entry] = {DET: det, SLOGDET: slogdet, COFACTOR: cofactor}

@@ -1,0 +1,131 @@
+"""Determinants of the last two axes, for each matrix of a stack, and the cofactors that are their derivatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dims import Dim
+from ..primitive import Context, Primitive, R
+from ..types import TensorType
+from .linalg import transposed
+from .solving import require_square
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
+
+
+def _of_matrix(x: TensorType) -> tuple[TensorType, ...]:
+    require_square(x, "x")
+    return (x,)
+
+
+def _number_each(x: TensorType) -> tuple[TensorType, ...]:
+    require_square(x, "x")
+    return (TensorType(x.shape[:-2], x.dtype),)
+
+
+def _two_each(x: TensorType) -> tuple[TensorType, ...]:
+    return _number_each(x) * 2
+
+
+def _cubic_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
+    return inputs[0].size * inputs[0].shape[-1]
+
+
+def over_matrices(ops: Ops[R], number: R, x: R) -> R:
+    """One number for each matrix, at all of its entries."""
+    return ops.broadcast_to(ops.reshape(number, shape=(*number.shape, 1, 1)), shape=x.shape)
+
+
+def inner(ops: Ops[R], x: R, y: R) -> R:
+    """The sum of the products of the entries of two matrices, for each of a stack."""
+    return ops.reduce_sum(ops.mul(x, y), axis=(-2, -1))
+
+
+def inverse_of(ops: Ops[R], x: R) -> R:
+    """x⁻¹, by the system with the unit matrix."""
+    rank = len(x.shape)
+    own = ops.equal(ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1))
+    return ops.solve(x, ops.cast(own, dtype=x.dtype))
+
+
+# The determinant ----------------------------------------------------------------------------------------------------
+
+
+def _det_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (g,), (x,) = cotangents, ctx.saved
+    return (ops.mul(over_matrices(ops, g, x), ops.cofactor(x)),)
+
+
+def _det_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None]:
+    (x,), (t,) = primals, tangents
+    return (inner(ops, ops.cofactor(x), t),)
+
+
+DET = Primitive(
+    "det",
+    operands=("x",),
+    shape=_number_each,
+    vjp=_det_vjp,
+    jvp=_det_jvp,
+    saves=("x",),
+    flops=_cubic_flops,
+)
+
+# Cofactors: C = det(x)·x⁻ᵀ, so dC = <x⁻ᵀ, dx>·C - x⁻ᵀ·dxᵀ·C --------------------------------------------------------
+
+
+def _cofactor_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    """<g, C>·x⁻ᵀ - C·gᵀ·x⁻ᵀ."""
+    (g,), (x, out) = cotangents, ctx.saved
+    inverse = transposed(ops, inverse_of(ops, x))
+    whole = ops.mul(over_matrices(ops, inner(ops, g, out), x), inverse)
+    return (ops.sub(whole, ops.bmm(ops.bmm(out, transposed(ops, g)), inverse)),)
+
+
+def _cofactor_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None]:
+    (x,), (out,), (t,) = primals, outputs, tangents
+    inverse = transposed(ops, inverse_of(ops, x))
+    whole = ops.mul(over_matrices(ops, inner(ops, inverse, t), x), out)
+    return (ops.sub(whole, ops.bmm(ops.bmm(inverse, transposed(ops, t)), out)),)
+
+
+COFACTOR = Primitive(
+    "cofactor",
+    operands=("x",),
+    shape=_of_matrix,
+    vjp=_cofactor_vjp,
+    jvp=_cofactor_jvp,
+    saves=("x", "out"),
+    flops=_cubic_flops,
+)
+
+# Its sign and logarithm ---------------------------------------------------------------------------------------------
+
+
+def _slogdet_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /) -> tuple[R | None, ...]:
+    (_, g), (x,) = cotangents, ctx.saved
+    return (ops.mul(over_matrices(ops, g, x), transposed(ops, inverse_of(ops, x))),)
+
+
+def _slogdet_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None, ...]:
+    (x,), (t,) = primals, tangents
+    return None, inner(ops, transposed(ops, inverse_of(ops, x)), t)
+
+
+SLOGDET = Primitive(
+    "slogdet",
+    operands=("x",),
+    outputs=("sign", "logabsdet"),
+    shape=_two_each,
+    vjp=_slogdet_vjp,
+    jvp=_slogdet_jvp,
+    saves=("x",),
+    flops=_cubic_flops,
+)

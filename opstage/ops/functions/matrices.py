@@ -1,0 +1,19 @@
+"""Functions of matrices, of the last two axes, for each of a stack: programs over other ops."""
+
+from __future__ import annotations
+
+from ..catalogue.determinants import inverse_of
+from ..catalogue.solving import require_square
+from ..protocol import Ops, R
+from ..types import TensorType
+from .tools import placed
+
+
+def inverse(ops: Ops[R], x: R, /) -> R:
+    """The inverse matrix x⁻¹: x (..., n, n) -> (..., n, n). PyTorch: torch.linalg.inv. NumPy: np.linalg.inv.
+
+    Where x is singular (a pivot is exactly 0), or holds nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
+    quicker and more accurate. `ops.inv` is 1/x of each element. Raises ShapeError unless x is square.
+    """
+    placed(ops, "inverse", lambda: require_square(TensorType(x.shape, x.dtype), "x"))
+    return inverse_of(ops, x)

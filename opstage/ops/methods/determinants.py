@@ -1,0 +1,37 @@
+"""Determinants and cofactors, for each matrix of a stack."""
+
+from __future__ import annotations
+
+from ..catalogue.determinants import COFACTOR, DET, SLOGDET
+from ..primitive import NO_STATIC, R
+from .calls import Calls
+
+
+class DeterminantsOps(Calls[R]):
+    __slots__ = ()
+
+    def det(self, x: R, /) -> R:
+        """The determinant: x (..., n, n) -> (...); 1 for n = 0. PyTorch: torch.linalg.det. ONNX: Det.
+
+        Its gradient is `cofactor(x)`, of a singular x too; the second derivative needs a regular x, and is nan where x
+        is singular. nan where x holds nan or inf.
+        """
+        return self._call1(DET, x)
+
+    def cofactor(self, x: R, /) -> R:
+        """The matrix of cofactors, the transpose of the adjugate: x (..., n, n) -> (..., n, n), det(x)·x⁻ᵀ.
+
+        Of a singular x too: 0 where its rank is less than n - 1. Its derivatives need a regular x, and are nan where x
+        is singular. nan where x holds nan or inf. PyTorch has none.
+        """
+        return self._call1(COFACTOR, x)
+
+    def slogdet(self, x: R, /) -> tuple[R, R]:
+        """The sign of the determinant and the logarithm of its absolute value: x (..., n, n) -> (...), (...).
+
+        Neither overflows where the determinant would. 0 and -inf where x is singular (a pivot is exactly 0), and nan
+        where it holds nan or inf. The gradient of the logarithm is x⁻ᵀ, nan where x is singular; the sign has none.
+        PyTorch: torch.linalg.slogdet.
+        """
+        sign, logarithm = self._call_many(SLOGDET, (x,), NO_STATIC)
+        return sign, logarithm

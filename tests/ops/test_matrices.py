@@ -1,0 +1,58 @@
+"""Functions of matrices, against NumPy; and gradients where a matrix has no inverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import derived
+from opstage.ops.errors import ShapeError
+from tests.ops.functions import FLOAT64, Row, assert_row
+
+REGULAR = np.array(
+    [[[0.0, 2.0, 1.0], [1.0, -1.0, 0.5], [3.0, 0.5, 1.0]], [[2.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 4.0]]]
+)
+
+ROWS = [
+    Row("inverse", (REGULAR,), lambda ops, x: derived.inverse(ops, x), np.linalg.inv),
+    Row("inverse of one", (REGULAR[0],), lambda ops, x: derived.inverse(ops, x), np.linalg.inv),
+    Row("inverse of none", ((0, 2, 2),), lambda ops, x: derived.inverse(ops, x), lambda x: x, gradient=False),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_function(row: Row) -> None:
+    assert_row(row)
+
+
+def test_the_inverse_of_a_singular_matrix_is_nan_and_its_own_alone() -> None:
+    stack = np.stack([np.ones((2, 2)), 2 * np.eye(2)])
+    out: Any = opstage.run(lambda ops, x: derived.inverse(ops, x), stack, options=FLOAT64)
+    assert np.isnan(out[0]).all()
+    np.testing.assert_array_equal(out[1], np.eye(2) / 2)
+
+
+def test_inverse_of_a_matrix_that_is_not_square() -> None:
+    with pytest.raises(ShapeError, match=r"inverse.* 2 rows and 3 columns"):
+        opstage.run(lambda ops, x: derived.inverse(ops, x), np.ones((2, 3)), options=FLOAT64)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_gradient_of_a_determinant_at_every_rank(rank: int) -> None:
+    """By minors; where the rank is less than n - 1 it is 0."""
+    rng = np.random.default_rng(rank)
+    x = rng.standard_normal((4, rank)) @ rng.standard_normal((rank, 4))
+    expected = np.array(
+        [[(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(x, i, 0), j, 1)) for j in range(4)] for i in range(4)]
+    )
+    _, found = opstage.value_and_grad(lambda ops, p: ops.det(p["x"]), {"x": x}, options=FLOAT64)
+    np.testing.assert_allclose(found["x"], expected, rtol=1e-9, atol=1e-12)
+    assert (np.abs(expected) > 1e-3).any() == (rank == 3)
+
+
+def test_determinants_of_named_sizes() -> None:
+    report = opstage.check(lambda ops, x: (ops.det(x), ops.cofactor(x), *ops.slogdet(x)), opstage.Spec(("b", "n", "n")))
+    assert report.ok, report
