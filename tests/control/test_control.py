@@ -199,6 +199,52 @@ def test_no_elements(options: Options) -> None:
 
 
 @each_backend
+def test_operands_and_results_in_other_layouts(options: Options) -> None:
+    """Transposed, broadcast, sliced, constant, filled and one tensor twice: in, through and out."""
+
+    def program(ops: Any, x: Any, row: Any) -> Any:
+        given = (
+            ops.transpose2d(x),
+            ops.broadcast_to(row, shape=(3, 2)),
+            ops.slice(x, axis=1, start=1, length=2),
+            ops.const(np.arange(4.0)),
+            ops.full(shape=(2,), value=3.0),
+            ops.permute(ops.reshape(x, shape=(2, 3, 1)), axes=(2, 1, 0)),
+        )
+
+        def one(ops: Any, *refs: Any) -> Any:
+            return (*refs, ops.transpose2d(refs[0]), ops.broadcast_to(ops.sum(x), shape=(3,)), x, x)
+
+        def other(ops: Any, *refs: Any) -> Any:
+            return (*[ref * 2.0 for ref in refs], x + 1.0, ops.full(shape=(3,), value=1.0), x, -x)
+
+        found = ops.cond(ops.sum(row) > 0.0, one, other, *given)
+        last = ops.while_loop(
+            lambda ops, c: c[0] < 2,
+            lambda ops, c: (c[0] + 1, c[2], c[1], c[3]),
+            (ops.const(0, dtype="int64"), given[0], ops.broadcast_to(row, shape=(3, 2)), ops.transpose2d(found[0])),
+            max_iterations=3,
+        )
+        return found, last, ops.transpose2d(last[1]) + x
+
+    x = np.arange(6.0).reshape(2, 3)
+    for sign in (1.0, -1.0):
+        row = sign * np.array([1.0, 2.0])
+        factor = 1.0 if sign > 0 else 2.0
+        found, last, sums = opstage.run(program, x, row, options=options)
+        wide = np.broadcast_to(row, (3, 2))
+        given = [x.T, wide, x[:, 1:3], np.arange(4.0), np.full(2, 3.0), x.reshape(2, 3, 1).transpose(2, 1, 0)]
+        for a, b in zip(found, given):
+            np.testing.assert_array_equal(a, b * factor)
+        rest = (x, np.full(3, x.sum()), x, x) if sign > 0 else (x + 1, np.ones(3), x, -x)
+        for a, b in zip(found[6:], rest):
+            np.testing.assert_array_equal(a, b)
+        for a, b in zip(last, (2, x.T, wide, x * factor)):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(sums, 2 * x)
+
+
+@each_backend
 def test_draws_are_afresh_in_each_iteration_and_alike_in_the_backward_pass(options: Options) -> None:
     def walk(ops: Any, x: Any) -> Any:
         def body(ops: Any, c: Any) -> Any:
