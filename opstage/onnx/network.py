@@ -84,9 +84,11 @@ def supervised(network: Network, config: Any, *, loss: str = "", output: str = "
 
 def of_several(network: Network) -> tuple[Spec, ...]:
     """The inputs; where batch normalisation trains, of batches of at least 2, whose variance it takes."""
+    if network.state is None or not network.batch:
+        return network.batch
     first, *rest = network.batch
     size = first.entries[0] if first.entries else 1
-    if network.state is None or not isinstance(size, str):
+    if not isinstance(size, str):
         return network.batch
     return (Spec(first.shape, first.dtype, (*first.where, f"{size} >= 2")), *rest)
 

@@ -79,7 +79,8 @@ class GraphRun:
         return self.moved.get(name, self.buffers.get(name))
 
     def keep(self, name: str, value: Any) -> None:
-        self.moved[name] = value
+        if name in self.buffers:  # statistics that the file computes do not move
+            self.moved[name] = value
 
     def nodes(self, ops: Ops[Any], nodes: Sequence[GraphNode]) -> None:
         """Nodes one after the other, those of one module of the writer's in one region."""

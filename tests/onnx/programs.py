@@ -202,6 +202,24 @@ def _choices() -> tuple[Any, tuple[Any, ...]]:
     return model(nodes, {"x": ["B", 5]}, ["v", "i", "e"], weights), (f32(3, 5),)
 
 
+def _places() -> tuple[Any, tuple[Any, ...]]:
+    """Elements at places, and a normalisation whose statistics the file computes, so that they do not move."""
+    nodes = [
+        helper.make_node("ScatterElements", ["x", "i", "u"], ["s"], axis=1),
+        helper.make_node("GatherElements", ["s", "i"], ["g"], axis=1),
+        helper.make_node("Mul", ["mean", "two"], ["moved"]),
+        helper.make_node("BatchNormalization", ["s", "mean", "mean", "moved", "variance"], ["n"]),
+    ]
+    weights = {
+        "i": np.array([[2, 0], [1, 4]]),
+        "u": f32(2, 2),
+        "mean": f32(5),
+        "two": np.array(2, np.float32),
+        "variance": np.ones(5, np.float32),
+    }
+    return model(nodes, {"x": [2, 5]}, ["g", "n"], weights), (f32(2, 5),)
+
+
 FILES: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "classifier": lambda: (classifier(), (f32(5, 4),)),
     "chain": _chain,
@@ -209,6 +227,7 @@ FILES: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "recurrences": _recurrences,
     "integers": _integers,
     "choices": _choices,
+    "places": _places,
     "branching": lambda: (branching(), (f32(3, 2),)),
     "halving": lambda: (halving(), (np.abs(f32(3, 2)) * 9,)),
     "halving some times": lambda: (halving("times"), (np.abs(f32(3, 2)) * 9, np.array(3))),

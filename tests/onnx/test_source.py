@@ -170,7 +170,7 @@ def test_constants_stand_in_the_source_where_they_are_small(tmp_path: Path) -> N
     write_source(loaded, tmp_path / "written_model.py")
     module = module_of(tmp_path / "written_model.py")
     text = (tmp_path / "written_model.py").read_text()
-    assert "ops.mul(x, 0.10000000149011612)" in text and "-math.inf" in text
+    assert "x * ops.const(0.10000000149011612)" in text and "-math.inf" in text
     assert module.CONSTANT_1.shape == (6, 6) and module.PARAMS == {}
     for options in ({}, {"dtype": "float64"}):
         for a, b in zip(run(loaded, ({},), (x, y), **options), run(module.program, ({},), (x, y), **options)):

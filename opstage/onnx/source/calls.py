@@ -92,7 +92,7 @@ class CallTexts:
                     found[bare] = Bracketed("[", tuple(waiting), "]")
                 waiting = []
             elif waiting and (not name.endswith("?") or step.static.get(f"has_{bare}", True)):
-                found["index" if bare == "idx" and step.primitive.name in _METHODS else bare] = waiting.pop(0)
+                found["index" if bare == "idx" and step.primitive.name.startswith("scatter") else bare] = waiting.pop(0)
         if waiting:
             raise UnsupportedError(f"a call of {step.primitive.name} with other operands than its own has no text here")
         return found

@@ -135,9 +135,10 @@ def _trees(state: Sequence[str], constants: LargeConstants) -> list[str]:
         conditions.append(f"not name.startswith({quoted(constants.root)})")
     if not conditions:
         return ["PARAMS = TENSORS"]
-    chosen = f"name: x for name, x in TENSORS.items() if {' and '.join(conditions)}"
-    whole = f"PARAMS = {{{chosen}}}"
-    return [*text, *([whole] if len(whole) <= WIDTH else ["PARAMS = {", f"    {chosen}", "}"])]
+    chosen = ["name: x", "for name, x in TENSORS.items()", f"if {' and '.join(conditions)}"]
+    whole = f"PARAMS = {{{' '.join(chosen)}}}"
+    broken = [f"    {' '.join(chosen)}"] if len(" ".join(chosen)) + 4 <= WIDTH else [f"    {each}" for each in chosen]
+    return [*text, *([whole] if len(whole) <= WIDTH else ["PARAMS = {", *broken, "}"])]
 
 
 def _program(

@@ -12,7 +12,7 @@ from ...ops.protocol import Ops
 from ...ops.types import TensorType
 from .steps import CallStep, ChoiceStep, ProgramSteps, Step, gives, reads
 
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<="}
 """Ops that an operator spells, which broadcasts."""
 
 
@@ -38,27 +38,10 @@ def number_places(op: str) -> tuple[int, ...]:
     return tuple(i for i, p in enumerate(parameters) if p.kind is p.POSITIONAL_ONLY and "Number" in str(p.annotation))
 
 
-def uniform_value(step: CallStep, values: dict[int, Any]) -> Any:
-    """The number of which the result of a step is full, as a tuple of one; None where that is not known."""
-    if step.primitive.name == "full":
-        return (step.static["value"],)
-    if step.primitive.name in ("broadcast_to", "reshape", "unsqueeze", "squeeze"):
-        return values.get(step.inputs[0])
-    return None
-
-
 def uniform_values(found: ProgramSteps) -> dict[int, Any]:
-    """The tensors that are full of one number."""
-    values: dict[int, Any] = {
-        slot: (array.reshape(-1)[0].item(),)
-        for slot, array in found.constants.items()
-        if array.size == 1 and array.dtype != object
-    }
-    for step in _calls(found.steps):
-        value = uniform_value(step, values)
-        if value is not None:
-            values[step.outputs[0]] = value
-    return values
+    """The numbers of tensors that `full` makes, as a method makes them of numbers; broadcast ones lie otherwise in
+    memory, which products round by."""
+    return {step.outputs[0]: (step.static["value"],) for step in _calls(found.steps) if step.primitive.name == "full"}
 
 
 def _calls(steps: list[Step]) -> list[CallStep]:
@@ -114,7 +97,8 @@ def _with_operators(steps: list[Step], found: ProgramSteps) -> list[Step]:
     }
     made: list[Step] = []
     for step in steps:
-        if isinstance(step, CallStep) and step.primitive.name in INFIX:
+        plain = isinstance(step, CallStep) and not any(isinstance(each, StaticNumber) for each in step.inputs)
+        if isinstance(step, CallStep) and plain and step.primitive.name in INFIX:
             inputs = [_spread(each, step, broadcasts, found.types) for each in step.inputs]
             if not all(isinstance(each, Spread) for each in inputs):
                 step = replace(step, inputs=tuple(inputs))
@@ -125,6 +109,8 @@ def _with_operators(steps: list[Step], found: ProgramSteps) -> list[Step]:
 def _spread(operand: Any, step: CallStep, broadcasts: dict[int, CallStep], types: dict[int, TensorType]) -> Any:
     before = broadcasts.get(operand) if type(operand) is int else None
     if before is None or before.path != step.path or isinstance(before.inputs[0], (StaticNumber, Spread)):
+        return operand
+    if str(types[before.inputs[0]]) == str(types[operand]):  # which an operator would leave out
         return operand
     return Spread(before.inputs[0])
 

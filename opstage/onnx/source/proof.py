@@ -12,7 +12,6 @@ from ...ops.closed import Body
 from ...ops.errors import OpstageError, UnsupportedError
 from ..model import OnnxModel
 from .module import ModuleText
-from .operands import uniform_value
 from .recording import specs_of
 from .steps import WIDE, CallStep, text_of_static
 
@@ -58,27 +57,21 @@ def _outputs(graph: Graph, numbers: dict[Any, int]) -> list[tuple[str, int]]:
 def _terms(body: Body, inputs: Sequence[int], numbers: dict[Any, int], depth: int) -> list[int]:
     """The numbers of a body's outputs, of those of its inputs."""
     terms: dict[int, int] = {}
-    uniform: dict[int, Any] = {}
 
     def learn(slot: int, key: Any) -> None:
-        if slot in uniform:  # however a tensor was filled with one number
-            key = ("uniform", str(body.types[slot]), _filling(uniform[slot][0]))
         terms[slot] = numbers.setdefault(key, len(numbers))
 
     terms.update(zip(body.inputs, inputs))
     for constant in body.constants:
-        if constant.value.size == 1:
-            uniform[constant.slot] = (constant.value.reshape(-1)[0].item(),)
         learn(constant.slot, ("constant", digest(constant.value)))
     for e in body.equations:
         step = CallStep(e.primitive, e.static, e.inputs, e.outputs, ())
-        value = uniform_value(step, uniform)
-        if value is not None:
-            uniform[e.outputs[0]] = value
         read = tuple(terms[slot] for slot in e.inputs)
         static = []
         for name, each in sorted(e.static.items()):
             if name != "site":
+                if e.primitive.name == "full" and name == "value":
+                    each = float(each) if type(each) in (int, bool) else each  # 0 in place of 0.0
                 static.append((name, text_of_static(each) if not _bodies(each) else None))
         key: tuple[Any, ...] = (e.primitive.name, tuple(static), read)
         if any(_bodies(each) for each in e.static.values()):
@@ -106,7 +99,3 @@ def _bodies(value: Any) -> list[Body]:
     if isinstance(value, Body):
         return [value]
     return [each for entry in value for each in _bodies(entry)] if isinstance(value, tuple) else []
-
-
-def _filling(value: Any) -> str:
-    return text_of_static(float(value) if type(value) in (int, bool) else value)

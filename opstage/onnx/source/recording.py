@@ -204,6 +204,9 @@ class _Joint:
             if (slot, there) not in self.pairs:
                 before = self.first[0][slot], self.first[1][there]
                 results.append((self._pair(slot, there), *before))
+        if not results and not kept and not (evaluated and trained):
+            self.found.steps += [*evaluated, *trained]  # which only one of them reads
+            return
         moved = tuple(KeepStep(name, self.first[1][slot], path) for name, slot in kept.items())
         self.found.steps.append(ChoiceStep(tuple(evaluated), tuple(trained), tuple(results), moved, path))
 
