@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import against_peers, checking, guards, import_time, recording, steady, step_memory, tape_overhead
+from benchmarks import (
+    against_peers,
+    checking,
+    guards,
+    import_time,
+    inference,
+    recording,
+    steady,
+    step_memory,
+    tape_overhead,
+)
 
 MEASUREMENTS = {
     "against_peers": against_peers,
@@ -16,6 +26,7 @@ MEASUREMENTS = {
     "step_memory": step_memory,
     "tape_overhead": tape_overhead,
     "import_time": import_time,
+    "inference": inference,
 }
 
 

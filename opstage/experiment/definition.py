@@ -119,11 +119,11 @@ def _of_onnx(word: str, file: Path, path: Path) -> Definition:
     from ..onnx.trainable import Config, configured
 
     path = path.absolute()
-    beside = read(path).beside
-    texts = {each: each.read_bytes() for each in (path, *beside)}
+    found = read(path)
+    texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
     key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
     if key not in _LOADED:
-        _LOADED[key] = Definition(word, Config, Recipe(), file, texts, partial(configured, path))
+        _LOADED[key] = Definition(word, Config, Recipe(), file, texts, partial(configured, found))
     return _LOADED[key]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -33,23 +33,32 @@ _MOST_NODES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A model file: its main graph, and what it says of itself. `beside` are the files that hold its weights."""
+    """A model file that was read.
+
+    graph     its main graph
+    name      that of the graph; of a graph without, the file's
+    producer, opset, metadata    what it says of itself
+    beside    the files that hold its weights
+    data      its bytes, as they were when it was read
+    """
 
     graph: OnnxGraph
+    name: str
     producer: str
     opset: int
     metadata: Mapping[str, str]
     beside: tuple[Path, ...]
+    data: bytes = field(repr=False)
 
 
 def read(source: str | os.PathLike[str] | bytes) -> File:
     """The model of a file, or of the bytes of one. Raises UsageError for what is no model, or a damaged one."""
     onnx = _package()
     if isinstance(source, bytes):
-        where, folder, data = "the ONNX model", None, source
+        where, stem, folder, data = "the ONNX model", "model", None, source
     else:
         path = Path(source)
-        where, folder = str(path), path.parent
+        where, stem, folder = str(path), path.stem, path.parent
         require_file(path)
         try:
             data = path.read_bytes()
@@ -63,7 +72,7 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
     if not model.HasField("graph") or not model.opset_import:
         raise UsageError(f"{where} is no ONNX model: it has no graph, or says no version of its operators")
     try:
-        return _Reader(onnx, where, folder, model).file()
+        return _Reader(onnx, where, folder, model).file(stem, data)
     except _NoTextError as error:
         raise UsageError(f"{where}: {brief(error.data)} is a name in it, which is no text in UTF-8") from None
 
@@ -113,7 +122,7 @@ class _Reader:
     def refuse(self, why: str) -> NoReturn:
         raise UsageError(f"{self.where}: {why}")
 
-    def file(self) -> File:
+    def file(self, stem: str, data: bytes) -> File:
         versions = _versions(self.model.opset_import)
         version = versions.get("", OLDEST)
         if not OLDEST <= version <= NEWEST:
@@ -123,7 +132,9 @@ class _Reader:
             )
         graph = self.graph(self.model.graph, _Standing(None, "", {}, versions, 0))
         metadata = {_text(each.key): _text(each.value) for each in self.model.metadata_props}
-        return File(graph, _text(self.model.producer_name), versions.get("", 0), metadata, tuple(sorted(self.beside)))
+        beside = tuple(sorted(self.beside))
+        opset, producer = versions.get("", 0), _text(self.model.producer_name)
+        return File(graph, graph.name or stem, producer, opset, metadata, beside, data)
 
     def graph(self, proto: Any, call: _Standing) -> OnnxGraph:
         if call.level > _MOST_LEVELS:

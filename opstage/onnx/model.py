@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..ops.errors import OpstageError, UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
 from ..options import Options
-from .file import read
+from .file import File, read
 from .graph import Declared, OnnxGraph
 from .network import Network
 from .run import GraphRun
@@ -133,19 +132,32 @@ def load(
     Raises UsageError for what is no model or a damaged one, and UnsupportedError for nodes that have no meaning here:
     one error that lists all of them. It needs the extra `onnx`. Source: the ONNX specification, github.com/onnx/onnx.
     """
-    file = read(source)
-    name = file.graph.name or (Path(source).stem if isinstance(source, (str, PathLike)) else "model")
+    return model_in(
+        read(source), fixed=fixed, where=where, constants=constants, weights=weights, max_iterations=max_iterations
+    )
+
+
+def model_in(
+    file: File,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    where: Sequence[str] = (),
+    constants: Sequence[str] = (),
+    weights: Sequence[str] = (),
+    max_iterations: int | None = None,
+) -> OnnxModel:
+    """`load` of a file that was read already."""
     graph = _with_fixed(file.graph, dict(fixed or {}))
     for declared in (*graph.inputs, *graph.outputs):
         if declared.problem:
-            raise UnsupportedError(f"{name}: {declared.name!r}: {declared.problem}")
+            raise UnsupportedError(f"{file.name}: {declared.name!r}: {declared.problem}")
     numbers = weights_of(graph, tuple(constants), tuple(weights))
     known = numbers.known | {
         each: KnownValue(np.asarray(value), np.asarray(value).dtype) for each, value in (fixed or {}).items()
     }
     outputs = tuple(each.name for each in graph.outputs)
     model = OnnxModel(
-        name,
+        file.name,
         numbers.params,
         numbers.buffers or None,
         _inputs(graph, tuple(where)),

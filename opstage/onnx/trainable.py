@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..models.model import Model
 from ..ops.errors import UsageError
-from .model import OnnxModel, load
+from .file import File
+from .model import OnnxModel, model_in
 from .network import supervised
 
 
@@ -35,9 +35,9 @@ def trainable(model: OnnxModel, config: Config) -> Model:
     return supervised(model.network, config, loss=config.loss, output=config.output)
 
 
-def configured(path: Path, config: Config) -> Model:
-    """The Model of a file, loaded as `config` says."""
-    return trainable(load(path, fixed=fixed_values(config.fixed), where=config.where), config)
+def configured(file: File, config: Config) -> Model:
+    """The Model of a file that was read, loaded as `config` says."""
+    return trainable(model_in(file, fixed=fixed_values(config.fixed), where=config.where), config)
 
 
 def fixed_values(words: Sequence[str]) -> dict[str, Any]:
