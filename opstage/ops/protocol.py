@@ -16,6 +16,7 @@ from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
 from .methods.determinants import DeterminantsOps
 from .methods.elementwise import ElementwiseOps
+from .methods.fourier import FourierOps
 from .methods.indexing import IndexingOps
 from .methods.layout import LayoutOps
 from .methods.linalg import LinalgOps
@@ -57,6 +58,7 @@ class Ops(
     LinalgOps[R],
     SolvingOps[R],
     DeterminantsOps[R],
+    FourierOps[R],
     ConvolutionOps[R],
     PoolingOps[R],
     NormalizationOps[R],

@@ -20,6 +20,7 @@ FAMILIES = (
     "linalg",
     "solving",
     "determinants",
+    "fourier",
     "convolution",
     "pooling",
     "normalization",

@@ -89,6 +89,25 @@ def _singular_vectors(x: Phantom, full_matrices: bool) -> tuple[Phantom, Phantom
     return tuple(Phantom.new((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))  # type: ignore[return-value]
 
 
+def _half(y: Phantom) -> Phantom:
+    """The real or the imaginary parts, where they are."""
+    return Phantom.on(y.memory, y.shape, y.strides, np.empty(0, y.dtype).real.dtype)
+
+
+def _spectrum(x: Phantom, axis: int, norm: str) -> Phantom:
+    return _new(x.shape, np.fft.fft, x, axis=axis, norm=norm)
+
+
+def _half_spectrum(x: Phantom, axis: int, norm: str) -> Phantom:
+    shape = [n // 2 + 1 if i == axis else n for i, n in enumerate(x.shape)]
+    return _new(tuple(shape), np.fft.rfft, x, axis=axis, norm=norm)
+
+
+def _from_half_spectrum(x: Phantom, n: int, axis: int, norm: str) -> Phantom:
+    shape = [n if i == axis else size for i, size in enumerate(x.shape)]
+    return _new(tuple(shape), np.fft.irfft, x, n=2, axis=axis, norm=norm)
+
+
 def _mean(x: Phantom) -> Any:
     return np.divide(x.sum(), x.size)
 
@@ -129,6 +148,12 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.linalg.det: _number_each,
     np.linalg.slogdet: lambda x: (_number_each(x), _number_each(x)),
     np.linalg.svd: _singular_vectors,
+    np.real: _half,
+    np.imag: _half,
+    np.fft.fft: _spectrum,
+    np.fft.ifft: _spectrum,
+    np.fft.rfft: _half_spectrum,
+    np.fft.irfft: _from_half_spectrum,
     np.argsort: _argsort,
     np.mean: _mean,
     np.count_nonzero: lambda x: 0,

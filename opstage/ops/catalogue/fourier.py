@@ -1,0 +1,111 @@
+"""Discrete Fourier transforms along an axis. A complex tensor is a real one whose last axis is (real, imaginary)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..dims import Dim, DimExpr, floor_div, ratio, require_at_most, require_equal
+from ..errors import ShapeError
+from ..primitive import Context, Linearity, Primitive, R
+from ..types import TensorType, require_float, show_shape
+
+if TYPE_CHECKING:
+    from ..protocol import Ops
+
+_OTHER_WAY = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""The norm with which the transform back is the transpose."""
+
+
+def _require_norm(norm: str) -> None:
+    if norm not in _OTHER_WAY:
+        raise ShapeError(f'norm must be "backward", "ortho" or "forward" but is {norm!r}')
+
+
+def _require_length(x: TensorType, axis: int) -> None:
+    require_at_most(
+        1,
+        x.shape[axis],
+        lambda: f"x is {show_shape(x.shape)}: axis {axis} is empty, and of no elements there is no transform",
+    )
+
+
+def _require_complex(x: TensorType, axis: int) -> None:
+    require_float(x, "x")
+    rank = len(x.shape)
+    message = "x must be complex, (..., 2) with real and imaginary parts along its last axis, but is {}; {}"
+    if rank < 2:
+        raise ShapeError(message.format(show_shape(x.shape), "of a real tensor use ops.rfft"))
+    require_equal(x.shape[-1], 2, lambda: message.format(show_shape(x.shape), "of a real tensor use ops.rfft"))
+    if axis == rank - 1:
+        raise ShapeError(f"axis {axis} of x, {show_shape(x.shape)}, holds real and imaginary parts; transform another")
+    _require_length(x, axis)
+
+
+def _fft_shape(x: TensorType, *, axis: int, inverse: bool, norm: str) -> tuple[TensorType, ...]:
+    _require_norm(norm)
+    _require_complex(x, axis)
+    return (x,)
+
+
+def _rfft_shape(x: TensorType, *, axis: int, norm: str) -> tuple[TensorType, ...]:
+    _require_norm(norm)
+    require_float(x, "x")
+    _require_length(x, axis)
+    bins = floor_div(x.shape[axis], 2) + 1
+    return (TensorType((*x.shape[:axis], bins, *x.shape[axis + 1 :], 2), x.dtype),)
+
+
+def _irfft_shape(x: TensorType, *, n: Dim, axis: int, norm: str) -> tuple[TensorType, ...]:
+    _require_norm(norm)
+    _require_complex(x, axis)
+    require_at_most(1, n, lambda: f"n must be at least 1 but is {n}")
+    require_equal(
+        floor_div(n, 2) + 1,
+        x.shape[axis],
+        lambda: (
+            f"x is {show_shape(x.shape)} and n is {n}: axis {axis} must have n // 2 + 1 entries; slice or pad it, or "
+            "name another n"
+        ),
+    )
+    return (TensorType((*x.shape[:axis], n, *x.shape[axis + 1 : -1]), x.dtype),)
+
+
+def _flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, axis: int, **_: Any) -> Dim:
+    return 4 * inputs[0].size * outputs[0].shape[axis]
+
+
+def _fft_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, inverse: bool, norm: str
+) -> tuple[R | None, ...]:
+    """The transpose, in real and imaginary parts, is the conjugate transform."""
+    (g,) = cotangents
+    back = ops.fft if inverse else ops.ifft
+    return (back(g, axis=axis, norm=_OTHER_WAY[norm]),)
+
+
+def _inside(ops: Ops[R], x: R, n: Dim, axis: int, factor: Any) -> R:
+    """The bins that stand for their mirror images too, times a factor: all but the first, and that in the middle."""
+    place = ops.iota(shape=x.shape, axis=axis)
+    size = ops.full(shape=x.shape, value=ratio(n, 1) if isinstance(n, DimExpr) else n, dtype="int64")
+    zero = ops.full(shape=x.shape, value=0, dtype="int64")
+    inside = ops.logical_and(ops.less(zero, place), ops.less(ops.add(place, place), size))
+    return ops.select(inside, ops.scale(x, c=factor), x)
+
+
+def _rfft_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, axis: int, norm: str
+) -> tuple[R | None, ...]:
+    (g,), n = cotangents, ctx.inputs[0].shape[axis]
+    return (ops.irfft(_inside(ops, g, n, axis, ratio(1, 2)), n=n, axis=axis, norm=_OTHER_WAY[norm]),)
+
+
+def _irfft_vjp(
+    ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, *, n: Dim, axis: int, norm: str
+) -> tuple[R | None, ...]:
+    (g,) = cotangents
+    return (_inside(ops, ops.rfft(g, axis=axis, norm=_OTHER_WAY[norm]), n, axis, 2),)
+
+
+FFT = Primitive("fft", operands=("x",), shape=_fft_shape, vjp=_fft_vjp, jvp=Linearity.JOINT, flops=_flops)
+RFFT = Primitive("rfft", operands=("x",), shape=_rfft_shape, vjp=_rfft_vjp, jvp=Linearity.JOINT, flops=_flops)
+IRFFT = Primitive("irfft", operands=("x",), shape=_irfft_shape, vjp=_irfft_vjp, jvp=Linearity.JOINT, flops=_flops)

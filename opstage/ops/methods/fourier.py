@@ -1,0 +1,48 @@
+"""Discrete Fourier transforms along an axis."""
+
+from __future__ import annotations
+
+from ..arguments import as_dim, normalize_axis
+from ..catalogue.fourier import FFT, IRFFT, RFFT
+from ..dims import Dim
+from ..primitive import R
+from .calls import Calls
+
+
+class FourierOps(Calls[R]):
+    """A complex tensor is a real one whose last axis is (real, imaginary), as PyTorch's view_as_real gives it.
+
+    norm says where the factor is, as in NumPy: "backward", 1/n in the inverse; "forward", 1/n in the transform;
+    "ortho", 1/√n in both. Transforms along several axes are one after the other. Where a line along the axis
+    holds nan or inf, all of its transform is nan. ShapeError for an empty axis.
+    """
+
+    __slots__ = ()
+
+    def fft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
+        """Σ x[j]·e^(-2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.fft."""
+        axis = normalize_axis("fft", axis, len(x.shape))
+        return self._call(FFT, (x,), {"axis": axis, "inverse": False, "norm": norm})
+
+    def ifft(self, x: R, /, *, axis: int = -2, norm: str = "backward") -> R:
+        """1/n·Σ x[k]·e^(2πi·jk/n) over an axis of a complex x (..., 2), of its own shape. PyTorch: torch.fft.ifft."""
+        axis = normalize_axis("ifft", axis, len(x.shape))
+        return self._call(FFT, (x,), {"axis": axis, "inverse": True, "norm": norm})
+
+    def rfft(self, x: R, /, *, axis: int = -1, norm: str = "backward") -> R:
+        """The first n // 2 + 1 entries of the transform of a real x: the others follow. PyTorch: torch.fft.rfft.
+
+        x (*a, n, *b) -> (*a, n // 2 + 1, *b, 2): real and imaginary parts along a new last axis.
+        """
+        return self._call(RFFT, (x,), {"axis": normalize_axis("rfft", axis, len(x.shape)), "norm": norm})
+
+    def irfft(self, x: R, /, *, n: Dim | None = None, axis: int = -2, norm: str = "backward") -> R:
+        """The real tensor of which x is the `rfft`: (*a, n // 2 + 1, *b, 2) -> (*a, n, *b). PyTorch: torch.fft.irfft.
+
+        n is 2·(entries - 1) unless it is given; another one must agree with x, which is neither cut nor padded. The
+        imaginary parts of the first entry, and of that in the middle of an even n, are not read.
+        """
+        axis = normalize_axis("irfft", axis, len(x.shape))
+        if n is None:
+            n = 2 * (x.shape[axis] - 1) if isinstance(axis, int) and axis < len(x.shape) else 0
+        return self._call(IRFFT, (x,), {"n": as_dim("irfft", "n", n), "axis": axis, "norm": norm})
