@@ -19,6 +19,7 @@ HOUSE = (
     "transform",
     "derived",
     "training",
+    "torch",
     "onnx",
     "imported",
     "compilation",

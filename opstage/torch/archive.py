@@ -1,0 +1,171 @@
+"""Files of torch.export.save, with everything in them doubted: what torch.export.load would run is refused before."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..ops.errors import UsageError
+from ..ops.untrusted import brief
+from ..readable import require_file
+from .library import library
+
+_MOST_ENTRIES = 100_000
+_MOST_LEVELS = 200
+_TARGET = re.compile(r"torch\.ops(\.\w+)+|_operator\.\w+|math\.\w+|torch\._?sym_\w+")
+"""Names of functions that a graph may call."""
+
+_EXPRESSIONS = (ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call)
+_FUNCTIONS = re.compile(
+    r"Mod|PythonMod|FloorDiv|CleanDiv|CeilDiv|ModularIndexing|Max|Min|Where|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|IntTrueDiv|"
+    r"FloatTrueDiv|ToFloat|TruncToInt|FloorToInt|CeilToInt|RoundToInt|PowByNatural|FloatPow|Identity|Integer|Symbol|"
+    r"LShift|RShift|OpaqueUnaryFn_\w+"
+)
+
+
+def read(source: str | os.PathLike[str]) -> Any:
+    """The ExportedProgram of a file of torch.export.save.
+
+    Nothing in the file is run: pickles are of tensors alone, functions are ops, and sizes are arithmetic. Raises
+    UsageError for everything else.
+    """
+    path = Path(source)
+    require_file(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    torch = library()
+    _require_harmless(torch, str(path), data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(io.BytesIO(data))
+    except Exception as error:  # torch's own, of whichever kind
+        _refuse(str(path), f"it is damaged, or written by another version of PyTorch: {brief(str(error))}")
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise UsageError(f"{where} is no program of torch.export.save that can be read: {why}")
+
+
+def _require_harmless(torch: Any, where: str, data: bytes) -> None:
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, OSError):
+        hint = "it is a pickle" if data[:1] == b"\x80" else "it is no archive, or a truncated one"
+        _refuse(where, f"{hint}; save the program that torch.export.export gives with torch.export.save")
+    with archive:
+        entries = archive.infolist()
+        names = [entry.filename for entry in entries]
+        if len(entries) > _MOST_ENTRIES:
+            _refuse(where, f"it has {len(entries):,} entries")
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(data) for entry in entries):
+            _refuse(where, "its entries are compressed, which torch.export.save never does")
+        graphs = [name for name in names if re.search(r"(^|/)models/[^/]+\.json$", name)]
+        if not graphs:
+            _refuse(where, _another_kind(names))
+        if compiled := [name for name in names if "aotinductor" in name or name.endswith((".so", ".pyd", ".dll"))]:
+            _refuse(where, f"it holds compiled code, {brief(compiled[0])}")
+        try:
+            for entry in entries:
+                _require_harmless_entry(torch, where, entry.filename, archive, entry.filename in graphs)
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+            _refuse(where, f"it is damaged: {brief(str(error))}")
+
+
+def _another_kind(names: list[str]) -> str:
+    if any(name.endswith("constants.pkl") for name in names):
+        return "it is a TorchScript file; export the module with torch.export.export"
+    if any(name.endswith("data.pkl") for name in names):
+        return (
+            "it is a pickle of torch.save, which holds weights and no program; `opstage import-weights` reads weights "
+            "from safetensors files"
+        )
+    return "it has no graph of an ExportedProgram"
+
+
+def _require_harmless_entry(torch: Any, where: str, name: str, archive: Any, is_graph: bool) -> None:
+    if is_graph:
+        _require_harmless_graph(where, archive.read(name))
+    elif name.endswith(".json"):
+        _parsed(where, archive.read(name))
+    elif "/sample_inputs/" in name or "/data/" in name:
+        _require_tensors(torch, where, name, archive.read(name))
+
+
+def _require_tensors(torch: Any, where: str, name: str, data: bytes) -> None:
+    """Refuse a pickle of something else than tensors: torch.export.load would run what it says."""
+    if not data.startswith((b"PK", b"\x80")):
+        return  # the bytes of a tensor
+    try:
+        torch.load(io.BytesIO(data), weights_only=True)
+    except Exception:  # torch's own, of whichever kind
+        if "/sample_inputs/" in name or data.startswith(b"\x80") or zipfile.is_zipfile(io.BytesIO(data)):
+            _refuse(where, f"{brief(name)} is a pickle of more than tensors, which may run any code")
+
+
+def _parsed(where: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        _refuse(where, f"it is damaged: {brief(str(error))}")
+
+
+def _require_harmless_graph(where: str, data: bytes) -> None:
+    """Refuse functions that are no ops, and texts of sizes that are no arithmetic."""
+    for key, value in _entries(where, _parsed(where, data), 0):
+        if key == "target" and not isinstance(value, (dict, list)):
+            if value is not None and "/" not in str(value) and _names_function(str(value)):
+                _refuse(where, f"its graph calls {brief(str(value))}, which is no op")
+        elif key == "expr_str" and not _is_arithmetic(str(value)):
+            _refuse(where, f"a size in it is {brief(str(value))}, which is no arithmetic")
+
+
+def _names_function(target: str) -> bool:
+    """Whether the text is a name in a module that torch.export.load would look up, and not one of an op."""
+    return target.startswith(("torch.", "_operator.", "math.")) and not _TARGET.fullmatch(target)
+
+
+def _entries(where: str, value: Any, level: int) -> Iterator[tuple[str, Any]]:
+    if level > _MOST_LEVELS:
+        _refuse(where, f"its graph is nested more than {_MOST_LEVELS} deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, inner
+            yield from _entries(where, inner, level + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _entries(where, inner, level + 1)
+
+
+def _is_arithmetic(text: str) -> bool:
+    """Whether a text, which sympy would evaluate as Python, is arithmetic of names and numbers."""
+    if len(text) > 10_000:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for node in nodes:
+        if isinstance(node, (ast.operator, ast.unaryop, ast.cmpop)):
+            continue
+        if not isinstance(node, _EXPRESSIONS):
+            return False
+        if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float)):
+            return False
+        if isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and node.id.startswith("__")):
+            return False
+        if isinstance(node, ast.Call):
+            named = isinstance(node.func, ast.Name) and _FUNCTIONS.fullmatch(node.func.id)
+            if not named or node.keywords:
+                return False
+    return True

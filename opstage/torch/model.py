@@ -1,0 +1,174 @@
+"""`TorchModel`: a program of torch.export as a program over Ops, with its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from ..api import check
+from ..imported.names import argument_name
+from ..imported.problems import LOST, Problem, require_none
+from ..imported.values import TensorValue
+from ..onnx.network import Network
+from ..ops.dims import DimExpr, DimFloat
+from ..ops.errors import UnsupportedError, UsageError
+from ..ops.spec import Spec
+from ..ops.types import BOOL, INT64
+from ..options import Options
+from .program import Program, programmed
+from .run import TorchRun
+from .trees import filled, leaf_names, leaves
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TorchModel:
+    """A PyTorch program, as a program over Ops: `model(ops, params, [state,] *inputs, train=False)` -> its outputs.
+
+    name      that of the module's class
+    params    its parameters, arrays by their names in the module's state_dict; a tied one has its first name
+    state     the buffers that a run moves, such as running statistics; None for a model without. The program takes
+              them after the parameters, and gives (outputs, state after this step)
+    inputs    a tree of Specs for each argument of the module's forward, by its name
+    outputs   a name for each output, of the keys and places that lead to it
+    frozen    the parameters whose requires_grad was False
+    ties      names of parameters that are another's too, and whose
+    """
+
+    name: str
+    params: dict[str, Any]
+    state: dict[str, Any] | None
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+    frozen: tuple[str, ...]
+    ties: Mapping[str, str]
+    _program: Program = field(repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = inspect.Parameter
+        names = ["ops", "params", *(["state"] if self.state is not None else []), *self.inputs]
+        parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
+        parameters.append(kinds("train", kinds.KEYWORD_ONLY, default=False))
+        object.__setattr__(self, "__signature__", inspect.Signature(parameters))
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The Specs of the inputs, in the order of the program's arguments."""
+        return tuple(self.inputs.values())
+
+    @property
+    def network(self) -> Network:
+        """The model with its outputs by name, as what makes a `Model` of it takes it."""
+        return Network(self.name, self.by_name, self.params, self.inputs, self.outputs, self.state)
+
+    def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
+        """The program: the outputs in the module's structure; with buffers a pair of those and the buffers after
+        this step."""
+        values, state = self._values(ops, params, rest, train, None)
+        outputs = filled(self._program.output, lambda at: _output(ops, values[at]))
+        return outputs if state is None else (outputs, state)
+
+    def by_name(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
+        """The program with its outputs by name, those that are no tensors left out."""
+        values, state = self._values(ops, params, rest, train, None)
+        named = {name: _output(ops, values[at]) for at, name in leaf_names(self._program.output, self._alone())}
+        outputs = {name: named[name] for name in self.outputs}
+        return outputs if state is None else (outputs, state)
+
+    def _alone(self) -> str:
+        return "output" if not isinstance(self._program.output, dict) else ""
+
+    def _values(
+        self, ops: Any, params: Any, rest: Sequence[Any], train: bool, problems: list[Problem] | None
+    ) -> tuple[list[Any], dict[str, Any] | None]:
+        """The outputs one by one, and the buffers after this step."""
+        state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
+        if len(inputs) != len(self.inputs):
+            raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        given: dict[int, Any] = {}
+        for (name, template), tree in zip(self._program.arguments.items(), inputs):
+            given.update(leaves(template, tree, name))
+        run = TorchRun(train, self._program.flags, self._program.buffers, state, problems=problems)
+        values = self._program.run(ops, run, params, state, given)
+        return values, None if self.state is None else {**state, **run.moved}
+
+    def check(self, options: Options | None = None, *, train: bool = False) -> Any:
+        """`opstage.check` of the program, for every size that the exported program leaves open."""
+        trees = (self.params,) if self.state is None else (self.params, self.state)
+        return check(self, *trees, *self.batch, options=options, train=train)
+
+
+def _output(ops: Any, value: Any) -> Any:
+    """An output as a tensor; None for None."""
+    if isinstance(value, TensorValue):
+        return value.ref
+    if value is None or value is LOST:
+        return None
+    if isinstance(value, bool):
+        return ops.full(shape=(), value=value, dtype=BOOL)
+    if isinstance(value, (int, DimExpr)):
+        return ops.full(shape=(), value=value, dtype=INT64)
+    if isinstance(value, (float, DimFloat)):
+        return ops.full(shape=(), value=value)
+    raise UnsupportedError(f"an output is a {type(value).__name__}; only tensors and numbers are outputs of programs")
+
+
+def load(
+    source: Any, *, sizes: Mapping[str, str] | None = None, where: Sequence[str] = (), name: str | None = None
+) -> TorchModel:
+    """A program of torch.export.export, or of a file of torch.export.save, as a program over Ops.
+
+    sizes   other names for sizes that are open: `{"x_0": "batch"}`. A program knows the names of its torch.export.Dims;
+            a file does not, and there a size is called after the first input and axis that it is of
+    where   constraints on these sizes besides their ranges, which hold for a check: `"length >= 2"`
+    name    of the model, by default that of the module's class
+
+    Parameters and buffers are copies. Parameters are called as in the module's state_dict; buffers that a run moves
+    are the state, others are constants. Float tensors are of the program's dtype, whatever the module's is.
+
+    Raises UsageError for what is no such program or a damaged file, and UnsupportedError for ops that have no meaning
+    here: one error that lists all of them. It needs the extra `torch`. Source: PyTorch's documentation of torch.export.
+    """
+    program = programmed(source, dict(sizes or {}))
+    specs = dict(program.specs)
+    inputs = _inputs(program, specs, (*program.where, *where))
+    named = leaf_names(program.output, "" if isinstance(program.output, dict) else "output")
+    outputs = tuple(each for at, each in named if at not in program.constants_out)
+    called = name or program.name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "module")
+    model = TorchModel(
+        called, program.params, program.state or None, inputs, outputs, program.frozen, program.ties, program
+    )
+    require_importable(model)
+    return model
+
+
+def _inputs(program: Program, specs: dict[int, Spec], where: Sequence[str]) -> dict[str, Any]:
+    """The trees of Specs by the names of arguments; the first Spec says the constraints."""
+    if where:
+        if not specs:
+            raise UsageError("where= constrains sizes of inputs; the program has none")
+        first = min(specs)
+        specs[first] = Spec(specs[first].shape, specs[first].dtype, tuple(where))
+    trees: dict[str, Any] = {}
+    for name, template in program.arguments.items():
+        trees[argument_name(name, trees)] = filled(template, specs.get)
+    return trees
+
+
+def require_importable(model: TorchModel) -> None:
+    """Raise UnsupportedError with all ops that have no meaning here, found by running the model on shapes."""
+    problems: list[Problem] = []
+
+    def program(ops: Any, params: Any, *rest: Any) -> Any:
+        problems.clear()
+        values, _ = model._values(ops, params, rest, False, problems)
+        tensors = [value.ref for value in values if isinstance(value, TensorValue)]
+        return tensors or ops.full(shape=(), value=0.0)
+
+    trees = (model.params,) if model.state is None else (model.params, model.state)
+    check(program, *trees, *model.batch)
+    require_none(model.name, problems)

@@ -1,0 +1,35 @@
+"""The meaning of ATen's ops: programs over Ops, a family a file."""
+
+from . import (
+    activation,
+    attention,
+    control,
+    convolution,
+    elementwise,
+    images,
+    indexing,
+    layout,
+    linalg,
+    loss,
+    normalization,
+    random,
+    recurrent,
+    reduction,
+)
+
+__all__ = [
+    "activation",
+    "attention",
+    "control",
+    "convolution",
+    "elementwise",
+    "images",
+    "indexing",
+    "layout",
+    "linalg",
+    "loss",
+    "normalization",
+    "random",
+    "recurrent",
+    "reduction",
+]

@@ -1,0 +1,90 @@
+"""Products of matrices and linear layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ops.derived import einsum
+from ...ops.infix import broadcast_shapes
+from ..call import AtenCall, rule
+
+
+@rule("linear.default")
+def _linear(call: AtenCall[Any], x: Any, weight: Any, bias: Any) -> Any:
+    ops = call.ops
+    if len(weight.shape) == 1:
+        return call.give(_matmul(ops, x.ref, weight.ref))
+    return call.give(ops.linear(weight.ref, None if bias is None else bias.ref, x.ref))
+
+
+@rule("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default")
+def _product(call: AtenCall[Any], x: Any, y: Any) -> Any:
+    dtype = call.dtype()
+    return call.give(_matmul(call.ops, call.tensor(x, dtype), call.tensor(y, dtype)))
+
+
+def _matmul(ops: Any, x: Any, y: Any) -> Any:
+    """NumPy's matmul: vectors become rows and columns, batches are stretched."""
+    row, column = len(x.shape) == 1, len(y.shape) == 1
+    x = ops.unsqueeze(x, axis=0) if row else x
+    y = ops.unsqueeze(y, axis=1) if column else y
+    if len(x.shape) == len(y.shape) == 2:
+        z = ops.matmul(x, y)
+    else:
+        lead = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        x, y = (_stretched(ops, each, (*lead, *each.shape[-2:])) for each in (x, y))
+        z = ops.bmm(x, y)
+    gone = [axis for axis, is_gone in ((-2, row), (-1, column)) if is_gone]
+    return ops.squeeze(z, axis=tuple(axis % len(z.shape) for axis in gone)) if gone else z
+
+
+def _stretched(ops: Any, x: Any, shape: Any) -> Any:
+    return x if len(x.shape) == len(shape) and x.shape == shape else ops.broadcast_to(x, shape=shape)
+
+
+@rule("addmm.default", "addbmm.default", "baddbmm.default", "addmv.default")
+def _added(call: AtenCall[Any], added: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
+    """beta · added + alpha · x·y."""
+    ops = call.ops
+    product = _matmul(ops, x.ref, y.ref)
+    if call.name == "aten.addbmm":
+        product = ops.reduce_sum(product, axis=0)
+    product = product if alpha == 1 else ops.scale(product, c=alpha)
+    if beta == 0:
+        return call.give(product)
+    term = added.ref if beta == 1 else ops.scale(added.ref, c=beta)
+    return call.give(ops.add(call.stretched(term, product.shape), product))
+
+
+@rule("einsum.default")
+def _einsum(call: AtenCall[Any], equation: str, xs: Any, *_: Any) -> Any:
+    return call.give(einsum(call.ops, equation, *[call.tensor(x, call.dtype()) for x in xs]))
+
+
+@rule("outer.default")
+def _outer(call: AtenCall[Any], x: Any, y: Any) -> Any:
+    ops = call.ops
+    shape = (x.shape[0], y.shape[0])
+    dtype = call.dtype()
+    column = ops.unsqueeze(call.tensor(x, dtype), axis=1)
+    row = ops.unsqueeze(call.tensor(y, dtype), axis=0)
+    return call.give(ops.mul(call.stretched(column, shape), call.stretched(row, shape)))
+
+
+@rule("linalg_cholesky.default", "linalg_cholesky_ex.default")
+def _cholesky(call: AtenCall[Any], x: Any, upper: bool, *_: Any) -> Any:
+    ops = call.ops
+    lower = ops.cholesky(x.ref)
+    axes = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
+    result = ops.permute(lower, axes=axes) if upper else lower
+    if "_ex" not in call.name:
+        return call.give(result)
+    bad = ops.reduce_any(ops.isnan(lower), axis=(-2, -1))
+    return [call.give(result, 0), call.give(ops.cast(bad, dtype="int64"), 1)]
+
+
+@rule("linalg_solve_triangular.default")
+def _solve_triangular(call: AtenCall[Any], a: Any, b: Any, upper: bool, left: bool, unitriangular: bool) -> Any:
+    if not left or unitriangular:
+        raise ValueError("left=False and unitriangular=True")
+    return call.give(call.ops.triangular_solve(a.ref, b.ref, lower=not upper))

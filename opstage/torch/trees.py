@@ -1,0 +1,112 @@
+"""PyTorch's trees of inputs and outputs as plain dicts, lists and tuples, whose leaves are numbers or values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from ..ops.errors import UnsupportedError, UsageError
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """A place in a tree: the number of the leaf, counted as PyTorch does."""
+
+    at: int
+
+
+def template_of(spec: Any, count: Iterator[int]) -> Any:
+    """A tree of Leaves for PyTorch's TreeSpec; a class that is none of Python's own becomes a dict or a tuple."""
+    if spec.is_leaf():
+        return Leaf(next(count))
+    children = [template_of(child, count) for child in spec.children()]
+    kind = spec.type
+    if kind is list:
+        return children
+    if isinstance(kind, type) and issubclass(kind, dict):
+        return dict(zip(_keys(spec.context, len(children)), children))
+    if isinstance(spec.context, type) and hasattr(spec.context, "_fields"):
+        return spec.context(*children)
+    if kind is tuple:
+        return tuple(children)
+    names = _keys(spec.context, len(children))
+    return dict(zip(names, children)) if names else tuple(children)
+
+
+def _keys(context: Any, count: int) -> list[str]:
+    """The names of a node's children in its context; none where it holds none."""
+    for found in (context, *(context if isinstance(context, (list, tuple)) else ())):
+        if (
+            isinstance(found, (list, tuple))
+            and len(found) == count
+            and all(isinstance(key, (str, int)) for key in found)
+        ):
+            return [str(key) for key in found]
+    return []
+
+
+def filled(template: Any, value: Callable[[int], Any]) -> Any:
+    """The tree with values at its leaves."""
+    if isinstance(template, Leaf):
+        return value(template.at)
+    if isinstance(template, dict):
+        return {key: filled(child, value) for key, child in template.items()}
+    if isinstance(template, list):
+        return [filled(child, value) for child in template]
+    if hasattr(template, "_fields"):
+        return type(template)(*(filled(child, value) for child in template))
+    return tuple(filled(child, value) for child in template)
+
+
+def leaves(template: Any, tree: Any, name: str) -> Iterator[tuple[int, Any]]:
+    """The number and value of each leaf of a tree of that form. Raises UsageError for another form."""
+    if isinstance(template, Leaf):
+        yield template.at, tree
+        return
+    if isinstance(template, dict):
+        if not isinstance(tree, Mapping) or set(tree) != set(template):
+            expected = f"a dict of {', '.join(map(str, template))}"
+            raise UsageError(f"{name} must be {expected}, as in the module that was exported, but is {_kind(tree)}")
+        for key, child in template.items():
+            yield from leaves(child, tree[key], f"{name}.{key}")
+        return
+    if not isinstance(tree, Sequence) or isinstance(tree, str) or len(tree) != len(template):
+        expected = f"a {type(template).__name__} of {len(template)}"
+        raise UsageError(f"{name} must be {expected}, as in the module that was exported, but is {_kind(tree)}")
+    for i, (child, value) in enumerate(zip(template, tree)):
+        yield from leaves(child, value, f"{name}[{i}]")
+
+
+def _kind(tree: Any) -> str:
+    if isinstance(tree, Mapping):
+        return f"a dict of {', '.join(map(str, tree)) or 'nothing'}"
+    if isinstance(tree, (list, tuple)):
+        return f"a {type(tree).__name__} of {len(tree)}"
+    return f"a {type(tree).__name__}"
+
+
+def leaf_names(template: Any, name: str) -> Iterator[tuple[int, str]]:
+    """A name for each leaf, of the keys and places that lead to it: hidden_0."""
+    if isinstance(template, Leaf):
+        yield template.at, name
+        return
+    fields = getattr(template, "_fields", range(len(template)))
+    pairs = template.items() if isinstance(template, dict) else zip(fields, template)
+    for key, child in pairs:
+        yield from leaf_names(child, f"{name}_{key}" if name else str(key))
+
+
+def arguments_of(in_spec: Any, names: Sequence[str]) -> dict[str, Any]:
+    """A template for each argument of a module's forward, by its name; leaves are counted through all of them."""
+    positional, keywords = in_spec.children()
+    count = iter(range(in_spec.num_leaves))
+    templates = [template_of(child, count) for child in positional.children()]
+    templates += [template_of(child, count) for child in keywords.children()]
+    keys = [*names[: positional.num_children], *(keywords.context or ())]
+    if len(keys) != len(templates):
+        keys = [f"x{i}" for i in range(positional.num_children)] + list(keywords.context or ())
+    if len(set(keys)) != len(keys):
+        raise UnsupportedError(f"two arguments are called alike: {', '.join(map(str, keys))}")
+    return dict(zip(map(str, keys), templates))
