@@ -71,6 +71,9 @@ def _prepared(program: Any) -> Any:
     _library_of_one_op()
     op = getattr(torch.ops, NAMESPACE).dropout.default
     module = copy.deepcopy(program.graph_module)
+    for before, after in zip(_graphs(program.graph_module), _graphs(module)):
+        for old, new in zip(before.nodes, after.nodes):
+            new.name = old.name  # a copy takes other names where one is Python's, like `input`
     for graph in _graphs(module):
         for node in list(graph.nodes):
             kind = _dropout_kind(node)

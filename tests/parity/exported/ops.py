@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F  # noqa: N812
 
 Function = Callable[..., Any]
 
