@@ -26,6 +26,7 @@ from ..models.zoo import name_of
 from ..ops.declared import Shapes, declared
 from ..ops.errors import OpstageError, UsageError, nearest
 from ..ops.trees import flatten, paths
+from ..readable import require_file
 from ..written_files import files_of
 from .parts_check import require_batch
 
@@ -100,8 +101,8 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
             ", and one of your own is named by its file, as in my_model.py"
         )
     path = Path(file) if kept is None else kept
-    if path.suffix == ONNX:
-        return _of_onnx(word, Path(file), path)
+    if path.suffix in IMPORTED:
+        return _imported(word, Path(file), path)
     try:
         texts = _texts(path)
         key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
@@ -113,21 +114,37 @@ def definition(word: str, origin: str = "", *, kept: Path | None = None) -> Defi
         raise _unusable(error, f"{before}{word}") from error
 
 
-def _of_onnx(word: str, file: Path, path: Path) -> Definition:
-    """The model of an ONNX file, with the files that hold its weights."""
-    from ..onnx.file import read  # whoever has none needs none of it
-    from ..onnx.trainable import Config, configured
-
+def _imported(word: str, file: Path, path: Path) -> Definition:
+    """The model of an ONNX file, with the files that hold its weights, or of a file of torch.export.save."""
     path = path.absolute()
-    found = read(path)
-    texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
+    texts, config, make = _of_onnx(path) if path.suffix == ONNX else _of_torch(path)
     key = (word, *[f"{each} {hashlib.sha256(text).hexdigest()}" for each, text in texts.items()])
     if key not in _LOADED:
-        _LOADED[key] = Definition(word, Config, Recipe(), file, texts, partial(configured, found))
+        _LOADED[key] = Definition(word, config, Recipe(), file, texts, make)
     return _LOADED[key]
 
 
+def _of_onnx(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
+    """The files of a model, the class of its settings, and what makes it of them."""
+    from ..onnx.file import read  # whoever has none needs none of it
+    from ..onnx.trainable import Config, configured
+
+    found = read(path)
+    texts = {path: found.data, **{each: each.read_bytes() for each in found.beside}}
+    return texts, Config, partial(configured, found)
+
+
+def _of_torch(path: Path) -> tuple[dict[Path, bytes], type, Callable[[Any], Model]]:
+    """Likewise, of a file of torch.export.save."""
+    from ..torch.trainable import Config, configured
+
+    require_file(path)
+    return {path: path.read_bytes()}, Config, partial(configured, path)
+
+
 ONNX = ".onnx"
+IMPORTED = (ONNX, ".pt2")
+"""Suffixes of files of other libraries' models."""
 WEIGHTS = ".safetensors"
 """The suffix of the weights that a model file of the same name reads, as `opstage import` writes them."""
 
@@ -206,7 +223,7 @@ def file_of(word: str) -> str | None:
     place, colon, name = word.rpartition(":")
     if not colon or "/" in name or "\\" in name:
         place = word
-    return place if place.endswith((".py", ONNX)) or Path(place).is_file() else None
+    return place if place.endswith((".py", *IMPORTED)) or Path(place).is_file() else None
 
 
 def defined_in(

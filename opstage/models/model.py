@@ -79,8 +79,8 @@ class Model:
         """The loss. Raises UsageError for a model that predicts only."""
         if self.loss is None:
             raise UsageError(
-                f"model {self.name} has no loss, so it predicts only; to train or judge an ONNX model, say what its "
-                "output is compared by: --model.loss cross_entropy, binary_cross_entropy or mse"
+                f"model {self.name} has no loss, so it predicts only; to train or judge an imported model, say what "
+                "its output is compared by: --model.loss cross_entropy, binary_cross_entropy or mse"
             )
         return self.loss
 

@@ -68,11 +68,11 @@ def _require_harmless(torch: Any, where: str, data: bytes) -> None:
         names = [entry.filename for entry in entries]
         if len(entries) > _MOST_ENTRIES:
             _refuse(where, f"it has {len(entries):,} entries")
-        if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(data) for entry in entries):
-            _refuse(where, "its entries are compressed, which torch.export.save never does")
         graphs = [name for name in names if re.search(r"(^|/)models/[^/]+\.json$", name)]
         if not graphs:
             _refuse(where, _another_kind(names))
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(data) for entry in entries):
+            _refuse(where, "its entries are compressed, which torch.export.save never does")
         if compiled := [name for name in names if "aotinductor" in name or name.endswith((".so", ".pyd", ".dll"))]:
             _refuse(where, f"it holds compiled code, {brief(compiled[0])}")
         try:
@@ -155,17 +155,21 @@ def _is_arithmetic(text: str) -> bool:
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
+    texts: set[ast.AST] = set()  # names in quotes, as in Symbol('s0', positive=True); a walk meets the call first
     for node in nodes:
-        if isinstance(node, (ast.operator, ast.unaryop, ast.cmpop)):
+        if isinstance(node, (ast.operator, ast.unaryop, ast.cmpop, ast.keyword)):
             continue
         if not isinstance(node, _EXPRESSIONS):
             return False
         if isinstance(node, ast.Constant) and not isinstance(node.value, (int, float)):
-            return False
+            if not (node in texts and isinstance(node.value, str) and node.value.isidentifier()):
+                return False
+            continue
         if isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and node.id.startswith("__")):
             return False
         if isinstance(node, ast.Call):
-            named = isinstance(node.func, ast.Name) and _FUNCTIONS.fullmatch(node.func.id)
-            if not named or node.keywords:
+            if not (isinstance(node.func, ast.Name) and _FUNCTIONS.fullmatch(node.func.id)):
                 return False
+            symbol = node.func.id == "Symbol" and all(isinstance(a, ast.Constant) for a in node.args)
+            texts.update(node.args if symbol else ())
     return True

@@ -1,4 +1,4 @@
-"""What an exported program declares: its inputs with their sizes and ranges, its parameters and buffers."""
+"""The declarations of an exported program: its inputs with their sizes and ranges, its parameters and buffers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @dataclass(frozen=True)
-class Result:
+class NodeResult:
     """Stands in arguments for what another node gives."""
 
     name: str
@@ -33,7 +33,7 @@ class AtenNode:
     """One node.
 
     op        `aten.add.Tensor`, `operator.add`, `higher_order.cond`
-    args      in the order of the op's schema: Results, numbers, texts, lists of them, and graphs
+    args      in the order of the op's schema: NodeResults, numbers, texts, lists of them, and graphs
     dtypes    the element type of each result, or why there is none
     used      which of several results are read
     label     how messages name it: its name, op, module, and the user's line that made it
@@ -141,7 +141,7 @@ def _ordered(node: Any) -> list[Any]:
 def _argument(value: Any, graphs: Mapping[str, AtenGraph]) -> Any:
     """An argument as plain values."""
     if isinstance(value, library().fx.Node):
-        return graphs[value.name] if value.name in graphs else Result(str(value.name))
+        return graphs[value.name] if value.name in graphs else NodeResult(str(value.name))
     if isinstance(value, (list, tuple)):
         return [_argument(each, graphs) for each in value]
     if isinstance(value, (bool, int, float, str, type(None))):

@@ -12,7 +12,7 @@ from ..ops.errors import LocatedError, OpstageError, UnsupportedError
 from ..ops.protocol import Ops
 from ..ops.untrusted import brief
 from .call import RULES, AtenCall
-from .graph import AtenGraph, AtenNode, Result
+from .graph import AtenGraph, AtenNode, NodeResult
 from .rules.sizes import SIZES
 
 
@@ -41,7 +41,7 @@ class TorchRun:
 
     def buffer(self, node: AtenNode, i: int) -> str | None:
         given = node.args[i]
-        return self.buffers.get(given.name) if isinstance(given, Result) else None
+        return self.buffers.get(given.name) if isinstance(given, NodeResult) else None
 
     def value(self, name: str) -> Any:
         return self.moved.get(name, self.values.get(name))
@@ -96,7 +96,7 @@ _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticE
 
 def _resolved(argument: Any, around: Mapping[str, Any]) -> Any:
     """The argument with values for results."""
-    if isinstance(argument, Result):
+    if isinstance(argument, NodeResult):
         return around[argument.name]
     if isinstance(argument, list):
         return [_resolved(each, around) for each in argument]

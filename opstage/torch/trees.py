@@ -11,16 +11,16 @@ from ..ops.errors import UnsupportedError, UsageError
 
 @final
 @dataclass(frozen=True)
-class Leaf:
+class TreeLeaf:
     """A place in a tree: the number of the leaf, counted as PyTorch does."""
 
     at: int
 
 
 def template_of(spec: Any, count: Iterator[int]) -> Any:
-    """A tree of Leaves for PyTorch's TreeSpec; a class that is none of Python's own becomes a dict or a tuple."""
+    """A tree of leaves for PyTorch's TreeSpec; a class that is none of Python's own becomes a dict or a tuple."""
     if spec.is_leaf():
-        return Leaf(next(count))
+        return TreeLeaf(next(count))
     children = [template_of(child, count) for child in spec.children()]
     kind = spec.type
     if kind is list:
@@ -49,7 +49,7 @@ def _keys(context: Any, count: int) -> list[str]:
 
 def filled(template: Any, value: Callable[[int], Any]) -> Any:
     """The tree with values at its leaves."""
-    if isinstance(template, Leaf):
+    if isinstance(template, TreeLeaf):
         return value(template.at)
     if isinstance(template, dict):
         return {key: filled(child, value) for key, child in template.items()}
@@ -62,7 +62,7 @@ def filled(template: Any, value: Callable[[int], Any]) -> Any:
 
 def leaves(template: Any, tree: Any, name: str) -> Iterator[tuple[int, Any]]:
     """The number and value of each leaf of a tree of that form. Raises UsageError for another form."""
-    if isinstance(template, Leaf):
+    if isinstance(template, TreeLeaf):
         yield template.at, tree
         return
     if isinstance(template, dict):
@@ -89,7 +89,7 @@ def _kind(tree: Any) -> str:
 
 def leaf_names(template: Any, name: str) -> Iterator[tuple[int, str]]:
     """A name for each leaf, of the keys and places that lead to it: hidden_0."""
-    if isinstance(template, Leaf):
+    if isinstance(template, TreeLeaf):
         yield template.at, name
         return
     fields = getattr(template, "_fields", range(len(template)))

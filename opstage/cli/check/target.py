@@ -36,7 +36,7 @@ def read_target(word: str) -> CheckTarget:
     elif not function:
         raise UsageError(f"{word}: no function is named after the colon")
     named = function or None
-    if place.endswith(".onnx"):
+    if place.endswith((".onnx", ".pt2")):
         require_file(place)
         return CheckTarget(word, model=word)
     if place.endswith(".py") or Path(place).is_file():

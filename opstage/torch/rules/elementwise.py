@@ -66,7 +66,8 @@ def _detach(call: AtenCall[Any], x: Any) -> Any:
 @rule("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "type_as.default")
 def _to(call: AtenCall[Any], x: Any, *_: Any) -> Any:
     target = call.dtype()
-    if target.kind == "f" and x.dtype.kind == "f" and target != x.dtype:
+    same = target == x.dtype and is_bfloat16(target) == is_bfloat16(x.dtype)  # equality does not see the mark
+    if target.kind == "f" and x.dtype.kind == "f" and not same:
         narrow = "bfloat16" if is_bfloat16(target) else "float16" if target == np.float16 else ""
         if narrow:
             raise UnsupportedError(

@@ -1,0 +1,237 @@
+"""What is no program of torch.export, damaged and hostile files: one clear error each, and nothing in them is run."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import opstage
+import opstage.torch
+from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
+from tests.parity.exported import models
+
+
+def _program() -> Any:
+    batch = torch.export.Dim("batch", max=8)
+    return torch.export.export(models.mlp().eval(), (torch.ones(4, 6),), dynamic_shapes=({0: batch},))
+
+
+def _saved() -> bytes:
+    buffer = io.BytesIO()
+    torch.export.save(_program(), buffer)
+    return buffer.getvalue()
+
+
+def _changed(change: Callable[[str, bytes], bytes | None], *, compress: bool = False, more: Any = ()) -> bytes:
+    """The saved program with entries changed, left out where that gives None."""
+    out = io.BytesIO()
+    kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    with zipfile.ZipFile(io.BytesIO(_saved())) as old, zipfile.ZipFile(out, "w", kind) as new:
+        for name in old.namelist():
+            data = change(name, old.read(name))
+            if data is not None:
+                new.writestr(name, data)
+        for name, data in more:
+            new.writestr(f"{old.namelist()[0].split('/')[0]}/{name}", data)
+    return out.getvalue()
+
+
+class Trap:
+    """Unpickled, it writes a file."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("trapped"),))
+
+
+def _torch_saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _in_graph(old: str, new: str) -> Callable[[str, bytes], bytes]:
+    return lambda name, data: data.replace(old.encode(), new.encode()) if "/models/" in name else data
+
+
+def _sized(name: str, data: bytes) -> bytes:
+    if "/models/" not in name:
+        return data
+    graph = json.loads(data)
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if "expr_str" in value:
+                value["expr_str"] = "__import__('pathlib').Path('trapped').touch()"
+            for each in value.values():
+                walk(each)
+        elif isinstance(value, list):
+            for each in value:
+                walk(each)
+
+    walk(graph)
+    return json.dumps(graph).encode()
+
+
+SCRIPT = torch.jit.script(torch.nn.Linear(2, 2))
+
+
+def _script() -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(SCRIPT, buffer)
+    return buffer.getvalue()
+
+
+FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "pickle": (lambda: pickle.dumps({"a": 1}), "it is a pickle"),
+    "weights": (
+        lambda: _torch_saved({"a": torch.ones(2)}),
+        "which holds weights and no program",
+    ),
+    "TorchScript": (_script, "it is a TorchScript file"),
+    "text": (lambda: b"import torch", "it is no archive"),
+    "empty": (lambda: b"", "it is no archive"),
+    "truncated": (lambda: _saved()[:-2000], "it is no archive, or a truncated one"),
+    "compressed": (lambda: _changed(lambda name, data: data, compress=True), "its entries are compressed"),
+    "no weights": (lambda: _changed(lambda name, data: None if "weight_0" in name else data), "damaged"),
+    "no json": (lambda: _changed(lambda name, data: b"{" if "/models/" in name else data), "damaged"),
+    "compiled": (
+        lambda: _changed(lambda name, data: data, more=[("data/aotinductor/model/x.so", b"x")]),
+        "it holds compiled code",
+    ),
+    "trapped inputs": (
+        lambda: _changed(lambda name, data: _torch_saved(Trap()) if "sample_inputs" in name else data),
+        "a pickle of more than tensors",
+    ),
+    "trapped constant": (
+        lambda: _changed(lambda name, data: data, more=[("data/constants/custom_obj_0", pickle.dumps(Trap()))]),
+        "a pickle of more than tensors",
+    ),
+    "calls a function": (
+        lambda: _changed(_in_graph("torch.ops.aten.relu_.default", "torch.os.system")),
+        "its graph calls 'torch.os.system'",
+    ),
+    "sizes that are code": (lambda: _changed(_sized), "which is no arithmetic"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bad_files_are_one_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, message = FILES[name]
+    Path("net.pt2").write_bytes(make())
+    with pytest.raises(UsageError, match="is no program of") as caught:
+        opstage.torch.load("net.pt2")
+    assert message in str(caught.value)
+    assert not Path("trapped").exists()
+
+
+def test_every_prefix_of_a_file_is_refused(tmp_path: Path) -> None:
+    data, file = _saved(), tmp_path / "net.pt2"
+    for length in range(0, len(data), max(len(data) // 60, 1)):
+        file.write_bytes(data[:length])
+        with pytest.raises(OpstageError):
+            opstage.torch.load(file)
+
+
+def test_a_saved_program_is_that_program(tmp_path: Path) -> None:
+    program, file = _program(), tmp_path / "net.pt2"
+    torch.export.save(program, file)
+    ours, again = opstage.torch.load(program), opstage.torch.load(file, sizes={"input_0": "batch"})
+    assert str(ours.inputs) == str(again.inputs) and "batch <= 8" in str(again.inputs)
+    assert list(again.params) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    assert again.check().ok
+
+
+def test_other_objects_are_named() -> None:
+    for value, hint in (
+        (torch.nn.Linear(2, 2), "export it with torch.export.export"),
+        (SCRIPT, "TorchScript is not read"),
+        (torch.ones(2), "takes a torch.export.ExportedProgram"),
+        (None, "takes a torch.export.ExportedProgram"),
+    ):
+        with pytest.raises(UsageError, match=hint):
+            opstage.torch.load(value)
+
+
+class Unknown(torch.nn.Module):
+    """Two ops that have no meaning here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.special.bessel_j0(self.inner(x)), torch.linalg.eigvalsh(x @ x.T), x + 1
+
+
+def test_all_unknown_ops_are_listed() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        opstage.torch.load(torch.export.export(Unknown(), (torch.ones(4, 4),)))
+    text = str(caught.value)
+    assert "Unknown cannot be imported" in text
+    assert "bessel_j0" in text and "eigh" in text and "test_bad_files.py" in text and "the op is not known" in text
+
+
+def test_sizes_that_depend_on_values_are_refused() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0]
+
+    with pytest.raises(UnsupportedError, match="cannot be imported"):
+        opstage.torch.load(torch.export.export(Masked(), (torch.ones(4),)))
+
+
+def test_inputs_changed_in_place_and_short_floats_are_refused() -> None:
+    class Changing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1)
+
+    class Short(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.bfloat16) * 2
+
+    for module, message in ((Changing(), "changes its input 'x' in place"), (Short(), "a cast to bfloat16")):
+        with pytest.raises(UnsupportedError, match=message):
+            opstage.torch.load(torch.export.export(module, (torch.ones(4),)))
+
+
+def test_names_that_no_size_has() -> None:
+    with pytest.raises(UsageError, match="no size is called 'bath'"):
+        opstage.torch.load(_program(), sizes={"bath": "rows"})
+
+
+def test_parameters_are_copies() -> None:
+    module = models.mlp().eval()
+    model = opstage.torch.load(torch.export.export(module, (torch.ones(4, 6),)))
+    before = model.params["0.weight"].copy()
+    with torch.no_grad():
+        module[0].weight.add_(1)
+    assert (model.params["0.weight"] == before).all()
+
+
+def test_ties_and_frozen_parameters() -> None:
+    model = opstage.torch.load(torch.export.export(models.Tied(), (torch.ones(2, 3, dtype=torch.int64),)))
+    assert dict(model.ties) == {"head.weight": "table.weight"} and model.frozen == ("head.bias",)
+    assert list(model.params) == ["table.weight", "head.bias"]
+
+
+def test_torch_is_imported_when_it_is_needed_and_is_the_real_one() -> None:
+    script = "import sys, opstage, opstage.torch; assert 'torch' not in sys.modules; import torch; torch.ones(1)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    script = (
+        "import sys; sys.modules['torch'] = None; import opstage.torch\n"
+        "try: opstage.torch.load('x.pt2')\n"
+        "except opstage.UsageError as e: assert \"pip install 'opstage[torch]'\" in str(e), e\n"
+        "else: raise SystemExit(1)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
