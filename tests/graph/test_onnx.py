@@ -23,6 +23,8 @@ NO_FLOAT64_KERNEL = {
 
 # What the runtime computes otherwise than both Opstage and the words of ONNX, or where ONNX says nothing.
 RUNTIME = {
+    "ifft-vector": "its factor 1/n is rounded to float32",
+    "ifft-stack": "its factor 1/n is rounded to float32",
     "sigmoid-edges": "it gives 0 below -18, where 1/(1 + e^-x) is 1e-9",
     "reduce_max-infinities and nan": "of nan ONNX says nothing",
     "reduce_min-infinities, nan and ties": "of nan ONNX says nothing",
