@@ -182,7 +182,7 @@ def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[An
 
 
 @rule("Scan")
-def _scan(call: NodeCall[Any]) -> tuple[Value, ...]:
+def _scan(call: NodeCall[Any]) -> tuple[Any, ...]:
     ops, body, count = call.ops, call.attribute("body"), int(call.attribute("num_scan_inputs"))
     inputs = _tensors(call.inputs if call.version >= 9 else call.inputs[1:])
     if call.version < 9:
@@ -207,7 +207,10 @@ def _scan(call: NodeCall[Any]) -> tuple[Value, ...]:
         refs = [ref_of(inner, value) for value in rest]
         return tuple(refs[: len(carry)]), tuple(refs[len(carry) :])
 
-    last, stacked = ops.scan(step, tuple(ref_of(ops, value) for value in carried), tuple(xs))
+    try:
+        last, stacked = ops.scan(step, tuple(ref_of(ops, value) for value in carried), tuple(xs))
+    except _LostError:
+        return (LOST,) * len(call.node.outputs)
     outer = call.attribute("scan_output_axes", [0] * len(stacked))
     turned = call.attribute("scan_output_directions", [0] * len(stacked))
     results = list(last)
