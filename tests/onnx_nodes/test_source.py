@@ -33,13 +33,13 @@ def test_sources_give_the_same_bits(group: int, tmp_path: Path) -> None:
         except UnsupportedError:
             continue
         for each in found:
-            model = each.model
+            model, path = each.model, tmp_path / f"case_{tried}.py"  # a name of its own: Python keeps bytecode by name
             try:
-                write_source(model, tmp_path / "case_model.py", force=True)
+                write_source(model, path, force=True)
             except UnsupportedError as error:  # as it would be where the model is run
                 assert reason(str(error)) is not None, str(error)
                 continue
-            module = module_of(tmp_path / "case_model.py")
+            module = module_of(path)
             theirs = (module.PARAMS,) if model.state is None else (module.PARAMS, module.STATE)
             ours = (model.params,) if model.state is None else (model.params, model.state)
             for a, b in zip(outputs(model, ours, each), outputs(module.program, theirs, each), strict=True):
