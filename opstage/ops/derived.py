@@ -32,6 +32,8 @@ from .functions.arrange import (
 )
 from .functions.borders import pad
 from .functions.collective import all_mean, batch_mean, broadcast
+from .functions.extremes import cummax, cummin, segment_max, segment_min
+from .functions.gates import glu, nan_to_num, prelu
 from .functions.grids import affine_grid, grid_sample
 from .functions.matrices import inverse
 from .functions.ordering import bincount, searchsorted, segment_sum, sort, top_k, unique
@@ -73,6 +75,8 @@ __all__ = [
     "chunk",
     "correct_count",
     "cosine_similarity",
+    "cummax",
+    "cummin",
     "depth_to_space",
     "diag",
     "diagonal",
@@ -85,6 +89,7 @@ __all__ = [
     "gather_nd",
     "global_avg_pool",
     "global_max_pool",
+    "glu",
     "grid_sample",
     "huber",
     "index_add",
@@ -100,12 +105,14 @@ __all__ = [
     "median",
     "meshgrid",
     "moveaxis",
+    "nan_to_num",
     "nonzero",
     "norm",
     "one_hot",
     "pad",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "prelu",
     "put_along_axis",
     "quantile",
     "repeat_interleave",
@@ -113,6 +120,8 @@ __all__ = [
     "roll",
     "scatter_nd",
     "searchsorted",
+    "segment_max",
+    "segment_min",
     "segment_sum",
     "sort",
     "space_to_depth",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ops.derived import dropout
+from ...ops.derived import dropout, prelu
 from ...ops.dims import prod
 from ...ops.types import BOOL
 from ..call import NodeCall, rule
@@ -41,9 +41,7 @@ def _leaky_relu(call: NodeCall[Any]) -> Value:
 @rule("PRelu")
 def _prelu(call: NodeCall[Any]) -> Value:
     ops, x = call.ops, call.x()
-    slope = stretched(ops, call.x(1), x.shape)
-    zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
-    return call.give(ops.select(ops.less(x, zero), ops.mul(slope, x), x))
+    return call.give(prelu(ops, x, stretched(ops, call.x(1), x.shape)))
 
 
 @rule("ThresholdedRelu")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.parity.twin import Twin, both, fixed, integers, normal
+from tests.parity.twin import INF, NAN, Twin, both, fixed, integers, normal, tied
 from tests.parity.twins.arrange import twin
 
 _MATRIX = normal((9, 40))
@@ -19,6 +19,17 @@ def _two(values: torch.Tensor, places: torch.Tensor) -> Any:
 
 def _segment_sum(x: torch.Tensor, segments: torch.Tensor, count: int) -> torch.Tensor:
     return torch.zeros(count, *x.shape[1:], dtype=x.dtype).index_add(0, segments, x)
+
+
+def _segment_extreme(how: str) -> Any:
+    def extreme(x: torch.Tensor, segments: torch.Tensor, count: int) -> torch.Tensor:
+        cells = segments.reshape(-1, *[1] * (x.ndim - 1)).expand(x.shape)
+        # no number of x: what is there before counts among those that share the gradient, though not in the result
+        before = torch.full((count, *x.shape[1:]), 1e30, dtype=x.dtype)
+        found = before.scatter_reduce(0, cells, x, how, include_self=False)
+        return torch.where(found == before, torch.zeros_like(found), found)
+
+    return extreme
 
 
 def _unique(x: torch.Tensor, size: int) -> Any:
@@ -80,4 +91,23 @@ TWINS: list[Twin] = [
     twin("bincount", lambda x, size: torch.bincount(x, minlength=size), {"size": 7}, arrays=integers(0, 7, (30,))),
     twin("segment_sum", _segment_sum, {"count": 4}, arrays=both(normal((30, 2)), integers(0, 4, (30,)))),
     twin("unique", _unique, {"size": 12}, arrays=integers(0, 7, (5, 6))),
+    *(
+        twin(f"segment_{name}", _segment_extreme(f"a{name}"), {"count": 6}, arrays=both(arrays, integers(0, 4, (30,))))
+        for name in ("max", "min")
+        for arrays in (normal((30, 2)), tied((30, 2)))
+    ),
+    *(
+        twin(name, lambda x, axis, call=call: _two(*call(x, dim=axis)), {"axis": 0}, {"axis": -1}, arrays=arrays)
+        for name, call in (("cummax", torch.cummax), ("cummin", torch.cummin))
+        for arrays in (_MATRIX, tied((5, 9)), fixed([[1.0, NAN, 2.0, INF], [INF, -INF, NAN, INF]]))
+    ),
+    twin("prelu", torch.nn.functional.prelu, {}, arrays=both(normal((4, 5, 3)), normal((5,)))),
+    twin("glu", lambda x, axis: torch.nn.functional.glu(x, dim=axis), {"axis": -1}, {"axis": 0}, arrays=normal((4, 6))),
+    twin(
+        "nan_to_num",
+        torch.nan_to_num,
+        {},
+        {"nan": 1.5, "posinf": 9.0, "neginf": -9.0},
+        arrays=fixed([[1.0, NAN, 2.0, INF], [-INF, 0.5, NAN, -3.0]]),
+    ),
 ]

@@ -1,0 +1,127 @@
+"""Extremes so far along an axis, and of rows that have one number: programs over other ops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..dims import Dim
+from ..protocol import Ops, R
+from ..rules import require_rank
+from ..types import BOOL, INT64, TensorType, show_shape
+from .arrange import moveaxis
+from .ordering import bincount, segment_sum
+from .places import take_along_axis
+from .tools import axis_of, dim_of, equal_sizes, error, placed, whole, zeros
+
+
+def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
+    """The greatest element so far along an axis, and the index it has; of equal ones the last, and nan once one is.
+
+    Values of x's shape, and int64. Gradients go to where values came from. PyTorch: torch.cummax. NumPy:
+    np.maximum.accumulate.
+    """
+    return _so_far(ops, "cummax", x, axis, greatest=True)
+
+
+def cummin(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
+    """The least element so far along an axis, and its index, as `cummax`. PyTorch: torch.cummin."""
+    return _so_far(ops, "cummin", x, axis, greatest=False)
+
+
+def segment_max(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
+    """The greatest x[i] over the rows i with segments[i] = s, for s in 0 … count - 1: x (n, *d), segments (n).
+
+    (count, *d), `fill` where there is no row; nan where one is nan. Equal greatest ones share the gradient. A segment
+    outside of [0, count) is a RangeError. PyTorch: torch.scatter_reduce(…, "amax"). JAX: jax.ops.segment_max.
+    """
+    return _of_segments(ops, "segment_max", x, segments, count, fill, greatest=True)
+
+
+def segment_min(ops: Ops[R], x: R, segments: R, /, *, count: Dim, fill: float = 0) -> R:
+    """The least x[i] of each segment, as `segment_max`. PyTorch: torch.scatter_reduce(…, "amin")."""
+    return _of_segments(ops, "segment_min", x, segments, count, fill, greatest=False)
+
+
+def _numbers(ops: Ops[R], op: str, x: R) -> None:
+    if x.dtype == BOOL:
+        raise error(ops, op, "x must be a tensor of numbers but is bool; cast it with ops.cast(…, dtype=…)")
+
+
+def _so_far(ops: Ops[R], op: str, x: R, axis: int, *, greatest: bool) -> tuple[R, R]:
+    _numbers(ops, op, x)
+    axis = axis_of(ops, op, axis, len(x.shape))
+    floats = x.dtype.kind == "f"
+    if floats:
+        first: Any = -math.inf if greatest else math.inf
+    else:
+        bounds = np.iinfo(np.dtype(str(x.dtype)))
+        first = int(bounds.min if greatest else bounds.max)
+    rows = moveaxis(ops, ops.detach(x), source=axis, target=0)
+    shape = rows.shape[1:]
+
+    def body(ops: Ops[Any], carry: Any, entry: Any) -> tuple[Any, Any]:
+        best, at = carry
+        row, step = entry
+        better = ops.less_equal(best, row) if greatest else ops.less_equal(row, best)
+        if floats:  # nan is kept by no comparison's being true, and taken here
+            better = ops.logical_or(better, ops.isnan(row))
+        at = ops.select(better, ops.broadcast_to(step, shape=shape), at)
+        return (ops.select(better, row, best), at), at
+
+    start = ops.full(shape=shape, value=first, dtype=x.dtype), whole(ops, shape, 0)
+    _, places = ops.scan(body, start, (rows, ops.iota(shape=(rows.shape[0],))))
+    places = moveaxis(ops, places, source=0, target=axis)
+    return take_along_axis(ops, x, places, axis=axis), places
+
+
+def _of_segments(ops: Ops[R], op: str, x: R, segments: R, count: Dim, fill: float, *, greatest: bool) -> R:
+    _numbers(ops, op, x)
+    placed(ops, op, lambda: require_rank(TensorType(segments.shape, segments.dtype), 1, "segments"))
+    if not x.shape:
+        raise error(ops, op, "x must have rows but is a scalar")
+    equal_sizes(
+        ops,
+        op,
+        x.shape[0],
+        segments.shape[0],
+        lambda: f"x is {show_shape(x.shape)} but segments are {show_shape(segments.shape)}: one of each row is needed",
+    )
+    count = dim_of(ops, op, "count", count)
+    sizes = bincount(ops, segments, size=count)
+    extreme, empty = _extreme(ops, ops.detach(x), segments, sizes, greatest)
+    if x.dtype.kind == "f":
+        extreme = _shared(ops, x, segments, extreme, count)
+    return ops.select(empty, ops.full(shape=extreme.shape, value=fill, dtype=x.dtype), extreme)
+
+
+def _extreme(ops: Ops[R], x: R, segments: R, sizes: R, greatest: bool) -> tuple[R, R]:
+    """The extreme of each segment, 0 where it is empty, and where that is. Rows are sorted by segment and value."""
+    by_value = ops.argsort(x, axis=0)
+    order = ops.argsort(ops.gather_vec(ops.cast(segments, dtype=INT64), by_value), axis=0)  # stable
+    ordered = take_along_axis(ops, x, take_along_axis(ops, by_value, order, axis=0), axis=0)
+    none, one = zeros(ops, sizes), whole(ops, sizes.shape, 1)
+    nothing, ends = ops.equal(sizes, none), ops.cumsum(sizes)
+    outside = ops.neg(one)  # is read as zeros
+    last = ops.gather_rows(ordered, ops.select(nothing, outside, ops.sub(ends, one)), mode="zero")
+    empty = ops.reshape(nothing, shape=(*nothing.shape, *[1] * (len(x.shape) - 1)))
+    empty = ops.broadcast_to(empty, shape=last.shape)
+    if greatest:
+        return last, empty
+    first = ops.gather_rows(ordered, ops.select(nothing, outside, ops.sub(ends, sizes)), mode="zero")
+    # nan is sorted behind all numbers, and is the extreme wherever it is
+    return (ops.select(ops.isnan(last), last, first) if x.dtype.kind == "f" else first), empty
+
+
+def _shared(ops: Ops[R], x: R, segments: R, extreme: R, count: Dim) -> R:
+    """`extreme` with the gradient of the mean of all elements that are it."""
+    tied = ops.equal(x, ops.gather_rows(extreme, segments))
+    many = segment_sum(ops, ops.cast(tied, dtype=x.dtype), segments, count=count)
+    many = ops.maximum(many, ops.full(shape=many.shape, value=1, dtype=x.dtype))
+    parts = ops.div(ops.select(tied, x, zeros(ops, x)), ops.gather_rows(many, segments))
+    mean = segment_sum(ops, parts, segments, count=count)
+    # What the mean is off by rounding. An infinite one is exact, and inf - inf is not 0.
+    off = ops.select(ops.isinf(extreme), zeros(ops, extreme), ops.sub(extreme, mean))
+    return ops.add(mean, ops.detach(off))

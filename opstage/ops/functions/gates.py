@@ -1,0 +1,86 @@
+"""Functions of one element that take more than it: replaced numbers, learned slopes, gated halves."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from ..dims import exact_div
+from ..protocol import Ops, R
+from ..types import EXACT, show_shape
+from .tools import axis_of, equal_sizes, error, placed, zeros
+
+Number = float | Fraction
+
+
+def nan_to_num(
+    ops: Ops[R], x: R, /, *, nan: Number = 0.0, posinf: Number | None = None, neginf: Number | None = None
+) -> R:
+    """x with `nan` for nan, `posinf` for inf and `neginf` for -inf: None is the greatest and the least finite number.
+
+    What is replaced has no gradient. Integers have neither, and stay. PyTorch: torch.nan_to_num. NumPy: np.nan_to_num.
+    """
+    if x.dtype.kind != "f" or x.dtype == EXACT:
+        return x
+    most = float(np.finfo(np.dtype(str(x.dtype))).max)
+
+    def full(value: Number) -> R:
+        return ops.full(shape=x.shape, value=value, dtype=x.dtype)
+
+    out = ops.select(ops.isnan(x), full(nan), x)
+    out = ops.select(ops.equal(x, full(math.inf)), full(most if posinf is None else posinf), out)
+    return ops.select(ops.equal(x, full(-math.inf)), full(-most if neginf is None else neginf), out)
+
+
+def prelu(ops: Ops[R], x: R, weight: R, /, *, axis: int = 1) -> R:
+    """x where x > 0, else weight·x, whose slope is the derivative at 0 too.
+
+    The weight is a scalar, one number (1), one for each entry of `axis` of x, or of x's rank, each axis 1 or x's own.
+    PyTorch: torch.nn.functional.prelu. ONNX: PRelu. Source: He et al. 2015.
+    """
+    op = "prelu"
+    rank = len(x.shape)
+    own: tuple[object, ...] = weight.shape
+    if len(own) == 1 and own[0] != 1 and rank > 1:
+        axis = axis_of(ops, op, axis, rank)
+        entries = weight.shape[0]
+        equal_sizes(
+            ops,
+            op,
+            entries,
+            x.shape[axis],
+            lambda: f"weight has {entries} numbers, but x is {show_shape(x.shape)}: axis {axis} has {x.shape[axis]}",
+        )
+        weight = ops.reshape(weight, shape=tuple(entries if a == axis else 1 for a in range(rank)))
+    elif len(own) not in (0, 1, rank):
+        raise error(
+            ops,
+            op,
+            f"weight is {show_shape(weight.shape)} and x {show_shape(x.shape)}: it must be a number, a vector of one "
+            "for each entry of an axis, or of x's rank",
+        )
+    slope = ops.broadcast_to(weight, shape=x.shape)
+    zero = zeros(ops, x)
+    positive = ops.less(zero, x)
+    # What is above 0 is replaced before the product: inf there would make the weight's derivative nan.
+    return ops.select(positive, x, ops.mul(slope, ops.select(positive, zero, x)))
+
+
+def glu(ops: Ops[R], x: R, /, *, axis: int = -1) -> R:
+    """a·σ(b) of the halves a and b of an axis, whose size must be even: half as long.
+
+    PyTorch: torch.nn.functional.glu. Source: Dauphin et al. 2017.
+    """
+    op = "glu"
+    axis = axis_of(ops, op, axis, len(x.shape))
+    half = x.shape[axis]
+
+    def message() -> str:
+        return f"x is {show_shape(x.shape)}: axis {axis} has two halves, so its size must be even"
+
+    size = []
+    placed(ops, op, lambda: size.append(exact_div(half, 2, message)))
+    a, b = ops.split(x, sizes=(size[0], size[0]), axis=axis)
+    return ops.mul(a, ops.sigmoid(b))
