@@ -62,8 +62,11 @@ def loaded_copy(path: Path) -> Iterator[ModuleType]:
 
 
 def _hide(root: Path) -> dict[str, ModuleType]:
-    """Take the user's modules that have names of what is in `root` out of this process, to be put back."""
-    beside = {each.stem for each in root.iterdir() if each.suffix == ".py" or each.is_dir()}
+    """Take the user's modules that have names of what is in `root` out of this process, to be put back.
+
+    Not this package's own, whose checkout may be the root: its classes must stay those that the user's file has.
+    """
+    beside = {each.stem for each in root.iterdir() if each.suffix == ".py" or each.is_dir()} - {__package__}
     hidden = {
         name: module
         for name, module in list(sys.modules.items())

@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+_FRAMEWORK = Path(__file__).resolve().parent
+"""Whose own checkout may be where a user's file is; it is no file of the user's there either."""
+
 
 def source_root(file: Path) -> Path:
     """The folder from which a file's own imports are found."""
@@ -68,7 +71,8 @@ def _imports(file: Path, tree: ast.Module, root: Path) -> Iterator[tuple[ast.Imp
             names = [*([node.module] if node.module else []), *(f"{start}{alias.name}" for alias in node.names)]
         else:
             continue
-        yield node, [path for name in names for path in _files(base, name)]
+        found = [path for name in names for path in _files(base, name)]
+        yield node, [path for path in found if not path.resolve().is_relative_to(_FRAMEWORK)]
 
 
 def _files(base: Path, dotted: str) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from opstage import written_files
 from tests.cli.conftest import Command
 
 BARE = """
@@ -70,6 +71,17 @@ def test_a_new_file_is_checked_trained_drawn_and_measured(opstage: Command, fold
     assert code == 0 and json.loads(out)["model"] == "mine", out + err
     code, out, err = opstage("new", "mine")
     assert (code, out) == (2, "") and "mine.py is there already" in err
+
+
+def test_a_file_in_a_checkout_of_the_framework(opstage: Command, folder: Path) -> None:
+    """What stands beside it is the framework, and none of the file's own."""
+    (folder / "opstage").symlink_to(Path(written_files.__file__).parent)
+    assert opstage("new", "mine")[0] == 0
+    assert opstage("check", "mine.py")[::2] == (0, "")
+    code, _, err = opstage("train", "mine.py", "--epochs", "1", "--out", "run")
+    assert (code, err) == (0, "")
+    assert not (folder / "run" / "source" / "opstage").exists()
+    assert opstage("evaluate", "run")[0] == 0
 
 
 def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
