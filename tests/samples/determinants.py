@@ -47,10 +47,10 @@ _CLOSE = {"float64": (1e-10, 1e-10), "float32": (1e-5, 2e-5)}
 SAMPLES = [
     Sample("det", "stack", _regular(2), _leibniz, float32=(1e-5, 1e-5)),
     Sample("det", "matrix", _regular(), _leibniz, float32=(1e-5, 1e-5)),
-    Sample("det", "one", normal((2, 1, 1)), lambda x: x[:, 0, 0], order=1),  # its cofactor is 1
-    Sample("det", "no entries", normal((2, 0, 0)), lambda x: np.ones(2)),
-    Sample("det", "no matrices", normal((0, 2, 2)), lambda x: np.ones(0)),
-    Sample("det", "singular", lambda rng: (_SINGULAR,), lambda x: np.zeros(3), order=1, **_CLOSE),  # type: ignore[arg-type]
+    Sample("det", "one", normal((2, 1, 1)), lambda x: x[..., 0, 0], order=1),  # its cofactor is 1
+    Sample("det", "no entries", normal((2, 0, 0)), lambda x: np.ones(x.shape[:-2])),
+    Sample("det", "no matrices", normal((0, 2, 2)), lambda x: np.ones(x.shape[:-2])),
+    Sample("det", "singular", lambda rng: (_SINGULAR,), lambda x: np.zeros(x.shape[:-2]), order=1, **_CLOSE),  # type: ignore[arg-type]
     Sample("cofactor", "stack", _regular(2), _cofactors, float32=(1e-5, 1e-5)),
     Sample("cofactor", "matrix", _regular(), _cofactors, float32=(1e-5, 1e-5)),
     Sample("cofactor", "larger", _regular(n=5), _cofactors, order=1, float32=(1e-4, 1e-4)),
