@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import ProgramError
+
 
 @dataclass(frozen=True)
 class Aux:
@@ -17,3 +19,13 @@ class Aux:
 
     state: Any = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def loss_and_aux(result: Any) -> tuple[Any, Aux]:
+    """The loss that a training program returned, and its Aux, an empty one where it gave none. Raises ProgramError."""
+    loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
+    if not isinstance(aux, Aux):
+        raise ProgramError(
+            f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
+        )
+    return loss, aux

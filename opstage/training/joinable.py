@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from typing import NoReturn, final
 
 import numpy as np
@@ -12,7 +11,7 @@ from ..ops.errors import OpstageError, UsageError
 from ..ops.trees import unflatten
 from ..ops.types import TensorType
 from .accumulate import Accumulate, BatchPart, Rows
-from .row_terms import DIVISOR, ROWS, SUM, Joining, joining
+from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
 from .running import Running, result_of
 
 _WHAT = {ROWS: "a mean over the rows", SUM: "a sum over the rows"}
@@ -25,7 +24,7 @@ class Joinable:
     def __init__(self, running: Running, accumulate: Accumulate):
         self._running = running
         self._accumulate = accumulate
-        self._known: dict[Hashable, Joining] = {}
+        self._joinings = Joinings()
 
     def require(self, rows: Rows, parts: list[BatchPart]) -> Joining:
         """How the loss of these rows joins. Raises UsageError where that is not as `Accumulate.by` says.
@@ -39,20 +38,15 @@ class Joinable:
         types = [TensorType(ref.shape, ref.dtype) for ref in row]
         first, last = sum(layout.counts[:2]), sum(layout.counts[:3])
         key = (layout.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
-        found = self._known.get(key)
-        new = found is None
-        if found is None:
-            found = joining(layout.forward, types, slice(first, last), held.interpreter)
-            if len(self._known) > 32:
-                self._known.clear()
-        if self._accumulate.check:
-            proved = metric in found.counts if metric is not None else found.loss in (by, DIVISOR if by == ROWS else by)
-            if not proved or (new and found.loss != DIVISOR):
-                self._see(rows, found, proved=proved)
-            if metric is None and not proved and found.loss:
-                self._refuse(f"it is {_WHAT.get(found.loss, 'a mean over the rows that count')}", found.loss)
-        self._known[key] = found
-        return found
+        with self._joinings.proved(key, layout.forward, types, slice(first, last), held.interpreter) as (found, new):
+            if self._accumulate.check:
+                alike = (by, DIVISOR if by == ROWS else by)
+                proved = metric in found.counts if metric is not None else found.loss in alike
+                if not proved or (new and found.loss != DIVISOR):
+                    self._see(rows, found, proved=proved)
+                if metric is None and not proved and found.loss:
+                    self._refuse(f"it is {_WHAT.get(found.loss, 'a mean over the rows that count')}", found.loss)
+            return found
 
     def _see(self, rows: Rows, found: Joining, *, proved: bool) -> None:
         """Compare the loss of rows with those of two parts of them: of some if it is proved, else of all."""

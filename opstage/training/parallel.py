@@ -18,11 +18,11 @@ from ..ops.cursor import Quietly
 from ..ops.errors import UsageError
 from ..ops.functions.collective import all_mean
 from ..ops.mesh import Mesh
-from ..ops.program import Aux
+from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name
-from .row_terms import DIVISOR, ROWS, SUM, Joining, joining
+from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
 
 DATA = "data"
 """The axis of a mesh whose ranks share out the rows of a batch."""
@@ -55,7 +55,7 @@ class DataParallel:
     def __init__(self, loss: Callable[..., Any], trees: int):
         self.loss = loss
         self._trees = trees
-        self._known: dict[Any, Joining] = {}
+        self._joinings = Joinings()
 
     def __call__(self, ops: Any, *arguments: Any) -> Any:
         if ops.mesh.size(DATA) == 1:  # traced for itself, or checked
@@ -74,7 +74,7 @@ class DataParallel:
         ]
         types = [TensorType(leaf.shape, leaf.dtype) for leaf in (*leaves[:first], *parts)]
         flat = _Flat(self.loss, structure)
-        loss, metrics, state = _results(self.loss(outer, *unflatten(structure, refs)))
+        loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
         loss = outer.adopt(loss)
         joins = self._joins(flat, types, first, ops) if DATA in loss.axes else _SUMMED
         with Quietly(ops.cursor):
@@ -84,27 +84,22 @@ class DataParallel:
             joined = _join(outer, loss, joins.loss, weight).value
             told = {
                 name: _metric(outer, value, joins.metrics.get(name) or joins.loss, weight).value
-                for name, value in metrics.items()
+                for name, value in aux.metrics.items()
             }
-            kept = _state(outer, state)
+            kept = _state(outer, aux.state)
         return joined, Aux(state=kept, metrics=told)
 
     def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
         """How the loss joins; raises UsageError where that is not proved."""
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
-        found = self._known.get(key)
-        if found is None:
-            found = joining(flat, types, slice(first, len(types)), ops)
+        with self._joinings.proved(key, flat, types, slice(first, len(types)), ops) as (found, _):
             if not found.loss:
                 raise UsageError(
                     f"the loss cannot be shared out over the ranks of mesh axis {DATA!r}: how that of a batch follows "
                     f"from those of its parts is not known: {found.reason}; make it one number of all ranks with the "
                     "collectives, such as opstage.derived.all_mean"
                 )
-            if len(self._known) > 32:
-                self._known.clear()
-            self._known[key] = found
-        return found
+            return found
 
 
 @final
@@ -133,15 +128,8 @@ class _Flat:
         self._loss, self._structure = loss, structure
 
     def __call__(self, ops: Any, *leaves: Any) -> tuple[list[Any], Any]:
-        loss, metrics, _ = _results(self._loss(ops, *unflatten(self._structure, leaves)))
-        return flatten((loss, metrics))
-
-
-def _results(result: Any) -> tuple[Any, dict[str, Any], Any]:
-    """Loss, metrics and state of what a loss returns."""
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Aux):
-        return result[0], dict(result[1].metrics), result[1].state
-    return result, {}, None
+        loss, aux = loss_and_aux(self._loss(ops, *unflatten(self._structure, leaves)))
+        return flatten((loss, dict(aux.metrics)))
 
 
 def _join(ops: Varying, x: VaryingRef, how: str, weight: VaryingRef | None) -> VaryingRef:

@@ -7,7 +7,8 @@ such a sum and one of the data alone, or mixed, which is all else. What is mixed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ..interpreters.captures import Capture, Guard, observed
 from ..interpreters.control import bodies_of
 from ..interpreters.graph.passes.dead_code import dead_code
 from ..interpreters.graph.passes.expansion import expand
@@ -33,6 +35,7 @@ ROWS, SUM, DIVISOR = "rows", "sum", "divisor"
 
 _PRIMES = (257, 263, 269, 271, 277, 281, 283, 293, 307, 311)
 _BATCH_NORM = "batch_norm"
+_REMEMBERED = 32
 
 
 @final
@@ -94,6 +97,34 @@ def joining(program: Callable[..., Any], types: Sequence[TensorType], batch: sli
         {name: _how(terms[slot], loss.by) for name, slot in told.items()},
         frozenset([name for name, slot in told.items() if slot == loss.by]),
     )
+
+
+@final
+class Joinings:
+    """Proofs that are remembered, each with what the program has read of Python's state: a change makes it anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Joining, Guard]] = {}
+
+    @contextmanager
+    def proved(
+        self, key: Hashable, program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any
+    ) -> Iterator[tuple[Joining, bool]]:
+        """`joining` of these, and whether it was proved now; then it is remembered by `key` if the block has no error.
+
+        State that cannot be compared, such as a large array, is no error here: the proof is made in every call.
+        """
+        kept = self._known.get(key)
+        if kept is not None and kept[1].holds():
+            yield kept[0], False
+            return
+        with observed() as seen:
+            found = joining(program, types, batch, ops)
+        yield found, True
+        with suppress(ProgramError):
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            self._known[key] = found, Guard(Capture(program, seen).slots if seen.functions else [])
 
 
 def means(program: Callable[..., Any], types: Sequence[TensorType], batch: slice, ops: Any) -> list[str]:

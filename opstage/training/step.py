@@ -17,7 +17,7 @@ from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.tape import Node
 from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
-from ..ops.program import Aux
+from ..ops.program import loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
 from .clip import global_norm
@@ -295,12 +295,7 @@ class StepLayout:
 
     def _run(self, ops: Any, *row: Any) -> tuple[Any, dict[str, Any], Any]:
         """Loss, metrics and new state, whatever form the user's program returns."""
-        result = self.loss(ops, *self.arguments(row))
-        loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, Aux())
-        if not isinstance(aux, Aux):
-            raise ProgramError(
-                f"a training program returns its loss, or (loss, Aux(state=, metrics=)); got {type(aux).__name__}"
-            )
+        loss, aux = loss_and_aux(self.loss(ops, *self.arguments(row)))
         leaves = [loss] if type(loss) is Node else flatten(loss)[0]
         if len(leaves) != 1:
             raise ProgramError(f"a training program's loss is one scalar; got {len(leaves)} tensors")

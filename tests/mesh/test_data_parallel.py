@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -253,3 +254,35 @@ def test_batches_that_the_ranks_of_a_run_cannot_share() -> None:
     parts = {"run": {"accumulate": 3}}
     with pytest.raises(opstage.UsageError, match="2 ranks cannot share batches of 8 samples in 3 parts"):
         opstage.fit("mlp", rows, options=Options(mesh="data=2"), settings=parts, **how)
+
+
+FLAGS = {"sum": False, "factor": 1.0}
+
+
+def _switched(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    h = ops.linear(params["w"], None, x)
+    return ops.reduce_sum(h) if FLAGS["sum"] else ops.reduce_mean(h)
+
+
+def _scaled(ops: Any, params: Any, x: Any, y: Any, config: Any) -> Any:
+    return ops.scale(ops.reduce_mean(ops.linear(params["w"], None, x)), c=config["factor"])
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "name, value, loss", [("sum", True, _switched), ("factor", 3.0, partial(_scaled, config=FLAGS))]
+)
+def test_what_a_loss_reads_of_python_may_change(
+    name: str, value: Any, loss: Any, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How it joins too: a mean that becomes a sum is summed over the ranks."""
+    gradients = []
+    for mesh in ("", "data=2"):
+        monkeypatch.setitem(FLAGS, name, {"sum": False, "factor": 1.0}[name])
+        how = Options(dtype="float64", mesh=mesh, backend=backend)
+        trainer = opstage.scalar_trainer(loss, {"w": np.zeros((1, 3))}, options=how)
+        before = trainer.backward(X, LABELS)["w"]
+        monkeypatch.setitem(FLAGS, name, value)
+        gradients.append((before, trainer.backward(X, LABELS)["w"]))
+    for alone, of_ranks in zip(*gradients, strict=True):
+        np.testing.assert_allclose(of_ranks, alone, rtol=1e-12)

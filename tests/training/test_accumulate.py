@@ -265,6 +265,27 @@ def test_a_loss_that_does_not_follow_from_its_parts_is_refused(
         trained(loss, batch, accumulate, "eager", OPTIMIZERS["adamw"])
 
 
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_a_loss_that_joins_otherwise_from_now_on_is_refused(backend: str) -> None:
+    """How it joins was proved of a mean; what it reads of Python has made a sum of it since."""
+    flags = {"sum": False}
+
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        h = ops.linear(params["w"], None, x)
+        return ops.reduce_sum(h) if flags["sum"] else ops.reduce_mean(h)
+
+    trainer = scalar_trainer(loss, {"w": np.zeros((1, 3))}, options=Options(backend=backend), accumulate=2)
+    rows = np.arange(12.0).reshape(4, 3)
+    trainer.step(1.0, rows)
+    before = trainer.get_params()["w"]
+    flags["sum"] = True
+    with pytest.raises(UsageError, match="not a mean over the rows"):
+        trainer.step(1.0, rows)
+    np.testing.assert_array_equal(trainer.get_params()["w"], before)
+    flags["sum"] = False
+    trainer.step(1.0, rows)
+
+
 def test_who_wants_to_goes_on_anyway() -> None:
     trained(batch_norm, (X, Y), Accumulate(2, check=False), "eager", OPTIMIZERS["adamw"])
 

@@ -284,6 +284,10 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
+_OWN = f"{__name__.partition('.')[0]}."
+"""Modules of the framework, whose callable objects may hold a user's function."""
+
+
 def _user_callables(program: Any) -> list[Any]:
     """The user's callables that a base program, made of the framework's own functions, can call."""
     found: list[Any] = []
@@ -306,6 +310,8 @@ def _user_callables(program: Any) -> list[Any]:
             waiting += [getattr(value, field.name) for field in fields(value)]
         elif callable(value) and not is_library_module(type(value).__module__):
             found.append(value)
+        elif callable(value) and type(value).__module__.startswith(_OWN):
+            waiting += [*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in slots_of(value))]
     return found
 
 

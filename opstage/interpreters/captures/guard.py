@@ -55,6 +55,7 @@ def _all(slots: list[CapturedSlot]) -> Callable[[], bool]:
     text = " and ".join([slot.check(names) for slot in slots])
     arguments = ", ".join(f"{name}={name}" for name in names.values)  # as defaults they are the fastest to reach
     found: dict[str, Any] = {}
+    names.values["__file__"] = __file__  # the framework's: a recording may ask a guard, and is not to read it
     exec(f"def unchanged({arguments}):\n    return {text}", names.values, found)
     unchanged: Callable[[], bool] = found["unchanged"]
     return unchanged
