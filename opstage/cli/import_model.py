@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..onnx.network import LOSSES
+from ..imported.network import LOSSES
 
 
 @click.command("import")

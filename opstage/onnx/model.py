@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
-from ..api import check
+from ..imported.model import ImportedModel, require_importable
 from ..imported.names import argument_name
-from ..imported.problems import InternalError, Problem, require_none
-from ..ops.errors import OpstageError, UnsupportedError, UsageError, nearest
+from ..imported.network import Network
+from ..imported.problems import Problem
+from ..ops.errors import UnsupportedError, UsageError, nearest
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT32, dtype_name
-from ..options import Options
 from .file import File, read
 from .graph import Declared, OnnxGraph
-from .network import Network
 from .run import GraphRun
 from .values import KnownValue, TensorValue, ref_of
 from .weights import weights_of
@@ -28,7 +26,7 @@ from .weights import weights_of
 
 @final
 @dataclass(frozen=True, eq=False)
-class OnnxModel:
+class OnnxModel(ImportedModel):
     """A model of a file, as a program: `model(ops, params, [state,] *inputs, train=False)` -> outputs by name.
 
     name      that of the file's graph
@@ -42,11 +40,6 @@ class OnnxModel:
     max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
     """
 
-    name: str
-    params: dict[str, npt.NDArray[Any]]
-    state: dict[str, npt.NDArray[Any]] | None
-    inputs: dict[str, Spec]
-    outputs: tuple[str, ...]
     opset: int
     metadata: Mapping[str, str]
     graph: OnnxGraph = field(repr=False)
@@ -54,28 +47,14 @@ class OnnxModel:
     _inner: Mapping[tuple[OnnxGraph, str], str] = field(repr=False)
     max_iterations: int | None = None
 
-    def __post_init__(self) -> None:
-        kinds = inspect.Parameter
-        names = ["ops", "params", *(["state"] if self.state is not None else []), *self.inputs]
-        parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
-        parameters.append(kinds("train", kinds.KEYWORD_ONLY, default=False))
-        object.__setattr__(self, "__signature__", inspect.Signature(parameters))
-
     @property
-    def batch(self) -> tuple[Spec, ...]:
-        """The Specs of the inputs, in the order of the program's arguments."""
-        return tuple(self.inputs.values())
-
-    @property
+    @override
     def network(self) -> Network:
-        """The model as a program with its parameters."""
         return Network(self.name, self, self.params, self.inputs, self.outputs, self.state)
 
+    @override
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
-        """The program: the outputs by name; with buffers a pair of those and the buffers after this step."""
-        state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
-        if len(inputs) != len(self.inputs):
-            raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        state, inputs = self.taken(rest)
         outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state, self.max_iterations))
         return outputs if self.state is None else (outputs, {**state, **moved})
 
@@ -100,14 +79,9 @@ class OnnxModel:
                 raise UnsupportedError(f"the output {name!r} is a sequence; only tensors are outputs of programs")
         return found, run.moved
 
-    def check(self, options: Options | None = None, *, train: bool = False) -> Any:
-        """`opstage.check` of the program, for every size that the file leaves open."""
-        trees = (self.params,) if self.state is None else (self.params, self.state)
-        return check(self, *trees, *self.batch, options=options, train=train)
-
 
 def load(
-    source: str | PathLike[str] | bytes,
+    source: str | PathLike[str] | bytes | File,
     *,
     fixed: Mapping[str, Any] | None = None,
     where: Sequence[str] = (),
@@ -115,7 +89,7 @@ def load(
     weights: Sequence[str] = (),
     max_iterations: int | None = None,
 ) -> OnnxModel:
-    """The model of an ONNX file, or of the bytes of one, as a program over Ops.
+    """The model of an ONNX file, of the bytes of one, or of a file that was read already, as a program over Ops.
 
     fixed       values of inputs, which are then none any more: those that say shapes, axes and numbers of entries
     where       constraints on the sizes that the file leaves open, `"sequence >= 65"`, which hold for a check
@@ -132,21 +106,7 @@ def load(
     Raises UsageError for what is no model or a damaged one, and UnsupportedError for nodes that have no meaning here:
     one error that lists all of them. It needs the extra `onnx`. Source: the ONNX specification, github.com/onnx/onnx.
     """
-    return model_in(
-        read(source), fixed=fixed, where=where, constants=constants, weights=weights, max_iterations=max_iterations
-    )
-
-
-def model_in(
-    file: File,
-    *,
-    fixed: Mapping[str, Any] | None = None,
-    where: Sequence[str] = (),
-    constants: Sequence[str] = (),
-    weights: Sequence[str] = (),
-    max_iterations: int | None = None,
-) -> OnnxModel:
-    """`load` of a file that was read already."""
+    file = source if isinstance(source, File) else read(source)
     graph = _with_fixed(file.graph, dict(fixed or {}))
     for declared in (*graph.inputs, *graph.outputs):
         if declared.problem:
@@ -169,34 +129,13 @@ def model_in(
         numbers.inner,
         max_iterations,
     )
-    require_importable(model)
+
+    def run(ops: Any, problems: list[Problem], params: Any, *rest: Any) -> Any:
+        state, inputs = model.taken(rest)
+        return model.run(ops, params, state, inputs, GraphRun(False, state, max_iterations, problems=problems))[0]
+
+    require_importable(model, run)
     return model
-
-
-def require_importable(model: OnnxModel) -> None:
-    """Raise UnsupportedError with all nodes that have no meaning here, found by running the model on shapes."""
-    problems: list[Problem] = []
-    faults: list[InternalError] = []
-
-    def program(ops: Any, params: Any, state: Any, *inputs: Any) -> Any:
-        problems.clear()
-        run = GraphRun(False, state, model.max_iterations, problems=problems)
-        try:
-            outputs, _ = model.run(ops, params, state, inputs, run)
-        except InternalError as error:
-            faults.append(error)
-            raise
-        except OpstageError:  # of a size or an input, which a check of the model reports
-            raise
-        except Exception as error:
-            faults.append(InternalError(model.name, error))
-            raise
-        return outputs or ops.full(shape=(), value=0.0)
-
-    check(program, model.params, model.state or {}, *model.batch)
-    if faults:  # a check keeps it as a finding, and nothing reads those here
-        raise faults[0]
-    require_none(model.name, problems)
 
 
 def _with_fixed(graph: OnnxGraph, fixed: Mapping[str, Any]) -> OnnxGraph:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..imported.network import supervised
 from ..models.model import Model
 from ..ops.errors import UsageError
 from .file import File
-from .model import OnnxModel, model_in
-from .network import supervised
+from .model import OnnxModel, load
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Config:
 
 
 def trainable(model: OnnxModel, config: Config) -> Model:
-    """The Model of a file: see `opstage.onnx.network.supervised`. Raises UsageError for an unknown loss."""
+    """The Model of a file: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss."""
     return supervised(model.network, config, loss=config.loss, output=config.output)
 
 
 def configured(file: File, config: Config) -> Model:
     """The Model of a file that was read, loaded as `config` says."""
-    return trainable(model_in(file, fixed=fixed_values(config.fixed), where=config.where), config)
+    return trainable(load(file, fixed=fixed_values(config.fixed), where=config.where), config)
 
 
 def fixed_values(words: Sequence[str]) -> dict[str, Any]:

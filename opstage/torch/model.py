@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..api import check
+from typing_extensions import override
+
+from ..imported.model import ImportedModel, require_importable
 from ..imported.names import argument_name
-from ..imported.problems import LOST, Problem, require_none
+from ..imported.network import Network
+from ..imported.problems import LOST, Problem
 from ..imported.values import TensorValue
-from ..onnx.network import Network
 from ..ops.dims import DimExpr, DimFloat
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.spec import Spec
 from ..ops.types import BOOL, INT64
-from ..options import Options
 from .program import Program, programmed
 from .run import TorchRun
 from .trees import filled, leaf_names, leaves
@@ -26,7 +26,7 @@ from .trees import filled, leaf_names, leaves
 
 @final
 @dataclass(frozen=True, eq=False)
-class TorchModel:
+class TorchModel(ImportedModel):
     """A PyTorch program, as a program over Ops: `model(ops, params, [state,] *inputs, train=False)` -> its outputs.
 
     name      that of the module's class
@@ -39,32 +39,16 @@ class TorchModel:
     ties      names of parameters that are another's too, and whose
     """
 
-    name: str
-    params: dict[str, Any]
-    state: dict[str, Any] | None
-    inputs: dict[str, Any]
-    outputs: tuple[str, ...]
     frozen: tuple[str, ...]
     ties: Mapping[str, str]
     _program: Program = field(repr=False)
 
-    def __post_init__(self) -> None:
-        kinds = inspect.Parameter
-        names = ["ops", "params", *(["state"] if self.state is not None else []), *self.inputs]
-        parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
-        parameters.append(kinds("train", kinds.KEYWORD_ONLY, default=False))
-        object.__setattr__(self, "__signature__", inspect.Signature(parameters))
-
     @property
-    def batch(self) -> tuple[Any, ...]:
-        """The Specs of the inputs, in the order of the program's arguments."""
-        return tuple(self.inputs.values())
-
-    @property
+    @override
     def network(self) -> Network:
-        """The model with its outputs by name, as what makes a `Model` of it takes it."""
         return Network(self.name, self.by_name, self.params, self.inputs, self.outputs, self.state)
 
+    @override
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
         """The program: the outputs in the module's structure; with buffers a pair of those and the buffers after
         this step."""
@@ -86,20 +70,13 @@ class TorchModel:
         self, ops: Any, params: Any, rest: Sequence[Any], train: bool, problems: list[Problem] | None
     ) -> tuple[list[Any], dict[str, Any] | None]:
         """The outputs one by one, and the buffers after this step."""
-        state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
-        if len(inputs) != len(self.inputs):
-            raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        state, inputs = self.taken(rest)
         given: dict[int, Any] = {}
         for (name, template), tree in zip(self._program.arguments.items(), inputs):
             given.update(leaves(template, tree, name))
         run = TorchRun(train, self._program.flags, self._program.buffers, state, problems=problems)
         values = self._program.run(ops, run, params, state, given)
         return values, None if self.state is None else {**state, **run.moved}
-
-    def check(self, options: Options | None = None, *, train: bool = False) -> Any:
-        """`opstage.check` of the program, for every size that the exported program leaves open."""
-        trees = (self.params,) if self.state is None else (self.params, self.state)
-        return check(self, *trees, *self.batch, options=options, train=train)
 
 
 def _output(ops: Any, value: Any) -> Any:
@@ -142,7 +119,12 @@ def load(
     model = TorchModel(
         called, program.params, program.state or None, inputs, outputs, program.frozen, program.ties, program
     )
-    require_importable(model)
+
+    def run(ops: Any, problems: list[Problem], params: Any, *rest: Any) -> Any:
+        values, _ = model._values(ops, params, rest, False, problems)
+        return [value.ref for value in values if isinstance(value, TensorValue)]
+
+    require_importable(model, run)
     return model
 
 
@@ -157,18 +139,3 @@ def _inputs(program: Program, specs: dict[int, Spec], where: Sequence[str]) -> d
     for name, template in program.arguments.items():
         trees[argument_name(name, trees)] = filled(template, specs.get)
     return trees
-
-
-def require_importable(model: TorchModel) -> None:
-    """Raise UnsupportedError with all ops that have no meaning here, found by running the model on shapes."""
-    problems: list[Problem] = []
-
-    def program(ops: Any, params: Any, *rest: Any) -> Any:
-        problems.clear()
-        values, _ = model._values(ops, params, rest, False, problems)
-        tensors = [value.ref for value in values if isinstance(value, TensorValue)]
-        return tensors or ops.full(shape=(), value=0.0)
-
-    trees = (model.params,) if model.state is None else (model.params, model.state)
-    check(program, *trees, *model.batch)
-    require_none(model.name, problems)

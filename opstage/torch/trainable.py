@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..imported.network import supervised
 from ..models.model import Model
-from ..onnx.network import supervised
 from ..ops.errors import UnsupportedError, UsageError
 from ..ops.spec import Spec
 from .model import TorchModel, load
@@ -28,7 +28,7 @@ class Config:
 
 
 def trainable(model: TorchModel, config: Config) -> Model:
-    """The Model of a program: see `opstage.onnx.network.supervised`. Raises UsageError for an unknown loss, and
+    """The Model of a program: see `opstage.imported.network.supervised`. Raises UsageError for an unknown loss, and
     UnsupportedError for inputs that are trees."""
     for name, spec in model.inputs.items():
         if not isinstance(spec, Spec):

@@ -63,7 +63,7 @@ def module_text(
         *(["import math"] if "math" in used else []),
         "",
         "from opstage import Model, Spec",
-        "from opstage.onnx.network import Network, supervised, tensors_beside",
+        "from opstage.imported.network import Network, supervised, tensors_beside",
         *_dims_import(used),
         "",
         *lines("INPUTS = ", _specs(model, inputs, dims), 0),

@@ -9,6 +9,7 @@ from typing import Any, final
 from typing_extensions import override
 
 from ...compilation import record
+from ...imported.network import of_several
 from ...interpreters.graph.notation import digest
 from ...interpreters.writing import Variable
 from ...ops.errors import OpstageError, UnsupportedError
@@ -16,7 +17,6 @@ from ...ops.protocol import Ops
 from ...ops.spec import Spec
 from ..graph import GraphNode, all_nodes
 from ..model import OnnxModel
-from ..network import of_several
 from ..run import GraphRun
 from ..values import TensorValue
 from .steps import WIDE, CallStep, ChoiceStep, KeepStep, Path, ProgramSteps, Step, same_static

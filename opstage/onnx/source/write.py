@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import final
 
 from ...atomic import write_file
+from ...imported.network import supervised
 from ...ops.errors import UsageError
 from ...tensors import encode
 from ..model import OnnxModel
-from ..network import supervised
 from .module import module_text
 from .operands import simplified
 from .proof import require_same
@@ -42,7 +42,7 @@ def write_source(
 ) -> WrittenModel:
     """Write a model as Opstage source to `out`, a `.py` file, and its weights beside it, in the safetensors format.
 
-    loss, output   what training compares, by default: see `opstage.onnx.network.supervised`
+    loss, output   what training compares, by default: see `opstage.imported.network.supervised`
     force          write over files that are there
 
     The source is a model file: `opstage check`, `graph`, `train` and `predict` take it. It is proved to compute what

@@ -1,0 +1,100 @@
+"""`ImportedModel`: a model of another library as a program over Ops, and the proof that all of it has a meaning."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..api import check
+from ..ops.errors import OpstageError, UsageError
+from ..options import Options
+from .network import Network
+from .problems import InternalError, Problem, require_none
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedModel(ABC):
+    """A program `model(ops, params, [state,] *inputs, train=False)`, with its parameters.
+
+    name      as the model itself says it
+    params    its parameters by their names there
+    state     what a step moves, such as running statistics; None for a model without. The program takes it after the
+              parameters, and gives (outputs, state after this step)
+    inputs    a Spec, or a tree of them, for each input by the name of the program's argument
+    outputs   the names of the outputs
+    """
+
+    name: str
+    params: dict[str, Any]
+    state: dict[str, Any] | None
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        kinds = inspect.Parameter
+        names = ["ops", "params", *(["state"] if self.state is not None else []), *self.inputs]
+        parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
+        parameters.append(kinds("train", kinds.KEYWORD_ONLY, default=False))
+        object.__setattr__(self, "__signature__", inspect.Signature(parameters))
+
+    @abstractmethod
+    def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
+        """The program: the outputs; with state a pair of those and the state after this step."""
+
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """The model as a program of outputs by name, of which a `Model` is made."""
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The Specs of the inputs, in the order of the program's arguments."""
+        return tuple(self.inputs.values())
+
+    @property
+    def trees(self) -> tuple[Any, ...]:
+        """The arguments of the program before its inputs: parameters, and state where there is one."""
+        return (self.params,) if self.state is None else (self.params, self.state)
+
+    def taken(self, rest: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
+        """The state, empty where there is none, and the inputs, of what follows the parameters. Raises UsageError."""
+        state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
+        if len(inputs) != len(self.inputs):
+            raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        return state, inputs
+
+    def check(self, options: Options | None = None, *, train: bool = False) -> Any:
+        """`opstage.check` of the program, for every size that the model leaves open."""
+        return check(self, *self.trees, *self.batch, options=options, train=train)
+
+
+def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
+    """Raise UnsupportedError with all nodes that have no meaning here, found by running the model on shapes.
+
+    `run(ops, problems, params, [state,] *inputs)` gives the outputs, and adds what it finds to `problems`. A fault of
+    Opstage's own is an InternalError; one that a check of the model reports, of a size or an input, is left to that.
+    """
+    problems: list[Problem] = []
+    faults: list[InternalError] = []
+
+    def program(ops: Any, *arguments: Any) -> Any:
+        problems.clear()
+        try:
+            outputs = run(ops, problems, *arguments)
+        except InternalError as error:
+            faults.append(error)
+            raise
+        except OpstageError:
+            raise
+        except Exception as error:
+            faults.append(InternalError(model.name, error))
+            raise
+        return outputs or ops.full(shape=(), value=0.0)
+
+    check(program, *model.trees, *model.batch)
+    if faults:  # a check keeps it as a finding, and nothing reads those here
+        raise faults[0]
+    require_none(model.name, problems)
