@@ -40,6 +40,7 @@ from ..structural import SCAN, run_loop
 from .tree import total
 
 Values = tuple[Any, ...]
+Places = tuple[tuple[int, ...], ...]
 
 
 @final
@@ -128,7 +129,7 @@ class Ranks(BaseInterpreter[RankValues]):
             hosted, None, None if key is None else (key, self._mesh, hosted.where), hosted.donated(program)
         )
         outs = self.inner.execute(whole, tuple(hosted.values), step)
-        places, result = cast("tuple[tuple[tuple[int, ...], ...], Any]", whole.result)
+        places, result = cast("tuple[Places, Any]", whole.result)
         if isinstance(program, BaseProgram):
             program.result, program.finish = result, whole.finish
         return tuple([self.each([outs[place] for place in each]) for each in places])
@@ -259,16 +260,7 @@ class _Hosted:
     def __init__(self, program: Callable[..., Values], mesh: Mesh, refs: Sequence[RankValues]):
         self._program = program
         self._mesh = mesh
-        numbers: dict[int, int] = {}
-        self.values: list[Any] = []
-        where = []
-        for ref in refs:
-            for value in ref.values:
-                if id(value) not in numbers:
-                    numbers[id(value)] = len(self.values)
-                    self.values.append(value)
-            where.append(tuple([numbers[id(value)] for value in ref.values]))
-        self.where = tuple(where)
+        self.values, self.where = _distinct(refs)
 
     def donated(self, program: Callable[..., Values]) -> dict[int, bool]:
         """The values over which results may be written: of a ref that may be, no other one having the value too."""
@@ -279,15 +271,18 @@ class _Hosted:
     def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
         ranks = Ranks(ops, self._mesh)
         outs = self._program(ranks, *[ranks.each([values[place] for place in places]) for places in self.where])
-        numbers: dict[int, int] = {}
-        each: list[Any] = []
-        for out in outs:
-            for value in out.values:
-                if id(value) not in numbers:
-                    numbers[id(value)] = len(each)
-                    each.append(value)
-        places = tuple([tuple([numbers[id(value)] for value in out.values]) for out in outs])
-        return each, (places, self._program.result if isinstance(self._program, BaseProgram) else None)
+        each, where = _distinct(outs)
+        return each, (where, self._program.result if isinstance(self._program, BaseProgram) else None)
+
+
+def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
+    """The values of all refs, each once, and where those of each ref stand among them."""
+    numbers: dict[int, int] = {}
+    values: list[Any] = []
+    for value in (value for ref in refs for value in ref.values):
+        if numbers.setdefault(id(value), len(values)) == len(values):
+            values.append(value)
+    return values, tuple([tuple([numbers[id(value)] for value in ref.values]) for ref in refs])
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:

@@ -9,12 +9,11 @@ import numpy as np
 
 from ..dims import Dim
 from ..protocol import Ops, R
-from ..rules import require_rank
-from ..types import BOOL, INT64, TensorType, show_shape
+from ..types import BOOL, INT64
 from .arrange import moveaxis
-from .ordering import bincount, segment_sum
+from .ordering import bincount, segment_count, segment_sum
 from .places import take_along_axis
-from .tools import axis_of, dim_of, equal_sizes, error, placed, whole, zeros
+from .tools import axis_of, error, whole, zeros
 
 
 def cummax(ops: Ops[R], x: R, /, *, axis: int) -> tuple[R, R]:
@@ -79,17 +78,7 @@ def _so_far(ops: Ops[R], op: str, x: R, axis: int, *, greatest: bool) -> tuple[R
 
 def _of_segments(ops: Ops[R], op: str, x: R, segments: R, count: Dim, fill: float, *, greatest: bool) -> R:
     _numbers(ops, op, x)
-    placed(ops, op, lambda: require_rank(TensorType(segments.shape, segments.dtype), 1, "segments"))
-    if not x.shape:
-        raise error(ops, op, "x must have rows but is a scalar")
-    equal_sizes(
-        ops,
-        op,
-        x.shape[0],
-        segments.shape[0],
-        lambda: f"x is {show_shape(x.shape)} but segments are {show_shape(segments.shape)}: one of each row is needed",
-    )
-    count = dim_of(ops, op, "count", count)
+    count = segment_count(ops, op, x, segments, count)
     sizes = bincount(ops, segments, size=count)
     extreme, empty = _extreme(ops, ops.detach(x), segments, sizes, greatest)
     if x.dtype.kind == "f":

@@ -82,7 +82,13 @@ def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
     (count, *d), of zeros where there is no row; a segment outside of [0, count) is a RangeError. PyTorch:
     torch.zeros(count, *d).index_add(0, segments, x). JAX: jax.ops.segment_sum.
     """
-    op = "segment_sum"
+    shape = (segment_count(ops, "segment_sum", x, segments, count), *x.shape[1:])
+    add = ops.scatter_add_vec if len(shape) == 1 else ops.scatter_add_row
+    return add(zeros(ops, x, shape), x, segments)
+
+
+def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
+    """The number of segments, for which each row of x must have one."""
     placed(ops, op, lambda: require_rank(_type(segments), 1, "segments"))
     if not x.shape:
         raise error(ops, op, "x must have rows but is a scalar")
@@ -93,9 +99,7 @@ def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
         segments.shape[0],
         lambda: f"x is {show_shape(x.shape)} but segments are {show_shape(segments.shape)}: one of each row is needed",
     )
-    shape = (dim_of(ops, op, "count", count), *x.shape[1:])
-    add = ops.scatter_add_vec if len(shape) == 1 else ops.scatter_add_row
-    return add(zeros(ops, x, shape), x, segments)
+    return dim_of(ops, op, "count", count)
 
 
 def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R]:
