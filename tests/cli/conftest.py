@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from opstage.cli.main import main
@@ -34,3 +35,20 @@ def opstage(
         return end.value.code, out, err
 
     return run
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    """A classifier in ONNX, and a table of rows with labels beside it."""
+    import onnx  # which most commands do without
+
+    from tests.onnx.models import classifier
+
+    onnx.save(classifier(), tmp_path / "net.onnx")
+    rng = np.random.default_rng(0)
+    rows = ["a,b,c,d,kind"]
+    for _ in range(120):
+        x = rng.standard_normal(4)
+        rows.append(",".join([*map(str, x), ("red", "green", "blue")[int((x[0] > 0) + (x[1] > 0))]]))
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    return "net.onnx"

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 
 from tests.cli.conftest import Command
-from tests.onnx.models import classifier
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    onnx.save(classifier(), tmp_path / "net.onnx")
-    rng = np.random.default_rng(0)
-    rows = ["a,b,c,d,kind"]
-    for _ in range(120):
-        x = rng.standard_normal(4)
-        rows.append(",".join([*map(str, x), ("red", "green", "blue")[int((x[0] > 0) + (x[1] > 0))]]))
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    return "net.onnx"
 
 
 def test_the_source_is_checked_drawn_and_trained(opstage: Command, net: str, tmp_path: Path) -> None:

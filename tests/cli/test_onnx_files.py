@@ -15,18 +15,6 @@ from tests.cli.conftest import Command
 from tests.onnx.models import classifier, model
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    onnx.save(classifier(), tmp_path / "net.onnx")
-    rng = np.random.default_rng(0)
-    rows = ["a,b,c,d,kind"]
-    for _ in range(120):
-        x = rng.standard_normal(4)
-        rows.append(",".join([*map(str, x), ("red", "green", "blue")[int((x[0] > 0) + (x[1] > 0))]]))
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    return "net.onnx"
-
-
 def test_it_is_checked_and_drawn_without_a_loss(opstage: Command, net: str, tmp_path: Path) -> None:
     code, out, _ = opstage("check", net)
     assert code == 0 and out.startswith("ok: net.onnx, the forward pass:")
