@@ -141,10 +141,10 @@ class Infix:
     def __matmul__(self, other: Any) -> Any:
         ops = self.ops
         y = other if isinstance(other, Infix) else _constant(ops, other)
-        return _matmul(y.ops if y.ops.depth > ops.depth else ops, self, y)
+        return product_of_stacks(y.ops if y.ops.depth > ops.depth else ops, self, y)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(self.ops, _constant(self.ops, other), self)
+        return product_of_stacks(self.ops, _constant(self.ops, other), self)
 
     def __lt__(self, other: Any) -> Any:
         ops, x, y = self._pair(other)
@@ -274,7 +274,7 @@ def _same(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(x is y or (type(x) is int and type(y) is int and x == y) for x, y in zip(a, b))
 
 
-def _matmul(ops: Any, x: Any, y: Any) -> Any:
+def product_of_stacks(ops: Any, x: Any, y: Any) -> Any:
     """`x @ y` as NumPy does it: vectors gain an axis and lose it again, leading axes broadcast."""
     if not len(x.shape) or not len(y.shape):
         raise ShapeError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ops.derived import einsum
 from ...ops.dims import prod
-from ...ops.infix import broadcast_shapes
+from ...ops.infix import product_of_stacks
 from ..call import NodeCall, rule
 from ..values import Value, stretched
 
@@ -18,21 +18,14 @@ def _matmul(call: NodeCall[Any]) -> Value:
 
 
 def product(ops: Any, x: Any, y: Any) -> Any:
-    """NumPy's matmul: vectors as rows and columns, leading axes repeated."""
-    row, column = len(x.shape) == 1, len(y.shape) == 1
-    x = ops.unsqueeze(x, axis=0) if row else x
+    """NumPy's matmul; where the second is a matrix or a vector, of the rows of a whole batch at once."""
+    if len(x.shape) < 3 or len(y.shape) > 2:
+        return product_of_stacks(ops, x, y)
+    column = len(y.shape) == 1
     y = ops.unsqueeze(y, axis=1) if column else y
-    if len(x.shape) == len(y.shape) == 2:
-        z = ops.matmul(x, y)
-    elif len(y.shape) == 2:  # rows of a whole batch at once
-        rows = ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
-        z = ops.reshape(ops.matmul(rows, y), shape=(*x.shape[:-1], y.shape[-1]))
-    else:
-        batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        x, y = (stretched(ops, each, (*batch, *each.shape[-2:])) for each in (x, y))
-        z = ops.bmm(x, y)
-    axes = [*([len(z.shape) - 2] if row else []), *([len(z.shape) - 1] if column else [])]
-    return ops.squeeze(z, axis=tuple(axes)) if axes else z
+    rows = ops.reshape(x, shape=(prod(x.shape[:-1]), x.shape[-1]))
+    z = ops.reshape(ops.matmul(rows, y), shape=(*x.shape[:-1], y.shape[-1]))
+    return ops.squeeze(z, axis=-1) if column else z
 
 
 @rule("Det")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...ops.derived import dropout, logsumexp
+from ...ops.derived import dropout, glu, logsumexp, prelu
 from ...ops.types import BOOL
 from ..call import AtenCall, rule
 
@@ -94,14 +94,8 @@ def _softshrink(call: AtenCall[Any], x: Any, width: float) -> Any:
 
 @rule("prelu.default", "_prelu_kernel.default")
 def _prelu(call: AtenCall[Any], x: Any, weight: Any) -> Any:
-    ops, slope = call.ops, weight.ref
-    if len(slope.shape) == 1:
-        channels = [1] * len(x.shape)
-        if len(x.shape) > 1:
-            channels[1] = slope.shape[0]
-        slope = ops.reshape(slope, shape=tuple(channels) if len(x.shape) else ())
-    below = ops.mul(call.stretched(slope, x.shape), x.ref)
-    return call.give(ops.select(ops.less(0.0, x.ref), x.ref, below))
+    slope = weight.ref if x.shape else call.ops.reshape(weight.ref, shape=())
+    return call.give(prelu(call.ops, x.ref, slope))
 
 
 @rule("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default")
@@ -122,10 +116,7 @@ def _logsumexp(call: AtenCall[Any], x: Any, axes: Any, keepdim: bool) -> Any:
 
 @rule("glu.default")
 def _glu(call: AtenCall[Any], x: Any, axis: int) -> Any:
-    ops, at = call.ops, axis % len(x.shape)
-    half = x.shape[at] // 2
-    a, b = ops.split(x.ref, sizes=(half, half), axis=at)
-    return call.give(ops.mul(a, ops.sigmoid(b)))
+    return call.give(glu(call.ops, x.ref, axis=axis))
 
 
 # Dropout: each call is a draw of its own, by seed and place, not PyTorch's bits ---------------------------------------

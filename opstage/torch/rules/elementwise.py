@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...imported.values import TensorValue
+from ...ops.derived import nan_to_num
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
@@ -304,10 +305,7 @@ def _round(call: AtenCall[Any], x: Any, decimals: int) -> Any:
 def _nan_to_num(call: AtenCall[Any], x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
     if x.dtype.kind != "f":
         return x
-    ops, ref = call.ops, x.ref
     largest = float(np.finfo(x.dtype).max)
-    values = ((math.inf, largest if posinf is None else posinf), (-math.inf, -largest if neginf is None else neginf))
-    result = ops.select(ops.isnan(ref), 0.0 if nan is None else nan, ref)
-    for infinite, value in values:
-        result = ops.select(ops.equal(ref, infinite), value, result)
+    bounds = {"posinf": largest if posinf is None else posinf, "neginf": -largest if neginf is None else neginf}
+    result = nan_to_num(call.ops, x.ref, nan=0.0 if nan is None else nan, **bounds)
     return call.give(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ops.derived import einsum
-from ...ops.infix import broadcast_shapes
+from ...ops.infix import product_of_stacks
 from ..call import AtenCall, rule
 
 
@@ -13,40 +13,21 @@ from ..call import AtenCall, rule
 def _linear(call: AtenCall[Any], x: Any, weight: Any, bias: Any) -> Any:
     ops = call.ops
     if len(weight.shape) == 1:
-        return call.give(_matmul(ops, x.ref, weight.ref))
+        return call.give(product_of_stacks(ops, x.ref, weight.ref))
     return call.give(ops.linear(weight.ref, None if bias is None else bias.ref, x.ref))
 
 
 @rule("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default")
 def _product(call: AtenCall[Any], x: Any, y: Any) -> Any:
     dtype = call.dtype()
-    return call.give(_matmul(call.ops, call.tensor(x, dtype), call.tensor(y, dtype)))
-
-
-def _matmul(ops: Any, x: Any, y: Any) -> Any:
-    """NumPy's matmul: vectors become rows and columns, batches are stretched."""
-    row, column = len(x.shape) == 1, len(y.shape) == 1
-    x = ops.unsqueeze(x, axis=0) if row else x
-    y = ops.unsqueeze(y, axis=1) if column else y
-    if len(x.shape) == len(y.shape) == 2:
-        z = ops.matmul(x, y)
-    else:
-        lead = broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        x, y = (_stretched(ops, each, (*lead, *each.shape[-2:])) for each in (x, y))
-        z = ops.bmm(x, y)
-    gone = [axis for axis, is_gone in ((-2, row), (-1, column)) if is_gone]
-    return ops.squeeze(z, axis=tuple(axis % len(z.shape) for axis in gone)) if gone else z
-
-
-def _stretched(ops: Any, x: Any, shape: Any) -> Any:
-    return x if len(x.shape) == len(shape) and x.shape == shape else ops.broadcast_to(x, shape=shape)
+    return call.give(product_of_stacks(call.ops, call.tensor(x, dtype), call.tensor(y, dtype)))
 
 
 @rule("addmm.default", "addbmm.default", "baddbmm.default", "addmv.default")
 def _added(call: AtenCall[Any], added: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
     """beta · added + alpha · x·y."""
     ops = call.ops
-    product = _matmul(ops, x.ref, y.ref)
+    product = product_of_stacks(ops, x.ref, y.ref)
     if call.name == "aten.addbmm":
         product = ops.reduce_sum(product, axis=0)
     product = product if alpha == 1 else ops.scale(product, c=alpha)
