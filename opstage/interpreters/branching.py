@@ -20,6 +20,7 @@ from ..ops.types import BOOL, TensorType, dtype_name
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter
 from .kept import on_tape
+from .structural import type_of
 from .tracer import Traced, Tracer, constants, evaluate
 
 # The ops as a program calls them -------------------------------------------------------------------------------------
@@ -284,8 +285,3 @@ SWITCH = _SwitchPrimitive(
     jvp=_switch_jvp,
     decomposition=run_switch,
 )
-
-
-def type_of(ref: Any) -> TensorType:
-    """The type of a ref."""
-    return TensorType(ref.shape, ref.dtype)

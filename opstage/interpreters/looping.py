@@ -21,11 +21,10 @@ from ..ops.primitive import Context, Cost, Primitive, R, Static
 from ..ops.protocol import Ops
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
-from .branching import type_of
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
 from .interpreter import BaseInterpreter, Interpreter
-from .structural import require_same_carry
+from .structural import or_zeros, require_same_carry, type_of
 from .tracer import Traced, Tracer, constants, evaluate
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
@@ -238,20 +237,16 @@ def _while_jvp(
     refs = [*state[:last], state[-1], *[tracer.adopt(ref) for ref in primals[last + 1 :]]]
     duals = [forward.dual(ref, moves.get(i)) for i, ref in enumerate(refs)]
     outs = evaluate(forward, body, duals, constants(forward, body))
-    new = [_or_zeros(tracer, outs[i].tangent, types[i]) for i in carried]
+    new = [or_zeros(tracer, outs[i].tangent, types[i]) for i in carried]
     init = [
         *primals[:last],
-        *[_or_zeros(ops, tangents[i], types[i]) for i in carried],
+        *[or_zeros(ops, tangents[i], types[i]) for i in carried],
         primals[last],
     ]
     values = [out.value for out in outs]
     found = _bind(inner, tester, flag, part, [*values[:last], *new, values[last]], init, loop.limit, prune=True)
     result = dict(zip(carried, found[last:-1]))
     return tuple([result.get(i) for i in range(len(outputs))])
-
-
-def _or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
-    return ops.full(shape=type.shape, value=0.0, dtype=type.dtype) if ref is None else ref
 
 
 @final

@@ -262,8 +262,8 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
     sums = {i: tracer.input(types[i]) for i in range(split, len(types)) if ctx.needs[i] and i not in after}
     out = _bind(
         tracer,
-        _pairs(coming.values(), [_or_zeros(ops, cotangents[i], types[i]) for i in coming])
-        + _pairs(sums.values(), [_or_zeros(ops, None, types[i]) for i in sums]),
+        _pairs(coming.values(), [or_zeros(ops, cotangents[i], types[i]) for i in coming])
+        + _pairs(sums.values(), [or_zeros(ops, None, types[i]) for i in sums]),
         rows,
         [pulled[i] for i in coming] + [tracer.add(total, pulled[i]) for i, total in sums.items()],
         list(ys.values()),
@@ -302,11 +302,11 @@ def _scan_jvp(
     outs = evaluate(forward, body, duals, constants(forward, body))
     carried = [i for i in moves if i < carries]
     stacked = [i for i in range(carries, len(outs)) if moved[i]]
-    tangent = {i: _or_zeros(tracer, outs[i].tangent, body.output_types[i]) for i in (*carried, *stacked)}
+    tangent = {i: or_zeros(tracer, outs[i].tangent, body.output_types[i]) for i in (*carried, *stacked)}
     out = _bind(
         tracer,
         _pairs(inside[:carries], primals[:carries])
-        + _pairs([moves[i] for i in carried], [_or_zeros(ops, tangents[i], types[i]) for i in carried]),
+        + _pairs([moves[i] for i in carried], [or_zeros(ops, tangents[i], types[i]) for i in carried]),
         _pairs(inside[carries:], primals[carries:split])
         + [(move, tangents[i]) for i, move in moves.items() if i >= carries],
         [out.value for out in outs[:carries]] + [tangent[i] for i in carried],
@@ -373,6 +373,7 @@ SCAN = _ScanPrimitive(
 
 
 def type_of(ref: Any) -> TensorType:
+    """The type of a ref."""
     return TensorType(ref.shape, ref.dtype)
 
 
@@ -386,7 +387,8 @@ def _rows(entry: TensorType, length: Dim) -> TensorType:
     return TensorType((length, *entry.shape), entry.dtype)
 
 
-def _or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
+def or_zeros(ops: Ops[R], ref: R | None, type: TensorType) -> R:
+    """The ref, or zeros of its type where there is none."""
     return ops.full(shape=type.shape, value=0.0, dtype=type.dtype) if ref is None else ref
 
 
