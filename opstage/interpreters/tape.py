@@ -97,7 +97,6 @@ def _types(flat: tuple[Any, ...]) -> list[TensorType]:
     return [TensorType(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
 
 
-@final
 class Node(Holding, Generic[R]):
     """A ref of the tape: a value of the inner interpreter and the record that made it (None for a constant)."""
 
@@ -116,7 +115,6 @@ _NEEDS_BOTH, _NEEDS_LEFT, _NEEDS_RIGHT = (True, True), (True, False), (False, Tr
 _SLOTS_1, _SLOTS_2 = (0,), (0, 0)
 
 
-@final
 class Tape(Wrapper[Node[R], R]):
     """Reverse mode. `leaf` makes a ref whose gradient is wanted; `pull` carries cotangents back to leaves."""
 
@@ -130,12 +128,12 @@ class Tape(Wrapper[Node[R], R]):
 
     @override
     def wrap(self, value: R, /) -> Node[R]:
-        return Node(value, self)
+        return self.ref_type(value, self)
 
     def leaf(self, value: R, /) -> Node[R]:
         """A ref whose gradient is wanted; integers and masks have none and become constants."""
         if value.dtype.kind not in "fO":
-            return Node(value, self)
+            return self.ref_type(value, self)
         record: Record[R] = Record()
         record.arrived = record.mark = None
         record.primitive = None
@@ -144,18 +142,19 @@ class Tape(Wrapper[Node[R], R]):
         record.shape = self._shapes.setdefault(shape, shape)
         record.dtype = value.dtype
         self._serial = record.serial = self._serial + 1
-        return Node(value, self, record)
+        return self.ref_type(value, self, record)
 
     # Forward --------------------------------------------------------------------------------------------------------
     # bind1 and bind2 are bind, written out for the ops of which small programs consist.
 
     @override
     def bind1(self, primitive: Primitive, x: Node[R], /) -> Node[R]:
-        if type(x) is not Node or x.ops is not self or self.closed:
+        node = self.ref_type
+        if type(x) is not node or x.ops is not self or self.closed:
             x = self.adopt(x)
         parent = x.record
         if parent is None or not primitive.differentiable:
-            return Node(self.inner.bind1(primitive, x.value), self)
+            return node(self.inner.bind1(primitive, x.value), self)
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, (x,), NO_STATIC)[0]
         value = x.value
@@ -180,17 +179,18 @@ class Tape(Wrapper[Node[R], R]):
         record.region = cursor.region
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
-        return Node(out, self, record)
+        return node(out, self, record)
 
     @override
     def bind2(self, primitive: Primitive, x: Node[R], y: Node[R], /) -> Node[R]:
-        if type(x) is not Node or x.ops is not self or self.closed:
+        node = self.ref_type
+        if type(x) is not node or x.ops is not self or self.closed:
             x = self.adopt(x)
-        if type(y) is not Node or y.ops is not self:
+        if type(y) is not node or y.ops is not self:
             y = self.adopt(y)
         px, py = x.record, y.record
         if (px is None and py is None) or not primitive.differentiable:
-            return Node(self.inner.bind2(primitive, x.value, y.value), self)
+            return node(self.inner.bind2(primitive, x.value, y.value), self)
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, (x, y), NO_STATIC)[0]
         a, b = x.value, y.value
@@ -222,18 +222,19 @@ class Tape(Wrapper[Node[R], R]):
         record.region = cursor.region
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
-        return Node(out, self, record)
+        return node(out, self, record)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Node[R], ...], static: Static, /) -> tuple[Node[R], ...]:
+        node = self.ref_type
         if self.closed:
             raise ProgramError(self.closed)
-        refs = tuple([r if type(r) is Node and r.ops is self else self.adopt(r) for r in refs])
+        refs = tuple([r if type(r) is node and r.ops is self else self.adopt(r) for r in refs])
         parents = tuple(map(_RECORD, refs))
         values = tuple(map(_VALUE, refs))
         needs = tuple([p is not None for p in parents])
         if not primitive.differentiable or True not in needs:
-            return tuple([Node(v, self) for v in self.inner.bind(primitive, values, static)])
+            return tuple([node(v, self) for v in self.inner.bind(primitive, values, static)])
         if primitive.expandable and (self.inner.differentiates or primitive.vjp is None):
             return self.decompose(primitive, refs, static)
         if primitive.keeps_more:
@@ -260,7 +261,7 @@ class Tape(Wrapper[Node[R], R]):
         record.region = cursor.region
         record.ordinal = cursor.ordinal
         self._serial = record.serial = self._serial + 1
-        return tuple([Node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
+        return tuple([node(v, self, record if v.dtype.kind in "fO" else None, i) for i, v in enumerate(outs)])
 
     def saved(self, outputs: Sequence[Node[R]]) -> list[R]:
         """The values saved by the ops on which the outputs depend."""

@@ -169,6 +169,17 @@ class ProgramError(OpstageError, TypeError):
     """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is no ref."""
 
 
+class UnknownNameError(OpstageError, AttributeError):
+    """A name that neither the ops nor refs have; it says what ours is for those of other libraries.
+
+    `name` and `obj` are as in any AttributeError: where they are given, Python adds the nearest name.
+    """
+
+    def __init__(self, message: str, name: str | None = None, obj: object = None):
+        super().__init__(message)
+        self.name, self.obj = name, obj
+
+
 class LocatedError(OpstageError):
     """An error at an op: which op, on which line of the user's program, in which region, and why.
 

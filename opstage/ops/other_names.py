@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from .errors import UnknownNameError
+
 _SELECT = "ops.select(mask, x, y)"
 _SHOW = 'opstage.debug.show(ops, x, "h")'
 _CONCAT = "ops.concat([x, y], axis=0)"
@@ -302,7 +304,7 @@ PACKAGE_NAMES: dict[str, str] = {
 """The names asked of the package."""
 
 
-def no_such_op(ops: object, name: str, known: Collection[str]) -> AttributeError:
+def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:
     """The error of `ops.name`, which is none of the ops."""
     if name.startswith("__"):
         return _plain(ops, name, "")
@@ -314,7 +316,7 @@ def no_such_op(ops: object, name: str, known: Collection[str]) -> AttributeError
     return _told(f"ops.{name}: Opstage calls it {ours}")
 
 
-def no_such_method(ref: object, name: str, known: Collection[str]) -> AttributeError:
+def no_such_method(ref: object, name: str, known: Collection[str]) -> UnknownNameError:
     """The error of `ref.name`: a ref has a shape and a dtype, and operators."""
     if name.startswith("_"):
         return _plain(ref, name, "")
@@ -338,10 +340,10 @@ def of_the_package(name: str) -> str:
     return "" if ours is None else f"; in a program, of which ops is the first argument, it is {ours}"
 
 
-def _told(message: str) -> AttributeError:
+def _told(message: str) -> UnknownNameError:
     """Without `name` and `obj`, to which Python would add a name that is only spelt alike."""
-    return AttributeError(message, name=None, obj=None)
+    return UnknownNameError(message)
 
 
-def _plain(holder: Any, name: str, hint: str) -> AttributeError:
-    return AttributeError(f"{type(holder).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=holder)
+def _plain(holder: Any, name: str, hint: str) -> UnknownNameError:
+    return UnknownNameError(f"{type(holder).__name__!r} object has no attribute {name!r}{hint}", name, holder)

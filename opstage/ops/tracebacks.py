@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from .errors import OpstageError, is_user_file
@@ -55,3 +55,12 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return called
+
+
+def caller(frame: FrameType) -> FrameType | None:
+    """The frame that called, leaving out the one in which tracebacks are folded."""
+    above = frame.f_back
+    return above.f_back if above is not None and above.f_code is _CALLED else above
+
+
+_CALLED = called_by_users(fold).__code__  # one code object, whatever is decorated

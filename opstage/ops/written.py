@@ -16,6 +16,7 @@ import numpy as np
 
 from .errors import LocatedError, is_user_file
 from .infix import Infix
+from .tracebacks import caller
 from .types import Shape, TensorType, show_shape
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def written() -> Written | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         operator = _OPERATORS.get(frame.f_code)
-        if operator is not None and frame.f_back is not None and is_user_file(frame.f_back.f_code.co_filename):
+        by = None if operator is None else caller(frame)
+        if operator is not None and by is not None and is_user_file(by.f_code.co_filename):
             symbol, reflected = operator
             x, y = frame.f_locals["self"], frame.f_locals["other"]
             return Written(symbol, y, x) if reflected else Written(symbol, x, y)

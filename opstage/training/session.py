@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple, final
 
 from typing_extensions import override
 
 from ..api import owned
-from ..forks import make_lock
 from ..interpreters.immediate import make_imperative
 from ..interpreters.imperative import Imperative, own_array
 from ..interpreters.interpreter import Interpreter
 from ..interpreters.pushforward import pushforward
-from ..interpreters.tape import Node, Record, Tape
+from ..interpreters.tape import Node, Record
 from ..ops.cursor import Quietly
 from ..ops.errors import DeviceError, DtypeError, OpstageError, ProgramError, ProgramWarning, ShapeError
 from ..ops.primitive import Primitive, Static
 from ..ops.protocol import OPS
 from ..ops.spec import Spec
-from ..ops.splitmix import site_of
 from ..ops.tracebacks import called_by_users
 from ..ops.types import DType, dtype_name, is_float, show_shape
 from ..options import Options
@@ -44,12 +41,10 @@ from .param import Param
 from .parameters import together
 from .refs import NatRef, Nats, NatVecRef, natural, naturals, own_nats, own_node, require_shape
 from .session_steps import SessionSteps
+from .session_tape import SessionTape
 from .sharing import Given
 
 Ref = Node[Any]
-
-_claims = make_lock()
-"""Held while a thread takes a session that nobody has."""
 
 _RESET = "this ref was made before reset_tape(), which ended its tape; make it anew with input, leaf, const or use"
 
@@ -85,7 +80,6 @@ class Session(Interpreter[Ref]):
         "_gradients",
         "_steps",
         "_resets",
-        "_thread",
         "_given",
     )
 
@@ -98,12 +92,12 @@ class Session(Interpreter[Ref]):
         self._steps = SessionSteps()
         self._given = Given()
         self._resets = 0
-        self._thread = 0  # the one whose tape it is; 0 before the first use
         self._begin()
+        self._tape.free()
 
     def _begin(self) -> None:
         self._base.begin(self._resets)
-        self._tape: Tape[Any] = Tape(self._base)
+        self._tape = SessionTape(self._base)
         self.cursor = self._tape.cursor
         self._leaves: set[Record[Any]] = set()
         self._used: dict[Param, _ParameterUse] = {}
@@ -115,26 +109,15 @@ class Session(Interpreter[Ref]):
         Refs, natural numbers and gradients of the old tape are of no more use. Parameters keep their values, their
         mirrors on the device and their moments.
         """
-        self._mine()
+        self._tape.take()
         ended, gradients = self._tape, self._gradients
         self._resets += 1
         self._begin()
         ended.close(_RESET)
+        ended.free()
         if gradients is not None:
             gradients.forget()
-        self._thread = 0
-
-    def _mine(self) -> None:
-        """Raise a ProgramError where another thread has begun the tape: two would mix their ops, unseen."""
-        thread = get_ident()
-        if self._thread != thread:
-            with _claims:
-                if self._thread:
-                    raise ProgramError(
-                        "this session is used by two threads, whose ops would mix on one tape; give each thread a "
-                        "session of its own, or hand it over after reset_tape()"
-                    )
-                self._thread = thread
+        self._tape.free()
 
     def trim(self) -> None:
         """Give memory that is kept for the next ops back to the system; parameters, moments and refs stay."""
@@ -165,7 +148,7 @@ class Session(Interpreter[Ref]):
         """
         if not isinstance(param, Param):
             raise ProgramError(f"use takes a Param but got a {type(param).__name__}; make one with session.param(…)")
-        self._mine()
+        self._tape.take()
         use = self._used.get(param)
         if use is None:
             together([param])
@@ -192,7 +175,6 @@ class Session(Interpreter[Ref]):
 
     @override
     def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Ref:
-        self._mine()
         return self._tape.const(value, dtype=dtype)
 
     def get_value(self, ref: Ref, shape: Sequence[int] | None = None) -> Any:
@@ -200,14 +182,14 @@ class Session(Interpreter[Ref]):
 
         Raises ProgramError for a ref that is not of this session's live tape, ShapeError when it is not of `shape`.
         """
-        self._mine()
+        self._tape.take()
         node = own_node(self._tape, ref, "get_value")
         if shape is not None:
             require_shape("get_value", "the ref", node.shape, tuple(shape))
         return owned(self._base.get(node.value))
 
     def _put(self, value: Any, what: str) -> Any:
-        self._mine()
+        self._tape.take()
         base = self._base
         base.admit(what)
         try:
@@ -228,13 +210,13 @@ class Session(Interpreter[Ref]):
 
     def nat(self, value: int) -> NatRef:
         """A natural number that ops read as an index or label: an integer scalar without gradient."""
-        self._mine()
+        self._tape.take()
         self._base.admit("nat")
         return NatRef(self._tape, natural("nat", value))
 
     def nat_vec(self, values: Sequence[int]) -> NatVecRef:
         """A vector of natural numbers that ops read as indices or labels."""
-        self._mine()
+        self._tape.take()
         self._base.admit("nat_vec")
         return NatVecRef(self._tape, naturals("nat_vec", values))
 
@@ -255,54 +237,26 @@ class Session(Interpreter[Ref]):
         self._nats(ref, NatVecRef, "set_nat_vec").put(naturals("set_nat_vec", values))
 
     def _nats(self, ref: Any, kind: type[Nats], op: str) -> Nats:
-        self._mine()
+        self._tape.take()
         return own_nats(self._tape, ref, kind, op)
 
     # The seam -------------------------------------------------------------------------------------------------------
 
     @override
     def adopt(self, ref: Any, /) -> Ref:
-        if isinstance(ref, Nats) and ref.ops is self._tape:
-            return self._tape.wrap(ref.staged(self._base))
-        return own_node(self._tape, ref, "an op")
+        return self._tape.adopt(ref)
 
     @override
     def bind1(self, primitive: Primitive, x: Ref, /) -> Ref:
-        if self._thread != get_ident():
-            self._mine()
-        tape = self._tape
-        return tape.bind1(primitive, x if type(x) is Node and x.ops is tape else self.adopt(x))
+        return self._tape.bind1(primitive, x)
 
     @override
     def bind2(self, primitive: Primitive, x: Ref, y: Ref, /) -> Ref:
-        if self._thread != get_ident():
-            self._mine()
-        tape = self._tape
-        return tape.bind2(
-            primitive,
-            x if type(x) is Node and x.ops is tape else self.adopt(x),
-            y if type(y) is Node and y.ops is tape else self.adopt(y),
-        )
+        return self._tape.bind2(primitive, x, y)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Ref, ...], static: Static, /) -> tuple[Ref, ...]:
-        if self._thread != get_ident():
-            self._mine()
-        tape = self._tape
-        try:
-            return tape.bind(
-                primitive, tuple([r if type(r) is Node and r.ops is tape else self.adopt(r) for r in refs]), static
-            )
-        except BaseException:
-            self._undraw(static)
-            self._base.failed()
-            raise
-
-    def _undraw(self, static: Static) -> None:
-        """A draw that failed gives its site back to the next one."""
-        region = self.cursor.region
-        if "site" in static and region.draws and static["site"] == site_of(region.path, region.draws - 1):
-            region.draws -= 1
+        return self._tape.bind(primitive, refs, static)
 
     @override
     def step(self) -> Ref:
@@ -361,14 +315,14 @@ class Session(Interpreter[Ref]):
         return owned(self._base.get(pushforward(node, moves)))
 
     def _differentiable(self, ref: Any, op: str, what: str) -> Ref:
-        self._mine()
+        self._tape.take()
         node = own_node(self._tape, ref, op)
         if not is_float(node.dtype):
             raise DtypeError(f"{what} is {dtype_name(node.dtype)}: only floats have derivatives", op=op)
         return node
 
     def _last_gradients(self, op: str) -> Gradients:
-        self._mine()
+        self._tape.take()
         if self._gradients is None:
             raise ProgramError(
                 f"{op} needs gradients, but there was no backward pass on this tape; call backward first"

@@ -48,6 +48,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "session's composite": lambda: in_session(lambda session, x: session.softmax(x, axis=5)),
     "backward of a session": lambda: in_session(lambda session, x: session.backward(x)),
     "loop of a session": lambda: in_session(lambda s, x: s.scan(lambda ops, c, r: (ops.matmul(c, r), r), x, x)),
+    "infix of a session": lambda: in_session(lambda session, x: x @ x),
+    "infix of a recording session": lambda: in_session(lambda session, x: 2 * x + np.ones(4), backend="compiled"),
+    "number of a session": lambda: in_session(lambda session, x: x // np.ones(4)),
+    "part of a session": lambda: in_session(lambda session, x: x[:, 7]),
+    "truth value of a session": lambda: in_session(lambda session, x: bool(x)),
+    "unknown name of a session": lambda: in_session(lambda session, x: x.view),
+    "unknown name": lambda: opstage.run(lambda ops, x: x.view(3, 2), X),
+    "unknown op": lambda: opstage.run(lambda ops, x: ops.view(x, 3, 2), X),
     "Python's own": lambda: opstage.run(lambda ops, x: 1 / 0, X),
 }  # fmt: skip
 

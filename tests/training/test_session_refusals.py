@@ -17,11 +17,9 @@ from tests.training.conftest import NewSession
 def test_refs_of_two_sessions_do_not_mix(new_session: NewSession) -> None:
     session, other = new_session(), new_session()
     x, y, number = session.leaf([1.0]), other.leaf([1.0]), other.nat(1)
-    for mix in (lambda: session.add(x, y), lambda: session.relu(y), lambda: session.concat([x, y], axis=0)):
+    named = [lambda: session.add(x, y), lambda: session.relu(y), lambda: session.concat([x, y], axis=0)]
+    for mix in (*named, lambda: x + y, lambda: y @ x):
         with pytest.raises(opstage.ProgramError, match="a ref of another session"):
-            mix()
-    for mix in (lambda: x + y, lambda: y @ x):
-        with pytest.raises(opstage.ProgramError, match="refs of two interpreters were mixed"):
             mix()
     for use in (session.get_value, session.backward, session.relu):
         with pytest.raises(opstage.ProgramError, match="another session"):

@@ -1,0 +1,101 @@
+"""The tape of a session: one thread's at a time, and its refs are what users hold outside of any program."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any
+
+from typing_extensions import override
+
+from ..forks import make_lock
+from ..interpreters.imperative import Imperative
+from ..interpreters.tape import Node, Tape
+from ..ops.errors import ProgramError
+from ..ops.infix import Infix
+from ..ops.primitive import Primitive, Static
+from ..ops.splitmix import site_of
+from ..ops.tracebacks import called_by_users
+from .refs import Nats, own_node
+
+_claims = make_lock()
+"""Held while a thread takes a tape that nobody has."""
+
+
+class SessionRef(Node[Any]):
+    """A ref of a session's tape. What its operators raise ends at the user's line, where no program is around it."""
+
+    __slots__ = ()
+
+
+class SessionTape(Tape[Any]):
+    """A tape whose ops are one thread's, the first to use it, until it is `free`."""
+
+    __slots__ = ("_base", "_thread")
+    ref_type = SessionRef
+
+    def __init__(self, base: Imperative[Any]):
+        """Taken by the caller's thread."""
+        super().__init__(base)
+        self._base = base
+        self._thread = get_ident()
+
+    def free(self) -> None:
+        """Let the next thread that uses the tape have it."""
+        self._thread = 0
+
+    def take(self) -> None:
+        """Raise a ProgramError where another thread has begun the tape: two would mix their ops, unseen."""
+        thread = get_ident()
+        if self._thread != thread:
+            with _claims:
+                if self._thread:
+                    raise ProgramError(
+                        "this session is used by two threads, whose ops would mix on one tape; give each thread a "
+                        "session of its own, or hand it over after reset_tape()"
+                    )
+                self._thread = thread
+
+    @override
+    def adopt(self, ref: Any, /) -> Node[Any]:
+        if isinstance(ref, Nats) and ref.ops is self:
+            return self.wrap(ref.staged(self._base))
+        return own_node(self, ref, "an op")
+
+    @override
+    def bind1(self, primitive: Primitive, x: Node[Any], /) -> Node[Any]:
+        if self._thread != get_ident():
+            self.take()
+        return super().bind1(primitive, x)
+
+    @override
+    def bind2(self, primitive: Primitive, x: Node[Any], y: Node[Any], /) -> Node[Any]:
+        if self._thread != get_ident():
+            self.take()
+        return super().bind2(primitive, x, y)
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Node[Any], ...], static: Static, /) -> tuple[Node[Any], ...]:
+        if self._thread != get_ident():
+            self.take()
+        try:
+            return super().bind(primitive, refs, static)
+        except BaseException:
+            self._undraw(static)
+            self._base.failed()
+            raise
+
+    @override
+    def const(self, value: Any, /, *, dtype: Any = None) -> Node[Any]:
+        self.take()
+        return super().const(value, dtype=dtype)
+
+    def _undraw(self, static: Static) -> None:
+        """A draw that failed gives its site back to the next one."""
+        region = self.cursor.region
+        if "site" in static and region.draws and static["site"] == site_of(region.path, region.draws - 1):
+            region.draws -= 1
+
+
+for _name, _operator in vars(Infix).items():
+    if callable(_operator) and _name.startswith("__") and _name not in ("__hash__", "__repr__"):
+        setattr(SessionRef, _name, called_by_users(_operator))
