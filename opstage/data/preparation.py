@@ -238,7 +238,8 @@ def from_table(
 
 def _classes_of(source: Dataset, array: Array, part: ArgumentData, classes: tuple[str, ...] | None) -> Array:
     """The labels of a dataset by the numbers of the run's own classes. Raises UsageError for a class of no number."""
-    if not part.label or (source.classes is None and classes is None) or source.classes == classes:
+    numbered_label = part.label and part.kind == "int"
+    if not numbered_label or (source.classes is None and classes is None) or source.classes == classes:
         return array
     if source.classes is None or classes is None:
         has = "numbers for labels" if source.classes is None else f"the classes {shown(source.classes)}"

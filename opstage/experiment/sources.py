@@ -64,8 +64,8 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
             )
         require_file_for(data, "; name one with --data FILE")
         return Loaded(*recipe.data(seed))
-    specs = _specs(model)
-    labels = _labels(model, tuple(specs)) or _label_left(data, tuple(specs))
+    specs = argument_specs(model)
+    labels = label_arguments(model, tuple(specs)) or _label_left(data, tuple(specs))
     form = _form(file)
     if data.size and form != "images":
         raise UsageError(f"{file}: data.size is for a folder of images")
@@ -108,19 +108,6 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
     return Loaded(preparation.apply(training), preparation.apply(held_out), preparation, data_digest(held_out))
 
 
-def preparation_of(dataset: Dataset, model: Model) -> Preparation | None:
-    """How new data are read as those of a dataset that knows its columns; None for one that does not."""
-    if not dataset.columns or not all(isinstance(spec, Spec) for spec in model.batch):
-        return None
-    specs = _specs(model)
-    if len(dataset.names) != len(specs):
-        return None
-    at = [dataset.names.index(name) for name in (specs if set(dataset.names) == set(specs) else dataset.names)]
-    named = Dataset(tuple(specs), tuple(dataset.arrays[i] for i in at), classes=dataset.classes)
-    made = {name: ArgumentData(name, dataset.columns[i], "float", ()) for name, i in zip(specs, at)}
-    return learn(named, made, specs, _labels(model, tuple(specs)), "table")
-
-
 def require_file_for(data: DataSettings, cure: str) -> None:
     """Raise UsageError for a setting that speaks of a data file, where there is none."""
     usual = DataSettings()
@@ -153,7 +140,8 @@ def split(dataset: Dataset, label: str | None, held_out: float, seed: int) -> tu
     return train_test_split(dataset, test=held_out, seed=seed, stratify=stratify)
 
 
-def _specs(model: Model) -> dict[str, Spec]:
+def argument_specs(model: Model) -> dict[str, Spec]:
+    """The Specs of a model's batch by argument. Raises UsageError for one that is a tree of arrays."""
     names = arguments(model)
     trees = [name for name, spec in zip(names, model.batch) if not isinstance(spec, Spec)]
     if trees:
@@ -164,7 +152,7 @@ def _specs(model: Model) -> dict[str, Spec]:
     return dict(zip(names, model.batch))
 
 
-def _labels(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+def label_arguments(model: Model, names: Sequence[str]) -> tuple[str, ...]:
     """The arguments that are to be predicted: those that `outputs` does not take; else the last of several."""
     if model.outputs is not None:
         inputs = input_specs(model)
@@ -372,7 +360,7 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
         return ""
     try:
         made = settings.defined.make(replace(config, **changed))
-        fitting = _specs(made)
+        fitting = argument_specs(made)
         if not all(_fits(dataset[name].shape, spec) for name, spec in fitting.items()):
             return ""
     except (OpstageError, KeyError):

@@ -21,9 +21,10 @@ from ..training.parallel import DATA
 from ..training.parameters import first_trees, requires_grad_flags
 from ..training.rules import flags_by_rules
 from ..training.trainer import ScalarTrainer, scalar_trainer
+from .given import load_given
 from .parts_check import check_parts
 from .settings import Settings
-from .sources import Loaded, in_order, load_data, preparation_of
+from .sources import in_order, load_data
 from .versions import data_digest
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -93,7 +94,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
     if given.data is None:
         loaded = load_data(settings, chosen, recipe)
     else:
-        loaded = Loaded(*given.data, preparation_of(given.data[0], chosen))
+        loaded = load_given(*given.data, chosen)
     training, held_out = loaded.training, loaded.held_out
     size = settings.data.batch_size
     if size > len(training):

@@ -158,3 +158,50 @@ def test_rows_that_no_batch_has_are_said_once(
         "batch_size=33 is larger than the dataset, which has 32 rows; expected at most 32: --batch-size 32, in Python "
         "batch_size=32 (8 rows more are held out)"
     )
+
+
+@pytest.mark.parametrize("as_pair", [True, False])
+def test_held_out_rows_are_read_as_those_to_train_on(files: tuple[Path, Path], tmp_path: Path, as_pair: bool) -> None:
+    dogs = [i for i, kind in enumerate(KIND) if kind == "dog"]  # alone they would be class 0
+    other = written(tmp_path / "dogs.csv", c=X[dogs, 2], kind=["dog"] * len(dogs), a=X[dogs, 0], b=X[dogs, 1])
+    training, held_out = (from_csv(path, label="kind") for path in (files[0], other))
+    given: Rows = {"data": (training, held_out)} if as_pair else {"data": training, "held_out": held_out}
+    run = opstage.fit("mlp", **given, config=CONFIG, epochs=1, batch_size=8, progress=False)
+    assert run.results[-1].held_out == run.evaluate(other) == run.evaluate()
+    found = run.predict(X[dogs])["class"]
+    assert run.results[-1].held_out["accuracy"] == np.mean(found == 1)
+
+
+def test_images_and_classes_that_are_at_hand_are_read_as_those_of_a_folder() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(24) % 3
+    x = (rng.integers(0, 60, (24, 1, 2, 2)) + 90 * y[:, None, None, None]).astype(np.uint8)
+    training = Dataset(("x", "y"), (x, y), classes=("ant", "mule", "zebra"))
+    held_out = Dataset(("x", "y"), (x[y > 0], y[y > 0] - 1), classes=("mule", "zebra"))
+    config = mlp.Config(inputs=(1, 2, 2), classes=3, hidden=(8,))
+    run = opstage.fit("mlp", (training, held_out), config=config, epochs=5, batch_size=8, progress=False)
+    assert run.classes == ("ant", "mule", "zebra")
+    found = run.predict(x)["class"]
+    assert run.results[-1].held_out["accuracy"] == np.mean(found[y > 0] == y[y > 0]) > 0
+    assert np.array_equal(run.predict(x / 255)["class"], found)
+    assert run.evaluate(held_out) == run.results[-1].held_out
+
+
+def test_whole_targets_of_a_dataset_of_a_table_become_floats(tmp_path: Path) -> None:
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        return ops.mse_loss(ops.squeeze(ops.matmul(x, params), axis=1), y)
+
+    path = written(tmp_path / "t.csv", a=X[:, 0], price=range(40))
+    model = opstage.Model("m", None, np.ones((1, 1)), loss, None, (opstage.Spec("B 1"), opstage.Spec("B")))
+    made = [opstage.fit(model, data, epochs=1, batch_size=8, progress=False) for data in (path, from_csv(path))]
+    assert made[0].results[-1].held_out == made[1].results[-1].held_out
+
+
+def test_classes_of_held_out_rows_that_nobody_can_join() -> None:
+    def loss(ops: Any, params: Any, x: Any, y: Any, w: Any) -> Any:
+        return ops.sum(ops.mul(ops.mul(ops.matmul(x, params), y), w))
+
+    model = opstage.Model("m", None, np.ones((3, 1)), loss, None, (opstage.Spec("B 3"), *[opstage.Spec("B 1")] * 2))
+    parts = [Dataset(("x", "y", "w"), (X, X[:, :1], X[:, :1]), classes=names) for names in (("a", "b"), ("b", "a"))]
+    with pytest.raises(UsageError, match="the held-out data have other classes than the data to train on"):
+        opstage.fit(model, parts[0], held_out=parts[1], epochs=1, batch_size=8, progress=False)
