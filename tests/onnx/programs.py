@@ -53,6 +53,15 @@ PROGRAMS: dict[str, Callable[[], Exported]] = {
         {"c": f32(1)},
         (f32(2, 3, 6, 6), "B 3 6 6"),
     ),
+    "transforms": lambda: of(  # of a length that is named, and of one that is known
+        lambda ops, p, x: [
+            ops.irfft(ops.rfft(x, axis=1) * p["c"], n=x.shape[1], axis=1),
+            ops.ifft(ops.fft(ops.stack([x, x], axis=2), axis=1, norm="forward"), axis=1, norm="forward"),
+            ops.irfft(ops.fft(ops.stack([x, x], axis=2), axis=0, norm="ortho"), n=4, axis=0, norm="ortho"),
+        ],
+        {"c": f32(1)},
+        (f32(3, 7), "3 T"),
+    ),
     "norms": lambda: of(
         lambda ops, p, x: ops.rms_norm(ops.layer_norm(x, p["g"], p["b"]), p["g"]),
         {"g": f32(6), "b": f32(6)},

@@ -1,4 +1,4 @@
-"""Windows and Fourier transforms of a length that is known, as products with the matrix of the transform."""
+"""Windows and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.dims import floor_div
+from ...ops.dims import Dim, Verdict, equal, floor_div
 from ...ops.errors import UnsupportedError
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
 from ..values import KnownValue, Value, stretched
-
-_LONGEST = 4096
 
 
 def _window(op: str, terms: Callable[[], tuple[float, ...]]) -> None:
@@ -37,65 +35,46 @@ _window("HammingWindow", lambda: (25 / 46, -21 / 46))
 _window("BlackmanWindow", lambda: (0.42, -0.5, 0.08))
 
 
-def _waves(rows: int, columns: int, length: int) -> tuple[Any, Any]:
-    """cos and sin of 2πjk/length, of j·k modulo the length, so that large products lose no digits."""
-    angles = 2 * math.pi * (np.outer(np.arange(rows), np.arange(columns)) % length) / length
-    return np.cos(angles), np.sin(angles)
+def _fitted(ops: Any, x: Any, axis: int, length: Dim) -> Any:
+    """x cut to `length` along the axis, or padded with zeros."""
+    size = x.shape[axis]
+    if equal(size, length) is Verdict.proved:
+        return x
+    if not isinstance(size, int) or not isinstance(length, int):
+        raise UnsupportedError(f"whether {length} entries are more than there are, {size}, is not known before a run")
+    if length < size:
+        return ops.slice(x, axis=axis, start=0, length=length)
+    padding = [(0, length - size if a == axis else 0) for a in range(len(x.shape))]
+    return ops.pad(x, padding=padding, value=0.0)
 
 
-def transformed(ops: Any, x: Any, length: int, *, inverse: bool, onesided: bool) -> Any:
-    """The transform of x (…, n, 1 or 2) along n, which is cut or padded to `length`: (…, bins, 2), and (…, length, 1)
-    for the inverse of one half."""
-    n, parts = x.shape[-2], x.shape[-1]
-    if not isinstance(n, int) or not isinstance(parts, int):
-        raise UnsupportedError("the length of its transform is not known before a run")
-    half = length // 2 + 1
-    wanted = half if inverse and onesided else length
-    rank = len(x.shape)
-    if n > wanted:
-        x = ops.slice(x, axis=rank - 2, start=0, length=wanted)
-    used = min(n, wanted)
-    real, *rest = (ops.squeeze(part, axis=rank - 1) for part in ops.split(x, sizes=[1] * parts, axis=rank - 1))
-    imaginary = rest[0] if rest else None
-    columns = half if onesided and not inverse else length
-    cos, sin = _waves(used, columns, length)
-    if inverse:
-        if onesided:  # each bin but the first, and the middle one, stands for its mirror image too
-            twice = np.full((used, 1), 2.0)
-            twice[0] = 1.0
-            if length % 2 == 0 and used == half:
-                twice[-1] = 1.0
-            cos, sin = cos * twice, sin * twice
-        cos, sin = cos / length, -sin / length
+def transformed(ops: Any, x: Any, axis: int, length: Dim, *, inverse: bool, onesided: bool) -> Any:
+    """The transform of x (…, 1 or 2) along an axis, which is cut or padded to `length`: (…, 2).
 
-    def times(part: Any, matrix: Any) -> Any:
-        return ops.linear(ops.const(matrix.T), None, part)
-
-    re = times(real, cos) if imaginary is None else ops.add(times(real, cos), times(imaginary, sin))
+    One-sided it has `length // 2 + 1` bins, and the inverse of those is (…, 1).
+    """
+    parts, last = x.shape[-1], len(x.shape) - 1
     if inverse and onesided:
-        return ops.unsqueeze(re, axis=rank - 1)
-    im = times(real, -sin)
-    im = im if imaginary is None else ops.add(im, times(imaginary, cos))
-    return ops.stack([re, im], axis=rank - 1)
-
-
-def _length(value: Any) -> int:
-    if not isinstance(value, int) or not 0 < value <= _LONGEST:
-        raise UnsupportedError(f"the length of its transform, {value}, must be known and at most {_LONGEST}")
-    return value
+        x = _fitted(ops, x, axis, floor_div(length, 2) + 1)
+        x = x if parts == 2 else _fitted(ops, x, last, 2)
+        return ops.unsqueeze(ops.irfft(x, n=length, axis=axis), axis=last)
+    x = _fitted(ops, x, axis, length)
+    if onesided:
+        if parts != 1:
+            raise UnsupportedError("half of a transform is that of real numbers, and x has imaginary parts")
+        return ops.rfft(ops.squeeze(x, axis=last), axis=axis)
+    transform = ops.ifft if inverse else ops.fft
+    return transform(_fitted(ops, x, last, 2), axis=axis)
 
 
 @rule("DFT", known=(1, 2))
 def _dft(call: NodeCall[Any]) -> Value:
-    ops, x, rank = call.ops, call.x(), call.rank()
+    x, rank = call.x(), call.rank()
     axis = int(call.number(2, "axis", call.attribute("axis", -2 if call.version >= 20 else 1))) % rank
     inverse, onesided = bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
     size = x.shape[axis]
-    default = 2 * (size - 1) if inverse and onesided and isinstance(size, int) else size
-    length = _length(call.number(1, "dft_length", default))
-    order = [a for a in range(rank - 1) if a != axis] + [axis, rank - 1]
-    y = transformed(ops, ops.permute(x, axes=order), length, inverse=inverse, onesided=onesided)
-    return call.give(ops.permute(y, axes=[order.index(a) for a in range(rank)]))
+    length = call.number(1, "dft_length", 2 * (size - 1) if inverse and onesided else size)
+    return call.give(transformed(call.ops, x, axis, length, inverse=inverse, onesided=onesided))
 
 
 @rule("STFT", known=(1, 3))
@@ -106,7 +85,7 @@ def _stft(call: NodeCall[Any]) -> Value:
     step = int(call.number(1, "frame_step"))
     window = call.x(2) if call.has(2) else None
     size = call.number(3, "frame_length", None if window is None else window.shape[0])
-    length = _length(size)
+    length = int(size)
     _, samples, parts = x.shape
     frames = floor_div(samples - length, step) + 1
     starts = ops.mul(
@@ -118,7 +97,7 @@ def _stft(call: NodeCall[Any]) -> Value:
     if window is not None:
         rows = ops.mul(rows, stretched(ops, ops.reshape(window, shape=(1, 1, length, 1)), rows.shape))
     onesided = bool(call.attribute("onesided", 1)) and isinstance(parts, int) and parts == 1
-    return call.give(transformed(ops, rows, length, inverse=False, onesided=onesided))
+    return call.give(transformed(ops, rows, 2, length, inverse=False, onesided=onesided))
 
 
 @rule("MelWeightMatrix", known=(0, 1, 2, 3, 4))

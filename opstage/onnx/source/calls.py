@@ -16,6 +16,9 @@ from .steps import WIDE, CallStep
 _METHODS = {"scatter_add_rows": "scatter_add_row", "scatter_add_scalar": "scatter_add_vec"}
 """The method of an op that has another name."""
 
+_BY_FLAG = {"fft": ("inverse", "ifft")}
+"""The static flag of an op that has a method of its own where the flag is set."""
+
 _SYNONYMS = {"axes": "axis"}
 DRAWN = frozenset({"rand_uniform", "rand_normal", "bernoulli_mask"})
 _OF_DRAWS = frozenset({"seed", "site"})
@@ -56,6 +59,10 @@ class CallTexts:
             x, y = (self.operand(each) for each in step.inputs)
             return f"{x} {INFIX[primitive.name]} {y}"
         method = _METHODS.get(primitive.name, primitive.name)
+        if primitive.name in _BY_FLAG:
+            flag, flagged = _BY_FLAG[primitive.name]
+            method = flagged if static[flag] else method
+            static = {name: value for name, value in static.items() if name != flag}
         operands = self._operands(step)
         positional: list[Expression] = []
         keywords: list[tuple[str, Expression]] = []

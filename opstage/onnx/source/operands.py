@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, final
 
+from ...ops.dims import DimFloat
 from ...ops.protocol import Ops
 from ...ops.types import TensorType
 from .steps import CallStep, ChoiceStep, ProgramSteps, Step, gives, reads
@@ -40,8 +41,13 @@ def number_places(op: str) -> tuple[int, ...]:
 
 def uniform_values(found: ProgramSteps) -> dict[int, Any]:
     """The numbers of tensors that `full` makes, as a method makes them of numbers; broadcast ones lie otherwise in
-    memory, which products round by."""
-    return {step.outputs[0]: (step.static["value"],) for step in _calls(found.steps) if step.primitive.name == "full"}
+    memory, which products round by. A real number of sizes beside integers is refused by a method."""
+    fills = [step for step in _calls(found.steps) if step.primitive.name == "full"]
+    return {
+        step.outputs[0]: (step.static["value"],)
+        for step in fills
+        if step.static["dtype"].startswith("float") or not isinstance(step.static["value"], DimFloat)
+    }
 
 
 def _calls(steps: list[Step]) -> list[CallStep]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ....ops.catalogue import fourier
-from ....ops.dims import DimExpr
-from ....ops.errors import UnsupportedError
+from ....ops.dims import Dim, floor_div
 from ....ops.primitive import Primitive
 from ....ops.types import INT64, TensorType
 from .nodes import OnnxValue
@@ -12,14 +11,18 @@ from .rules import OnnxRule
 from .writer import Writer, is_empty
 
 
-def _scaled(writer: Writer, name: str, out: TensorType, n: object, *, inverse: bool, norm: str) -> str:
-    """ONNX's transform, which has 1/n in the inverse, with the factor where `norm` says."""
-    if norm == "backward":
+def _scaled(writer: Writer, name: str, out: TensorType, n: Dim, exponent: float) -> str:
+    """Times n to the exponent."""
+    if not exponent:
         return name
-    if isinstance(n, DimExpr) or not isinstance(n, int):
-        raise UnsupportedError(f'norm="{norm}" of a transform of {n} elements: for a named size, export "backward"')
-    factor = float(n) ** {"forward": 1, "ortho": 0.5}[norm]
-    return writer.node("Mul", name, writer.number(factor if inverse else 1 / factor, out.dtype))
+    if isinstance(n, int):
+        return writer.node("Mul", name, writer.number(float(n) ** exponent, out.dtype))
+    size = writer.converted(writer.dims([n]), out.dtype)
+    return writer.node("Mul", name, writer.node("Pow", size, writer.number(exponent, out.dtype)))
+
+
+_FORWARD: dict[str, float] = {"backward": 0, "ortho": -0.5, "forward": -1}
+"""The exponent of n by which a sum becomes the transform; that of the inverse is -1 less this."""
 
 
 def _fft(
@@ -36,7 +39,8 @@ def _fft(
     if is_empty(x.type):
         return (writer.filled(out.shape, 0.0, out.dtype),)
     name = writer.node("DFT", x, "", writer.constant(axis, INT64), inverse=int(inverse))
-    return (_scaled(writer, name, out, x.shape[axis], inverse=inverse, norm=norm),)
+    exponent = -_FORWARD[norm] if inverse else _FORWARD[norm]  # ONNX's inverse has 1/n
+    return (_scaled(writer, name, out, x.shape[axis], exponent),)
 
 
 def _rfft(
@@ -47,10 +51,30 @@ def _rfft(
         return (writer.filled(out.shape, 0.0, out.dtype),)
     column = writer.node("Unsqueeze", x, writer.constant([-1], INT64))
     name = writer.node("DFT", column, "", writer.constant(axis, INT64), onesided=1)
-    return (_scaled(writer, name, out, x.shape[axis], inverse=False, norm=norm),)
+    return (_scaled(writer, name, out, x.shape[axis], _FORWARD[norm]),)
+
+
+def _irfft(
+    writer: Writer, operands: tuple[OnnxValue, ...], results: tuple[TensorType, ...], /, *, n: Dim, axis: int, norm: str
+) -> tuple[str, ...]:
+    """The real part of the sum over all n entries: those that are missing are conjugates in mirror order.
+
+    It is that of the transform of the conjugates; onnxruntime's inverse has a factor 1/n of half the digits. The
+    imaginary parts of the first entry and of the middle one move imaginary parts alone.
+    """
+    (x,), (out,) = operands, results
+    if is_empty(x.type):
+        return (writer.filled(out.shape, 0.0, out.dtype),)
+    at, last = writer.ints(axis), writer.ints(-1)
+    conjugate = writer.node("Mul", x, writer.constant([1, -1], out.dtype))
+    mirrored = writer.node("Slice", x, writer.dims([floor_div(n - 1, 2)]), writer.ints(0), at, writer.ints(-1))
+    name = writer.node("DFT", writer.node("Concat", conjugate, mirrored, axis=axis), "", writer.constant(axis, INT64))
+    real = writer.node("Squeeze", writer.node("Slice", name, writer.ints(0), writer.ints(1), last), last)
+    return (_scaled(writer, real, out, n, -1 - _FORWARD[norm]),)
 
 
 RULES: dict[Primitive, OnnxRule] = {
     fourier.FFT: OnnxRule(_fft, "of nan ONNX says nothing"),
     fourier.RFFT: OnnxRule(_rfft, "of nan ONNX says nothing"),
+    fourier.IRFFT: OnnxRule(_irfft, "of nan ONNX says nothing"),
 }
