@@ -24,7 +24,7 @@ from ..training.parameters import first_trees
 from ..training.predictor import ROWS, Predictor
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .definition import defined_by
-from .directory import BEST, CHECKPOINT, PREPARATION, RUN
+from .directory import BEST, CHECKPOINT, CONFIG, PREPARATION, RUN
 from .settings import Configuration, configure_kept
 from .sources import in_order, load_data
 from .versions import data_digest, read_run
@@ -189,6 +189,7 @@ def load(
     if not trainer.executes:
         raise UsageError(f"backend {options.backend!r} computes no values, so it predicts none; try 'compiled'")
     snapshot = checkpoint.load(_folder(directory, which))
+    _require_same_model(directory, snapshot.config, configuration)
     values = snapshot.trainer
     if which == "ema":
         kept = snapshot.callbacks.get("ema")
@@ -199,6 +200,20 @@ def load(
     preparation = read_preparation(directory)
     results = snapshot.position.results
     return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)
+
+
+def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration: Configuration) -> None:
+    """Raise UsageError where the run's configuration means another model than the one that was trained, as one does
+    that was cut or changed: parameters may fit all the same."""
+    document = Document(dict(kept), f"{directory / CHECKPOINT}: the run's identity", "it is no checkpoint of a run")
+    settings = document.get("settings")
+    began: Mapping[str, Any] = {} if settings is None else settings.object()
+    for path, now in configuration.literals().items():
+        if path.startswith("model.") and began.get(path, now) != now:
+            raise UsageError(
+                f"{directory / CONFIG}: says {path} = {now}, but the run was trained with {began[path]}; restore it "
+                "from a copy"
+            )
 
 
 def _folder(directory: Path, which: str) -> Path:
@@ -216,6 +231,8 @@ def _folder(directory: Path, which: str) -> Path:
 def read_preparation(directory: Path) -> Preparation | None:
     """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
     file = directory / PREPARATION
+    if file.exists() and not (directory / RUN).exists():
+        raise UsageError(f"{directory / RUN}: is missing, without which nobody knows its data; restore it from a copy")
     digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
     if not file.exists() and digest is None:
         return None

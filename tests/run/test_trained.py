@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,10 +137,21 @@ def test_the_best_epoch_and_the_moving_average(tmp_path: Path, run: Path) -> Non
             load(run, which=which)
 
 
-def test_a_checkpoint_of_another_model_is_refused(copy: Path) -> None:
+@pytest.mark.parametrize(("setting", "other"), [("hidden = [16]", "hidden = [17]"), ("dropout = 0.2", "dropout = 0.3")])
+def test_a_configuration_of_another_model_is_refused(copy: Path, setting: str, other: str) -> None:
     text = (copy / "config.toml").read_text()
-    (copy / "config.toml").write_text(text.replace("hidden = [16]", "hidden = [17]"))
-    with pytest.raises(UsageError, match="do not fit"):
+    assert setting in text
+    (copy / "config.toml").write_text(text.replace(setting, other))
+    with pytest.raises(UsageError, match=rf"says model.{re.escape(other)}, but the run was trained with"):
+        load(copy)
+
+
+def test_a_checkpoint_of_another_model_is_refused(copy: Path, tmp_path: Path) -> None:
+    values = {"run": {"epochs": 1, "out": tmp_path / "wide"}, "model": {"hidden": (17,)}}
+    train(configure("mlp", values=values, environ={}))
+    shutil.rmtree(copy / "checkpoint")
+    shutil.copytree(tmp_path / "wide" / "checkpoint", copy / "checkpoint")
+    with pytest.raises(UsageError, match=r"says model.hidden = \[16\], but the run was trained with \[17\]"):
         load(copy)
 
 
@@ -231,6 +243,10 @@ def test_half_a_run_is_refused(opstage_csv: Path, tmp_path: Path) -> None:
     (lost / "preparation.json").unlink()
     with pytest.raises(UsageError, match="is missing, without which the run's data cannot be read alike"):
         load(lost)
+    without = Path(shutil.copytree(tmp_path / "run", tmp_path / "without"))
+    (without / "run.json").unlink()
+    with pytest.raises(UsageError, match=r"run\.json: is missing"):
+        load(without)
     changed = Path(shutil.copytree(tmp_path / "run", tmp_path / "changed"))
     text = (changed / "preparation.json").read_text()
     (changed / "preparation.json").write_text(text.replace('"center": [', '"center": [9,'))
