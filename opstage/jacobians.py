@@ -14,10 +14,12 @@ import numpy as np
 from .api import Program, hvp, value_and_grad, vjp
 from .ops.errors import ShapeError, UsageError
 from .ops.numbers import as_numpy
+from .ops.tracebacks import called_by_users
 from .ops.trees import flatten, map_leaves, unflatten
 from .options import Options
 
 
+@called_by_users
 def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
     """∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
 
@@ -41,6 +43,7 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
     return unflatten(structure, [unflatten(inputs, row) for row in rows])
 
 
+@called_by_users
 def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None = None, train: bool = False) -> Any:
     """∂²value/∂args[wrt]² of a scalar program: a tree like the argument of trees like it, of shape (*leaf, *leaf).
 
@@ -62,6 +65,7 @@ def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None 
     return unflatten(structure, [unflatten(structure, row) for row in blocks])
 
 
+@called_by_users
 def per_sample_gradients(
     program: Program, params: Any, *batch: Any, options: Options | None = None, train: bool = False
 ) -> Any:

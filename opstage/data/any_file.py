@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..ops.errors import UsageError, nearest
+from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import shown
 from .csv_file import from_csv
 from .dataset import Dataset
@@ -16,6 +17,7 @@ from .numpy_file import open_npz
 from .parquet_file import from_parquet
 
 
+@called_by_users
 def from_file(path: str | os.PathLike[str]) -> Dataset:
     """x and y of a file of any format.
 

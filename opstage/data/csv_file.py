@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
 from ..readable import require_file
 from .dataset import Dataset
@@ -29,6 +30,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 
 
+@called_by_users
 def from_csv(
     path: str | os.PathLike[str],
     *,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from ..ops.tracebacks import called_by_users
 from .mapped import RowView, is_mapped, pieces, row_view
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -55,7 +56,7 @@ class Dataset:
         if len(set(self.names)) != len(self.names):
             raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
         if not all(hasattr(array, "dtype") for array in self.arrays):
-            arrays = tuple([array if hasattr(array, "dtype") else np.asarray(array) for array in self.arrays])
+            arrays = tuple([_as_array(*each) for each in zip(self.arrays, self.origins)])
             object.__setattr__(self, "arrays", arrays)
         for array, origin in zip(self.arrays, self.origins, strict=True):
             self._check(array, origin)
@@ -102,12 +103,14 @@ class Dataset:
                 raise UsageError(f"{origin}: row {row} holds {value} (rows are counted from 0); mend or drop the row")
 
 
+@called_by_users
 def from_arrays(**arrays: npt.ArrayLike) -> Dataset:
     """A dataset of the arrays given, under the names given: `from_arrays(x=images, y=labels)`."""
-    given: list[Any] = list(arrays.values())
-    return Dataset(tuple(arrays), tuple(array if is_mapped(array) else np.asarray(array) for array in given))
+    made: list[Any] = [array if is_mapped(array) else _as_array(array, name) for name, array in arrays.items()]
+    return Dataset(tuple(arrays), tuple(made))
 
 
+@called_by_users
 def train_test_split(
     dataset: Dataset, *, test: float = 0.2, seed: int = 0, stratify: str | None = "y"
 ) -> tuple[Dataset, Dataset]:
@@ -138,6 +141,25 @@ def train_test_split(
         for label, share in zip(classes, _shares(counts, held_out), strict=True):
             is_test[order[drawn == label][:share]] = True
     return dataset.take(np.flatnonzero(~is_test)), dataset.take(np.flatnonzero(is_test))
+
+
+def _as_array(value: Any, origin: str) -> Array:
+    """The array of a list. Raises UsageError, with the row, where rows differ in shape."""
+    try:
+        return value if hasattr(value, "dtype") else np.asarray(value)
+    except ValueError as error:
+        shapes = []
+        for row, each in enumerate(value if isinstance(value, (list, tuple)) else ()):
+            try:
+                shapes.append(np.shape(each))
+            except ValueError:
+                raise UsageError(f"{origin}: row {row} (counted from 0): its parts differ in shape") from None
+            if shapes[row] != shapes[0]:
+                raise UsageError(
+                    f"{origin}: row {row} is of shape {shapes[row]}, but row 0 of {shapes[0]} (rows are counted from "
+                    "0); all must be alike"
+                ) from None
+        raise UsageError(f"{origin}: is no array: {error}") from None
 
 
 def _shares(counts: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:

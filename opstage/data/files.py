@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
 from .dataset import Array, Dataset
 from .mapped import map_npy
 from .numpy_file import open_npz, read_npy
 
 
+@called_by_users
 def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
     """A dataset with one .npy file per array: `from_npy(x="images.npy", y="labels.npy")`.
 
@@ -19,6 +21,7 @@ def from_npy(**paths: str | os.PathLike[str]) -> Dataset:
     return _dataset(paths, read_npy)
 
 
+@called_by_users
 def map_files(paths: Mapping[str, str | os.PathLike[str]]) -> Dataset:
     """The same for files of any size: from 64 MiB on their rows are read as they are needed.
 
@@ -32,6 +35,7 @@ def _dataset(paths: Mapping[str, str | os.PathLike[str]], read: Callable[[str | 
     return Dataset(tuple(paths), tuple(arrays), tuple(str(path) for path in paths.values()))
 
 
+@called_by_users
 def from_npz(path: str | os.PathLike[str], keys: Sequence[str] | None = None) -> Dataset:
     """A dataset of the arrays `keys` of one .npz file, in that order.
 

@@ -18,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
 from .dataset import Array, Dataset
 
@@ -27,6 +28,7 @@ _BEST_GZIP = 1032
 """Deflate makes of one byte at most so many."""
 
 
+@called_by_users
 def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
     """A dataset with one IDX file per array, numbers as the files have them: `from_idx(x="images", y="labels")`.
 
@@ -37,6 +39,7 @@ def from_idx(**paths: str | os.PathLike[str]) -> Dataset:
     return Dataset(tuple(paths), arrays, tuple(str(path) for path in paths.values()))
 
 
+@called_by_users
 def idx_images(images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> Dataset:
     """x: float32 (n, 1, height, width), the bytes 0 … 255 of `images` as 0 … 1; y: int64 (n,), `labels`."""
     raw = from_idx(x=images, y=labels)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
+from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief, shown
 from .dataset import Dataset
 
@@ -24,6 +25,7 @@ _MOST_PIXELS = 50_000_000
 _SKIPPED = ("thumbs.db", "desktop.ini")
 
 
+@called_by_users
 def from_images(
     folder: str | os.PathLike[str],
     *,

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
 from ..ops.untrusted import brief
 from ..readable import require_file
 from .dataset import Dataset
 from .table import Choice, DataTable, Named, require_columns, with_label
 
 
+@called_by_users
 def from_parquet(path: str | os.PathLike[str], *, label: str | int | None = None) -> Dataset:
     """x: float64 (rows, columns - 1), all columns but one; y: (rows,), the column `label`; see `from_csv`.
 

@@ -67,6 +67,7 @@ class Trained:
             self._predictor = Predictor(self.model, self.trainer)
         return self._predictor
 
+    @called_by_users
     def predict(self, *inputs: Any, rows: int = ROWS, **named: Any) -> Any:
         """The outputs, a tree of arrays with a row for each one given, `rows` of them computed at a time.
 
@@ -82,6 +83,7 @@ class Trained:
         given = dict(zip(predictor.names, predictor.arguments(inputs, named)))
         return self.predict(given, rows=rows)
 
+    @called_by_users
     def evaluate(self, data: Source | None = None) -> dict[str, float]:
         """The metrics, as `opstage train` prints them, on `data` with labels, or on what the run held out.
 
@@ -89,6 +91,7 @@ class Trained:
         """
         return self.judge(self.prepared_rows(data))
 
+    @called_by_users
     def judge(self, dataset: Dataset) -> dict[str, float]:
         """The metrics on rows as the loss takes them."""
         return evaluate(self.trainer, self.model.measures, in_order(dataset))
@@ -98,6 +101,7 @@ class Trained:
         """The names of the classes that the run's labels had; None where they were numbers."""
         return None if self.preparation is None else self.preparation.classes
 
+    @called_by_users
     def prepared(self, source: Source) -> Dataset:
         """Rows as `predictor` takes them: cast and scaled as those were that the run was trained on.
 
@@ -113,6 +117,7 @@ class Trained:
         assert isinstance(source, Dataset)
         return source.only(*names)
 
+    @called_by_users
     def prepared_rows(self, source: Source | None = None) -> Dataset:
         """Rows with labels as the loss takes them, for `judge`; None: those that the run held out.
 

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from ..data import Batches, bind
 from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
 from .hyperparameters import require_count, require_positive
 from .optimizer import Optimizer
 from .schedule import Schedule
@@ -50,6 +51,7 @@ class LrRange:
         return "\n".join(lines)
 
 
+@called_by_users
 def lr_range_test(
     trainer: ScalarTrainer,
     optimizer: Optimizer,

@@ -62,6 +62,8 @@ NAN[3, 1, 0] = np.nan
         (lambda: from_arrays(x=np.ones((0, 3))), "x: the dataset is empty (shape (0, 3))"),
         (lambda: from_arrays(x=np.ones((4, 3)), y=np.ones(5)), "y: has 5 rows but x has 4"),
         (lambda: from_arrays(x=3.0), "x: is a single number"),
+        (lambda: from_arrays(x=[[1.0], [1.0, 2.0]]), "x: row 1 is of shape (2,), but row 0 of (1,)"),
+        (lambda: from_arrays(x=[[1.0], [[1.0], 2.0]]), "x: row 1 (counted from 0): its parts differ in shape"),
         (lambda: from_arrays(x=["a", "b"]), "x: holds <U1 values; expected floats, integers or booleans"),
         (lambda: from_arrays(x=[None]), "x: holds object values"),
         (lambda: from_arrays(x=NAN), "x: row 3 holds nan (rows are counted from 0)"),

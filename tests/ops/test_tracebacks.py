@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def in_session(do: Callable[[Any, Any], Any], **options: Any) -> Any:
     return do(session, session.leaf(X))
 
 
+@cache
+def trained() -> Any:
+    trainer = opstage.scalar_trainer(lambda ops, w, x, y: ops.mse_loss(ops.linear(w, None, x), y), np.ones((1, 3)))
+    data = {"x": np.ones((9, 3)), "y": np.ones((9, 1))}
+    outputs = lambda ops, w, x: ops.linear(w, None, x)  # noqa: E731
+    return opstage.fit(trainer, data, epochs=1, batch_size=2, outputs=outputs, progress=False)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "run": lambda: opstage.run(product, X),
     "compiled": lambda: opstage.run(product, X, options=Options(backend="compiled")),
@@ -56,6 +65,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "unknown name of a session": lambda: in_session(lambda session, x: x.view),
     "unknown name": lambda: opstage.run(lambda ops, x: x.view(3, 2), X),
     "unknown op": lambda: opstage.run(lambda ops, x: ops.view(x, 3, 2), X),
+    "a file of data": lambda: opstage.data.from_csv("nowhere.csv"),
+    "ragged data": lambda: opstage.data.from_arrays(x=[[1.0], [1.0, 2.0]]),
+    "prediction": lambda: trained().predict(X[:, :2]),
+    "evaluation": lambda: trained().evaluate({"x": X}),
+    "jacobian": lambda: opstage.jacobian(product, X),
     "Python's own": lambda: opstage.run(lambda ops, x: 1 / 0, X),
 }  # fmt: skip
 
