@@ -220,6 +220,10 @@ class MeshError(LocatedError, ValueError):
     """A collective on what all ranks have alike, or on what they have not; see `opstage.ops.mesh`."""
 
 
+class RankError(LocatedError, RuntimeError):
+    """Another process of a run has failed, died, stands still or is elsewhere; says which, where, and in what."""
+
+
 class ShapeError(LocatedError, ValueError):
     """Shapes, ranks or static parameters that do not fit an op.
 

@@ -2,7 +2,8 @@
 
 A ref is the ranks' values. An op is bound once for each rank, and once in all where the ranks have the same operands;
 a collective is sums, joins and parts of those values. So a mesh of any size runs in one process, which is how programs
-for it are tested, and with the bits that any other spread of its ranks over processes has.
+for it are tested, and with the bits that any other spread of its ranks over processes has: where several processes host
+the mesh, each does this with its own ranks, and `Crossing` with what others have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ...ops.catalogue.collective import (
     VARY,
 )
 from ...ops.closed import Body
-from ...ops.errors import MeshError
+from ...ops.errors import MeshError, UsageError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
@@ -37,6 +38,9 @@ from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
+from .crossing import Crossing
+from .fabric import ALONE, Fabric
+from .processes import require_hosted, world
 from .tree import total
 
 Values = tuple[Any, ...]
@@ -57,13 +61,17 @@ class RankValues(Typed):
 
 @final
 class Ranks(BaseInterpreter[RankValues]):
-    """The ranks of a mesh, each on `inner`."""
+    """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""
 
-    __slots__ = ("inner", "_mesh", "_indices")
+    __slots__ = ("inner", "fabric", "hosted", "_mesh", "_indices", "_crossing")
 
-    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh):
+    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE):
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
+        self.fabric = fabric
+        count = require_hosted(mesh, fabric.processes)
+        self.hosted = range(fabric.process * count, (fabric.process + 1) * count)
+        self._crossing = Crossing(inner, fabric, count)
         self._mesh = mesh
         self._indices: dict[str, RankValues] = {}
 
@@ -123,7 +131,7 @@ class Ranks(BaseInterpreter[RankValues]):
         """On an interpreter that compiles, the program of all ranks is one program of their distinct values."""
         if not hasattr(self.inner, "programs"):
             return self.execute_each(program, refs, step)
-        hosted = _Hosted(program, self._mesh, refs)
+        hosted = _Hosted(program, self._mesh, self.fabric, refs)
         key = program.key if isinstance(program, BaseProgram) else None
         whole = BaseProgram(
             hosted, None, None if key is None else (key, self._mesh, hosted.where), hosted.donated(program)
@@ -140,6 +148,7 @@ class Ranks(BaseInterpreter[RankValues]):
             self.cursor = inner.cursor
             self._step = None
             self._indices.clear()
+            self._crossing.begin()
             return program(self, *refs)
 
         return self.inner.execute_each(beneath, (), step)
@@ -155,7 +164,7 @@ class Ranks(BaseInterpreter[RankValues]):
         return RankValues(self, tuple(values))
 
     def _same(self, value: Any) -> RankValues:
-        return RankValues(self, (value,) * self._mesh.ranks)
+        return RankValues(self, (value,) * len(self.hosted))
 
     # The seam ---------------------------------------------------------------------------------------------------------
 
@@ -169,7 +178,7 @@ class Ranks(BaseInterpreter[RankValues]):
         every = [ref.values for ref in refs]
         done: dict[tuple[int, ...], Values] = {}
         outs: list[Values] = []
-        for rank in range(self._mesh.ranks):
+        for rank in range(len(self.hosted)):
             operands = tuple([values[rank] for values in every])
             key = tuple(map(id, operands))
             out = done.get(key)
@@ -201,18 +210,24 @@ class Ranks(BaseInterpreter[RankValues]):
         (x,) = refs
         if primitive is VARY:
             return x
-        result: list[Any] = [None] * self._mesh.ranks
-        for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in range(self._mesh.ranks)):
-            outs = self._within(primitive, [x.values[rank] for rank in group], static)
-            for rank, out in zip(group, outs, strict=True):
-                result[rank] = out
-        return self.each(result)
+        result: dict[int, Any] = {}
+        values = dict(zip(self.hosted, x.values, strict=True))
+        for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in self.hosted):
+            own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
+            if primitive is SHARD:
+                outs = {i: self._own(each, static["dim"], i, len(group)) for i, each in own.items()}
+            elif len(own) == len(group):
+                outs = dict(enumerate(self._within(primitive, list(own.values()), static)))
+            else:
+                outs = self._crossing.within(primitive, group, own, static)
+            result.update({group[index]: out for index, out in outs.items()})
+        return self.each([result[rank] for rank in self.hosted])
 
     def _index(self, axis: str) -> RankValues:
         found = self._indices.get(axis)
         if found is None:
             numbers = [self.inner.const(i, dtype="int64") for i in range(self._mesh.size(axis))]
-            places = [self._mesh.coordinate(rank, axis) for rank in range(self._mesh.ranks)]
+            places = [self._mesh.coordinate(rank, axis) for rank in self.hosted]
             found = self._indices[axis] = self.each([numbers[place] for place in places])
         return found
 
@@ -228,8 +243,6 @@ class Ranks(BaseInterpreter[RankValues]):
             return [top] * count
         if primitive is ALL_GATHER:
             return [inner.concat(xs, axis=static["dim"])] * count
-        if primitive is SHARD:
-            return [self._own(x, static["dim"], i, count) for i, x in enumerate(xs)]
         if primitive is REDUCE_SCATTER:
             dim = static["dim"]
             return [self._sum([self._own(x, dim, i, count) for x in xs]) for i in range(count)]
@@ -257,9 +270,10 @@ class _Hosted:
     where    for each ref of the program, where the ranks' values stand among them
     """
 
-    def __init__(self, program: Callable[..., Values], mesh: Mesh, refs: Sequence[RankValues]):
+    def __init__(self, program: Callable[..., Values], mesh: Mesh, fabric: Fabric, refs: Sequence[RankValues]):
         self._program = program
         self._mesh = mesh
+        self._fabric = fabric
         self.values, self.where = _distinct(refs)
 
     def donated(self, program: Callable[..., Values]) -> dict[int, bool]:
@@ -269,7 +283,7 @@ class _Hosted:
         return {place: free for i, free in given.items() for place in set(self.where[i]) if readers[place] == 1}
 
     def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
-        ranks = Ranks(ops, self._mesh)
+        ranks = Ranks(ops, self._mesh, self._fabric)
         outs = self._program(ranks, *[ranks.each([values[place] for place in places]) for places in self.where])
         each, where = _distinct(outs)
         return each, (where, self._program.result if isinstance(self._program, BaseProgram) else None)
@@ -288,7 +302,12 @@ def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
     """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
     mesh = mesh_of(options.mesh)
-    return Ranks(base, mesh) if mesh.ranks > 1 and base.executes else base
+    if mesh.ranks == 1 or not base.executes:
+        return base
+    fabric = world()
+    if fabric.processes > 1 and options.use_gpu:
+        raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
+    return Ranks(base, mesh, fabric)
 
 
 def _communicates(static: Static) -> bool:

@@ -25,16 +25,16 @@ def covering(first: int, last: int) -> list[tuple[int, int]]:
     return nodes
 
 
+def node(ranks: int, level: int, i: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:
+    """The value of one node. `known(level, i)` is that of a node that is there, None for another one."""
+    value = known(level, i)
+    if value is not None:
+        return value
+    assert level > 0, "a rank has no value"
+    left, right = node(ranks, level - 1, 2 * i, known, add), 2 * i + 1
+    return add(left, node(ranks, level - 1, right, known, add)) if right << (level - 1) < ranks else left
+
+
 def total(ranks: int, known: Callable[[int, int], T | None], add: Callable[[T, T], T]) -> T:
-    """The sum over all ranks. `known(level, i)` is the value of a node that is there, None for another one."""
-
-    def at(level: int, i: int) -> T:
-        value = known(level, i)
-        if value is not None:
-            return value
-        assert level > 0, "a rank has no value"
-        left = at(level - 1, 2 * i)
-        right = 2 * i + 1
-        return add(left, at(level - 1, right)) if right << (level - 1) < ranks else left
-
-    return at(max(0, (ranks - 1).bit_length()), 0)
+    """The sum over all ranks, the root of the tree; see `node`."""
+    return node(ranks, max(0, (ranks - 1).bit_length()), 0, known, add)

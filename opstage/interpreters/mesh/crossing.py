@@ -1,0 +1,247 @@
+"""A collective among ranks that several processes host: what is sent, and how it is put together.
+
+Everything but the sending is ops of the interpreter beneath, so in a compiled program it is compiled too. Results have
+the bits that one process would give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
+from ...ops.dims import prod
+from ...ops.primitive import Primitive, Static
+from ...ops.types import DType, dtype_name, show_shape
+from ..interpreter import BaseInterpreter
+from .fabric import EXCHANGE, Fabric, handle_of
+from .tree import covering, node, total
+
+SMALL = 1 << 14
+"""Bytes up to which everybody is sent all of a sum's operands: one message each, where parts would take two."""
+
+Values = dict[int, Any]
+
+
+@final
+class Crossing:
+    """Collectives of `inner` over `fabric`, whose processes have `hosted` ranks each."""
+
+    __slots__ = ("inner", "fabric", "hosted", "_token")
+
+    def __init__(self, inner: BaseInterpreter[Any], fabric: Fabric, hosted: int):
+        self.inner, self.fabric, self.hosted = inner, fabric, hosted
+        self._token: Any = None
+
+    def begin(self) -> None:
+        """A program begins."""
+        self._token = None
+
+    def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
+        """The results of the ranks here of one group, from their operands, each by its index in the group."""
+        spread: dict[int, list[int]] = {}
+        for index, rank in enumerate(group):
+            spread.setdefault(rank // self.hosted, []).append(index)
+        mine = spread.pop(self.fabric.process)
+        return _Group(self, primitive, static, len(group), mine, spread, own).run()
+
+    def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
+        """Send a vector to each process of `parts`; those that come, of these sizes, by process."""
+        if self._token is None:
+            self._token = self.inner.const(0, dtype="int64")
+        come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
+        static = {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called}
+        self._token, *arrived = self.inner.bind(EXCHANGE, (self._token, *parts.values()), static)
+        return dict(zip(sizes, arrived, strict=True))
+
+
+@final
+class _Group:
+    """One collective among one group.
+
+    mine    the indices in the group that this process hosts; others, of the other processes, theirs
+    own     the values of mine
+    """
+
+    def __init__(
+        self,
+        crossing: Crossing,
+        primitive: Primitive,
+        static: Static,
+        count: int,
+        mine: list[int],
+        others: dict[int, list[int]],
+        own: Values,
+    ):
+        self._ops: Any = crossing.inner
+        self._crossing, self._primitive, self._static = crossing, primitive, static
+        self._count, self._mine, self._others, self._own = count, mine, others, own
+        x = own[mine[0]]
+        self._shape: tuple[int, ...] = tuple(x.shape)
+        self._dtype = x.dtype
+        self._size = int(prod(self._shape))
+        self._called = f"{primitive.name} over {static['axis']} of {show_shape(self._shape)} {dtype_name(self._dtype)}"
+
+    def run(self) -> Values:
+        rules: dict[Primitive, Callable[[], Values]] = {
+            ALL_REDUCE: self._all_reduce,
+            ALL_MAX: self._all_max,
+            ALL_GATHER: self._all_gather,
+            REDUCE_SCATTER: self._reduce_scatter,
+            ALL_TO_ALL: self._all_to_all,
+            SHIFT: self._shift,
+        }
+        return rules[self._primitive]()
+
+    # Vectors ----------------------------------------------------------------------------------------------------------
+
+    def _flat(self, xs: Sequence[Any]) -> Any:
+        """The elements of tensors, one after the other."""
+        flat = [self._ops.reshape(x, shape=(int(prod(x.shape)),)) for x in xs]
+        return flat[0] if len(flat) == 1 else self._ops.concat(flat, axis=0)
+
+    def _cut(self, vector: Any, shape: tuple[int, ...], count: int) -> list[Any]:
+        """The tensors of one shape that a vector holds."""
+        size = int(prod(shape))
+        parts = [vector] if count == 1 else [self._piece(vector, i * size, size) for i in range(count)]
+        return [self._ops.reshape(part, shape=shape) for part in parts]
+
+    def _piece(self, vector: Any, start: int, length: int) -> Any:
+        return self._ops.slice(vector, axis=0, start=start, length=length)
+
+    def _own_part(self, x: Any, dim: int, index: int) -> Any:
+        part = x.shape[dim] // self._count
+        return self._ops.slice(x, axis=dim, start=index * part, length=part)
+
+    def _swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> dict[int, Any]:
+        return self._crossing.swap(parts, sizes, self._dtype, self._called + more)
+
+    def _to_all(self, x: Any, sizes: Mapping[int, int], more: str = "") -> dict[int, Any]:
+        return self._swap(dict.fromkeys(self._others, x), sizes, more)
+
+    # Sums -------------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, leaves: Values) -> dict[tuple[int, int], Any]:
+        """The nodes of the tree that cover the ranks here, from the ranks' values."""
+        known = {(0, i): x for i, x in leaves.items()}
+        return {
+            (level, i): node(self._count, level, i, lambda *at: known.get(at), self._ops.add)
+            for level, i in _cover(self._mine)
+        }
+
+    def _sum(self, known: Mapping[tuple[int, int], Any]) -> Any:
+        return total(self._count, lambda *at: known.get(at), self._ops.add)
+
+    def _all_reduce(self) -> Values:
+        nodes = self._nodes(self._own)
+        covers = {process: _cover(indices) for process, indices in self._others.items()}
+        if not covers or len(covers) == 1 or self._size * np.dtype(self._dtype).itemsize <= SMALL:
+            come = self._to_all(self._flat([*nodes.values()]), {p: len(c) * self._size for p, c in covers.items()})
+            for process, vector in come.items():
+                nodes.update(zip(covers[process], self._cut(vector, self._shape, len(covers[process]))))
+            return dict.fromkeys(self._mine, self._sum(nodes))
+        return dict.fromkeys(self._mine, self._sum_in_parts(nodes, covers))
+
+    def _sum_in_parts(self, nodes: Any, covers: Mapping[int, list[tuple[int, int]]]) -> Any:
+        """Each process adds up a part of the elements, and then all gather the parts: the bytes of a ring."""
+        here = self._crossing.fabric.process
+        everyone = sorted([here, *covers])
+        edges = [self._size * k // len(everyone) for k in range(len(everyone) + 1)]
+        bounds = {p: (edges[k], edges[k + 1] - edges[k]) for k, p in enumerate(everyone)}
+        flat = {at: self._flat([x]) for at, x in nodes.items()}
+        parts = {p: self._flat([self._piece(x, *bounds[p]) for x in flat.values()]) for p in covers}
+        length = bounds[here][1]
+        come = self._swap(parts, {p: len(cover) * length for p, cover in covers.items()}, ", its parts")
+        known = {at: self._piece(x, *bounds[here]) for at, x in flat.items()}
+        for process, vector in come.items():
+            known.update(zip(covers[process], self._cut(vector, (length,), len(covers[process]))))
+        mine = self._sum(known)
+        gathered = self._to_all(mine, {p: bounds[p][1] for p in covers}, ", its sums")
+        whole = self._flat([mine if p == here else gathered[p] for p in everyone])
+        return self._ops.reshape(whole, shape=self._shape)
+
+    def _reduce_scatter(self) -> Values:
+        dim = self._static["dim"]
+        by_part = [
+            self._nodes({i: self._own_part(x, dim, part) for i, x in self._own.items()}) for part in range(self._count)
+        ]
+        shape = tuple(next(iter(by_part[0].values())).shape)
+        parts = {
+            process: self._flat([x for index in indices for x in by_part[index].values()])
+            for process, indices in self._others.items()
+        }
+        covers = {process: _cover(indices) for process, indices in self._others.items()}
+        each = int(prod(shape)) * len(self._mine)
+        come = self._swap(parts, {p: len(cover) * each for p, cover in covers.items()})
+        known = {index: dict(by_part[index]) for index in self._mine}
+        for process, vector in come.items():
+            cover = covers[process]
+            tensors = iter(self._cut(vector, shape, len(cover) * len(self._mine)))
+            for index in self._mine:
+                known[index].update(zip(cover, tensors))
+        return {index: self._sum(known[index]) for index in self._mine}
+
+    # Moves ------------------------------------------------------------------------------------------------------------
+
+    def _all_max(self) -> Values:
+        def top(xs: Sequence[Any]) -> Any:
+            found = xs[0]
+            for x in xs[1:]:
+                found = self._ops.maximum(found, x)
+            return found
+
+        own = top([self._own[i] for i in self._mine])
+        come = self._to_all(self._flat([own]), dict.fromkeys(self._others, self._size))
+        known = {p: self._ops.reshape(x, shape=self._shape) for p, x in come.items()}
+        known[self._crossing.fabric.process] = own
+        return dict.fromkeys(self._mine, top([known[p] for p in sorted(known)]))
+
+    def _all_gather(self) -> Values:
+        come = self._to_all(
+            self._flat([self._own[i] for i in self._mine]), {p: len(i) * self._size for p, i in self._others.items()}
+        )
+        known = dict(self._own)
+        for process, vector in come.items():
+            indices = self._others[process]
+            known.update(zip(indices, self._cut(vector, self._shape, len(indices))))
+        whole = self._ops.concat([known[i] for i in range(self._count)], axis=self._static["dim"])
+        return dict.fromkeys(self._mine, whole)
+
+    def _all_to_all(self) -> Values:
+        split, join = self._static["split"], self._static["join"]
+        parts = {i: [self._own_part(x, split, to) for to in range(self._count)] for i, x in self._own.items()}
+        shape = tuple(parts[self._mine[0]][0].shape)
+        each = int(prod(shape)) * len(self._mine)
+        sends = {p: self._flat([parts[a][b] for a in self._mine for b in to]) for p, to in self._others.items()}
+        come = self._swap(sends, {p: len(i) * each for p, i in self._others.items()})
+        got = {b: {a: parts[a][b] for a in self._mine} for b in self._mine}
+        for process, vector in come.items():
+            tensors = iter(self._cut(vector, shape, len(self._others[process]) * len(self._mine)))
+            for a in self._others[process]:
+                for b in self._mine:
+                    got[b][a] = next(tensors)
+        return {b: self._ops.concat([got[b][a] for a in range(self._count)], axis=join) for b in self._mine}
+
+    def _shift(self) -> Values:
+        by, count = self._static["by"], self._count
+        where = {i: process for process, indices in self._others.items() for i in indices}
+        sends: dict[int, list[int]] = {}
+        comes: dict[int, list[int]] = {}
+        for i in self._mine:
+            for place, table in (((i + by) % count, sends), ((i - by) % count, comes)):
+                if place in where:
+                    table.setdefault(where[place], []).append(place)
+        parts = {p: self._flat([self._own[(to - by) % count] for to in sorted(places)]) for p, places in sends.items()}
+        come = self._swap(parts, {p: len(places) * self._size for p, places in comes.items()})
+        known = dict(self._own)
+        for process, vector in come.items():
+            # they come in the order of those to whom they go
+            places = sorted(comes[process], key=lambda place: (place + by) % count)
+            known.update(zip(places, self._cut(vector, self._shape, len(places))))
+        return {i: known[(i - by) % count] for i in self._mine}
+
+
+def _cover(indices: Sequence[int]) -> list[tuple[int, int]]:
+    return covering(indices[0], indices[-1] + 1)

@@ -1,0 +1,93 @@
+"""An engine that moves bytes between processes, as a mesh asks for it, and the op by which a program asks.
+
+An engine only moves: every sum is added up here, in the order of the tree, so no engine can change a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Protocol, final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ...ops.kinds import Effect
+from ...ops.primitive import Primitive, no_flops
+from ...ops.registered import register
+from ...ops.types import TensorType
+from ..host import Array, packed
+
+
+class Fabric(Protocol):
+    """The processes that host a mesh, each as many ranks as the others, in the order of the ranks.
+
+    process     the number of this one, of `processes`
+    """
+
+    @property
+    def process(self) -> int: ...
+    @property
+    def processes(self) -> int: ...
+
+    def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
+        """Send `parts[p]` to each process p, and fill `room[p]` with what p sends to this one.
+
+        All processes come here in one order; `called` says in words what for, alike on all. Raises RankError where
+        another process has failed, died, stands still, or is in an exchange that is called otherwise.
+        """
+        ...
+
+
+@final
+class Alone:
+    """One process, which hosts all ranks."""
+
+    process = 0
+    processes = 1
+
+    def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
+        """There is nobody to send to."""
+        assert not parts and not room, called
+
+
+ALONE = Alone()
+
+_HANDLES: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_NUMBERS = count(1)
+
+
+def handle_of(fabric: Fabric) -> int:
+    """A number by which an op names a fabric, as a static parameter is to be plain data."""
+    found = next((number for number, known in _HANDLES.items() if known is fabric), None)
+    if found is None:
+        found = next(_NUMBERS)
+        _HANDLES[found] = fabric
+    return found
+
+
+def _shape(token: TensorType, *parts: TensorType, come: Any, **static: Any) -> tuple[TensorType, ...]:
+    return (token, *[TensorType((size,), np.dtype(dtype)) for _, size, dtype in come])
+
+
+def _exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
+    room = {process: np.empty(size, dtype) for process, size, dtype in come}
+    _HANDLES[fabric].exchange(dict(zip(to, map(packed, parts), strict=True)), room, called)
+    return (np.array(token), *room.values())
+
+
+EXCHANGE = Primitive(
+    "exchange",
+    operands=("token", "*parts"),
+    outputs=("token",),
+    shape=_shape,
+    differentiable=False,
+    effects={Effect.EXTERNAL},
+    flops=no_flops,
+)
+"""Vectors to and from other processes: `to` says to whom each part goes, `come` (process, size, dtype) what comes.
+
+The token of one is an operand of the next, so that no pass can change their order.
+"""
+
+register("exchange", EXCHANGE, {"cpu": _exchange}, ())

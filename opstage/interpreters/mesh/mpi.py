@@ -1,0 +1,237 @@
+"""The engine on MPI. It moves bytes, and hears when another process fails.
+
+A wait is a loop of tests: so it hears signals, the word of another process that it failed, and the clock. Before each
+message goes a short one that says what it is for; where two processes are in different exchanges both are named.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from ...ops.errors import OpstageError, RankError, UsageError
+from ..host import Array
+
+HEAD, BODY = 1, 2
+FAILED, ASK, ANSWER = 1, 2, 3
+_HEAD_BYTES = 160
+_LOOK = 0.05
+"""Seconds between two looks for the word of others."""
+_ANSWERS = 1.5
+"""Seconds that a process which is waiting has to say so."""
+
+
+@final
+class MpiFabric:
+    """All processes that were started together.
+
+    timeout   seconds in which nothing comes from another process, after which all are asked where they are
+    agreed    whether all have compared what they are about to do
+    heard     the word of another process that it fails, once it has come
+    """
+
+    def __init__(self, timeout: float = 60.0):
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise UsageError(
+                "this process was started together with others, but mpi4py, by which they meet, cannot be used "
+                f"({error}): pip install 'opstage[mpi]'"
+            ) from None
+        _end_with_launcher()
+        self._mpi: Any = MPI
+        self._world = MPI.COMM_WORLD.Dup()
+        self._words = MPI.COMM_WORLD.Dup()
+        for comm in (self._world, self._words):
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.process, self.processes = int(self._world.rank), int(self._world.size)
+        self.hosts: Sequence[str] = MPI.COMM_WORLD.allgather(socket.gethostname())
+        self.timeout = timeout
+        self.agreed = False
+        self.heard: tuple[int, str] | None = None
+        self.waited = 0.0
+        self.sent_bytes = 0
+        self._number = 0
+        self._now = ""
+        self._answers: dict[int, str] = {}
+        self._told: list[Any] = []
+        self._said = False
+        self._hook = sys.excepthook
+        sys.excepthook = self._unhandled
+
+    def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
+        """See `Fabric.exchange`."""
+        if self.heard is not None:
+            raise self._from_other(*self.heard)
+        self._number += 1
+        self._now = called
+        head = np.zeros(_HEAD_BYTES, np.uint8)
+        text = f"{self._number} {called}".encode()[:_HEAD_BYTES]
+        head[: len(text)] = np.frombuffer(text, np.uint8)
+        heads = {process: np.empty(_HEAD_BYTES, np.uint8) for process in room}
+        world, byte = self._world, self._mpi.BYTE
+        try:
+            first = {p: world.Irecv([heads[p], byte], p, HEAD) for p in room}
+            bodies = {p: world.Irecv([out, byte], p, BODY) for p, out in room.items()}
+            sends = []
+            for p, part in parts.items():
+                sends += [world.Isend([head, byte], p, HEAD), world.Isend([part, byte], p, BODY)]
+                self.sent_bytes += part.nbytes
+            self._wait(first)
+            for p, found in heads.items():
+                if found.tobytes() != head.tobytes():
+                    raise self._elsewhere(p, found.tobytes().rstrip(b"\0").decode(errors="replace"))
+            self._wait({**bodies, **{-1 - i: send for i, send in enumerate(sends)}})
+        except self._mpi.Exception as error:
+            raise self._lost(error) from None
+
+    def describe(self, process: int) -> str:
+        """A process in words."""
+        return f"process {process} of {self.processes} on {self.hosts[process]}"
+
+    # Waiting ----------------------------------------------------------------------------------------------------------
+
+    def _wait(self, requests: Mapping[int, Any]) -> None:
+        left = dict(requests)
+        began = time.perf_counter()
+        looked, spins = began, 0
+        while True:
+            for process in [p for p, request in left.items() if request.Test()]:
+                del left[process]
+            if not left:
+                break
+            spins += 1
+            if spins < 20:
+                continue
+            now = time.perf_counter()
+            if now - looked > _LOOK:
+                looked = now
+                self.listen()
+                if now - began > self.timeout:
+                    raise self._standstill(now - began, [p for p in left if p >= 0])
+            time.sleep(2e-5)  # others may share this core
+        self.waited += time.perf_counter() - began
+
+    def listen(self) -> None:
+        """Hear what others say of themselves. Raises RankError where one fails."""
+        words, status = self._words, self._mpi.Status()
+        while words.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+            source, tag = status.Get_source(), status.Get_tag()
+            text: str = words.recv(source=source, tag=tag)
+            if tag == FAILED:
+                self.heard = (source, text) if self.heard is None else self.heard
+            elif tag == ASK:
+                self._told.append(words.isend(self._now, source, ANSWER))
+            else:
+                self._answers[source] = text
+        if self.heard is not None:
+            raise self._from_other(*self.heard)
+
+    # When another fails -----------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> bool:
+        """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
+        if self.heard is not None or self._said:
+            return self._said
+        self._said = True
+        reason = error.reason if isinstance(error, RankError) else str(error)
+        text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
+        dead = set(self._dead())
+        for process in range(self.processes):
+            if process != self.process and process not in dead:
+                self._told.append(self._words.isend(text, process, FAILED))
+        until = time.perf_counter() + 0.5
+        lowest = self.process
+        status = self._mpi.Status()
+        while time.perf_counter() < until:  # who fails at the same moment: the first of them speaks
+            try:
+                while self._words.Iprobe(self._mpi.ANY_SOURCE, FAILED, status):
+                    source = status.Get_source()
+                    self._words.recv(source=source, tag=FAILED)
+                    lowest = min(lowest, source)
+            except self._mpi.Exception:
+                pass
+            time.sleep(0.01)
+        return not isinstance(error, RankError) or lowest == self.process
+
+    def abort(self, code: int) -> None:
+        """End all processes of the run."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(code)
+
+    def _unhandled(self, kind: Any, error: BaseException, trace: Any) -> None:
+        """Python's hook for an error that nobody handles: without it the others would wait for this process."""
+        if self.fail(error):
+            if not isinstance(error, OpstageError):
+                print(f"{self.describe(self.process)}:", file=sys.stderr)
+            self._hook(kind, error, trace)
+        self.abort(1)
+
+    def _from_other(self, source: int, text: str) -> RankError:
+        return RankError(f"{self.describe(source)} has failed: {text}")
+
+    def _elsewhere(self, process: int, found: str) -> RankError:
+        return RankError(
+            f"{self.describe(process)} is in another collective: it is in number {found}, and "
+            f"{self.describe(self.process)} in number {self._number} {self._now}; all ranks must run one program, on "
+            "batches of one shape"
+        )
+
+    def _standstill(self, seconds: float, missing: list[int]) -> RankError:
+        self._answers.clear()
+        others = [p for p in range(self.processes) if p != self.process]
+        for process in others:
+            self._told.append(self._words.isend("", process, ASK))
+        until = time.perf_counter() + _ANSWERS
+        while time.perf_counter() < until and len(self._answers) < len(others):
+            self.listen()
+            time.sleep(0.01)
+        silent = [p for p in others if p not in self._answers]
+        if silent:
+            who = " and ".join(map(self.describe, silent))
+            why = (
+                f"{who} does not answer: it stands still, or computes for longer than that; option timeout allows more"
+            )
+        else:
+            said = "; ".join(f"{self.describe(p)} in {self._answers[p]}" for p in others)
+            why = f"all processes wait for each other: {said}"
+        return RankError(
+            f"nothing came from {' and '.join(map(self.describe, missing)) or 'the network'} for {seconds:.0f} s in "
+            f"collective {self._number}, {self._now}: {why}"
+        )
+
+    def _dead(self) -> list[int]:
+        """The processes that are known to have died, where MPI is started with `--with-ft ulfm`."""
+        try:
+            group = self._world.Get_failed()
+            return [int(p) for p in group.Translate_ranks(list(range(group.size)), self._world.Get_group())]
+        except Exception:
+            return []
+
+    def _lost(self, error: Any) -> RankError:
+        who = " and ".join(map(self.describe, self._dead()))
+        at = f"in collective {self._number}, {self._now}"
+        if who:
+            return RankError(f"{who} has died {at}; --resume goes on from the last checkpoint")
+        return RankError(
+            f"{error.Get_error_string()} {at}: another process has died, or is in another collective; all ranks must "
+            "run one program, on batches of one shape"
+        )
+
+
+def _end_with_launcher() -> None:
+    """Have the kernel end this process when its parent, the launcher, ends."""
+    if sys.platform == "linux":
+        parent_death_signal = 1
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+        if os.getppid() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,125 @@
+"""The same bits on any number of processes: collectives and training, against one process that hosts all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, init
+from opstage.interpreters.mesh.processes import launched, require_hosted
+from opstage.interpreters.mesh.ranks import Ranks, on_mesh
+from opstage.interpreters.registry import make_interpreter
+from opstage.models import model
+from opstage.ops.mesh import Mesh
+from opstage.ops.trees import flatten
+from tests.mesh.cases import CASES, Case
+from tests.mesh.threads import Threads, on_processes
+
+MESHES = ("data=4", "data=6", "data=2,model=2", "model=3,data=2")
+
+
+def found(case: Case, mesh: str, dtype: str, backend: str) -> list[bytes]:
+    """The results of a collective on the ranks that this process hosts."""
+    how = Options(mesh=mesh, dtype=dtype, backend=backend)  # type: ignore[arg-type]
+    ops = on_mesh(make_interpreter(how), how)
+    assert isinstance(ops, Ranks)
+    ranks = Mesh.parse(mesh).ranks
+    size = Mesh.parse(mesh).size("data")
+    shape = tuple(n * size for n in case.shape)
+    rng = np.random.default_rng(5)
+    values = [rng.standard_normal(shape) for _ in range(ranks)] if case.varies else [rng.standard_normal(shape)] * ranks
+    x = ops.each([ops.inner.put(values[rank]) for rank in ops.hosted])
+
+    def run(outer: Any, x: Any) -> Any:
+        return (case.call(outer, x),)
+
+    (out,) = ops.execute(run, (x,))
+    return [np.asarray(ops.inner.get(value)).tobytes() for value in out.values]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_collective_has_the_bits_of_one_process(case: Case, mesh: str) -> None:
+    for backend in ("eager", "compiled") if mesh == "data=4" else ("eager",):
+        alone = found(case, mesh, "float32", backend)
+        for count in [n for n in (2, 3, 4, 6) if Mesh.parse(mesh).ranks % n == 0]:
+            spread = on_processes(count, lambda fabric, b=backend: found(case, mesh, "float32", b))  # type: ignore[misc]
+            assert [each for part in spread for each in part] == alone, (backend, count)
+
+
+def trained(name: str, mesh: str, backend: str = "eager", steps: int = 2) -> tuple[list[float], str]:
+    made = model(name)
+    state = None if made.state is None else init.build(made.state, seed=0)
+    how = Options(mesh=mesh, backend=backend)
+    trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how, state=state)
+    rng = np.random.default_rng(0)
+    losses = []
+    for _ in range(steps):
+        rows = []
+        for spec in made.batch:
+            shape = [int(e) if str(e).isdecimal() else 12 for e in spec.entries]
+            rows.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
+        losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows)))
+    leaves = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
+    return losses, hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "name, mesh, backend",
+    [
+        ("mlp", "data=4", "eager"),
+        ("mlp", "data=6", "eager"),
+        ("cnn", "data=4", "eager"),
+        ("resnet", "data=2", "eager"),
+        ("mlp", "data=4", "compiled"),
+        ("cnn", "data=4", "compiled"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is never used")
+def test_training_has_the_bits_of_one_process(name: str, mesh: str, backend: str) -> None:
+    alone = trained(name, mesh, backend)
+    count = 2 if mesh != "data=6" else 3
+    assert on_processes(count, lambda fabric: trained(name, mesh, backend)) == [alone] * count
+
+
+def test_the_bytes_of_a_sum_are_those_of_a_ring() -> None:
+    def sent(fabric: Threads) -> int:
+        how = Options(mesh="data=4")
+        ops: Any = on_mesh(make_interpreter(how), how)
+        x = ops.put(np.ones(1 << 16, np.float32))
+        ops.execute(lambda o, x: (o.all_reduce(x, axis="data"),), (x,))
+        return fabric.sent
+
+    nbytes = 4 << 16
+    assert on_processes(4, sent) == [2 * nbytes * 3 // 4] * 4
+    assert on_processes(2, sent) == [nbytes] * 2
+
+
+def test_how_many_processes_can_host_a_mesh() -> None:
+    mesh = Mesh.parse("data=4")
+    assert [require_hosted(mesh, n) for n in (1, 2, 4)] == [4, 2, 1]
+    with pytest.raises(opstage.UsageError, match="has 4 ranks, which 3 processes cannot host in equal numbers"):
+        require_hosted(mesh, 3)
+    with pytest.raises(opstage.UsageError, match="has 4 ranks, but 8 processes were started"):
+        require_hosted(mesh, 8)
+    with pytest.raises(opstage.UsageError, match="there is no mesh, so there is one rank, but 2 processes"):
+        require_hosted(Mesh(), 2)
+
+
+@pytest.mark.parametrize(
+    "environ, expected",
+    [
+        ({}, (0, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, (3, 4)),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, (0, 2)),
+        ({"SLURM_STEP_NUM_TASKS": "8", "PMIX_RANK": "7"}, (7, 8)),
+        ({"SLURM_STEP_NUM_TASKS": "8"}, (0, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "four", "OMPI_COMM_WORLD_RANK": "3"}, (0, 1)),
+    ],
+)
+def test_how_a_launcher_is_known(environ: dict[str, str], expected: tuple[int, int]) -> None:
+    assert launched(environ) == expected

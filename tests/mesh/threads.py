@@ -1,0 +1,57 @@
+"""Processes of a mesh as threads of this one, with queues between them: the engine by which spreading is tested."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from opstage.interpreters.mesh.processes import using
+
+T = TypeVar("T")
+PATIENCE = 120.0
+
+
+class Threads:
+    """A `Fabric`. An exchange that another thread calls otherwise is an AssertionError."""
+
+    def __init__(self, process: int, processes: int, lines: Mapping[tuple[int, int], Any]):
+        self.process, self.processes, self._lines = process, processes, lines
+        self.sent = 0
+
+    def exchange(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> None:
+        for to, part in parts.items():
+            self._lines[self.process, to].put((called, np.array(part)))
+            self.sent += part.nbytes
+        for come, out in room.items():
+            name, part = self._lines[come, self.process].get(timeout=PATIENCE)
+            assert name == called, (name, called)
+            assert (part.shape, part.dtype) == (out.shape, out.dtype), called
+            out[...] = part
+
+
+def on_processes(count: int, run: Callable[[Threads], T]) -> list[T]:
+    """The results of `run` on each of so many processes."""
+    lines = {(a, b): queue.Queue() for a in range(count) for b in range(count)}
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def one(process: int) -> None:
+        fabric = Threads(process, count, lines)
+        try:
+            with using(fabric):
+                results[process] = run(fabric)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(process,), daemon=True) for process in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(0.1 if errors else PATIENCE)
+    if errors:
+        raise errors[0]
+    return [results[process] for process in range(count)]
