@@ -16,6 +16,7 @@ from .methods.collective import CollectiveOps
 from .methods.convolution import ConvolutionOps
 from .methods.determinants import DeterminantsOps
 from .methods.elementwise import ElementwiseOps
+from .methods.factorizations import FactorizationsOps
 from .methods.fourier import FourierOps
 from .methods.indexing import IndexingOps
 from .methods.layout import LayoutOps
@@ -58,6 +59,7 @@ class Ops(
     LinalgOps[R],
     SolvingOps[R],
     DeterminantsOps[R],
+    FactorizationsOps[R],
     FourierOps[R],
     ConvolutionOps[R],
     PoolingOps[R],

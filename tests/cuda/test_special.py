@@ -29,6 +29,9 @@ VALUES_ALONE = {"scaled_dot_product_attention_grad"}
 """Ops whose derivatives have differences that are 0 or the last place of a number, by the order of a sum: times an
 infinity these are nan or infinite. The derivatives are those of other ops."""
 
+OF_SPECTRA = {"eigh", "svd"}
+"""Ops whose vectors are any where their values are below the rounding of the greatest, as LARGE would make them."""
+
 ALL = [replace(s, order=0) if s.op in VALUES_ALONE else s for s in SWEPT if s.id not in UNSUPPORTED]
 ATTENTION = [s for s in ALL if "attention" in s.op]
 CONVOLUTIONS = [s for s in ALL if s.op.startswith("conv")]
@@ -139,7 +142,7 @@ def test_padding_of_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sample", ALL, ids=lambda s: s.id)
 def test_every_value_at_every_operand(sample: Sample, backend: str) -> None:
-    values = (*SPECIAL, LARGE)
+    values = SPECIAL if sample.op in OF_SPECTRA else (*SPECIAL, LARGE)
     if sample.op == "scaled_dot_product_attention_grad":  # what it is given as a sum of exponentials is never below 1
         values = tuple(v for v in values if not abs(v) < 1)
     assert_none(list(differences(sample, cuda(backend), values, 2)))

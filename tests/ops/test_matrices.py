@@ -56,3 +56,27 @@ def test_gradient_of_a_determinant_at_every_rank(rank: int) -> None:
 def test_determinants_of_named_sizes() -> None:
     report = opstage.check(lambda ops, x: (ops.det(x), ops.cofactor(x), *ops.slogdet(x)), opstage.Spec(("b", "n", "n")))
     assert report.ok, report
+
+
+def test_eigenvectors_of_named_sizes() -> None:
+    def program(ops: Any, p: Any) -> Any:
+        values, vectors = ops.eigh(p["x"])
+        return ops.add(ops.sum(ops.mul(values, values)), ops.sum(vectors))
+
+    assert opstage.check(program, {"x": opstage.Spec(("b", "n", "n"))}).ok
+
+
+def test_gradient_of_equal_eigenvalues() -> None:
+    """Of the values alone it is right: that of the sum of their squares is 2x. Of vectors it is none."""
+    point = {"x": np.diag([2.0, 2.0, 1.0])}
+    _, found = opstage.value_and_grad(lambda ops, p: ops.sum(ops.square(ops.eigh(p["x"])[0])), point, options=FLOAT64)
+    np.testing.assert_allclose(found["x"], 2 * point["x"], atol=1e-12)
+    _, found = opstage.value_and_grad(lambda ops, p: ops.sum(ops.eigh(p["x"])[1]), point, options=FLOAT64)
+    assert not np.isfinite(found["x"]).all()
+
+
+@pytest.mark.parametrize("x", [np.eye(3), np.zeros((3, 3)), np.ones((4, 4)), np.diag([1e-20, 1.0, 1e20])])
+def test_eigenvectors_of_equal_values_are_orthonormal(x: Any) -> None:
+    values, vectors = opstage.run(lambda ops, x: ops.eigh(x), x, options=FLOAT64)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(len(x)), atol=1e-12)
+    np.testing.assert_allclose(vectors * values @ vectors.T, x, atol=1e-12 * np.abs(x).max())

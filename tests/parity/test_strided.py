@@ -88,6 +88,7 @@ _ROWS_DIFFER = (
     "attention_grad",
     "solve",
     "cholesky",
+    "eigh",
     "cofactor",
     "inverse",
     "median",

@@ -20,6 +20,7 @@ FAMILIES = (
     "linalg",
     "solving",
     "determinants",
+    "factorizations",
     "fourier",
     "convolution",
     "pooling",

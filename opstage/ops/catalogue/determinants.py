@@ -8,7 +8,7 @@ from ..dims import Dim
 from ..primitive import Context, Primitive, R
 from ..types import TensorType
 from .linalg import transposed
-from .solving import require_square
+from .solving import on_diagonal, require_square
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -44,9 +44,7 @@ def inner(ops: Ops[R], x: R, y: R) -> R:
 
 def inverse_of(ops: Ops[R], x: R) -> R:
     """x⁻¹, by the system with the unit matrix."""
-    rank = len(x.shape)
-    own = ops.equal(ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1))
-    return ops.solve(x, ops.cast(own, dtype=x.dtype))
+    return ops.solve(x, ops.cast(on_diagonal(ops, x), dtype=x.dtype))
 
 
 # The determinant ----------------------------------------------------------------------------------------------------

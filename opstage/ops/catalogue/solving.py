@@ -91,6 +91,12 @@ SOLVE = Primitive(
 # Triangular systems -------------------------------------------------------------------------------------------------
 
 
+def on_diagonal(ops: Ops[R], x: R) -> R:
+    """Whether an entry of a matrix is on its diagonal."""
+    rank = len(x.shape)
+    return ops.equal(ops.iota(shape=x.shape, axis=rank - 2), ops.iota(shape=x.shape, axis=rank - 1))
+
+
 def triangle(ops: Ops[R], x: R, *, lower: bool, halved: bool = False) -> R:
     """x with zeros outside of a triangle, and with half of its diagonal if asked for."""
     rank = len(x.shape)

@@ -64,6 +64,14 @@ def _cholesky(call: AtenCall[Any], x: Any, upper: bool, *_: Any) -> Any:
     return [call.give(result, 0), call.give(ops.cast(bad, dtype="int64"), 1)]
 
 
+@rule("_linalg_eigh.default", "linalg_eigh.default")
+def _eigh(call: AtenCall[Any], x: Any, uplo: str = "L", *_: Any) -> Any:
+    ops, rank = call.ops, len(x.shape)
+    upper = [*range(rank - 2), rank - 1, rank - 2]
+    values, vectors = ops.eigh(x.ref if uplo.upper() == "L" else ops.permute(x.ref, axes=upper))
+    return [call.give(values, 0), call.give(vectors, 1)]
+
+
 @rule("linalg_solve_triangular.default")
 def _solve_triangular(call: AtenCall[Any], a: Any, b: Any, upper: bool, left: bool, unitriangular: bool) -> Any:
     if not left or unitriangular:

@@ -261,6 +261,13 @@ INDEXING: Table = {
     "take_along": (lambda x: torch.take_along_dim(x, torch.tensor([[1], [0], [3]]), 1), (X,)),
 }
 
+
+def _products_of_columns(factors: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """x itself times x, from eigenvalues and vectors: the signs of these are any."""
+    values, vectors = factors
+    return (vectors * values.square().unsqueeze(-2)) @ vectors.mT
+
+
 PRODUCTS: Table = {
     "linear": (F.linear, (X, _x(5, 4, seed=4), _x(5, seed=5))),
     "linear_no_bias": (F.linear, (LINE, _x(5, 9, seed=4))),
@@ -275,6 +282,9 @@ PRODUCTS: Table = {
     "einsum": (lambda x, y: torch.einsum("bij,bjk->bki", x, y), (_x(2, 3, 4), _x(2, 4, 5, seed=1))),
     "outer": (torch.outer, (_x(3), _x(4, seed=1))),
     "cholesky": (torch.linalg.cholesky, (SQUARE,)),
+    "eigh": (lambda x: _products_of_columns(torch.linalg.eigh(x)), (SQUARE,)),
+    "eigh_upper": (lambda x: _products_of_columns(torch.linalg.eigh(x, UPLO="U")), (SQUARE,)),
+    "eigvalsh": (torch.linalg.eigvalsh, (SQUARE,)),
     "attention": (F.scaled_dot_product_attention, (_x(2, 3, 4, 5), _x(2, 3, 6, 5, seed=1), _x(2, 3, 6, 5, seed=2))),
     "attention_causal": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),

@@ -89,6 +89,10 @@ def _singular_vectors(x: Phantom, full_matrices: bool) -> tuple[Phantom, Phantom
     return tuple(Phantom.new((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))  # type: ignore[return-value]
 
 
+def _eigenvectors(x: Phantom) -> tuple[Phantom, Phantom]:
+    return Phantom.new(x.shape[:-1], x.dtype), Phantom.new(x.shape, x.dtype)
+
+
 def _half(y: Phantom) -> Phantom:
     """The real or the imaginary parts, where they are."""
     return Phantom.on(y.memory, y.shape, y.strides, np.empty(0, y.dtype).real.dtype)
@@ -147,6 +151,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.linalg.cholesky: lambda x: Phantom.new(x.shape, x.dtype),
     np.linalg.det: _number_each,
     np.linalg.slogdet: lambda x: (_number_each(x), _number_each(x)),
+    np.linalg.eigh: _eigenvectors,
     np.linalg.svd: _singular_vectors,
     np.real: _half,
     np.imag: _half,

@@ -1,0 +1,51 @@
+"""Kernels: orthogonal factors, by LAPACK, with signs fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.catalogue.factorizations import EIGH
+from ....ops.primitive import Primitive
+from .determinants import without_others
+
+Array = npt.NDArray[Any]
+
+LEADING = 0.618
+"""From this part of a vector's greatest entry on an entry is great. Two may be the greatest, but for rounding."""
+
+
+def signs_of(vectors: Array) -> Array:
+    """What the columns of matrices are to be multiplied by, (..., 1, k): their signs, by the first great entry."""
+    if not vectors.size:
+        return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
+    sizes = np.abs(vectors)
+    great = np.greater_equal(sizes, sizes.max(axis=-2, keepdims=True) * vectors.dtype.type(LEADING))
+    first = np.take_along_axis(vectors, np.argmax(great, axis=-2, keepdims=True), axis=-2)
+    one = np.ones((), vectors.dtype)
+    return np.where(first < 0, -one, one)
+
+
+def without_answer(finite: Array, *factors: Array) -> None:
+    """nan for the matrices that are not finite."""
+    if not finite.all():
+        for factor in factors:
+            factor[~finite] = np.nan
+
+
+def eigh(x: Array) -> tuple[Array, Array]:
+    n = x.shape[-1]
+    above = np.arange(n)[:, None] < np.arange(n)
+    safe, finite = without_others(np.where(above, np.zeros((), x.dtype), x))
+    values, vectors = np.linalg.eigh(safe)
+    vectors *= signs_of(vectors)
+    without_answer(finite, values, vectors)
+    return values, vectors
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {EIGH: eigh}
+
+EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -1,0 +1,43 @@
+"""Twins: orthogonal factors, with signs as Opstage fixes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.parity.twin import Case, Twin
+
+
+def _sign(vectors: torch.Tensor) -> torch.Tensor:
+    """Of the first great entry of each column, (..., 1, k)."""
+    sizes = vectors.detach().abs()
+    first = (sizes >= 0.618 * sizes.amax(-2, keepdim=True)).byte().argmax(-2, keepdim=True)
+    return vectors.detach().gather(-2, first).sign()
+
+
+def _symmetric(*leading: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-0.4, 0.4, (*leading, 4, 4)) + np.diag([2.0, -1, 0.5, 3.5]),)
+
+
+def _eigh(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    values, vectors = torch.linalg.eigh((x + x.mT) / 2)
+    return values, vectors * _sign(vectors)
+
+
+def _of_symmetric(ops: Any, x: Any) -> Any:
+    rank = len(x.shape)
+    other = ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
+    return ops.eigh(ops.scale(ops.add(x, other), c=0.5))
+
+
+TWINS: list[Twin] = [
+    Twin(
+        "eigh",
+        _eigh,
+        tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))),
+        call=_of_symmetric,
+    ),
+]
