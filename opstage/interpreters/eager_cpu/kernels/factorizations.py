@@ -19,7 +19,7 @@ LEADING = 0.618
 
 
 def signs_of(vectors: Array) -> Array:
-    """What the columns of matrices are to be multiplied by, (..., 1, k): their signs, by the first great entry."""
+    """The signs of the columns of matrices, by the first great entry of each: (..., m, k) -> (..., 1, k)."""
     if not vectors.size:
         return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
     sizes = np.abs(vectors)
