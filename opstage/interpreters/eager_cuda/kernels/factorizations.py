@@ -24,7 +24,7 @@ from .strided import copy, row_major
 NAN, ZERO, ONE, TWO = (np.float32(x) for x in (np.nan, 0, 1, 2))
 LEADING = np.float32(0.618)
 CLOSE = np.float32(2.0**-27)
-"""What is less than this part of both of its neighbours on the diagonal moves neither."""
+"""The part of both diagonal entries that an entry between them must exceed to be rotated away."""
 SWEEPS = np.int32(40)
 """Of rotations; about ten are needed."""
 
