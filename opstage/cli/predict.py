@@ -10,6 +10,7 @@ import click
 
 from ..experiment.definition import file_of
 from ..experiment.exporting import FORMATS, export
+from ..experiment.measures import measures_of
 from ..experiment.predictions import require_suffix, write_predictions
 from ..experiment.progress import format_held_out
 from ..experiment.settings import configure, configure_kept
@@ -89,7 +90,7 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
         return
     layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
     task = prepare(configure(str(run), flags=[layer]).settings)
-    found = judge(task.trainer, task.model.measures, task.test_batches)
+    found = judge(task.trainer, measures_of(task.model, task.settings.options), task.test_batches)
     click.echo(f"{len(task.held_out)} samples, before training: {format_held_out(found)}")
 
 

@@ -25,6 +25,7 @@ from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, 
 from .extras import require_extra
 from .journal import Journal
 from .kept_source import keep_source
+from .measures import measures_of
 from .metrics import read_metrics
 from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
@@ -82,8 +83,9 @@ def run_task(
             f"backend {settings.options.backend!r} computes no values, so nothing is trained on it; "
             f"opstage check {settings.run.model} checks the whole training step without training"
         )
+    measures = measures_of(task.model, settings.options)
     callbacks = (*settings.callbacks.make(None if settings.run.out is None else settings.run.out / BEST), *callbacks)
-    require_callbacks(callbacks, task.trainer, task.model.measures, task.test_batches)
+    require_callbacks(callbacks, task.trainer, measures, task.test_batches)
     start, state, lines = Position(), None, None
     with ExitStack() as stack:
         journal = keeper = None
@@ -123,7 +125,7 @@ def run_task(
             task.optimizer,
             task.batches,
             task.test_batches,
-            task.model.measures,
+            measures,
             epochs=settings.run.epochs,
             observer=_Observers([o for o in (journal, watcher) if o is not None]),
             state=state,

@@ -25,6 +25,7 @@ from ..training.predictor import ROWS, Predictor
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .definition import defined_by
 from .directory import BEST, CHECKPOINT, CONFIG, PREPARATION, RUN
+from .measures import measures_of
 from .settings import Configuration, configure_kept
 from .sources import in_order, load_data
 from .versions import data_digest, read_run
@@ -94,7 +95,7 @@ class Trained:
     @called_by_users
     def judge(self, dataset: Dataset) -> dict[str, float]:
         """The metrics on rows as the loss takes them."""
-        return evaluate(self.trainer, self.model.measures, in_order(dataset))
+        return evaluate(self.trainer, measures_of(self.model, self.trainer.options), in_order(dataset))
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -198,5 +198,5 @@ def evaluate(
                 sums[name] = sums.get(name, 0.0) + float(value)
             samples += len(batch[0])
     count = sums.pop("count", samples)
-    means = {name: value / count for name, value in sums.items()}
+    means = {name: value / count if count else math.nan for name, value in sums.items()}
     return {name: math.sqrt(mean) if name.endswith("_l2") else mean for name, mean in means.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options
+from opstage import Options, Spec
 from opstage.experiment.parts_check import check_parts
 from opstage.models import MODELS, Model
 from opstage.ops.derived import accuracy, correct_count
@@ -59,3 +59,33 @@ def test_a_run_says_it_before_it_trains() -> None:
     data = {"x": np.zeros((10, 4), "float32"), "y": np.arange(10) % 3}
     with pytest.raises(opstage.UsageError, match=r"'loss' is a mean over the batch, but metrics are sums"):
         opstage.fit(model, data, epochs=1, batch_size=4, progress=False)
+
+
+def ignoring(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.cross_entropy(ops.matmul(x, params), y, ignore_index=-1)
+
+
+def weighted(ops: Any, params: Any, x: Any, y: Any) -> Any:
+    return ops.cross_entropy(ops.matmul(x, params), y, weight=ops.const(np.array([0.1, 3.0, 1.0])), ignore_index=-1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("loss", [ignoring, weighted])
+def test_a_loss_alone_is_that_of_all_held_out_rows(loss: Any, backend: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(600, 4)), np.sort(rng.integers(-1, 3, 600))
+    y[:300] = -1  # a whole batch in which nothing counts
+    model = opstage.Model("m", None, np.ones((4, 3)), loss, None, (Spec("B 4"), Spec("B", dtype="int64")))
+    options = opstage.Options(backend=backend, dtype="float64")
+    data = {"x": x, "y": y}, {"x": x, "y": y}
+    settings = {"run": {"require_finite": False}}
+    trained = opstage.fit(model, data, epochs=1, batch_size=600, options=options, settings=settings, progress=False)
+    whole = opstage.run(loss, trained.trainer.get_params(), x, y, options=options)
+    assert trained.evaluate()["loss"] == trained.results[-1].held_out["loss"] == pytest.approx(float(whole), rel=1e-12)
+
+
+def test_held_out_rows_of_which_none_counts_have_no_mean() -> None:
+    x, y = np.ones((8, 4)), np.arange(8) % 3
+    model = opstage.Model("m", None, np.ones((4, 3)), ignoring, None, (Spec("B 4"), Spec("B", dtype="int64")))
+    with pytest.raises(opstage.NotFiniteError, match="held-out loss is nan"):
+        opstage.fit(model, ({"x": x, "y": y}, {"x": x, "y": y * 0 - 1}), epochs=1, batch_size=4, progress=False)

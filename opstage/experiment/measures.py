@@ -1,0 +1,79 @@
+"""The program by which a model is judged: its metrics, or its loss, whose batches join as they did in the loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..interpreters.graph.recorder import Recorder
+from ..models import Model
+from ..ops.dims import DimScope
+from ..ops.errors import OpstageError, ProgramError
+from ..ops.spec import sized
+from ..ops.trees import Structure, flatten, unflatten
+from ..ops.types import TensorType, as_dtype, dtype_name
+from ..options import Options
+from ..training.row_terms import Divisor, joining
+from ..training.sizes import sample_sizes
+from ..training.validate import training_step
+
+
+def measures_of(model: Model, options: Options) -> Callable[..., Any]:
+    """`Model.measures`. Of a model without metrics whose loss is a mean over rows that count (targets that are not
+    ignored, weights) its batches are weighed by what the loss divides by: so it is the loss of all rows."""
+    if model.metrics is not None or model.loss is None:
+        return model.measures
+    divisor = _divisor(model, options)
+    return model.measures if divisor is None else _weighed(model.loss, divisor)
+
+
+def _divisor(model: Model, options: Options) -> Divisor | None:
+    """The number that the loss of a batch is divided by; None where that is its rows, or nobody knows."""
+    try:
+        made = training_step(
+            model.require_loss(),
+            model.init,
+            *model.batch,
+            state=model.state,
+            options=options,
+            requires_grad=True,
+            train=False,
+        )
+        specs = sized(made.specs, sample_sizes(made.specs, {}), model.name)
+        dtype = as_dtype(options.dtype)
+        types = [spec.bind(DimScope(), dtype) for spec in specs]
+        first, last = sum(made.layout.counts[:2]), sum(made.layout.counts[:3])
+        found = joining(made.layout.forward, types[:last], slice(first, last), Recorder(dtype, options.seed))
+    except OpstageError:
+        return None
+    return found.divisor
+
+
+def _weighed(loss: Callable[..., Any], divisor: Divisor) -> Callable[..., Any]:
+    def metrics(ops: Any, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        value = _value(loss(ops, *arguments, **keywords))
+        row, structure = flatten(arguments)
+
+        def flat(traced: Any, *refs: Any) -> tuple[list[Any], Structure]:
+            return flatten(_value(loss(traced, *unflatten(structure, list(refs)), **keywords)))
+
+        types = [TensorType(ref.shape, ref.dtype) for ref in row]
+        try:
+            counted = divisor.value(ops, flat, row, types)
+        except ProgramError:
+            raise ProgramError(
+                "the loss counts its rows in another way for batches of another size, so held-out batches do not join; "
+                "give the model metrics=, sums over a batch, with that number as 'count'"
+            ) from None
+        count = ops.cast(counted, dtype=dtype_name(value.dtype))
+        zero = ops.full(shape=(), value=0.0, dtype=dtype_name(value.dtype))
+        # a mean of nothing is nan, and counts for nothing
+        return {"loss": ops.select(ops.less(zero, count), ops.mul(value, count), zero), "count": count}
+
+    metrics.__signature__ = inspect.signature(loss)  # type: ignore[attr-defined]  # its batch is bound by these names
+    return metrics
+
+
+def _value(result: Any) -> Any:
+    return result[0] if isinstance(result, tuple) else result
