@@ -19,7 +19,7 @@ from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
 from ..ops.numbers import as_numpy
 from ..ops.places import Places
-from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
+from ..ops.trees import Structure, align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
 from .commit import Commit
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> list[bool]:
     """One flag for each parameter, from flags aligned with the tree or with a flat list of its parameters.
 
-    A dict with patterns for keys, `{"encoder.*": False}`, says it of the parameters that match, see `training.rules`.
+    A dict of flags by patterns or prefixes of paths, `{"*.bias": False, "encoder": False}`, says it of the parameters
+    that match, see `training.rules`; the others stay as they usually are.
 
     Raises UsageError, naming the parameter, where the flags stop fitting and where the places of one have both.
     """
@@ -55,14 +56,22 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
             where = f"; the first parameter without one is {show_path(names[at])}" if at < len(names) else ""
             raise UsageError(f"requires_grad has {at} flags for {len(names)} parameters{where}")
         return places.agreed(given, "flags requires_grad")
-    if isinstance(requires_grad, Mapping) and any(map(is_pattern, requires_grad)):
+    if isinstance(requires_grad, Mapping) and _are_rules(requires_grad, structure):
         usual = requires_grad_flags(params, None, options)
-        return flags_by_rules(requires_grad, places.all_paths, usual)
+        return flags_by_rules(requires_grad, places.all_paths, usual, prefixes=True)
     flags = align(structure, requires_grad, "the parameters", "requires_grad")
     for path, flag in zip(places.paths, flags):
         if not isinstance(flag, (bool, np.bool_)):
             raise UsageError(f"requires_grad of {show_path(path)} must be a bool but is {flag!r}")
     return places.agreed([bool(flag) for flag in flags], "flags requires_grad")
+
+
+def _are_rules(flags: Mapping[Any, Any], structure: Structure) -> bool:
+    """Whether a dict has flags by patterns or prefixes of paths, and is no tree of flags like the parameters."""
+    if any(map(is_pattern, flags)):
+        return True
+    plain = bool(flags) and all(isinstance(key, str) and isinstance(flag, bool) for key, flag in flags.items())
+    return plain and flatten(dict(flags))[1] != structure
 
 
 def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:

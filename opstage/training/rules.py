@@ -30,16 +30,22 @@ def is_pattern(text: Any) -> bool:
 
 
 def apply_rules(
-    what: str, rules: Sequence[tuple[str, Mapping[str, Any]]], places: Sequence[tuple[str, ...]]
+    what: str,
+    rules: Sequence[tuple[str, Mapping[str, Any]]],
+    places: Sequence[tuple[str, ...]],
+    *,
+    prefixes: bool = False,
 ) -> list[Ruled]:
     """The values that `rules`, patterns with values by key, give each of the parameters with these paths.
+
+    With `prefixes` a rule without a character of patterns matches all that is below it too: `encoder` is `encoder.*`.
 
     Raises UsageError for a rule that matches no parameter, and for two that give one parameter different values.
     """
     found = [Ruled({}, ()) for _ in places]
     whose: list[dict[str, str]] = [{} for _ in places]
     for pattern, values in rules:
-        matches = _compiled(what, pattern)
+        matches = _compiled(what, pattern, prefixes)
         hits = [i for i, paths in enumerate(places) if any(map(matches, paths))]
         if not hits:
             raise UsageError(f"{what} {pattern!r} matches no parameter{_nearest(pattern, places)}")
@@ -62,12 +68,14 @@ def flags_by_rules(
     places: Sequence[tuple[str, ...]],
     default: Sequence[bool],
     what: str = "requires_grad",
+    *,
+    prefixes: bool = False,
 ) -> list[bool]:
     """One flag for each parameter: what the rules say, else its `default`. Raises UsageError as `apply_rules` does."""
     for pattern, flag in rules.items():
         if not isinstance(flag, bool):
             raise UsageError(f"requires_grad of {pattern!r} must be a bool but is {flag!r}")
-    said = apply_rules(what, [(pattern, {"flag": flag}) for pattern, flag in rules.items()], places)
+    said = apply_rules(what, [(pattern, {"flag": flag}) for pattern, flag in rules.items()], places, prefixes=prefixes)
     return [each.values.get("flag", flag) for each, flag in zip(said, default, strict=True)]
 
 
@@ -75,11 +83,12 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b) if isinstance(a, bool) or isinstance(b, bool) else bool(a == b)
 
 
-def _compiled(what: str, pattern: str) -> Any:
+def _compiled(what: str, pattern: str, prefixes: bool = False) -> Any:
     parts = [part.strip() for part in pattern.split("|")] if isinstance(pattern, str) else []
     if not all(parts):
         raise UsageError(f"{what} {pattern!r} must be a pattern such as 'encoder.*' or '*.bias|*norm*'")
-    return re.compile("|".join(map(translate, parts))).match
+    below = [f"{part}.*" for part in parts if prefixes and not is_pattern(part)]
+    return re.compile("|".join(map(translate, [*parts, *below]))).match
 
 
 def _nearest(pattern: str, places: Sequence[tuple[str, ...]]) -> str:

@@ -232,9 +232,26 @@ def test_what_is_frozen_by_a_pattern() -> None:
     assert [path for path in after if not np.array_equal(before[path], after[path])] == ["emb"]
 
 
+def test_a_prefix_is_of_all_that_is_below_it() -> None:
+    frozen = {
+        name: [
+            row.path
+            for row in scalar_trainer(loss, start(), requires_grad=rules).moved_by(optim.sgd(0.1))
+            if row.frozen
+        ]
+        for name, rules in {
+            "prefix": {"out": False},
+            "pattern": {"out.*": False},
+            "both": {"out": False, "*orm": True},
+        }.items()
+    }
+    assert frozen["prefix"] == frozen["pattern"] == frozen["both"] == ["out.bias", "out.weight"]
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
+        ({"outt": False}, r"requires_grad 'outt' matches no parameter .did you mean"),
         ({"*.bais": False}, r"requires_grad '\*.bais' matches no parameter .did you mean 'out.bias'"),
         (
             {"*.bias": False, "out.*": True},
