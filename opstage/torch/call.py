@@ -136,6 +136,8 @@ class AtenCall(Generic[R]):
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 """By op and overload, `aten.add.Tensor`, a function of the call and the op's arguments in the order of its schema."""
+COMPLEX_RULES: dict[str, Rule] = {}
+"""The same of ops one of whose arguments is complex."""
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops.errors import UnsupportedError
 from ..ops.types import DType
-from .library import dtype_of, library
+from .library import library, part_dtype
 
 _WITHOUT_EFFECT = frozenset(
     {
@@ -34,7 +34,8 @@ class AtenNode:
 
     op        `aten.add.Tensor`, `operator.add`, `higher_order.cond`
     args      in the order of the op's schema: NodeResults, numbers, texts, lists of them, and graphs
-    dtypes    the element type of each result, or why there is none
+    dtypes    the element type of each result, or why there is none; of a complex one that of a part
+    complex_results   which results are complex
     used      which of several results are read
     label     how messages name it: its name, op, module, and the user's line that made it
     modules   those that it stands in, outermost first
@@ -44,6 +45,7 @@ class AtenNode:
     name: str
     args: tuple[Any, ...]
     dtypes: tuple[DType | str | None, ...]
+    complex_results: frozenset[int]
     used: frozenset[int]
     label: str
     modules: tuple[str, ...]
@@ -108,6 +110,7 @@ def _node(node: Any, graphs: Mapping[str, AtenGraph]) -> AtenNode:
         str(node.name),
         tuple(_argument(each, graphs) for each in _ordered(node)),
         tuple(_dtype(each) for each in several),
+        frozenset(i for i, each in enumerate(several) if getattr(getattr(each, "dtype", None), "is_complex", False)),
         frozenset(each for each in used if isinstance(each, int)),
         _label(node),
         _modules(node),
@@ -119,7 +122,7 @@ def _dtype(value: Any) -> DType | str | None:
     if not hasattr(value, "dtype"):
         return None
     try:
-        return dtype_of(value.dtype)
+        return part_dtype(value.dtype)
     except UnsupportedError as error:
         return error.reason
 
@@ -144,7 +147,7 @@ def _argument(value: Any, graphs: Mapping[str, AtenGraph]) -> Any:
         return graphs[value.name] if value.name in graphs else NodeResult(str(value.name))
     if isinstance(value, (list, tuple)):
         return [_argument(each, graphs) for each in value]
-    if isinstance(value, (bool, int, float, str, type(None))):
+    if isinstance(value, (bool, int, float, complex, str, type(None))):
         return value
     return str(value)  # a dtype, device or layout
 

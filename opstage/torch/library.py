@@ -45,6 +45,11 @@ def dtype_of(dtype: Any) -> DType:
     return _NUMPY[name]
 
 
+def part_dtype(dtype: Any) -> DType:
+    """That of the real part of PyTorch's complex ones, and of others their own. Raises UnsupportedError."""
+    return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
+
+
 def is_bfloat16(dtype: DType) -> bool:
     """Whether PyTorch calls this float32 bfloat16."""
     return dict(dtype.metadata or {}) == {"torch": "bfloat16"}
@@ -61,3 +66,11 @@ def array_of(tensor: Any) -> Any:
         tensor = tensor.to(torch.float32)
     array = tensor.to("cpu", copy=True).contiguous().numpy()
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def constant_of(tensor: Any) -> Any:
+    """The same, of complex tensors too."""
+    if not tensor.is_complex():
+        return array_of(tensor)
+    real, imaginary = (array_of(each) for each in (tensor.real, tensor.imag.resolve_neg()))
+    return real + 1j * imaginary

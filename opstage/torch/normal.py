@@ -99,7 +99,7 @@ def _detach_results(torch: Any, graph: Any, node: Any) -> None:
     """Detach float results of a part without gradients, which PyTorch puts in line with what is around it."""
     for result in list(node.users):
         value = result.meta.get("val")
-        if getattr(value, "is_floating_point", lambda: False)():
+        if getattr(value, "dtype", None) is not None and (value.is_floating_point() or value.is_complex()):
             with graph.inserting_after(result):
                 detached = graph.call_function(torch.ops.aten.detach.default, (result,))
             detached.meta = dict(result.meta)

@@ -15,9 +15,10 @@ from ..ops.spec import Spec
 from ..ops.types import DType
 from ..ops.untrusted import brief
 from .archive import read
+from .complex import ComplexValue
 from .declared import Sizes, arrays_of, spec_of
 from .graph import AtenGraph, graph_of, op_of
-from .library import array_of, dtype_of, library
+from .library import array_of, constant_of, dtype_of, library, part_dtype
 from .normal import NAMESPACE, normal
 from .run import TorchRun
 from .trees import arguments_of, leaf_names, template_of
@@ -80,8 +81,10 @@ class Program:
             return TensorValue(params[name], dtype)
         if kind == "state":
             return TensorValue(state[name], dtype)
-        target = held(dtype, ops)
-        return TensorValue(ops.const(self.constants[name].astype(target), dtype=target), dtype)
+        target, array = held(dtype, ops), self.constants[name]
+        halves = [array.real, array.imag] if array.dtype.kind == "c" else [array]
+        found = [TensorValue(ops.const(half.astype(target), dtype=target), dtype) for half in halves]
+        return ComplexValue(*found) if len(found) == 2 else found[0]
 
 
 def programmed(source: Any, sizes: Mapping[str, str]) -> Program:
@@ -97,19 +100,19 @@ def programmed(source: Any, sizes: Mapping[str, str]) -> Program:
     buffers = {s.arg.name: s.target for s in signature.input_specs if s.kind == kinds.BUFFER}
     params, ties = arrays_of({name: _tensor(program, name) for name in parameters})
     moving = _moving(program, signature, buffers)
-    types = {name: dtype_of(_tensor(program, target).dtype) for name, target in
+    types = {name: part_dtype(_tensor(program, target).dtype) for name, target in
              [*((node, name) for name, node in parameters.items()), *buffers.items()]}  # fmt: skip
     places = {node: ("param", ties.get(name, name), types[node]) for name, node in parameters.items()}
     state, constants = dict[str, Any](), dict[str, Any]()
     for node, name in buffers.items():
-        array = array_of(_tensor(program, name))
+        array = (array_of if name in moving else constant_of)(_tensor(program, name))
         places[node] = ("state" if name in moving else "constant", name, types[node])
         (state if name in moving else constants)[name] = array
     for spec in signature.input_specs:
         if spec.kind == kinds.CONSTANT_TENSOR:
             tensor = program.constants[spec.target]
-            places[spec.arg.name] = ("constant", spec.target, dtype_of(tensor.dtype))
-            constants[spec.target] = array_of(tensor)
+            places[spec.arg.name] = ("constant", spec.target, part_dtype(tensor.dtype))
+            constants[spec.target] = constant_of(tensor)
         elif spec.kind in (kinds.CUSTOM_OBJ, kinds.TOKEN):
             raise UnsupportedError(f"its input {spec.arg.name!r} is an object of a class of its own, not a tensor")
     arguments, specs, where, input_nodes = _inputs(program, signature, kinds, nodes, sizes)
@@ -206,6 +209,10 @@ def _outputs(torch: Any, program: Any, signature: Any) -> tuple[Any, frozenset[i
     if any(s.kind == kinds.BUFFER_MUTATION for s in signature.output_specs[len(mutations) :]):
         raise UnsupportedError("the program gives buffers behind its outputs")
     users = [spec.arg for spec in signature.output_specs if spec.kind == kinds.USER_OUTPUT]
+    for each in program.graph.nodes:
+        value = each.meta.get("val")
+        if each.name in {getattr(arg, "name", None) for arg in users} and getattr(value, "is_complex", bool)():
+            raise UnsupportedError("an output is complex; programs give real tensors: return torch.view_as_real(it)")
     without = frozenset(i for i, arg in enumerate(users) if getattr(arg, "value", 0) is None)
     spec = program.call_spec.out_spec
     return template_of(spec, iter(range(spec.num_leaves))), without, mutations

@@ -8,10 +8,12 @@ from typing import Any
 
 from ..imported.problems import LOST, Problem, Unimportable
 from ..imported.regions import in_regions
+from ..imported.values import TensorValue
 from ..ops.errors import LocatedError, OpstageError, UnsupportedError
 from ..ops.protocol import Ops
 from ..ops.untrusted import brief
-from .call import RULES, AtenCall
+from .call import COMPLEX_RULES, RULES, AtenCall
+from .complex import as_declared, is_complex
 from .graph import AtenGraph, AtenNode, NodeResult
 from .rules.sizes import SIZES
 
@@ -80,14 +82,27 @@ class TorchRun:
         try:
             if node.op in SIZES:
                 return SIZES[node.op](*args)
-            if node.op not in RULES:
+            if node.op not in RULES and node.op not in COMPLEX_RULES:
                 raise UnsupportedError("the op is not known")
-            return RULES[node.op](AtenCall(ops, node, self), *args)
+            return self._ruled(AtenCall(ops, node, self), args)
         except OpstageError:
             raise
         except _OF_BAD_NODES as error:
             what = brief(str(error))
             raise UnsupportedError(f"its arguments are none that the op is known to take: {what}") from error
+
+    @staticmethod
+    def _ruled(call: AtenCall[Any], args: list[Any]) -> Any:
+        node = call.node
+        rule = RULES.get(node.op)
+        if not node.op.startswith("operator.") and any(map(is_complex, args)):
+            if node.op not in COMPLEX_RULES:
+                raise UnsupportedError("the op is not known of complex tensors")
+            rule = COMPLEX_RULES[node.op]
+        if rule is None:
+            raise UnsupportedError("the op is known of complex tensors alone")
+        zero = lambda x: TensorValue(call.tensor(0.0, x.dtype, x.shape), x.dtype)  # noqa: E731
+        return as_declared(rule(call, *args), node.complex_results, zero)
 
 
 _OF_BAD_NODES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)

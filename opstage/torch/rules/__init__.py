@@ -3,6 +3,7 @@
 from . import (
     activation,
     attention,
+    complex,
     control,
     convolution,
     elementwise,
@@ -20,6 +21,7 @@ from . import (
 __all__ = [
     "activation",
     "attention",
+    "complex",
     "control",
     "convolution",
     "elementwise",

@@ -37,6 +37,7 @@ pointwise(
         "log10": lambda ops, x: ops.log10(x),
         "log1p": lambda ops, x: ops.log1p(x),
         "log2": lambda ops, x: ops.log2(x),
+        "_neg_view": lambda ops, x: ops.neg(x),
         "neg": lambda ops, x: ops.neg(x),
         "reciprocal": lambda ops, x: ops.inv(x),
         "round": lambda ops, x: ops.round(x),

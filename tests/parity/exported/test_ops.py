@@ -10,7 +10,11 @@ import torch
 
 import opstage
 import opstage.torch
-from tests.parity.exported.ops import FAMILIES, Table
+from tests.parity.exported import ops
+from tests.parity.exported.complex_ops import COMPLEX
+from tests.parity.exported.ops import Table
+
+FAMILIES = {**ops.FAMILIES, "complex": COMPLEX}
 
 DOUBLE = opstage.Options(dtype="float64")
 
@@ -81,3 +85,28 @@ def _compare(function: Any, tensors: Any, found: Any, gradients: Any, rtol: floa
     for x, gradient in zip(inputs, gradients):
         wanted = np.zeros(x.shape) if x.grad is None else x.grad.numpy()
         np.testing.assert_allclose(gradient, wanted, rtol=rtol, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: torch.view_as_complex(x), "an output is complex; .*torch.view_as_real"),
+        (lambda x: torch.view_as_complex(x).sin().abs(), "the op is not known of complex tensors"),
+        (lambda x: (torch.view_as_complex(x) ** 0.5).abs(), "to the power 0.5 is not known"),
+    ],
+)
+def test_what_is_not_known_of_complex_tensors(function: Any, message: str) -> None:
+    program = torch.export.export(Several({"f": (function, ())}), ({"f": [torch.ones(3, 2)]},))
+    with pytest.raises(opstage.OpstageError, match=message):
+        opstage.torch.load(program)
+
+
+def test_complex_inputs_and_parameters_are_refused() -> None:
+    z = torch.ones(3, dtype=torch.complex64)
+    with pytest.raises(opstage.OpstageError, match="complex64"):
+        opstage.torch.load(torch.export.export(Several({"f": (lambda x: x.abs(), ())}), ({"f": [z]},)))
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(z)
+    module.forward = lambda x: (module.w * x).abs()
+    with pytest.raises(opstage.OpstageError, match="complex64"):
+        opstage.torch.load(torch.export.export(module, (torch.ones(3),)))
