@@ -66,6 +66,15 @@ def test_eigenvectors_of_named_sizes() -> None:
     assert opstage.check(program, {"x": opstage.Spec(("b", "n", "n"))}).ok
 
 
+@pytest.mark.parametrize("shape", [("b", "m", "n"), ("n + 1", "n"), ("n", "n + 1"), ("n", "n")])
+def test_factors_of_named_sizes(shape: tuple[str, ...]) -> None:
+    def program(ops: Any, p: Any) -> Any:
+        q, r = ops.qr(p["x"])
+        return ops.add(ops.sum(q), ops.sum(ops.sub(ops.bmm(q, r), p["x"])))
+
+    assert opstage.check(program, {"x": opstage.Spec(shape)}).ok
+
+
 def test_gradient_of_equal_eigenvalues() -> None:
     """Of the values alone it is right: that of the sum of their squares is 2x. Of vectors it is none."""
     point = {"x": np.diag([2.0, 2.0, 1.0])}

@@ -89,6 +89,7 @@ _ROWS_DIFFER = (
     "solve",
     "cholesky",
     "eigh",
+    "qr",
     "cofactor",
     "inverse",
     "median",

@@ -48,6 +48,24 @@ def _symmetric(*leading: int, n: int = 3) -> Any:
     return arrays
 
 
+def _qr(x: Any) -> Any:
+    """By subtraction of what is along the columns before (Gram and Schmidt)."""
+    k = min(x.shape[-2:])
+    q, r = np.zeros((*x.shape[:-1], k)), np.zeros((*x.shape[:-2], k, x.shape[-1]))
+    for j in range(k):
+        along = np.einsum("...ij,...i->...j", q, x[..., j])
+        rest = x[..., j] - np.einsum("...ij,...j->...i", q, along)
+        q[..., j] = rest / np.sqrt((rest**2).sum(-1))[..., None]
+    full = np.swapaxes(q, -1, -2) @ x
+    r[...] = np.triu(full)
+    return q, r
+
+
+def _tall(*shape: int) -> Any:
+    """Of columns that are far from dependent, both ways of the diagonal."""
+    return lambda rng: (rng.uniform(-0.5, 0.5, shape) + 1.5 * np.diag([1.0, -1, 1, -1])[: shape[-2], : shape[-1]],)
+
+
 _LOWER = np.array([[[2.0, 9.0], [1.0, 2.0]], [[3.0, np.nan], [4.0, -3.0]], [[np.nan, 0.0], [0.0, 1.0]]])
 _HALF = 0.5**0.5
 _CLOSE: dict[str, Any] = {"float32": (2e-5, 2e-5)}
@@ -86,9 +104,37 @@ SAMPLES = [
         )
         for case, scale in (("whose squares overflow", 1e30), ("whose squares vanish", 1e-23))
     ),
+    *(
+        Sample("qr", case, _tall(*shape), _qr, **_CLOSE)
+        for case, shape in (("tall", (2, 4, 2)), ("square", (3, 3)), ("wide", (2, 2, 4)))
+    ),
+    Sample("qr", "one row", lambda rng: (np.array([[-2.0, 4.0]]),), _qr),
+    Sample("qr", "no rows", normal((2, 0, 3)), lambda x: (np.zeros((2, 0, 0)), x)),
+    Sample("qr", "no columns", normal((2, 3, 0)), lambda x: (x, np.zeros((2, 0, 0)))),
+    Sample("qr", "no matrices", normal((0, 3, 2)), lambda x: (x, np.zeros((0, 2, 2)))),
+    Sample(
+        "qr",
+        "zeros, and not finite",
+        lambda rng: (np.array([[[0.0, 1.0], [0.0, 2.0]], [[np.inf, 1.0], [2.0, 3.0]]]),),
+        lambda x: (np.stack([np.eye(2), np.full((2, 2), np.nan)]), np.stack([x[0], np.full((2, 2), np.nan)])),
+        order=0,
+    ),
+    *(
+        Sample(
+            "qr",
+            case,
+            lambda rng, scale=scale: (np.array([[3 * scale, 7 * scale], [4 * scale, 1 * scale]]),),
+            lambda x: (np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([[5.0, 5.0], [0.0, 5.0]])),
+            order=0,
+            call=lambda ops, x, scale=scale: (ops.qr(x)[0], ops.scale(ops.qr(x)[1], c=1 / scale)),
+        )
+        for case, scale in (("whose squares overflow", 1e30), ("whose squares vanish", 1e-23))
+    ),
 ]
 
 BAD_CALLS = [
     BadCall("eigh", "not square", lambda: (np.ones((2, 3)),), "2 rows and 3 columns"),
     BadCall("eigh", "vector", lambda: (np.ones(2),), r"must be \(..., n, n\) but is \(2,\)"),
+    BadCall("qr", "vector", lambda: (np.ones(2),), r"must be \(..., m, n\) but is \(2,\)"),
+    BadCall("qr", "integers", lambda: (np.ones((2, 2), int),), "x must be a float tensor"),
 ]

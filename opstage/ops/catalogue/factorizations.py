@@ -1,4 +1,4 @@
-"""Factors of the last two axes that are orthogonal, for each matrix of a stack.
+"""Orthogonal factors of the last two axes, for each matrix of a stack.
 
 Signs are fixed, so that a factor is one and the same on every device. A matrix that holds nan or inf gives nan, its own
 alone. Derivatives divide by the differences of eigenvalues or singular values: where two are equal they are nan or inf.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from ..dims import Dim
+from ..dims import Dim, Verdict, equal, minimum
+from ..errors import ShapeError
 from ..primitive import Context, Primitive, R
 from ..rules import add_all, ones_like, zeros_like
-from ..types import TensorType
+from ..types import TensorType, require_float, show_shape
 from .linalg import transposed
-from .solving import on_diagonal, require_square, symmetric
+from .solving import on_diagonal, require_square, symmetric, triangle
 
 if TYPE_CHECKING:
     from ..protocol import Ops
@@ -30,6 +31,19 @@ class _Factors(Primitive):
 def _cubic_flops(inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /) -> Dim:
     """A multiple, which depends on the method, of the rows times the columns times the lesser of them."""
     return 4 * outputs[0].size * inputs[0].shape[-1]
+
+
+def _least_size(x: TensorType) -> Dim:
+    """min(m, n) of x (..., m, n), m and n named or not."""
+    require_float(x, "x")
+    if len(x.shape) < 2:
+        raise ShapeError(f"x must be (..., m, n) but is {show_shape(x.shape)}")
+    return minimum(*x.shape[-2:])
+
+
+def _is(size: Dim, other: Dim) -> bool:
+    """Whether two sizes are known to be equal; where they may be, what follows is right either way."""
+    return equal(size, other) is Verdict.proved
 
 
 def _across(ops: Ops[R], v: R) -> R:
@@ -95,5 +109,94 @@ EIGH = _Factors(
     vjp=_eigh_vjp,
     jvp=_eigh_jvp,
     saves=("values", "vectors"),
+    flops=_cubic_flops,
+)
+
+
+# Orthogonal times triangular ----------------------------------------------------------------------------------------
+
+
+def _qr_shape(x: TensorType) -> tuple[TensorType, ...]:
+    k, (m, n) = _least_size(x), x.shape[-2:]
+    return TensorType((*x.shape[:-2], m, k), x.dtype), TensorType((*x.shape[:-2], k, n), x.dtype)
+
+
+def _parted(ops: Ops[R], x: R, k: Dim) -> tuple[R, R | None]:
+    """The first k columns, and the others where there may be some."""
+    axis, n = len(x.shape) - 1, x.shape[-1]
+    if _is(k, n):
+        return x, None
+    return ops.slice(x, axis=axis, start=0, length=k), ops.slice(x, axis=axis, start=k, length=n - k)
+
+
+def _joined(ops: Ops[R], first: R, rest: R | None) -> R:
+    return first if rest is None else ops.concat([first, rest], axis=len(first.shape) - 1)
+
+
+def _divided(ops: Ops[R], x: R, r: R, *, transpose: bool = False) -> R:
+    """x·r⁻¹, or x·r⁻ᵀ, of an upper triangular r."""
+    return transposed(ops, ops.triangular_solve(r, transposed(ops, x), lower=False, transpose=not transpose))
+
+
+def _qr_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
+    """(g_Q + Q·Ψ(R·g_Rᵀ - g_Qᵀ·Q))·R⁻ᵀ, Ψ the lower triangle and its mirror image (Walter and Lehmann 2010).
+
+    That is of the first k columns, x₁ = Q·R₁. The others, x₂ = Q·R₂, have Q·g_R₂, and move g_Q by x₂·g_R₂ᵀ.
+    """
+    (g_q, g_r), (q, r) = cotangents, ctx.saved
+    k = q.shape[-1]
+    r, others = _parted(ops, r, k)
+    inner: R | None = None
+    of_others: R | None = None
+    if g_r is not None:
+        g_first, g_others = _parted(ops, g_r, k)
+        inner = ops.bmm(r, transposed(ops, g_first))
+        if others is not None and g_others is not None:
+            of_others = ops.bmm(q, g_others)
+            g_q = add_all(ops, g_q, ops.bmm(ops.bmm(q, others), transposed(ops, g_others)))
+    elif others is not None:
+        of_others = ops.full(shape=(*q.shape[:-1], others.shape[-1]), value=0.0, dtype=q.dtype)
+    if g_q is not None:
+        inner = add_all(ops, inner, ops.neg(ops.bmm(transposed(ops, g_q), q)))
+    if inner is None:
+        return (None,)
+    half = triangle(ops, inner, lower=True, halved=True)
+    turned = ops.bmm(q, ops.add(half, transposed(ops, half)))
+    moved = turned if g_q is None else ops.add(g_q, turned)
+    return (_joined(ops, _divided(ops, moved, r, transpose=True), of_others),)
+
+
+def _qr_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None, ...]:
+    """Q·Ω + C - Q·X and (X - Ω)·R, where C = t·R⁻¹, X = Qᵀ·C and Ω has X's lower triangle and its negative above.
+
+    That is of the first k columns; of the others R₂ moves by Qᵀ·t₂ - Ω·R₂.
+    """
+    (q, r), (t,) = outputs, tangents
+    k = q.shape[-1]
+    r, others = _parted(ops, r, k)
+    t, t_others = _parted(ops, t, k)
+    divided = _divided(ops, t, r)
+    inner = ops.bmm(transposed(ops, q), divided)
+    half = triangle(ops, inner, lower=True, halved=True)
+    turn = ops.sub(half, transposed(ops, half))
+    t_q = ops.bmm(q, turn)
+    if not _is(k, q.shape[-2]):
+        t_q = ops.add(t_q, ops.sub(divided, ops.bmm(q, inner)))
+    t_rest = None
+    if others is not None and t_others is not None:
+        t_rest = ops.sub(ops.bmm(transposed(ops, q), t_others), ops.bmm(turn, others))
+    return t_q, _joined(ops, ops.bmm(ops.sub(inner, turn), r), t_rest)
+
+
+QR = _Factors(
+    "qr",
+    operands=("x",),
+    outputs=("q", "r"),
+    shape=_qr_shape,
+    vjp=_qr_vjp,
+    jvp=_qr_jvp,
+    saves=("q", "r"),
     flops=_cubic_flops,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..catalogue.factorizations import EIGH
+from ..catalogue.factorizations import EIGH, QR
 from ..primitive import NO_STATIC, R
 from .calls import Calls
 
@@ -20,3 +20,13 @@ class FactorizationsOps(Calls[R]):
         """
         values, vectors = self._call_many(EIGH, (x,), NO_STATIC)
         return values, vectors
+
+    def qr(self, x: R, /) -> tuple[R, R]:
+        """x = Q·R, k = min(m, n): (..., m, n) -> Q (..., m, k) of orthonormal columns, R (..., k, n) upper triangular.
+
+        The diagonal of R is not negative, so that Q and R are one and the same on every device. nan where x holds nan
+        or inf. Where the first k columns of x are dependent, so that the diagonal has a 0, the derivatives are nan or
+        inf. PyTorch: torch.linalg.qr. Source of its derivatives: Walter and Lehmann 2010.
+        """
+        q, r = self._call_many(QR, (x,), NO_STATIC)
+        return q, r

@@ -72,6 +72,13 @@ def _eigh(call: AtenCall[Any], x: Any, uplo: str = "L", *_: Any) -> Any:
     return [call.give(values, 0), call.give(vectors, 1)]
 
 
+@rule("linalg_qr.default")
+def _qr(call: AtenCall[Any], x: Any, mode: str = "reduced", *_: Any) -> Any:
+    if mode != "reduced":
+        raise ValueError(f"mode={mode!r}; there is reduced")
+    return [call.give(ref, i) for i, ref in enumerate(call.ops.qr(x.ref))]
+
+
 @rule("linalg_solve_triangular.default")
 def _solve_triangular(call: AtenCall[Any], a: Any, b: Any, upper: bool, left: bool, unitriangular: bool) -> Any:
     if not left or unitriangular:

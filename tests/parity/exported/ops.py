@@ -285,6 +285,7 @@ PRODUCTS: Table = {
     "eigh": (lambda x: _products_of_columns(torch.linalg.eigh(x)), (SQUARE,)),
     "eigh_upper": (lambda x: _products_of_columns(torch.linalg.eigh(x, UPLO="U")), (SQUARE,)),
     "eigvalsh": (torch.linalg.eigvalsh, (SQUARE,)),
+    "qr": (lambda x: torch.linalg.qr(x)[0].abs() @ torch.linalg.qr(x)[1].abs(), (SQUARE[:, :2],)),
     "attention": (F.scaled_dot_product_attention, (_x(2, 3, 4, 5), _x(2, 3, 6, 5, seed=1), _x(2, 3, 6, 5, seed=2))),
     "attention_causal": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),

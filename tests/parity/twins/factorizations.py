@@ -27,6 +27,16 @@ def _eigh(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return values, vectors * _sign(vectors)
 
 
+def _qr(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    q, r = torch.linalg.qr(x)
+    signs = torch.diagonal(r.detach(), dim1=-2, dim2=-1).sign()
+    return q * signs.unsqueeze(-2), r * signs.unsqueeze(-1)
+
+
+def _full(*shape: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    return lambda rng: (rng.uniform(-0.5, 0.5, shape) + np.diag([2.0, -2, 2, -2])[: shape[-2], : shape[-1]],)
+
+
 def _of_symmetric(ops: Any, x: Any) -> Any:
     rank = len(x.shape)
     other = ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
@@ -40,4 +50,5 @@ TWINS: list[Twin] = [
         tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))),
         call=_of_symmetric,
     ),
+    Twin("qr", _qr, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2)))),
 ]

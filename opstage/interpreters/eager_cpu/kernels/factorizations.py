@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.factorizations import EIGH
+from ....ops.catalogue.factorizations import EIGH, QR
 from ....ops.primitive import Primitive
 from .determinants import without_others
 
@@ -46,6 +46,19 @@ def eigh(x: Array) -> tuple[Array, Array]:
     return values, vectors
 
 
-KERNELS: dict[Primitive, Callable[..., Any]] = {EIGH: eigh}
+def qr(x: Array) -> tuple[Array, Array]:
+    safe, finite = without_others(x)
+    q, r = np.linalg.qr(safe if safe.flags.c_contiguous else safe.copy())  # of another order the factors would be too
+    zero, one, k = np.zeros((), x.dtype), np.ones((), x.dtype), q.shape[-1]
+    diagonal = np.where(np.eye(k, dtype=np.bool_), r[..., :k], zero).sum(axis=-1)
+    signs = np.where(diagonal < 0, -one, one)
+    q *= signs[..., None, :]
+    r *= signs[..., None]
+    r += zero  # no -0 below the diagonal
+    without_answer(finite, q, r)
+    return q, r
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {EIGH: eigh, QR: qr}
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

@@ -93,6 +93,16 @@ def _eigenvectors(x: Phantom) -> tuple[Phantom, Phantom]:
     return Phantom.new(x.shape[:-1], x.dtype), Phantom.new(x.shape, x.dtype)
 
 
+def _orthogonal_triangular(x: Phantom) -> tuple[Phantom, Phantom]:
+    """In float64, from which both factors are rounded."""
+    *leading, m, n = x.shape
+    k = min(m, n)
+    work = [Phantom.new((*leading, *shape), np.float64) for shape in ((m, n), (k,))]
+    q, r = (Phantom.new((*leading, *shape), np.float64) for shape in ((m, k), (k, n)))
+    work.clear()
+    return q.astype(x.dtype, copy=False), r.astype(x.dtype, copy=False)
+
+
 def _half(y: Phantom) -> Phantom:
     """The real or the imaginary parts, where they are."""
     return Phantom.on(y.memory, y.shape, y.strides, np.empty(0, y.dtype).real.dtype)
@@ -152,6 +162,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.linalg.det: _number_each,
     np.linalg.slogdet: lambda x: (_number_each(x), _number_each(x)),
     np.linalg.eigh: _eigenvectors,
+    np.linalg.qr: _orthogonal_triangular,
     np.linalg.svd: _singular_vectors,
     np.real: _half,
     np.imag: _half,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.factorizations import EIGH
+from ....ops.catalogue.factorizations import EIGH, QR
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer
@@ -128,6 +128,69 @@ def eigh_kernel(
                     vectors[base + r * n + j] = -vectors[base + r * n + j]
 
 
+@device_function
+def reflect(x: Any, at: Any, width: Any, v: Any, first: Any, step: Any, count: Any, factor: Any) -> None:
+    """x - factor·v·(vᵀ·x) of a column x, whose entry beside the first of v, 1, is at `at`."""
+    total = x[at]
+    for i in range(1, count):
+        total += v[first + i * step] * x[at + i * width]
+    total *= factor
+    x[at] -= total
+    for i in range(1, count):
+        x[at + i * width] -= total * v[first + i * step]
+
+
+def qr_kernel(
+    count: Any, q: Any, r: Any, a: Any, factors: Any, rows: Any, columns: Any, nan: Any, zero: Any, one: Any
+) -> None:
+    """By reflections (Householder; Golub and Van Loan, section 5.2): `a` is written over by them and by R."""
+    k = min(rows, columns)
+    for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        base, of_q, of_r = m * rows * columns, m * rows * k, m * k * columns
+        finite = True
+        for i in range(rows * columns):
+            if a[base + i] - a[base + i] != 0:
+                finite = False
+        for j in range(k):
+            at, greatest, square = base + j * columns + j, zero, zero
+            for i in range(rows - j):
+                greatest = max(greatest, abs(a[at + i * columns]))
+            below = False
+            for i in range(rows - j):
+                entry = a[at + i * columns] / greatest if greatest > 0 else zero
+                square += entry * entry
+                if i > 0 and entry != 0:
+                    below = True
+            factors[m * k + j] = zero
+            if below:
+                size = greatest * sqrt(square)
+                pivot = a[at]
+                if pivot > 0:
+                    size = -size
+                factors[m * k + j] = (size - pivot) / size
+                for i in range(1, rows - j):
+                    a[at + i * columns] /= pivot - size
+                a[at] = size
+                for c in range(j + 1, columns):
+                    reflect(a, base + j * columns + c, columns, a, at, columns, rows - j, factors[m * k + j])
+        for i in range(rows):
+            for j in range(k):
+                q[of_q + i * k + j] = one if i == j else zero
+        for s in range(k):
+            j = k - 1 - s
+            for c in range(j, k):
+                at = base + j * columns + j
+                reflect(q, of_q + j * k + c, k, a, at, columns, rows - j, factors[m * k + j])
+        for j in range(k):
+            turned = a[base + j * columns + j] < 0
+            for i in range(rows):
+                entry = q[of_q + i * k + j]
+                q[of_q + i * k + j] = nan if not finite else -entry if turned else entry
+            for c in range(columns):
+                entry = a[base + j * columns + c] if c >= j else zero
+                r[of_r + j * columns + c] = nan if not finite else -entry if turned and c >= j else entry
+
+
 def work(device: Device, x: DeviceBuffer) -> DeviceBuffer:
     """A copy to be written over."""
     out = device.empty(TensorType(x.shape, x.dtype))
@@ -142,4 +205,12 @@ def eigh(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, .
     return values, vectors
 
 
-KERNELS: dict[Primitive, Entry] = {EIGH: eigh}
+def qr(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    q, r = (device.empty(each) for each in types)
+    factors = device.empty(TensorType((*x.shape[:-2], q.shape[-1]), x.dtype))
+    numbers = np.int32(x.shape[-2]), np.int32(x.shape[-1]), NAN, ZERO, ONE
+    device.each(qr_kernel, math.prod(x.shape[:-2]), q, r, work(device, x), factors, *numbers)
+    return q, r
+
+
+KERNELS: dict[Primitive, Entry] = {EIGH: eigh, QR: qr}
