@@ -61,6 +61,7 @@ def metadata(trained: Trained) -> dict[str, str]:
 
     classes      the names of the classes, in the order of their numbers
     columns      for each input the columns of the table that it is made of, in order
+    bytes        the inputs that were bytes, of which the model takes shares: x/255
     categories   for each input that has any, for each column the names that it holds, in order; one_hot: which of these
                  inputs have a column for each name
     """
@@ -73,6 +74,9 @@ def metadata(trained: Trained) -> dict[str, str]:
     inputs = [part for part in preparation.parts if part.argument in trained.predictor.names]
     if preparation.form == "table":
         found["columns"] = {part.argument: part.columns for part in inputs}
+    shares = [part.argument for part in inputs if part.image]
+    if shares:
+        found["bytes"] = shares
     named = [part for part in inputs if part.categories]
     if named:
         found["categories"] = {part.argument: dict(zip(part.columns, part.categories)) for part in named}

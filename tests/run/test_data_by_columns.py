@@ -13,6 +13,7 @@ import pytest
 import opstage
 from opstage import UsageError
 from opstage.data import Dataset, from_csv
+from opstage.experiment.exporting import metadata
 from opstage.experiment.side_by_side import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side
 from opstage.experiment.side_by_side_html import side_by_side_html
 from opstage.experiment.trained import Trained
@@ -185,6 +186,7 @@ def test_images_and_classes_that_are_at_hand_are_read_as_those_of_a_folder() -> 
     assert run.results[-1].held_out["accuracy"] == np.mean(found[y > 0] == y[y > 0]) > 0
     assert np.array_equal(run.predict(x / 255)["class"], found)
     assert run.evaluate(held_out) == run.results[-1].held_out
+    assert metadata(run) == {"classes": '["ant", "mule", "zebra"]', "bytes": '["x"]'}
 
 
 def test_whole_targets_of_a_dataset_of_a_table_become_floats(tmp_path: Path) -> None:
