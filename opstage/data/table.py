@@ -119,7 +119,8 @@ def label_position(path: str | os.PathLike[str], names: Sequence[str], label: st
         if label == -1 and likely and names[-1].lower() not in _LABELS:
             raise UsageError(
                 f"{path}: which column is the label? The last is {names[-1]}, but one is called {likely[0]}; say "
-                f"label={likely[0]!r}, or label=-1 for the last; without a say, the column called y is"
+                f"--data.label {likely[0]} or --data.label {names[-1]}, in Python label={likely[0]!r}; without a say, "
+                "the column called y is"
             )
     if isinstance(label, str):
         if not header:
