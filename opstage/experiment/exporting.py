@@ -43,9 +43,8 @@ def export(trained: Trained, path: Path, form: str) -> None:
     if not (is_installed("onnx") and is_installed("onnxruntime")):
         raise UsageError("--format onnx needs onnx and onnxruntime: pip install 'opstage[onnx]'")
     graph = _predicting(trained)
-    values: dict[str, Any] = {"params": trained.trainer.get_params()}
-    if trained.model.state is not None:
-        values["state"] = trained.trainer.state
+    held = [trained.trainer.get_params(), *([] if trained.model.state is None else [trained.trainer.state])]
+    values: dict[str, Any] = dict(zip(trained.predictor.held_names, held))
     model = model_of(graph, values)
     for key, text in metadata(trained).items():
         model.metadata_props.add(key=key, value=text)

@@ -154,9 +154,15 @@ class Predictor:
         elif len(self._never) < _MOST_KINDS:
             self._never.add(kind)
 
+    @property
+    def held_names(self) -> tuple[str, ...]:
+        """The names under which the graph has the parameters and any state: those of the arguments of the outputs."""
+        assert self.model.outputs is not None
+        return tuple(inspect.signature(self.model.outputs).parameters)[1 : self.model.batch_starts]
+
     @cached_property
     def graph(self) -> Graph:
-        """The predicting function, recorded: its inputs are params, any state, and the model's inputs by name."""
+        """The predicting function, recorded: its inputs are the parameters, any state, and the model's inputs."""
         return self.record(lambda ops, inputs: inputs)
 
     def record(self, prepare: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Graph:

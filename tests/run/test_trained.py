@@ -169,6 +169,29 @@ def test_the_onnx_model_takes_inputs_alone_and_gives_our_numbers(run: Path, tmp_
         assert np.array_equal(found["class"], expected["class"])
 
 
+@pytest.mark.parametrize("stateful", [False, True])
+def test_an_onnx_model_of_a_program_with_other_names(tmp_path: Path, stateful: bool) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    batch = (Spec("B 2"), Spec("B 1"))
+    if stateful:
+        made = opstage.Model(
+            *("m", None, {"w": np.ones((1, 2))}),
+            lambda ops, p, s, x, y: (ops.mse_loss(ops.linear(p["w"], None, x), y), opstage.Aux(state=s)),
+            *(None, batch, {"k": np.ones((2, 1))}),
+            outputs=lambda ops, weights, kept, x: ops.matmul(x * weights["w"], kept["k"]),
+        )
+    else:
+        made = opstage.Model(
+            *("m", None, np.ones((1, 2)), lambda ops, p, x, y: ops.mse_loss(ops.linear(p, None, x), y), None, batch),
+            outputs=lambda ops, weights, x: ops.linear(weights, None, x),
+        )
+    data = {"x": np.ones((8, 2)), "y": np.ones((8, 1))}
+    trained = opstage.fit(made, data, epochs=1, batch_size=2, progress=False)
+    export(trained, tmp_path / "m.onnx", "onnx")
+    assert [each.name for each in onnx.load(tmp_path / "m.onnx").graph.input] == ["x"]
+
+
 def test_an_onnx_model_with_other_numbers_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
