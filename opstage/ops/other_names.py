@@ -117,6 +117,7 @@ OPS_NAMES: dict[str, str] = {
     "all": f"ops.reduce_all(x), {_AXIS}",
     "inverse": "opstage.ops.derived.inverse(ops, x); ops.inv is 1/x of each element",
     "eigvalsh": "ops.eigh(x)[0]",
+    "svdvals": "ops.svd(x)[1]",
     "logdet": "ops.slogdet(x)[1]",
     "solve_triangular": "ops.triangular_solve(a, b, lower=…)",
     "prod": f"ops.reduce_prod(x), {_AXIS}",

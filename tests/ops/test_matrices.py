@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 
 import opstage
@@ -70,7 +71,8 @@ def test_eigenvectors_of_named_sizes() -> None:
 def test_factors_of_named_sizes(shape: tuple[str, ...]) -> None:
     def program(ops: Any, p: Any) -> Any:
         q, r = ops.qr(p["x"])
-        return ops.add(ops.sum(q), ops.sum(ops.sub(ops.bmm(q, r), p["x"])))
+        u, s, vh = ops.svd(ops.sub(ops.bmm(q, r), p["x"]))
+        return ops.add(ops.add(ops.sum(u), ops.sum(vh)), ops.sum(s))
 
     assert opstage.check(program, {"x": opstage.Spec(shape)}).ok
 
@@ -82,6 +84,31 @@ def test_gradient_of_equal_eigenvalues() -> None:
     np.testing.assert_allclose(found["x"], 2 * point["x"], atol=1e-12)
     _, found = opstage.value_and_grad(lambda ops, p: ops.sum(ops.eigh(p["x"])[1]), point, options=FLOAT64)
     assert not np.isfinite(found["x"]).all()
+
+
+@pytest.mark.parametrize("size", [-3.0, 2.0])
+def test_factors_of_one_number(size: float) -> None:
+    def program(ops: Any, x: Any) -> Any:
+        return ops.eigh(x), ops.qr(x), ops.svd(x)
+
+    one, sign = np.ones((1, 1)), np.sign(size) * np.ones((1, 1))
+    found: Any = opstage.run(program, np.array([[size]]), options=FLOAT64)
+    expected = (size * one[0], one), (sign, abs(size) * one), (one, abs(size) * one[0], sign)
+    assert optree.tree_all(optree.tree_map(np.array_equal, found, expected))
+
+
+def test_a_matrix_that_does_not_converge_is_nan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.linalg.svd
+
+    def svd(x: Any, full_matrices: bool) -> Any:
+        if (x == 7).any():
+            raise np.linalg.LinAlgError("no convergence")
+        return whole(x, full_matrices=full_matrices)
+
+    monkeypatch.setattr(np.linalg, "svd", svd)
+    stack = np.stack([np.diag([3.0, 7.0]), np.diag([2.0, 1.0])])
+    for out in opstage.run(lambda ops, x: ops.svd(x), stack, options=FLOAT64):
+        assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
 
 
 @pytest.mark.parametrize("x", [np.eye(3), np.zeros((3, 3)), np.ones((4, 4)), np.diag([1e-20, 1.0, 1e20])])

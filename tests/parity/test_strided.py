@@ -90,6 +90,7 @@ _ROWS_DIFFER = (
     "cholesky",
     "eigh",
     "qr",
+    "svd",
     "cofactor",
     "inverse",
     "median",

@@ -66,6 +66,38 @@ def _tall(*shape: int) -> Any:
     return lambda rng: (rng.uniform(-0.5, 0.5, shape) + 1.5 * np.diag([1.0, -1, 1, -1])[: shape[-2], : shape[-1]],)
 
 
+def _svd(x: Any) -> Any:
+    """From the eigenvectors of xᵀ·x, or of x·xᵀ, whichever is smaller."""
+    wide = x.shape[-1] > x.shape[-2]
+    tall = np.swapaxes(x, -1, -2) if wide else x
+    squares, v = np.linalg.eigh(np.swapaxes(tall, -1, -2) @ tall)
+    s, v = np.sqrt(squares)[..., ::-1], v[..., ::-1]
+    u = tall @ v / s[..., None, :]
+    u, v = (v, u) if wide else (u, v)
+    signed = _signed(u)
+    return signed, s, np.swapaxes(v * (signed * u).sum(-2)[..., None, :], -1, -2)
+
+
+def _factors_of(ops: Any, x: Any) -> Any:
+    """Of factors that are not unique: their product, and their columns' with one another."""
+    u, s, vh = ops.svd(x)
+    transposed = [ops.permute(each, axes=(0, 2, 1)) for each in (u, vh)]
+    scaled = ops.mul(u, ops.broadcast_to(ops.unsqueeze(s, axis=1), shape=u.shape))
+    return ops.bmm(scaled, vh), ops.bmm(transposed[0], u), ops.bmm(vh, transposed[1])
+
+
+def _units(x: Any) -> Any:
+    k = min(x.shape[-2:])
+    return x, *(np.broadcast_to(np.eye(k), (x.shape[0], k, k)),) * 2
+
+
+def _spread(*shape: int) -> Any:
+    """Of singular values that are apart."""
+    return lambda rng: (rng.uniform(-0.3, 0.3, shape) + np.diag([1.0, -2, 3, -4])[: shape[-2], : shape[-1]],)
+
+
+_RANK = np.stack([np.ones((3, 2)), np.zeros((3, 2)), np.eye(3)[:, :2], np.eye(3)[:, 1:] * 1e-30])
+
 _LOWER = np.array([[[2.0, 9.0], [1.0, 2.0]], [[3.0, np.nan], [4.0, -3.0]], [[np.nan, 0.0], [0.0, 1.0]]])
 _HALF = 0.5**0.5
 _CLOSE: dict[str, Any] = {"float32": (2e-5, 2e-5)}
@@ -130,6 +162,42 @@ SAMPLES = [
         )
         for case, scale in (("whose squares overflow", 1e30), ("whose squares vanish", 1e-23))
     ),
+    *(
+        Sample("svd", case, _spread(*shape), _svd, float64=(1e-9, 1e-9), **_CLOSE)
+        for case, shape in (("tall", (2, 3, 2)), ("square", (3, 3)), ("wide", (2, 2, 3)))
+    ),
+    Sample("svd", "one row", lambda rng: (np.array([[-2.0, 1.0]]),), _svd),
+    Sample("svd", "no rows", normal((2, 0, 3)), lambda x: (np.zeros((2, 0, 0)), np.zeros((2, 0)), x)),
+    Sample("svd", "no matrices", normal((0, 3, 2)), lambda x: (x, np.zeros((0, 2)), np.zeros((0, 2, 2)))),
+    *(
+        Sample("svd", case, lambda rng, x=x: (x,), _units, order=0, call=_factors_of)
+        for case, x in (("rank, tall", _RANK), ("rank, wide", np.swapaxes(_RANK, 1, 2)))
+    ),
+    Sample(
+        "svd",
+        "not finite",
+        lambda rng: (np.array([[[2.0, 0.0], [0.0, -3.0]], [[np.inf, 1.0], [2.0, 3.0]]]),),
+        lambda x: tuple(
+            np.stack([np.array(each), np.full(np.shape(each), np.nan)])
+            for each in ([[0.0, 1.0], [1.0, 0.0]], [3.0, 2.0], [[0.0, -1.0], [1.0, 0.0]])
+        ),
+        order=0,
+    ),
+    *(
+        Sample(
+            "svd",
+            case,
+            lambda rng, scale=scale: (np.array([[7.2 * scale, 0.4 * scale], [4.6 * scale, 7.2 * scale]]),),
+            lambda x: (np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([10.0, 5.0]), np.array([[0.8, 0.6], [0.6, -0.8]])),
+            order=0,
+            call=lambda ops, x, scale=scale: (
+                ops.svd(x)[0],
+                ops.scale(ops.svd(x)[1], c=1 / scale),
+                ops.svd(x)[2],
+            ),
+        )
+        for case, scale in (("whose squares overflow", 1e30), ("whose squares vanish", 1e-23))
+    ),
 ]
 
 BAD_CALLS = [
@@ -137,4 +205,5 @@ BAD_CALLS = [
     BadCall("eigh", "vector", lambda: (np.ones(2),), r"must be \(..., n, n\) but is \(2,\)"),
     BadCall("qr", "vector", lambda: (np.ones(2),), r"must be \(..., m, n\) but is \(2,\)"),
     BadCall("qr", "integers", lambda: (np.ones((2, 2), int),), "x must be a float tensor"),
+    BadCall("svd", "vector", lambda: (np.ones(2),), r"must be \(..., m, n\) but is \(2,\)"),
 ]

@@ -200,3 +200,92 @@ QR = _Factors(
     saves=("q", "r"),
     flops=_cubic_flops,
 )
+
+
+# Singular vectors ---------------------------------------------------------------------------------------------------
+
+
+def _svd_shape(x: TensorType) -> tuple[TensorType, ...]:
+    k, (*leading, m, n) = _least_size(x), x.shape
+    return tuple(TensorType((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))
+
+
+def _by_gaps_of_squares(ops: Ops[R], x: R, s: R) -> R:
+    """x[i, j]/(s[j]² - s[i]²), and 0 on the diagonal; by factors, as squares of close numbers lose their difference."""
+    own, across, down = on_diagonal(ops, x), _across(ops, s), _down(ops, s)
+    gaps = ops.mul(ops.sub(across, down), ops.add(across, down))
+    return ops.select(own, zeros_like(ops, x), ops.div(x, ops.select(own, ones_like(ops, x), gaps)))
+
+
+def _skew(ops: Ops[R], x: R) -> R:
+    return ops.sub(x, transposed(ops, x))
+
+
+def _over_rows(ops: Ops[R], x: R, s: R) -> R:
+    """S⁻¹·x."""
+    return ops.div(x, ops.broadcast_to(ops.unsqueeze(s, axis=len(s.shape)), shape=x.shape))
+
+
+def _over_columns(ops: Ops[R], x: R, s: R) -> R:
+    """x·S⁻¹."""
+    return ops.div(x, ops.broadcast_to(ops.unsqueeze(s, axis=len(s.shape) - 1), shape=x.shape))
+
+
+def _svd_vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R | None, ...], /) -> tuple[R | None, ...]:
+    """U·(diag(g_S) + (F∘skew(Uᵀ·g_U))·S + S·(F∘skew(Vᵀ·g_V)))·Vᵀ (Townsend 2016), F[i, j] = 1/(s[j]² - s[i]²).
+
+    To it (g_U - U·Uᵀ·g_U)·S⁻¹·Vᵀ is added where U is not square, and U·S⁻¹·(g_V - V·Vᵀ·g_V)ᵀ where V is not.
+    """
+    (g_u, g_s, g_vh), (u, s, vh) = cotangents, ctx.saved
+    k, v = s.shape[-1], transposed(ops, vh)
+    inner = None if g_s is None else _on_diagonal(ops, g_s)
+    outside: R | None = None
+    if g_u is not None:
+        along = ops.bmm(transposed(ops, u), g_u)
+        turned = _by_gaps_of_squares(ops, _skew(ops, along), s)
+        inner = add_all(ops, inner, ops.mul(turned, _across(ops, s)))
+        if not _is(u.shape[-2], k):
+            rest = _over_columns(ops, ops.sub(g_u, ops.bmm(u, along)), s)
+            outside = ops.bmm(rest, vh)
+    if g_vh is not None:
+        along = ops.bmm(g_vh, v)
+        turned = _by_gaps_of_squares(ops, _skew(ops, transposed(ops, along)), s)
+        inner = add_all(ops, inner, ops.mul(_down(ops, s), turned))
+        if not _is(vh.shape[-1], k):
+            rest = _over_rows(ops, ops.sub(g_vh, ops.bmm(along, vh)), s)
+            outside = add_all(ops, outside, ops.bmm(u, rest))
+    if inner is None:
+        return (None,)
+    return (add_all(ops, ops.bmm(ops.bmm(u, inner), vh), outside),)
+
+
+def _svd_jvp(
+    ops: Ops[R], primals: tuple[R, ...], outputs: tuple[R, ...], tangents: tuple[R, ...], /
+) -> tuple[R | None, ...]:
+    """U·(F∘(P·S + S·Pᵀ)), diag(P) and V·(F∘(S·P + Pᵀ·S)), where P = Uᵀ·t·V, and what leaves the spans of U and V."""
+    (u, s, vh), (t,) = outputs, tangents
+    k, v = s.shape[-1], transposed(ops, vh)
+    left, right = ops.bmm(transposed(ops, u), t), ops.bmm(t, v)
+    inner = ops.bmm(left, v)
+    scaled = ops.mul(inner, _across(ops, s))
+    t_u = ops.bmm(u, _by_gaps_of_squares(ops, ops.add(scaled, transposed(ops, scaled)), s))
+    if not _is(u.shape[-2], k):
+        t_u = ops.add(t_u, _over_columns(ops, ops.sub(right, ops.bmm(u, inner)), s))
+    scaled = ops.mul(_down(ops, s), inner)
+    turned = _by_gaps_of_squares(ops, ops.add(scaled, transposed(ops, scaled)), s)
+    t_vh = ops.bmm(transposed(ops, turned), vh)
+    if not _is(vh.shape[-1], k):
+        t_vh = ops.add(t_vh, _over_rows(ops, ops.sub(left, ops.bmm(inner, vh)), s))
+    return t_u, _diagonal(ops, inner), t_vh
+
+
+SVD = _Factors(
+    "svd",
+    operands=("x",),
+    outputs=("u", "s", "vh"),
+    shape=_svd_shape,
+    vjp=_svd_vjp,
+    jvp=_svd_jvp,
+    saves=("u", "s", "vh"),
+    flops=_cubic_flops,
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..catalogue.factorizations import EIGH, QR
+from ..catalogue.factorizations import EIGH, QR, SVD
 from ..primitive import NO_STATIC, R
 from .calls import Calls
 
@@ -30,3 +30,15 @@ class FactorizationsOps(Calls[R]):
         """
         q, r = self._call_many(QR, (x,), NO_STATIC)
         return q, r
+
+    def svd(self, x: R, /) -> tuple[R, R, R]:
+        """x = U·diag(S)·Vᵀ, k = min(m, n): (..., m, n) -> U (..., m, k), S (..., k), Vᵀ (..., k, n).
+
+        Singular values descend; the columns of U and V are orthonormal, and the first entry of each column of U that is
+        at least 0.618 times its greatest in magnitude is positive; the vectors of a singular value that is 0 have any
+        sign. nan where x holds nan or inf. Where singular values are equal, or one is 0 and x is not square, the
+        derivatives of U and V are nan or inf; those of S alone are finite. Source of its derivatives: Townsend 2016.
+        PyTorch: torch.linalg.svd(x, full_matrices=False).
+        """
+        u, s, vh = self._call_many(SVD, (x,), NO_STATIC)
+        return u, s, vh

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ops.derived import einsum
+from ...ops.dims import Verdict, equal
 from ...ops.infix import product_of_stacks
 from ..call import AtenCall, rule
 
@@ -77,6 +78,13 @@ def _qr(call: AtenCall[Any], x: Any, mode: str = "reduced", *_: Any) -> Any:
     if mode != "reduced":
         raise ValueError(f"mode={mode!r}; there is reduced")
     return [call.give(ref, i) for i, ref in enumerate(call.ops.qr(x.ref))]
+
+
+@rule("_linalg_svd.default", "linalg_svd.default")
+def _svd(call: AtenCall[Any], x: Any, full: bool = False, vectors: bool = True, *_: Any) -> Any:
+    if full and vectors and equal(*x.shape[-2:]) is not Verdict.proved:
+        raise ValueError("full_matrices=True of a matrix that is not square; there is full_matrices=False")
+    return [call.give(ref, i) for i, ref in enumerate(call.ops.svd(x.ref))]
 
 
 @rule("linalg_solve_triangular.default")

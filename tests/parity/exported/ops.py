@@ -268,6 +268,11 @@ def _products_of_columns(factors: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
     return (vectors * values.square().unsqueeze(-2)) @ vectors.mT
 
 
+def _of_singular_vectors(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> torch.Tensor:
+    """x times the squares of its singular values: the signs of vectors are any."""
+    return (u * s.pow(3).unsqueeze(-2)) @ vh
+
+
 PRODUCTS: Table = {
     "linear": (F.linear, (X, _x(5, 4, seed=4), _x(5, seed=5))),
     "linear_no_bias": (F.linear, (LINE, _x(5, 9, seed=4))),
@@ -286,6 +291,8 @@ PRODUCTS: Table = {
     "eigh_upper": (lambda x: _products_of_columns(torch.linalg.eigh(x, UPLO="U")), (SQUARE,)),
     "eigvalsh": (torch.linalg.eigvalsh, (SQUARE,)),
     "qr": (lambda x: torch.linalg.qr(x)[0].abs() @ torch.linalg.qr(x)[1].abs(), (SQUARE[:, :2],)),
+    "svd": (lambda x: _of_singular_vectors(*torch.linalg.svd(x, full_matrices=False)), (SQUARE[:, :2],)),
+    "svdvals": (torch.linalg.svdvals, (X,)),
     "attention": (F.scaled_dot_product_attention, (_x(2, 3, 4, 5), _x(2, 3, 6, 5, seed=1), _x(2, 3, 6, 5, seed=2))),
     "attention_causal": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),

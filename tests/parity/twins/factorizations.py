@@ -33,8 +33,14 @@ def _qr(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return q * signs.unsqueeze(-2), r * signs.unsqueeze(-1)
 
 
+def _svd(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    signs = _sign(u)
+    return u * signs, s, vh * signs.mT
+
+
 def _full(*shape: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    return lambda rng: (rng.uniform(-0.5, 0.5, shape) + np.diag([2.0, -2, 2, -2])[: shape[-2], : shape[-1]],)
+    return lambda rng: (rng.uniform(-0.5, 0.5, shape) + np.diag([2.0, -3.5, 5, -6.5])[: shape[-2], : shape[-1]],)
 
 
 def _of_symmetric(ops: Any, x: Any) -> Any:
@@ -50,5 +56,6 @@ TWINS: list[Twin] = [
         tuple(Case(f"{n}", _symmetric(*n), terms=50) for n in ((), (3,), (2, 2))),
         call=_of_symmetric,
     ),
+    Twin("svd", _svd, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2), (2, 2, 4)))),
     Twin("qr", _qr, tuple(Case(f"{n}", _full(*n), terms=50) for n in ((4, 4), (3, 4, 2)))),
 ]

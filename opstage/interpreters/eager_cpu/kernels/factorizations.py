@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.catalogue.factorizations import EIGH, QR
+from ....ops.catalogue.factorizations import EIGH, QR, SVD
 from ....ops.primitive import Primitive
 from .determinants import without_others
 
@@ -36,11 +37,26 @@ def without_answer(finite: Array, *factors: Array) -> None:
             factor[~finite] = np.nan
 
 
+def _each(f: Callable[[Array], tuple[Array, ...]], x: Array) -> tuple[Array, ...]:
+    """f of whole stacks; where a matrix does not converge, of one after the other, with nan for that one."""
+    try:
+        return f(x)
+    except np.linalg.LinAlgError:
+        factors = f(np.zeros_like(x))
+        for place in np.ndindex(x.shape[:-2]):
+            found: tuple[Any, ...] = (np.nan,) * len(factors)
+            with suppress(np.linalg.LinAlgError):
+                found = f(x[place])
+            for factor, one in zip(factors, found):
+                factor[place] = one
+        return factors
+
+
 def eigh(x: Array) -> tuple[Array, Array]:
     n = x.shape[-1]
     above = np.arange(n)[:, None] < np.arange(n)
     safe, finite = without_others(np.where(above, np.zeros((), x.dtype), x))
-    values, vectors = np.linalg.eigh(safe)
+    values, vectors = _each(np.linalg.eigh, safe)
     vectors *= signs_of(vectors)
     without_answer(finite, values, vectors)
     return values, vectors
@@ -59,6 +75,20 @@ def qr(x: Array) -> tuple[Array, Array]:
     return q, r
 
 
-KERNELS: dict[Primitive, Callable[..., Any]] = {EIGH: eigh, QR: qr}
+def _reduced(x: Array) -> tuple[Array, ...]:
+    return np.linalg.svd(x, full_matrices=False)
+
+
+def svd(x: Array) -> tuple[Array, ...]:
+    safe, finite = without_others(x)
+    u, s, vh = _each(_reduced, safe)
+    signs = signs_of(u)
+    u *= signs
+    vh *= np.swapaxes(signs, -1, -2)
+    without_answer(finite, u, s, vh)
+    return u, s, vh
+
+
+KERNELS: dict[Primitive, Callable[..., Any]] = {EIGH: eigh, QR: qr, SVD: svd}
 
 EXACT_KERNELS: dict[Primitive, Callable[..., Any]] = {}

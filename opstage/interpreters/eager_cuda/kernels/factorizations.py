@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....ops.catalogue.factorizations import EIGH, QR
+from ....ops.catalogue.factorizations import EIGH, QR, SVD
 from ....ops.primitive import Primitive
 from ....ops.types import TensorType
 from ...gpu.buffer import DeviceBuffer
@@ -25,6 +25,8 @@ NAN, ZERO, ONE, TWO = (np.float32(x) for x in (np.nan, 0, 1, 2))
 LEADING = np.float32(0.618)
 CLOSE = np.float32(2.0**-27)
 """The part of both diagonal entries that an entry between them must exceed to be rotated away."""
+TINY = np.float32(1e-18)
+"""The part of the greatest entry below which a column counts as 0: its square has no more all its digits."""
 SWEEPS = np.int32(40)
 """Of rotations; about ten are needed."""
 
@@ -191,6 +193,132 @@ def qr_kernel(
                 r[of_r + j * columns + c] = nan if not finite else -entry if turned and c >= j else entry
 
 
+@device_function
+def complete(x: Any, base: Any, down: Any, across: Any, rows: Any, j: Any, zero: Any, one: Any) -> None:
+    """Column j of x of length 1, orthogonal to those before: from the axis that is least along them, twice over."""
+    axis, least = 0, one + one
+    for i in range(rows):
+        along = zero
+        for c in range(j):
+            entry = x[base + i * down + c * across]
+            along += entry * entry
+        if along < least:
+            axis, least = i, along
+    at = base + j * across
+    for i in range(rows):
+        x[at + i * down] = one if i == axis else zero
+    for _ in range(2):
+        for c in range(j):
+            along = zero
+            for i in range(rows):
+                along += x[base + i * down + c * across] * x[at + i * down]
+            for i in range(rows):
+                x[at + i * down] -= along * x[base + i * down + c * across]
+        square = zero
+        for i in range(rows):
+            square += x[at + i * down] * x[at + i * down]
+        for i in range(rows):
+            x[at + i * down] /= sqrt(square)
+
+
+def svd_kernel(
+    count: Any,
+    x: Any,
+    values: Any,
+    v: Any,
+    a: Any,
+    rows: Any,
+    columns: Any,
+    tall: Any,
+    sweeps: Any,
+    close: Any,
+    tiny: Any,
+    leading: Any,
+    nan: Any,
+    zero: Any,
+    one: Any,
+    two: Any,
+) -> None:
+    """By rotations of two columns at a time (one-sided Jacobi) of the matrix, or of its transpose if it is not tall.
+
+    So it has at least as many rows as columns. `a` is written over; x is the factor of its size, U or Vᵀ, v the other.
+    """
+    down, across = (columns, 1) if tall else (1, rows)
+    of_v, step = (1, columns) if tall else (columns, 1)
+    for m in steps(cuda.grid(1), count, cuda.gridsize(1)):
+        base, square = m * rows * columns, m * columns * columns
+        finite, greatest = True, zero
+        for i in range(rows * columns):
+            if a[base + i] - a[base + i] != 0:
+                finite = False
+            greatest = max(greatest, abs(a[base + i]))
+        moved = finite and greatest > 0
+        if moved:
+            for i in range(rows * columns):
+                a[base + i] /= greatest
+        for i in range(columns):
+            for j in range(columns):
+                v[square + i * of_v + j * step] = one if i == j else zero
+        for _ in range(sweeps):
+            if not moved:
+                break
+            moved = False
+            for p in range(columns):
+                for q in range(p + 1, columns):
+                    first, second, between = zero, zero, zero
+                    for i in range(rows):
+                        y, z = a[base + i * down + p * across], a[base + i * down + q * across]
+                        first += y * y
+                        second += z * z
+                        between += y * z
+                    if abs(between) > close * sqrt(first) * sqrt(second):
+                        moved = True
+                        t = tangent(first, second, between, zero, one, two)
+                        c = one / sqrt(one + t * t)
+                        s = t * c
+                        for i in range(rows):
+                            y, z = a[base + i * down + p * across], a[base + i * down + q * across]
+                            a[base + i * down + p * across] = c * y - s * z
+                            a[base + i * down + q * across] = s * y + c * z
+                        for i in range(columns):
+                            y, z = v[square + i * of_v + p * step], v[square + i * of_v + q * step]
+                            v[square + i * of_v + p * step] = c * y - s * z
+                            v[square + i * of_v + q * step] = s * y + c * z
+        for j in range(columns):
+            total = zero
+            for i in range(rows):
+                total += a[base + i * down + j * across] * a[base + i * down + j * across]
+            values[m * columns + j] = sqrt(total)
+        for j in range(columns):
+            best = j
+            for c in range(j + 1, columns):
+                if values[m * columns + c] > values[m * columns + best]:
+                    best = c
+            size = values[m * columns + best]
+            values[m * columns + best] = values[m * columns + j]
+            values[m * columns + j] = size * greatest if finite else nan
+            for i in range(columns):
+                held = v[square + i * of_v + best * step]
+                v[square + i * of_v + best * step] = v[square + i * of_v + j * step]
+                v[square + i * of_v + j * step] = held
+            for i in range(rows):
+                held = a[base + i * down + best * across]
+                a[base + i * down + best * across] = a[base + i * down + j * across]
+                x[base + i * down + j * across] = held / size if size > tiny else zero
+            if not size > tiny:
+                complete(x, base, down, across, rows, j, zero, one)
+            if tall:
+                below = negative(x, base + j * across, down, rows, leading, zero)
+            else:
+                below = negative(v, square + j * step, of_v, columns, leading, zero)
+            for i in range(columns):
+                at = square + i * of_v + j * step
+                v[at] = nan if not finite else -v[at] if below else v[at]
+            for i in range(rows):
+                at = base + i * down + j * across
+                x[at] = nan if not finite else -x[at] if below else x[at]
+
+
 def work(device: Device, x: DeviceBuffer) -> DeviceBuffer:
     """A copy to be written over."""
     out = device.empty(TensorType(x.shape, x.dtype))
@@ -213,4 +341,15 @@ def qr(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...
     return q, r
 
 
-KERNELS: dict[Primitive, Entry] = {EIGH: eigh, QR: qr}
+def svd(device: Device, types: Types, x: DeviceBuffer) -> tuple[DeviceBuffer, ...]:
+    u, s, vh = (device.empty(each) for each in types)
+    m, n = x.shape[-2:]
+    tall, rows, columns = m >= n, max(m, n), min(m, n)
+    close = np.float32(2.0**-22 * math.sqrt(rows))  # sums of so many products are not more exact
+    numbers = np.int32(rows), np.int32(columns), np.int32(tall), SWEEPS, close, TINY, LEADING, NAN, ZERO, ONE, TWO
+    factors = (u, s, vh) if tall else (vh, s, u)
+    device.each(svd_kernel, math.prod(x.shape[:-2]), *factors, work(device, x), *numbers)
+    return u, s, vh
+
+
+KERNELS: dict[Primitive, Entry] = {EIGH: eigh, QR: qr, SVD: svd}
