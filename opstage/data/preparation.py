@@ -113,7 +113,14 @@ class Preparation:
             return chosen.apply(_of_file(source, parts, self.form, self.classes))
         if self.form == "table" and isinstance(source, Mapping) and _is_table(source, parts):
             return chosen.apply(from_table("the columns", parts, self.classes, _table_of(source, parts)))
-        return chosen.apply(_of_arrays(source, parts, self.classes))
+        return chosen.apply(_of_arrays(self._by_argument(source), parts, self.classes))
+
+    def _by_argument(self, source: Any) -> Any:
+        """A dataset under the arguments' names, in whose order its arrays stand where it has none of these."""
+        own = tuple(part.argument for part in self.parts)
+        if not isinstance(source, Dataset) or not source.ordered or len(source.names) != len(own):
+            return source
+        return source if set(source.names) & set(own) else replace(source, names=own)
 
     def _of_images(self, path: str | os.PathLike[str], parts: Sequence[ArgumentData]) -> Dataset:
         """Images and, where they are asked for, their classes."""

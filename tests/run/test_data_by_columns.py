@@ -199,6 +199,21 @@ def test_whole_targets_of_a_dataset_of_a_table_become_floats(tmp_path: Path) -> 
     assert made[0].results[-1].held_out == made[1].results[-1].held_out
 
 
+def test_a_dataset_of_a_table_goes_to_arguments_of_other_names(files: tuple[Path, Path]) -> None:
+    def loss(ops: Any, w: Any, inputs: Any, target: Any) -> Any:
+        return ops.cross_entropy(ops.linear(w, None, inputs), target)
+
+    def outputs(ops: Any, w: Any, inputs: Any) -> Any:
+        return ops.linear(w, None, inputs)
+
+    batch = (opstage.Spec("B 3"), opstage.Spec("B", dtype="int64"))
+    model = opstage.Model("m", None, np.ones((2, 3)), loss, None, batch, outputs=outputs)
+    own, other = (from_csv(path, label="kind") for path in files)
+    run = opstage.fit(model, own, epochs=1, batch_size=8, progress=False)
+    assert np.array_equal(run.predict(own), run.predict(other)) and np.array_equal(run.predict(own), run.predict(X))
+    assert run.evaluate(own) == run.evaluate(other) == run.evaluate(files[1])
+
+
 def test_classes_of_held_out_rows_that_nobody_can_join() -> None:
     def loss(ops: Any, params: Any, x: Any, y: Any, w: Any) -> Any:
         return ops.sum(ops.mul(ops.mul(ops.matmul(x, params), y), w))
