@@ -18,7 +18,7 @@ from ..ops.dims import DimScope
 from ..ops.errors import UsageError, nearest
 from ..ops.numbers import plain
 from ..ops.spec import Spec, as_specs
-from ..ops.trees import flatten, lists_as_arrays, structure_paths, unflatten
+from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
 from ..ops.untrusted import brief
 from .prepared import PreparedProgram
@@ -80,6 +80,7 @@ class Predictor:
         self.types = [leaf.bind(scope, as_dtype(trainer.options.dtype)) for leaf in self._leaves]
         self._prepared: list[PreparedProgram] = []  # the latest first
         self._never: set[Any] = set()  # kinds of inputs for which the interpreter has no quick call
+        self._apart = False  # rows have been seen not to depend on one another
 
     @property
     def parameter_count(self) -> int:
@@ -138,6 +139,8 @@ class Predictor:
         for start in range(0, count, rows):
             part = [leaf[start : start + rows] for leaf in leaves]
             parts.append(self._trainer.evaluate(outputs, *unflatten(structure, part)))
+            if not self._apart:
+                self._require_apart(structure, part, parts[0])
         columns, made = zip(*[flatten(part) for part in parts])
         return unflatten(made[0], [np.concatenate(column) for column in zip(*columns)])
 
@@ -195,6 +198,27 @@ class Predictor:
                     f"axis of {rows} rows: predictions in parts cannot be put together; give rows= at least as many as "
                     "there are"
                 )
+
+    def _require_apart(self, structure: Structure, part: Sequence[Any], predicted: Any) -> None:
+        """Raise where the first half of some rows is predicted otherwise when the other half is another one.
+
+        Both are of one size, so that random draws are the same, and compiled code is.
+        """
+        half = len(part[0]) // 2
+        other = [np.concatenate([leaf[:half], np.repeat(leaf[:1], len(leaf) - half, axis=0)]) for leaf in part]
+        assert self.model.outputs is not None
+        again = self._trainer.evaluate(self.model.outputs, *unflatten(structure, other))
+        near = 1e-3 if self._trainer.options.dtype == "float32" else 1e-8
+        for name, a, b in zip(self.graph.output_names, flatten(predicted)[0], flatten(again)[0]):
+            if not half or a.dtype.kind != "f":
+                continue
+            size = float(np.abs(a).max(initial=0.0, where=np.isfinite(a)))
+            if not np.allclose(a[:half], b[:half], rtol=near, atol=near * size, equal_nan=True):
+                raise UsageError(
+                    f"model {self.model.name} predicts {name} of a row from the other rows too, so predictions in "
+                    "parts are others than those of all rows at once: give rows= at least as many as there are"
+                )
+        self._apart = True
 
 
 def _named(names: Sequence[str], path: str) -> str:

@@ -169,6 +169,21 @@ def test_the_onnx_model_takes_inputs_alone_and_gives_our_numbers(run: Path, tmp_
         assert np.array_equal(found["class"], expected["class"])
 
 
+def test_rows_that_are_predicted_from_other_rows_are_not_predicted_in_parts() -> None:
+    def outputs(ops: Any, w: Any, x: Any) -> Any:
+        return ops.linear(w, None, x - ops.reduce_mean(x, axis=0, keepdims=True))
+
+    def loss(ops: Any, w: Any, x: Any, y: Any) -> Any:
+        return ops.mse_loss(outputs(ops, w, x), y)
+
+    made = opstage.Model("m", None, np.ones((1, 2)), loss, None, (Spec("B 2"), Spec("B 1")), outputs=outputs)
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    trained = opstage.fit(made, {"x": x, "y": x[:, :1]}, epochs=1, batch_size=2, progress=False)
+    assert trained.predict(x).shape == (20, 1)
+    with pytest.raises(UsageError, match="predicts output of a row from the other rows too"):
+        trained.predict(x, rows=5)
+
+
 @pytest.mark.parametrize("stateful", [False, True])
 def test_an_onnx_model_of_a_program_with_other_names(tmp_path: Path, stateful: bool) -> None:
     onnx = pytest.importorskip("onnx")
