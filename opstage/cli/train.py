@@ -21,6 +21,7 @@ from ..training.group_table import group_lines, group_text
 from ..training.lr_range import LrRange, lr_range_test
 from .flags import OPTION_PATHS, DottedCommand, flag_layer, with_option_flags
 from .output import Audible, Voice
+from .several import speaks
 from .termination import heeding_termination
 
 
@@ -84,6 +85,7 @@ def train(
     with heeding_termination():
         task = prepare(configuration.settings)
         voice = Voice(task.settings.run.out)
+        voice.heard = speaks()
         _announce(task, voice)
 
         def watch(done: int, steps: int) -> Watcher:
@@ -92,11 +94,12 @@ def train(
         try:
             outcome = run_task(task, configuration, watch, resume=resume is not None, say=voice.say)
         except KeyboardInterrupt:
-            if task.settings.run.out is not None:
+            if task.settings.run.out is not None and speaks():
                 click.echo(f"saved; opstage train --resume {task.settings.run.out} goes on from here", err=True)
             raise
         except NotFiniteError as error:
-            click.echo(_not_finite(error, task.settings), err=True)
+            if speaks():
+                click.echo(_not_finite(error, task.settings), err=True)
             return 1
     _conclude(task, configuration, outcome, voice)
     return 0

@@ -15,11 +15,12 @@ from typing import Any, Protocol, final
 from typing_extensions import override
 
 from ..documents import Document
+from ..interpreters.mesh.processes import world
 from ..ops.errors import UsageError
 from ..training import checkpoint
 from ..training.callback import Callback, Loop
 from ..training.callbacks import BestCheckpoint
-from ..training.fit import EpochResult, Observer, Position, fit, require_callbacks
+from ..training.fit import EpochResult, Observer, Position, Saver, fit, require_callbacks
 from ..training.optimizer_state import OptimizerState
 from .directory import BEST, CHECKPOINT, CONFIG, METRICS, ORIGINS, PREPARATION, RUN, RunDirectory
 from .extras import require_extra
@@ -30,6 +31,7 @@ from .metrics import read_metrics
 from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
+from .together import Voting, agree, fingerprint, require_processes, told
 from .versions import UNSCALED, describe_run, read_digests, read_run, show_digest
 
 
@@ -87,9 +89,25 @@ def run_task(
     callbacks = (*settings.callbacks.make(None if settings.run.out is None else settings.run.out / BEST), *callbacks)
     require_callbacks(callbacks, task.trainer, measures, task.test_batches)
     start, state, lines = Position(), None, None
+    fabric = world()
+    several, first = fabric.processes > 1, fabric.process == 0
+    if several:
+        require_processes(task, fabric)
+        agree(fabric, fingerprint(task, configuration))
+    for callback in callbacks:
+        if isinstance(callback, BestCheckpoint):
+            callback.writes = first
     with ExitStack() as stack:
         journal = keeper = None
-        if settings.run.out is not None:
+        if not first and told(fabric, 0):  # process 0 has the directory, and goes on from a checkpoint in it
+            assert settings.run.out is not None
+            start, state, _, epochs = _restore(
+                task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
+            )
+            start = _prolonged(task, start, epochs, callbacks)
+        if first and several and settings.run.out is None:
+            told(fabric, 0)
+        if first and settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
             identity = _identity(task, configuration)
             for callback in callbacks:
@@ -101,14 +119,13 @@ def run_task(
                     f"{directory.path} has trained, but its {CHECKPOINT} is gone: there is nothing to go on from; "
                     "restore it from a copy, or start a new run with --out"
                 )
-            if resume and checkpoint.exists(directory.path / CHECKPOINT):
+            if several:
+                told(fabric, int(resume and whole))
+            if resume and whole:
                 start, state, lines, epochs = _restore(task, directory.path / CHECKPOINT, identity, callbacks)
                 if epochs != settings.run.epochs:
                     (say or _silent)(_extended(task, start, epochs))
-                    if start.stopped and settings.run.epochs > epochs:
-                        start = replace(start, stopped="")
-                        for callback in callbacks:
-                            callback.extend()
+                    start = _prolonged(task, start, epochs, callbacks)
                     _keep(directory, configuration)  # from now on the run is that long
             journal = stack.enter_context(Journal(task, configuration, directory, start, say or _silent, lines))
             if journal.gap:
@@ -117,7 +134,13 @@ def run_task(
             if state is None:  # a folder without room for a checkpoint says so now, and a run that ends early has one
                 state = task.trainer.init_optim(task.optimizer)
                 keeper.interrupted(state, start)
-        watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
+        watcher: Watcher = Unwatched()
+        if first:
+            watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
+        saver: Saver | None = keeper
+        if several:
+            saver = voting = Voting(keeper, fabric)
+            stack.enter_context(voting.heeding())
         following = _Following(journal)
         since = time.perf_counter()
         results = fit(
@@ -130,7 +153,7 @@ def run_task(
             observer=_Observers([o for o in (journal, watcher) if o is not None]),
             state=state,
             start=start,
-            saver=keeper,
+            saver=saver,
             require_finite=settings.run.require_finite,
             callbacks=(following, *callbacks),
         )
@@ -333,6 +356,15 @@ def _restore(
     state = checkpoint.restore(task.trainer, snapshot, task.optimizer, callbacks)
     epochs = str(settings.get("run.epochs"))
     return at, state, None if lines is None else lines.count(), int(epochs) if epochs.isdecimal() else asked
+
+
+def _prolonged(task: Task, start: Position, epochs: int, callbacks: Sequence[Callback]) -> Position:
+    """Where a run stands that is to have other epochs than it was: one that had ended goes on, if it is given more."""
+    if not start.stopped or task.settings.run.epochs <= epochs:
+        return start
+    for callback in callbacks:
+        callback.extend()
+    return replace(start, stopped="")
 
 
 def _extended(task: Task, at: Position, epochs: int) -> str:

@@ -204,6 +204,8 @@ MAY_CHANGE = frozenset(
         "run.checkpoint_every",
         "run.require_finite",
         "options.detect_anomaly",
+        "options.mesh",
+        "options.timeout",
         "data.file",
         "data.prefetch",
     }

@@ -136,7 +136,11 @@ class BestCheckpoint(_Watching):
 
     metric, mode    as of `EarlyStopping`
     config          plain JSON data, kept in the checkpoint; `identity`, of the run, is kept with it
+
+    Of the processes of a run the one that `writes` keeps it.
     """
+
+    writes = True
 
     def __init__(
         self,
@@ -166,7 +170,7 @@ class BestCheckpoint(_Watching):
 
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:
-        if self.improves(result):
+        if self.improves(result) and self.writes:
             assert self.folder is not None
             # the metric is a number; whether parameters must be finite too is for who saves the run to say
             checkpoint.save(self.folder, loop.snapshot({**self.identity, **self.config}), require_finite=False)

@@ -26,6 +26,7 @@ DEFAULTS = {
     "deterministic": True,
     "program_memory": "128MiB",
     "mesh": "",
+    "timeout": 60,
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
 
@@ -66,6 +67,9 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("seed", 2**64, "is not a seed"),
         ("seed", True, "option seed: True is not a seed"),
         ("seed", 1.0, "option seed: 1.0 is not a seed"),
+        ("timeout", 0, "option timeout: 0 is not a number of seconds; expected an integer from 1 to"),
+        ("timeout", 1.5, "option timeout: 1.5 is not a number of seconds"),
+        ("timeout", True, "option timeout: True is not a number of seconds"),
         ("program_memory", "much", "option program_memory: an amount of memory is a number and a unit, not 'much'"),
         ("program_memory", "0MiB", "option program_memory: an amount of memory must be at least 1 byte"),
         (
@@ -199,6 +203,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_DETERMINISTIC": "TRUE",
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
         "OPSTAGE_MESH": "data=4",
+        "OPSTAGE_TIMEOUT": "90",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
         "backend": "compiled",
@@ -215,6 +220,7 @@ def test_from_env_reads_every_field() -> None:
         "deterministic": True,
         "program_memory": "2GiB",
         "mesh": "data=4",
+        "timeout": 90,
     }
 
 

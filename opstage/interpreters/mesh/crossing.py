@@ -6,15 +6,16 @@ the bits that one process would give them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
+from zlib import crc32
 
 import numpy as np
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
 from ...ops.dims import prod
 from ...ops.primitive import Primitive, Static
-from ...ops.types import DType, dtype_name, show_shape
+from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..interpreter import BaseInterpreter
 from .fabric import EXCHANGE, Fabric, handle_of
 from .tree import covering, node, total
@@ -29,15 +30,19 @@ Values = dict[int, Any]
 class Crossing:
     """Collectives of `inner` over `fabric`, whose processes have `hosted` ranks each."""
 
-    __slots__ = ("inner", "fabric", "hosted", "_token")
+    __slots__ = ("inner", "fabric", "hosted", "_token", "_types")
 
     def __init__(self, inner: BaseInterpreter[Any], fabric: Fabric, hosted: int):
         self.inner, self.fabric, self.hosted = inner, fabric, hosted
         self._token: Any = None
+        self._types = ""
 
-    def begin(self) -> None:
-        """A program begins."""
+    def begin(self, types: Iterable[TensorType]) -> None:
+        """A program begins, on inputs of these types, which must be those of all processes."""
         self._token = None
+        if self.fabric.processes > 1:
+            told = " ".join(f"{show_shape(type_.shape)} {dtype_name(type_.dtype)}" for type_ in types)
+            self._types = f" (inputs {crc32(told.encode()):08x})"
 
     def within(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Values:
         """The results of the ranks here of one group, from their operands, each by its index in the group."""
@@ -52,7 +57,7 @@ class Crossing:
         if self._token is None:
             self._token = self.inner.const(0, dtype="int64")
         come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
-        static = {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called}
+        static = {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self._types}
         self._token, *arrived = self.inner.bind(EXCHANGE, (self._token, *parts.values()), static)
         return dict(zip(sizes, arrived, strict=True))
 

@@ -23,7 +23,10 @@ class Fabric(Protocol):
     """The processes that host a mesh, each as many ranks as the others, in the order of the ranks.
 
     process     the number of this one, of `processes`
+    agreed      whether they have compared what they are about to do
     """
+
+    agreed: bool
 
     @property
     def process(self) -> int: ...
@@ -38,6 +41,18 @@ class Fabric(Protocol):
         """
         ...
 
+    def fail(self, error: BaseException) -> bool:
+        """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
+        ...
+
+    def abort(self, code: int) -> None:
+        """End all processes with this exit code."""
+        ...
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on a wait in which nothing comes for so long is an error."""
+        ...
+
 
 @final
 class Alone:
@@ -45,10 +60,21 @@ class Alone:
 
     process = 0
     processes = 1
+    agreed = True
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """There is nobody to send to."""
         assert not parts and not room, called
+
+    def fail(self, error: BaseException) -> bool:
+        """There is nobody to tell."""
+        return True
+
+    def abort(self, code: int) -> None:
+        """There is nobody else to end."""
+
+    def wait_at_most(self, seconds: float) -> None:
+        """There is nobody to wait for."""
 
 
 ALONE = Alone()

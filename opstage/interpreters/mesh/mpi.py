@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -20,11 +21,16 @@ import numpy as np
 from ...ops.errors import OpstageError, RankError, UsageError
 from ..host import Array
 
+ENDED = "_OPSTAGE_ENDED"
+"""The variable with the file in which a launcher looks for the exit code of a run that failed."""
+
 HEAD, BODY = 1, 2
 FAILED, ASK, ANSWER = 1, 2, 3
 _HEAD_BYTES = 160
 _LOOK = 0.05
 """Seconds between two looks for the word of others."""
+_PATIENCE = 5.0
+"""Seconds in which a process that fails has said so, and ended all others."""
 _ANSWERS = 1.5
 """Seconds that a process which is waiting has to say so."""
 
@@ -140,8 +146,10 @@ class MpiFabric:
     def fail(self, error: BaseException) -> bool:
         """Tell all others that this process fails, before it leaves; whether it is the one to say so to the user."""
         if self.heard is not None or self._said:
+            _note(1, "x")
             return self._said
         self._said = True
+        _note(1, "x")
         reason = error.reason if isinstance(error, RankError) else str(error)
         text = reason if isinstance(error, RankError) else f"{type(error).__name__}: {reason}"
         dead = set(self._dead())
@@ -164,9 +172,14 @@ class MpiFabric:
 
     def abort(self, code: int) -> None:
         """End all processes of the run."""
+        _note(code, "w")
         sys.stdout.flush()
         sys.stderr.flush()
         self._mpi.COMM_WORLD.Abort(code)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """See `Fabric.wait_at_most`."""
+        self.timeout = seconds
 
     def _unhandled(self, kind: Any, error: BaseException, trace: Any) -> None:
         """Python's hook for an error that nobody handles: without it the others would wait for this process."""
@@ -174,6 +187,8 @@ class MpiFabric:
             if not isinstance(error, OpstageError):
                 print(f"{self.describe(self.process)}:", file=sys.stderr)
             self._hook(kind, error, trace)
+        else:
+            time.sleep(_PATIENCE)  # whoever failed ends all, with its exit code
         self.abort(1)
 
     def _from_other(self, source: int, text: str) -> RankError:
@@ -226,6 +241,14 @@ class MpiFabric:
             f"{error.Get_error_string()} {at}: another process has died, or is in another collective; all ranks must "
             "run one program, on batches of one shape"
         )
+
+
+def _note(code: int, mode: str) -> None:
+    """Tell `opstage launch` how the run ended: once a process has died, Open MPI's mpiexec says 0 whatever happens."""
+    path = os.environ.get(ENDED)
+    if path:
+        with suppress(OSError), open(path, mode) as file:
+            file.write(str(code))
 
 
 def _end_with_launcher() -> None:

@@ -148,10 +148,14 @@ class Ranks(BaseInterpreter[RankValues]):
             self.cursor = inner.cursor
             self._step = None
             self._indices.clear()
-            self._crossing.begin()
+            self.begin(refs)
             return program(self, *refs)
 
         return self.inner.execute_each(beneath, (), step)
+
+    def begin(self, refs: Sequence[RankValues]) -> None:
+        """A program of these refs begins, on all processes."""
+        self._crossing.begin([ref.type for ref in refs])
 
     @override
     def step(self) -> RankValues:
@@ -284,7 +288,9 @@ class _Hosted:
 
     def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
         ranks = Ranks(ops, self._mesh, self._fabric)
-        outs = self._program(ranks, *[ranks.each([values[place] for place in places]) for places in self.where])
+        refs = [ranks.each([values[place] for place in places]) for places in self.where]
+        ranks.begin(refs)
+        outs = self._program(ranks, *refs)
         each, where = _distinct(outs)
         return each, (where, self._program.result if isinstance(self._program, BaseProgram) else None)
 
@@ -307,6 +313,7 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
+    fabric.wait_at_most(options.timeout)
     return Ranks(base, mesh, fabric)
 
 

@@ -1,0 +1,158 @@
+"""`opstage launch -n N train …`: the same command on N processes, which host the ranks of a mesh together."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ..experiment.directory import CHECKPOINT, CONFIG
+from ..interpreters.mesh.mpi import ENDED
+from ..ops.errors import UsageError
+from ..ops.mesh import mesh_of
+from ..options import Options
+from .interrupt import INTERRUPTED
+
+_ENDED = (0, 2, INTERRUPTED, 143)
+"""Exit codes of a run that has ended as it should: done, unusable input, interrupted, terminated."""
+
+_START = "from opstage.cli import main; main()"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-n", "--processes", type=click.IntRange(1, 4096), required=True, metavar="N", help="How many processes.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0, 1000),
+    default=0,
+    metavar="N",
+    help="Go on from the last checkpoint, on fewer processes, so often where one fails.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def launch(processes: int, restarts: int, command: tuple[str, ...]) -> int:
+    """Run an opstage COMMAND on N processes: opstage launch -n 4 train gpt --mesh data=8.
+
+    They are started by mpiexec, that of the extra opstage[mpi] or the one on PATH. Ctrl-C stops all after the same
+    step, and the run is saved; a second one ends them at once.
+    """
+    if command[0] == "launch":
+        raise UsageError("launch starts another command, such as train")
+    mpiexec = _mpiexec()
+    run = _run_of(command)
+    if restarts and run is None:
+        raise UsageError("--restarts goes on from a checkpoint: give the run a directory, train … --out RUN")
+    while True:
+        before = _checkpoint(run)
+        code = _on_processes(mpiexec, processes, command)
+        if code in _ENDED or not restarts:
+            return code
+        if run is None or _checkpoint(run) in (None, before):
+            click.echo("opstage: not started again, as no checkpoint was written since the start", err=True)
+            return code
+        restarts -= 1
+        processes = _fewer(processes, run)
+        command = ("train", "--resume", str(run))
+        click.echo(f"opstage: goes on from {run} on {processes} processes, {restarts} restarts left", err=True)
+
+
+def _mpiexec() -> str:
+    """The launcher: the one installed beside this Python, else that of PATH. Raises UsageError where there is none."""
+    beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise UsageError("there is no mpiexec to start processes with: pip install 'opstage[mpi]'")
+    return found
+
+
+def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
+    """Run a command on processes, to its end; the exit code."""
+    words = [mpiexec, *_flags(mpiexec), "-n", str(processes), sys.executable, "-P", "-c", _START, *command]
+    with tempfile.TemporaryDirectory(prefix="opstage-launch-") as folder:
+        note = Path(folder) / "ended"
+        running = subprocess.Popen(
+            words,
+            env={**_environment(), ENDED: str(note)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            with _passing_on(running):
+                code = running.wait()
+        finally:
+            if running.poll() is None:
+                running.kill()
+        if note.exists():
+            code = int(note.read_text() or code or 1)
+    return code if code >= 0 else 128 - code
+
+
+def _flags(mpiexec: str) -> tuple[str, ...]:
+    """More processes than cores are allowed; Open MPI tells the others when one dies."""
+    told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=_environment(), check=False)
+    open_mpi = any(name in told.stdout for name in ("Open MPI", "OpenRTE", "PRRTE"))
+    return ("--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm") if open_mpi else ()
+
+
+def _environment() -> Mapping[str, str]:
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if root else {}
+    return {**os.environ, **allowed}
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end mpiexec, and with it its processes, when this one ends."""
+    if sys.platform == "linux":
+        parent_death_signal = 1
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+@contextmanager
+def _passing_on(running: subprocess.Popen[bytes]) -> Iterator[None]:
+    """In the block the first SIGINT or SIGTERM asks the processes to stop after a step; the next one ends them."""
+    asked: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        with suppress(ProcessLookupError):
+            running.send_signal((signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL)[min(len(asked), 3) - 1])
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run_of(command: Sequence[str]) -> Path | None:
+    """The directory of the run that a command begins or goes on with."""
+    for i, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name in ("--out", "--resume", "--run.out"):
+            return Path(value) if equals else Path(command[i + 1]) if i + 1 < len(command) else None
+    return None
+
+
+def _checkpoint(run: Path | None) -> object:
+    """A value that changes whenever a checkpoint is written; None where there is none."""
+    if run is None or not (run / CHECKPOINT).is_dir():
+        return None
+    return sorted((path.name, path.stat().st_mtime_ns) for path in (run / CHECKPOINT).iterdir())
+
+
+def _fewer(processes: int, run: Path) -> int:
+    """The largest number below `processes` that can host the ranks of a run; 1 is one."""
+    ranks = mesh_of(Options.from_toml(run / CONFIG).mesh).ranks
+    return max((n for n in range(1, processes) if ranks % n == 0), default=1)

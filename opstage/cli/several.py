@@ -1,0 +1,52 @@
+"""The end of a command that is one of several processes: one of them says why, and none of the others waits."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ..interpreters.mesh.processes import launched
+from ..ops.errors import UsageError
+
+_PATIENCE = 5.0
+"""Seconds in which a process that fails has said so, and ended all others."""
+
+
+def speaks() -> bool:
+    """Whether this process is the one that talks: the only one, or the first."""
+    return launched()[0] == 0
+
+
+def conclude(text: str, code: int, error: BaseException) -> int:
+    """Say on standard error why this command ends, in one of several processes; its exit code."""
+    if launched()[1] == 1:
+        click.echo(text, err=True)
+        return code
+    from ..experiment.together import DisagreementError, agree
+    from ..interpreters.mesh.processes import world
+    from ..ops.errors import RankError
+
+    try:
+        fabric = world()
+    except UsageError as missing:
+        if speaks():
+            click.echo(f"opstage: {missing}", err=True)
+        return 2
+    if not fabric.agreed:  # the others are about to say what they have, or why they end
+        try:
+            agree(fabric, {}, text.removeprefix("opstage: "))
+        except DisagreementError as known:
+            error, text = known, f"opstage: {known}"
+        except RankError:
+            pass
+    if isinstance(error, DisagreementError):
+        if speaks():
+            click.echo(text, err=True)
+        return code
+    if fabric.fail(error):
+        click.echo(f"{text}\n  (said by process {launched()[0]} of {launched()[1]})", err=True)
+    else:
+        time.sleep(_PATIENCE)  # whoever failed ends all, with its exit code
+    fabric.abort(code)
+    return code

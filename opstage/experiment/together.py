@@ -1,0 +1,156 @@
+"""A run on several processes: what they must have alike, and that all of them end with the same step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import Any, final
+
+import numpy as np
+
+from .. import __version__
+from ..interpreters.mesh.fabric import Fabric
+from ..interpreters.mesh.processes import require_hosted
+from ..interpreters.native.pool import workers
+from ..ops.errors import UsageError
+from ..ops.mesh import mesh_of
+from ..training.fit import Position, Saver
+from ..training.optimizer_state import OptimizerState
+from .settings import Configuration
+from .task import Task
+from .versions import PACKAGES, THREADS
+
+_OWN = frozenset({"run.out", "data.file", "options.timeout"})
+"""Settings that each process may have in its own words; the data are compared by their content."""
+
+
+@final
+class DisagreementError(UsageError):
+    """The processes of a run cannot begin it, as all of them know: one of them says so, and all end."""
+
+
+def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
+    """Compare what the processes are about to do; all call it once, those with an error in place of anything to do.
+
+    Raises DisagreementError, the same one on all.
+    """
+    outcomes = _gathered(fabric, {"error": error, "has": dict(document)})
+    fabric.agreed = True
+    failed = [(number, outcome["error"]) for number, outcome in enumerate(outcomes) if outcome["error"]]
+    if failed:
+        number, text = failed[0]
+        alike = len(failed) == len(outcomes) and len({text for _, text in failed}) == 1
+        raise DisagreementError(text if alike else f"process {number} of {len(outcomes)}: {text}")
+    first = outcomes[0]["has"]
+    for number, outcome in enumerate(outcomes[1:], 1):
+        for name in sorted({*first, *outcome["has"]}):
+            one, other = first.get(name), outcome["has"].get(name)
+            if one != other:
+                raise DisagreementError(
+                    f"the processes of this run differ: {name} is {one} on process 0, and {other} on process {number}; "
+                    "all must have the same settings, data, model files and packages"
+                )
+
+
+def fingerprint(task: Task, configuration: Configuration) -> dict[str, Any]:
+    """All that the processes of a run must have alike, by its name."""
+    has: dict[str, Any] = {"opstage": __version__, "python": platform.python_version(), "CPU": platform.machine()}
+    for name in PACKAGES:
+        try:
+            has[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    has.update({path: text for path, text in configuration.literals().items() if path not in _OWN})
+    has["threads"] = workers()
+    has.update({name: os.environ.get(name, "") for name in THREADS})
+    for part, digest in task.data.items():
+        has[f"the digest of the {part.replace('_', '-')} data"] = _digest(json.dumps(digest, sort_keys=True).encode())
+    for path, text in task.settings.defined.texts.items():
+        has[f"the digest of {getattr(path, 'name', path)}"] = _digest(text)
+    return has
+
+
+def require_processes(task: Task, fabric: Fabric) -> None:
+    """Raise UsageError where these processes cannot host the mesh of a run."""
+    if fabric.processes > 1:
+        require_hosted(mesh_of(task.settings.options.mesh), fabric.processes)
+
+
+def told(fabric: Fabric, value: int) -> int:
+    """A number that process 0 has, on all of them; all wait for it."""
+    here = np.array([value], np.int64)
+    if fabric.process:
+        fabric.exchange({}, {0: here}, "the word of process 0")
+    else:
+        fabric.exchange(dict.fromkeys(range(1, fabric.processes), here), {}, "the word of process 0")
+    return int(here[0])
+
+
+@final
+class Voting:
+    """A Saver that lets all processes stop after the same step, once one of them was asked to; then `saver` saves."""
+
+    def __init__(self, saver: Saver | None, fabric: Fabric):
+        self._saver, self._fabric = saver, fabric
+        self.asked = False
+
+    def boundary(self, state: OptimizerState, position: Position) -> None:
+        """Stop everywhere, if anybody was asked to."""
+        if self._saver is not None:
+            self._saver.boundary(state, position)
+        others = [process for process in range(self._fabric.processes) if process != self._fabric.process]
+        mine = np.array([self.asked], np.int8)
+        votes = {process: np.zeros(1, np.int8) for process in others}
+        self._fabric.exchange(dict.fromkeys(others, mine), votes, "the vote whether to stop")
+        if mine[0] or any(vote[0] for vote in votes.values()):
+            raise KeyboardInterrupt
+
+    def interrupted(self, state: OptimizerState, position: Position) -> None:
+        """See `Saver`."""
+        if self._saver is not None:
+            self._saver.interrupted(state, position)
+
+    @contextmanager
+    def heeding(self) -> Iterator[None]:
+        """In the block SIGINT, SIGTERM and SIGUSR1 ask for a stop; whoever is asked twice stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._hear) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number != _SIGNALS[-1]:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
+
+
+def _gathered(fabric: Fabric, document: Mapping[str, Any]) -> list[Any]:
+    """The documents of all processes, by their numbers."""
+    others = [process for process in range(fabric.processes) if process != fabric.process]
+    text = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    sizes = {process: np.zeros(1, np.int64) for process in others}
+    fabric.exchange(dict.fromkeys(others, np.array([text.size], np.int64)), sizes, "what each process is about to do")
+    room = {process: np.zeros(int(size[0]), np.uint8) for process, size in sizes.items()}
+    fabric.exchange(dict.fromkeys(others, text), room, "what each process is about to do, in words")
+    room[fabric.process] = text
+    return [json.loads(room[process].tobytes()) for process in range(fabric.processes)]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Several processes over MPI, as users start them; `make mpi-tests` runs this folder in an environment that has MPI."""

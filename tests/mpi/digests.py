@@ -1,0 +1,42 @@
+"""Train shipped models, small ones, on a mesh of four ranks, and print the digests of losses and parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any
+
+import numpy as np
+
+import opstage
+from opstage import Options, init
+from opstage.interpreters.mesh.processes import world
+from opstage.models import gpt, model
+from opstage.ops.trees import flatten
+
+SMALL = {"gpt": gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)}
+
+
+def digest(name: str, backend: str, steps: int, mesh: str) -> str:
+    """The SHA-256 of all losses and of the parameters after so many steps of AdamW."""
+    made = model(name, SMALL[name]) if name in SMALL else model(name)
+    options = Options(mesh=mesh, backend=backend)
+    trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=options)
+    rng = np.random.default_rng(0)
+    losses = []
+    for _ in range(steps):
+        batch: list[Any] = []
+        for spec in made.batch:
+            shape = [int(e) if str(e).isdecimal() else 8 for e in spec.entries]
+            batch.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
+        losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *batch)))
+    leaves = [np.asarray(leaf) for leaf in flatten(trainer.get_params())[0]]
+    return hashlib.sha256(b"".join([leaf.tobytes() for leaf in leaves]) + repr(losses).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    for words in sys.argv[1:]:
+        name, backend, steps, mesh = words.split(":")
+        found = digest(name, backend, int(steps), mesh)
+        if world().process == 0:
+            print(f"{words} {found}", flush=True)

@@ -1,0 +1,58 @@
+"""Commands started as users start them, in this environment, with one thread each and generous patience."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+PATIENCE = 300
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("OPSTAGE_", "OMPI_", "PMI", "PRTE_"))},
+    "NUMBA_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PYTHONPATH": str(ROOT),
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class Ended(NamedTuple):
+    """How a command ended, and all that it said."""
+
+    code: int
+    said: str
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """A command that goes on while the test does."""
+    return subprocess.Popen(
+        words, env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """The end of a command; one that does not come to an end fails the test."""
+    try:
+        said, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return Ended(process.returncode, said)
+
+
+def opstage(*words: str) -> Ended:
+    """An opstage command."""
+    return ended(start(sys.executable, "-P", "-c", "from opstage.cli import main; main()", *words))
+
+
+def mpiexec(processes: int, module: str, *words: str) -> Ended:
+    """A module on several processes, by mpiexec itself."""
+    mpi = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm")
+    return ended(start(*mpi, "-n", str(processes), sys.executable, "-m", module, *words))

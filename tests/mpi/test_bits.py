@@ -1,0 +1,30 @@
+"""The same program on 1, 2 and 4 processes has the same bits, eager."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mpi.started import ended, mpiexec, start
+from tests.mpi.started import sys as python
+
+RUNS = ("mlp:eager:50:data=4", "cnn:eager:50:data=4", "gpt:eager:50:data=4", "mlp:compiled:50:data=4")
+
+
+def lines(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith(tuple(RUNS))]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    done = ended(start(python.executable, "-m", "tests.mpi.digests", *RUNS))
+    assert done.code == 0, done.said
+    found = lines(done.said)
+    assert len(found) == len(RUNS)
+    return found
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_parameters_have_the_bits_of_one_process(processes: int, alone: list[str]) -> None:
+    done = mpiexec(processes, "tests.mpi.digests", *RUNS)
+    assert done.code == 0, done.said
+    assert lines(done.said) == alone

@@ -1,0 +1,53 @@
+"""One process fails: the run ends with one error that names it, its host and the collective."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.started import PATIENCE, mpiexec
+
+HOST = socket.gethostname()
+
+
+def left_behind(word: str) -> list[str]:
+    """The processes whose command line has a word."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in text and "pytest" not in text:
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind, processes, backend, said",
+    [
+        ("raise", 2, "eager", "KeyError: 'a file of the data set is gone'"),
+        ("raise", 4, "compiled", "KeyError: 'a file of the data set is gone'"),
+        ("kill", 2, "eager", f"process 1 of 2 on {HOST} has died in collective 7, all_reduce over data of () float32"),
+        ("kill", 2, "compiled", f"process 1 of 2 on {HOST} has died in collective "),
+        ("stop", 2, "eager", f"process 1 of 2 on {HOST} does not answer"),
+        ("elsewhere", 2, "eager", f"process 1 of 2 on {HOST} is in another collective: it is in number 7 something"),
+        ("rows", 2, "eager", "is in another collective"),
+        ("leave", 2, "eager", f"process 1 of 2 on {HOST} does not answer"),
+    ],
+)
+def test_a_failure_is_named(kind: str, processes: int, backend: str, said: str) -> None:
+    done = mpiexec(processes, "tests.mpi.faulty", kind, backend)
+    assert done.code != 0 or kind == "kill"  # mpiexec says 0 once a process has died
+    assert said in done.said
+    assert "done" not in done.said
+    assert done.said.count("Traceback") == 1, done.said
+    if kind != "raise":
+        assert "faulty.py:" in done.said.split("RankError: ")[1].splitlines()[0]
+    until = time.monotonic() + PATIENCE  # one that stands still is ended by the launcher, in its own time
+    while left_behind("tests.mpi.faulty") and time.monotonic() < until:
+        pass
+    assert left_behind("tests.mpi.faulty") == []

@@ -1,0 +1,118 @@
+"""`opstage launch`: runs, bad input, Ctrl-C, restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.started import ended, opstage, start
+
+TRAIN = ("train", "mlp", "--mesh", "data=4", "--batch-size", "64")
+COMMAND = (sys.executable, "-P", "-c", "from opstage.cli import main; main()")
+
+
+def weights(run: Path) -> list[str]:
+    """The files of a run's tensors, which are called by their digests."""
+    return sorted(path.name for path in (run / "checkpoint").glob("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    done = opstage(*TRAIN, "--epochs", "2", "--out", str(run))
+    assert done.code == 0, done.said
+    return weights(run)
+
+
+def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) -> None:
+    run = tmp_path / "run"
+    done = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
+    assert done.code == 0, done.said
+    assert weights(run) == undisturbed
+    assert done.said.count("kept in") == 1
+    again = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
+    assert (again.code, len(re.findall("^opstage: ", again.said, re.MULTILINE))) == (2, 1), again.said
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("-n", "2", "train", "mlp", "--mesh", "data4"), "'data4' is no axis"),
+        (("-n", "3", *TRAIN), "has 4 ranks, which 3 processes cannot host in equal numbers"),
+        (("-n", "2", "train", "mlp"), "there is no mesh, so there is one rank, but 2 processes were started"),
+        (("-n", "2", *TRAIN, "--batch-size", "66"), "4 ranks cannot share batches of 66 samples equally"),
+        (("-n", "2", *TRAIN, "--data", "no-such.npz"), "no-such.npz"),
+        (("-n", "2", *TRAIN, "--epochz", "3"), "No such option"),
+        (("-n", "2", "--restarts", "1", *TRAIN), "give the run a directory"),
+    ],
+)
+def test_bad_input_is_said_once(words: tuple[str, ...], said: str) -> None:
+    done = opstage("launch", *words)
+    assert done.code == 2, done.said
+    assert said in done.said
+    assert len(re.findall("^opstage: ", done.said, re.MULTILINE)) == 1, done.said
+
+
+def begun(process: subprocess.Popen[str], run: Path, steps: int) -> None:
+    """Wait until a run has taken so many steps."""
+    while process.poll() is None:
+        log = run / "metrics.jsonl"
+        if log.exists() and len(log.read_text().splitlines()) >= steps:
+            return
+    raise AssertionError(ended(process).said)
+
+
+LONG = (*TRAIN, "--epochs", "12", "--run.log_every", "1", "--run.checkpoint_every", "5")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The weights of the long run, on one process that nobody disturbs."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    done = opstage(*LONG, "--out", str(run))
+    assert done.code == 0, done.said
+    return weights(run)
+
+
+def test_ctrl_c_saves_after_a_step_and_the_run_goes_on(tmp_path: Path, whole: list[str]) -> None:
+    run = tmp_path / "run"
+    process = start(*COMMAND, "launch", "-n", "2", *LONG, "--out", str(run))
+    begun(process, run, 3)
+    process.send_signal(signal.SIGINT)
+    stopped = ended(process)
+    assert stopped.code == 130, stopped.said
+    assert stopped.said.count("saved; opstage train --resume") == 1
+    done = opstage("launch", "-n", "4", "train", "--resume", str(run))
+    assert done.code == 0, done.said
+    assert weights(run) == whole
+
+
+def children(of: int) -> list[int]:
+    """The processes that descend from one, those that have no children of their own last."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == of:
+            child = int(path.parent.name)
+            found += [child, *children(child)]
+    return found
+
+
+def test_a_killed_process_is_restarted_from_the_checkpoint(tmp_path: Path, whole: list[str]) -> None:
+    run = tmp_path / "run"
+    process = start(*COMMAND, "launch", "-n", "2", "--restarts", "1", *LONG, "--out", str(run))
+    begun(process, run, 8)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    done = ended(process)
+    assert done.code == 0, done.said
+    assert "has died" in done.said and "goes on from" in done.said
+    assert weights(run) == whole
