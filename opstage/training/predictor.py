@@ -110,11 +110,12 @@ class Predictor:
         not what the model's Specs say, and UsageError for outputs that do not belong to rows where there are several
         batches of them.
         """
-        for prepared in [] if named else self._prepared:
-            if prepared.fits(inputs):
-                quick = self._trainer.evaluate_prepared(prepared, *inputs)
-                if quick is not None:
-                    return quick
+        if self._prepared and not named:
+            quick = self._quick(inputs)
+            if quick is None and (rounded := self._rounded(inputs)) is not None:
+                quick = self._quick(rounded)
+            if quick is not None:
+                return quick
         rows = plain(rows)
         if not isinstance(rows, int) or isinstance(rows, bool):
             raise UsageError(f"rows must be a number of rows but is {brief(rows)}")
@@ -144,10 +145,31 @@ class Predictor:
         columns, made = zip(*[flatten(part) for part in parts])
         return unflatten(made[0], [np.concatenate(column) for column in zip(*columns)])
 
+    def _quick(self, inputs: Sequence[Any]) -> Any:
+        """The outputs, where there is a quick call for inputs like these; else None."""
+        for prepared in self._prepared:
+            if prepared.fits(inputs):
+                quick = self._trainer.evaluate_prepared(prepared, *inputs)
+                if quick is not None:
+                    return quick
+        return None
+
+    def _rounded(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """The inputs with other floats in the dtype of the program, as every interpreter takes them."""
+        made = [
+            x.astype(kind.dtype)
+            if type(x) is np.ndarray and x.dtype.kind == "f" and kind.dtype.kind == "f" and x.nbytes <= _FEW
+            else x
+            for x, kind in zip(inputs, self.types)
+        ]
+        return made if len(made) == len(inputs) == len(self.types) else None
+
     def _prepare(self, trees: tuple[Any, ...], leaves: list[Any]) -> None:
         """Be quick the next time with inputs like these, if they are few."""
-        if len(leaves) != len(trees) or sum(leaf.nbytes for leaf in leaves) > _FEW:
+        rounded = self._rounded(leaves)
+        if rounded is None or len(leaves) != len(trees) or sum(leaf.nbytes for leaf in leaves) > _FEW:
             return
+        leaves = rounded
         kind = tuple([(leaf.shape, leaf.dtype, leaf.flags.c_contiguous, leaf.flags.aligned) for leaf in leaves])
         if kind in self._never:
             return
