@@ -64,7 +64,8 @@ class Options:
     deterministic: bool = True
     """The same bits from run to run on the same machine."""
     mesh: str = ""
-    """The ranks that share the work, by axes with their sizes: `data=4`; one by default. See `opstage.ops.mesh`."""
+    """The ranks that share the work, by axes with their sizes: `data=4`; one by default. A check takes names for sizes
+    too, `data=N`. See `opstage.ops.mesh`."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""
@@ -98,7 +99,7 @@ class Options:
 
     def require_one_rank(self, what: str) -> None:
         """UsageError where a mesh of several ranks is asked for, which `what` does not run on."""
-        if mesh_of(self.mesh).ranks > 1:
+        if not mesh_of(self.mesh).is_alone:
             raise UsageError(
                 f"{what} runs the program of one rank, but the options have mesh={self.mesh!r}; leave it out: "
                 "scalar_trainer, fit and opstage train are what shares out a batch"

@@ -102,7 +102,7 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
             f"{larger_batch(size, len(training))}: --batch-size {len(training)}, in Python batch_size={len(training)} "
             f"({len(held_out)} rows more are held out)"
         )
-    ranks = mesh_of(options.mesh).size(DATA)
+    ranks = mesh_of(options.mesh).require_numbers().size(DATA)
     if ranks > 1 and size % (ranks * run.accumulate):
         parts = f" in {run.accumulate} parts" if run.accumulate > 1 else ""
         raise UsageError(

@@ -23,6 +23,7 @@ from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name
 from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
+from .sizes import in_numbers
 
 DATA = "data"
 """The axis of a mesh whose ranks share out the rows of a batch."""
@@ -34,14 +35,23 @@ def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
     if size == 1:
         return specs
     leaves, structure = flatten(specs)
-    made = [
-        replace(leaf, where=(*leaf.where, f"{leaf.entries[0]} % {size} == 0"))
-        if isinstance(leaf, Spec) and leaf.entries
-        else leaf
-        for leaf in leaves
-    ]
+    made = [_divided(leaf, size) if isinstance(leaf, Spec) and leaf.entries else leaf for leaf in leaves]
     divided: tuple[Any, ...] = unflatten(structure, made)
     return divided
+
+
+def _divided(spec: Spec, size: int | str) -> Spec:
+    rows = spec.entries[0]
+    numbers = isinstance(size, int) and str(rows).isdecimal()
+    if numbers and int(rows) % size == 0:
+        return spec
+    text = f"({rows})" if isinstance(rows, str) and not rows.isidentifier() else str(rows)
+    condition = f"{text} % {size} == 0"
+    if condition in spec.where:
+        return spec
+    made = replace(spec, where=(*spec.where, condition))
+    object.__setattr__(made, "source", spec.source)  # the line of who declares the batch
+    return made
 
 
 @final
@@ -58,9 +68,9 @@ class DataParallel:
         self._joinings = Joinings()
 
     def __call__(self, ops: Any, *arguments: Any) -> Any:
-        if ops.mesh.size(DATA) == 1:  # traced for itself, or checked
+        if ops.mesh.is_alone:  # traced for itself
             return self.loss(ops, *arguments)
-        split = frozenset({DATA})
+        split = frozenset({DATA} & {*ops.mesh.names})
         outer = Varying(ops, batch=split)
         leaves, structure = flatten(arguments)
         first = len(flatten(arguments[: self._trees])[0])
@@ -91,6 +101,7 @@ class DataParallel:
 
     def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
         """How the loss joins; raises UsageError where that is not proved."""
+        types = in_numbers(types)
         key = tuple([(type_.shape, type_.dtype) for type_ in types])
         with self._joinings.proved(key, flat, types, slice(first, len(types)), ops) as (found, _):
             if not found.loss:

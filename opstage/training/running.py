@@ -14,7 +14,7 @@ from ..options import Options
 from .by_name import by_position
 from .held import Held
 from .optim import Optimizer
-from .parallel import DATA, DataParallel, Replicated
+from .parallel import DataParallel, Replicated
 from .prepared import PreparedProgram
 from .promises import Promises
 from .row_terms import Divisor
@@ -51,7 +51,7 @@ class Running:
 
     def _shared_out(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss as a program of each rank of the mesh; itself where one rank takes all rows."""
-        alone = self.held.interpreter.mesh.size(DATA) == 1
+        alone = self.held.interpreter.mesh.is_alone
         return loss if alone else DataParallel(loss, self.held.batch_starts - 1)
 
     def _whole(self, program: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
-from ..ops.dims import DimScope
+from ..ops.dims import DimExpr, DimScope, evaluate
 from ..ops.errors import UsageError
 from ..ops.spec import Spec, sized
+from ..ops.types import TensorType
 
 MOST = 1 << 40
 """A size beyond which none is looked for."""
@@ -37,6 +38,21 @@ def sample_sizes(specs: Sequence[Spec], sizes: Mapping[str, int]) -> dict[str, i
         if allowed(specs, found):
             return found
     raise UsageError(f"no sizes were found for {', '.join(free)} that the constraints allow; give a number for some")
+
+
+def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
+    """The types at moderate sizes that what is declared of their named dims allows; types in numbers as they are.
+
+    Raises UsageError where no such sizes are found.
+    """
+    scope = next((d.scope for type_ in types for d in type_.shape if isinstance(d, DimExpr)), None)
+    if scope is None:
+        return types
+    for chosen in product(_SAMPLES, repeat=len(scope.names)):
+        found = dict(zip(scope.names, chosen))
+        if all(fact.holds(found) for fact in scope.facts):
+            return [TensorType(evaluate(type_.shape, found), type_.dtype) for type_ in types]
+    raise UsageError(f"no sizes were found for {', '.join(scope.names)} that the constraints allow; give some numbers")
 
 
 def near(specs: Sequence[Spec], sizes: Mapping[str, int], sample: Mapping[str, int]) -> list[dict[str, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 from ..api import argument_paths, with_train
 from ..interpreters.shape_check import Finding, Report, StepRoles, check_base_program, unusable, with_captured
 from ..ops.errors import OpstageError
+from ..ops.mesh import ALONE, Mesh, mesh_of
 from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
@@ -17,6 +18,7 @@ from ..options import Options
 from . import optim
 from .by_name import by_position
 from .optim import Optimizer
+from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
 from .sharing import shared_findings
 from .step import Clip, StepLayout, named
@@ -48,12 +50,14 @@ class PlannedStep:
 
     specs     the type of each input, and their names, in the order of the layout
     warnings  what is odd about the parameters, before anything runs
+    mesh      that of which a rank takes the step
     """
 
     layout: StepLayout
     specs: tuple[Spec, ...]
     names: tuple[str, ...]
     warnings: tuple[Finding, ...] = ()
+    mesh: Mesh = ALONE
 
 
 def report_on(
@@ -76,6 +80,7 @@ def report_on(
         step=StepRoles(layout.trained, hidden=sum(layout.counts[3:]), new=len(layout.moved) + layout.counts[3]),
         naming=layout.output_names,
         written=loss,
+        mesh=made.mesh,
     )
     return replace(report, warnings=(*made.warnings, *report.warnings)), made
 
@@ -103,10 +108,13 @@ def training_step(
     state_specs, state_structure = flatten(as_specs(state)) if state is not None else ([], None)
     skip = 2 if state is None else 3
     trees = tuple(as_specs(tree) for tree in by_position(batch, loss, skip))
+    program, mesh = with_train(loss, train), mesh_of(options.mesh) if train else ALONE
+    if not mesh.is_alone:
+        program, trees = DataParallel(program, skip - 1), shared_out(trees, mesh)
     batch_specs, batch_structure = flatten(trees)
     flags = requires_grad_flags(params, requires_grad, options)
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
-    layout = StepLayout(with_train(loss, train), places, tuple(trained), state_structure, batch_structure)
+    layout = StepLayout(program, places, tuple(trained), state_structure, batch_structure)
     slots: list[list[Spec]] = []
     if train:
         optimizer = (optimizer if optimizer is not None else optim.sgd(lr=1.0)).bound(places.all_paths)
@@ -117,4 +125,4 @@ def training_step(
         layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=scalars)
     specs = layout.pack(parameters, state_specs, batch_specs, slots, [Spec(())] * len(layout.scalars))
     names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []
-    return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params))
+    return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params), mesh)

@@ -308,7 +308,7 @@ def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
     """The ranks of the options' mesh, each on `base`; that itself for one rank, and where it computes no numbers."""
     mesh = mesh_of(options.mesh)
-    if mesh.ranks == 1 or not base.executes:
+    if not base.executes or mesh.ranks == 1:
         return base
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:

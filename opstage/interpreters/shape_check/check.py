@@ -8,6 +8,7 @@ from typing import Any
 
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
 from ...ops.errors import LocatedError, OpstageError, Place, SourceLine, UsageError, is_library, is_user_file, nearest
+from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import Structure, flatten, output_names, unflatten
@@ -34,18 +35,19 @@ def check_base_program(
     step: StepRoles | None = None,
     naming: Callable[[Structure], list[str]] = output_names,
     written: Any = None,
+    mesh: Mesh = ALONE,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
     The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
     several places; `step` says which are trained; `naming` gives the names of what it returns; `written` is the user's
-    own function, in whose signature arguments are found.
+    own function, in whose signature arguments are found. The program is that of a rank of `mesh`.
     """
     try:
         runs_on = make_interpreter(options)
     except UsageError as error:
         return unusable("Options", error)
-    ops = ShapeOps(options, collect=True, runs_on=runs_on)
+    ops = ShapeOps(options, collect=True, runs_on=runs_on, mesh=mesh)
     try:
         refs = ops.declare(specs, names)
     except OpstageError as error:
@@ -67,7 +69,7 @@ def check_base_program(
     odd = [
         finding
         for finding in lint(traced, step, sound=not (ops.findings or errors), written=written)
-        if finding.rule != unused.INPUT or not _gives_its_size(program, specs, names, options, finding.op)
+        if finding.rule != unused.INPUT or not _gives_its_size(program, specs, names, options, finding.op, mesh)
     ]
     return Report(
         errors=(*ops.findings, *errors, *[finding for finding in odd if finding.severity == "error"]),
@@ -82,13 +84,13 @@ def check_base_program(
 
 
 def _gives_its_size(
-    program: Callable[..., Any], specs: Sequence[Spec], names: Sequence[str], options: Options, unused: str
+    program: Callable[..., Any], specs: Sequence[Spec], names: Sequence[str], options: Options, unused: str, mesh: Mesh
 ) -> bool:
     """Whether a program, which makes nothing of an input's elements, needs its size: it is run once more, with sizes
     for that input that nothing else has, and looked through for them."""
     at = [*names].index(unused)
     own = specs[at]
-    ops = ShapeOps(options, collect=True)
+    ops = ShapeOps(options, collect=True, mesh=mesh)
     try:
         refs = ops.declare(specs, names)
         sizes = tuple([f"{_FRESH}{axis}" for axis in range(len(own.entries))])

@@ -25,6 +25,8 @@ from ...ops.errors import (
     user_calls,
     user_place,
 )
+from ...ops.kinds import Kind
+from ...ops.mesh import ALONE, Mesh
 from ...ops.places import show_tied
 from ...ops.primitive import Cost, Primitive, Static
 from ...ops.spec import Spec, as_specs
@@ -78,11 +80,22 @@ class ShapeOps(Writing):
         "rules",
         "doubtful",
         "_memo",
+        "_mesh",
         "_noted",
     )
 
-    def __init__(self, options: Options, *, collect: bool = False, runs_on: BaseInterpreter[Any] | None = None):
-        """`runs_on` is the interpreter for which the program is checked: an op that it cannot compute is an error."""
+    def __init__(
+        self,
+        options: Options,
+        *,
+        collect: bool = False,
+        runs_on: BaseInterpreter[Any] | None = None,
+        mesh: Mesh = ALONE,
+    ):
+        """`runs_on` is the interpreter for which the program is checked: an op that it cannot compute is an error.
+
+        The program is that of a rank of `mesh`; names that stand for its sizes become dims, of at least 2.
+        """
         super().__init__(as_dtype(options.dtype), options.seed)
         self.options = options
         self.runs_on = runs_on
@@ -99,6 +112,14 @@ class ShapeOps(Writing):
         self.doubtful: set[int] = set()
         self._memo: dict[Any, _Inferred] = {}
         self._noted = 0  # how many of the scope's conditions are among the assumptions
+        self._mesh = mesh.bound(self.scope.dim)
+        for name in mesh.open:
+            self.scope.declare(f"{name} >= 2")
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self._mesh
 
     # The host's side ------------------------------------------------------------------------------------------------
 
@@ -261,7 +282,7 @@ class ShapeOps(Writing):
 
     def _require_kernel(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static) -> None:
         """The interpreter that is to run the program must have a kernel, or one for each part of a composite."""
-        if self.runs_on is None or self.runs_on.has_kernel(primitive):
+        if self.runs_on is None or primitive.kind is Kind.COLLECTIVE or self.runs_on.has_kernel(primitive):
             return
         if any(isinstance(value, Body) for value in static.values()):
             return  # kernels for the body were asked for when it was traced
