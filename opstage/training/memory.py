@@ -15,7 +15,7 @@ from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
 from ..ops.dims import DimScope
 from ..ops.errors import ShapeError, UsageError
-from ..ops.spec import sized
+from ..ops.spec import Spec, sized
 from ..ops.types import EXACT, TensorType, as_dtype
 from ..options import Options
 from .optim import Optimizer
@@ -51,9 +51,13 @@ class StepMemory:
             )
         if options.use_gpu and as_dtype(options.dtype) not in DEVICE_DTYPES:
             raise UsageError(no_wire_form(as_dtype(options.dtype)))
+        if not step.mesh.is_alone and (options.backend != "eager" or options.use_gpu):
+            raise UsageError("the memory of a rank of a mesh is predicted for backend 'eager' on the cpu alone")
         self.step = step
         self.options = options
-        self.names = dim_names(step.specs)
+        # the names of a mesh's sizes are names of the step too: as of a tensor that nobody makes
+        self._specs = (*step.specs, *[Spec((name,), where=(f"{name} >= 2",)) for name in step.mesh.open])
+        self.names = dim_names(self._specs)
         self._kinds = [kind for kind, count in zip(_KINDS, step.layout.counts) for _ in range(count)]
 
     @property
@@ -86,7 +90,7 @@ class StepMemory:
         if not self.has_formula:
             how = "compiled interpreter is planned" if self.options.device == "cpu" else "device 'cuda' is counted"
             raise UsageError(f"the memory of the {how} at numbers, so there is no formula")
-        sample = sample_sizes(self.step.specs, sizes)
+        sample = sample_sizes(self._specs, sizes)
         return self._history(sizes, sample).formula(sample)
 
     def largest(self, name: str, memory: str | int, **sizes: int) -> int:
@@ -101,7 +105,7 @@ class StepMemory:
         self._require_all({name: 1, **sizes})
         predicted = cache(lambda size: self._needed({**sizes, name: size}))
         guess = self._guess(name, limit, sizes, predicted)
-        found = largest(self.step.specs, sizes, name, lambda size: predicted(size) <= limit, guess)
+        found = largest(self._specs, sizes, name, lambda size: predicted(size) <= limit, guess)
         if not found:
             at = "".join(f", {other}={size}" for other, size in sizes.items())
             least = self.at(**{**sizes, name: 1}).needed
@@ -111,7 +115,7 @@ class StepMemory:
     # How it is found ------------------------------------------------------------------------------------------------
 
     def _require_all(self, sizes: Mapping[str, int]) -> None:
-        sized(self.step.specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
+        sized(self._specs, {name: size for name, size in sizes.items() if name not in self.names}, "the step")
         missing = [name for name in self.names if name not in sizes]
         if missing:
             raise UsageError(f"the memory depends on {', '.join(missing)}: give a number, {missing[0]}=…")
@@ -133,7 +137,7 @@ class StepMemory:
             except UsageError:  # a size that the constraints do not allow
                 return guess
             return guess - beyond * guess // limit
-        first = sample_sizes(self.step.specs, sizes)[name]
+        first = sample_sizes(self._specs, sizes)[name]
         while first > 1 and predicted(first) == _TOO_MUCH:
             first //= 2
         second = max(1, first // 2)
@@ -142,11 +146,11 @@ class StepMemory:
 
     def _types(self, sizes: Mapping[str, int], scope: DimScope) -> list[TensorType]:
         """The types of what a step is given."""
-        specs = sized(self.step.specs, sizes, "the step")
+        specs = sized(self._specs, sizes, "the step")
         types = [spec.bind(scope, as_dtype(self.options.dtype)) for spec in specs]
         for spec in specs:
             spec.declare(scope)
-        return types
+        return types[: len(self.step.specs)]
 
     def _program(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
         return tuple(self.step.layout.program(ops, *refs)[0])
@@ -155,8 +159,9 @@ class StepMemory:
         """The allocations of a step on the eager interpreter; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
-        samples = [sample, *near(self.step.specs, sizes, sample)]
-        ops = MemoryOps(self.options, scope, samples, {UPDATE: MemoryKind.RESULTS})
+        samples = [sample, *near(self._specs, sizes, sample)]
+        mesh = self.step.mesh.bound(lambda name: sizes.get(name) or scope.dim(name))
+        ops = MemoryOps(self.options, scope, samples, {UPDATE: MemoryKind.RESULTS}, mesh)
         refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()

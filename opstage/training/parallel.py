@@ -9,19 +9,21 @@ see interpreters/mesh/varying.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
 from ..interpreters.mesh.one_rank import OneRank
 from ..interpreters.mesh.varying import Varying, VaryingRef
 from ..ops.cursor import Quietly
-from ..ops.errors import UsageError
+from ..ops.dims import DimScope, Verdict, equal
+from ..ops.errors import OpstageError, UsageError
 from ..ops.functions.collective import all_mean
 from ..ops.mesh import Mesh
 from ..ops.program import Aux, loss_and_aux
 from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
-from ..ops.types import TensorType, dtype_name
+from ..ops.types import FLOAT32, TensorType, dtype_name
 from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
 from .sizes import in_numbers
 
@@ -41,14 +43,15 @@ def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
 
 
 def _divided(spec: Spec, size: int | str) -> Spec:
-    rows = spec.entries[0]
-    numbers = isinstance(size, int) and str(rows).isdecimal()
-    if numbers and int(rows) % size == 0:
-        return spec
-    text = f"({rows})" if isinstance(rows, str) and not rows.isidentifier() else str(rows)
-    condition = f"{text} % {size} == 0"
-    if condition in spec.where:
-        return spec
+    rows = str(spec.entries[0])
+    if isinstance(size, int) and rows.isdecimal():
+        return spec  # the step itself says whether they can
+    condition = f"{rows if rows.isalnum() else f'({rows})'} % {size} == 0"
+    scope = DimScope()
+    with suppress(OpstageError):  # a Spec that cannot be read is refused where it is bound
+        share = spec.bind(scope, FLOAT32).shape[0] % (scope.dim(size) if isinstance(size, str) else size)
+        if condition in spec.where or equal(share, 0) is Verdict.proved:
+            return spec
     made = replace(spec, where=(*spec.where, condition))
     object.__setattr__(made, "source", spec.source)  # the line of who declares the batch
     return made

@@ -48,11 +48,12 @@ def in_numbers(types: Sequence[TensorType]) -> Sequence[TensorType]:
     scope = next((d.scope for type_ in types for d in type_.shape if isinstance(d, DimExpr)), None)
     if scope is None:
         return types
-    for chosen in product(_SAMPLES, repeat=len(scope.names)):
-        found = dict(zip(scope.names, chosen))
-        if all(fact.holds(found) for fact in scope.facts):
-            return [TensorType(evaluate(type_.shape, found), type_.dtype) for type_ in types]
-    raise UsageError(f"no sizes were found for {', '.join(scope.names)} that the constraints allow; give some numbers")
+    found = dict.fromkeys(scope.names, _SAMPLES[2])
+    for fact in scope.facts:  # a witness has the sizes of all names that facts tie together
+        found |= scope.witness(fact.claim, wanted=True) or {}
+    if not all(fact.holds(found) for fact in scope.facts):
+        raise UsageError(f"no sizes were found for {', '.join(found)} that the constraints allow; give some numbers")
+    return [TensorType(evaluate(type_.shape, found), type_.dtype) for type_ in types]
 
 
 def near(specs: Sequence[Spec], sizes: Mapping[str, int], sample: Mapping[str, int]) -> list[dict[str, int]]:

@@ -30,7 +30,7 @@ def test_a_mesh_of_nothing_is_one_rank() -> None:
     [
         ("data", "no axis; expected name=size"),
         ("data=", "no axis"),
-        ("data=x", "no axis"),
+        ("data=2x", "no axis"),
         ("data=-2", "no axis"),
         ("2=data", "no axis"),
         ("data=0", "at least 1"),

@@ -39,13 +39,15 @@ def memory_section(
             "memory is predicted for a whole training step, and the forward pass was checked; "
             "leave --forward and --eval out, and say --step to hear what else a step lacks"
         )
-    given = {name: size for name, size in sizes.items() if name in dim_names(checked.step.specs)}
+    names = (*dim_names(checked.step.specs), *checked.step.mesh.open)
+    given = {name: size for name, size in sizes.items() if name in names}
     limit = None if most is None else parse_bytes(most)
     lines, data, findings = ["memory of tensors in a step:"], [], []
-    for backend in BACKENDS:
+    alone = checked.step.mesh.is_alone
+    for backend in BACKENDS if alone else BACKENDS[:1]:  # the plan of a rank is made by whoever hosts it
         step = StepMemory(checked.step, options.replace(backend=backend))
         open_ = [name for name in step.names if name not in given]
-        where = f"{backend} on {options.device}"
+        where = f"{backend} on {options.device}" if alone else f"a rank, {backend} on {options.device}"
         entry: dict[str, Any] = {"interpreter": where, "sizes": dict(given)}
         if open_ and step.has_formula:
             entry["peak_bytes"] = str(step.formula(**given))

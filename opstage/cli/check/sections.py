@@ -12,6 +12,7 @@ from ...interpreters.shape_check.formats import Section
 from ...interpreters.shape_check.table.data import table_as_dict
 from ...interpreters.shape_check.table.text import for_terminal
 from ...ops.errors import ShapeError, UsageError
+from ...ops.mesh import mesh_of
 from ...options import Options
 from ...training import optim
 from ...training.batch_header import check_data
@@ -20,6 +21,7 @@ from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from ..flags import read_sizes
 from .memory import memory_section
+from .mesh import mesh_section
 from .request import Asked
 
 RECIPE = "recipe"
@@ -40,6 +42,10 @@ def completed(
     sections = []
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
+    if checked.step is None and not mesh_of(options.mesh).is_alone:
+        raise UsageError("a mesh shares out a training step, and the forward pass was checked; leave --mesh out")
+    if checked.step is not None and not checked.step.mesh.is_alone and report.ok:
+        sections.append(mesh_section(checked.step, report))
     if asked.table:
         sections.append(_table(report, asked.columns))
     if (asked.memory or asked.max_memory is not None) and report.ok:

@@ -13,12 +13,14 @@ from ...ops.primitive import Cost
 from ...ops.spec import Spec
 from ...ops.trees import Structure, flatten, output_names, unflatten
 from ...options import Options
+from ..mesh.proof import Fault, agreement, require_alike
 from ..registry import make_interpreter
 from .finding import Finding
 from .interpreter import ShapeOps, rule_of
 from .lints import StepRoles, lint, unused
 from .program import CheckedProgram
 from .report import DeclaredConstraint, Report
+from .rules import MESH
 
 _FRESH = "its_size_"
 _UNKNOWN_SIZE = re.compile(rf"(?<![\w'\"]){re.escape(str(UNKNOWN))}")
@@ -66,6 +68,12 @@ def check_base_program(
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error, ops))
     traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
+    if not (mesh.is_alone or ops.findings or errors):
+        try:
+            require_alike(agreement(traced.body), traced.output_names())
+        except Fault as fault:
+            place = ops.places.get(fault.ordinal)
+            errors.append(Finding("mesh", fault.reason, source=place and place.source, rule=MESH))
     odd = [
         finding
         for finding in lint(traced, step, sound=not (ops.findings or errors), written=written)
@@ -80,6 +88,7 @@ def check_base_program(
         declarations=_declarations(specs),
         warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
         program=traced,
+        mesh=ops.mesh,
     )
 
 

@@ -17,6 +17,7 @@ from ...ops.dims import UNKNOWN, DimExpr, DimScope
 from ...ops.errors import (
     DtypeError,
     LocatedError,
+    MeshError,
     Place,
     RangeError,
     ShapeError,
@@ -58,6 +59,7 @@ _RULES: dict[type[LocatedError], str] = {
     DtypeError: "dtype",
     UnsupportedError: "unsupported",
     RangeError: "index-range",
+    MeshError: "mesh",
 }
 
 

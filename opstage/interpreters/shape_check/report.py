@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ops.dims import Dim
 from ...ops.errors import SourceLine, UsageError
+from ...ops.mesh import ALONE, Mesh
 from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..graph.graph import Graph
     from ..graph.page import Remark
     from .table import Table
+    from .traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Report:
 
     notes: tuple[Finding, ...] = ()
     """Remarks on what is right and worth knowing."""
+    mesh: Mesh = ALONE
+    """That of which a rank runs the program."""
 
     @property
     def ok(self) -> bool:
@@ -116,6 +120,13 @@ class Report:
 
         return Table(self.program)
 
+    @cached_property
+    def traffic(self) -> Traffic:
+        """The bytes that a rank sends in one run, collective by collective: formulas in the named dims."""
+        from .traffic import Traffic
+
+        return Traffic.of(self.program)
+
     @property
     def graph(self) -> Graph:
         """The program as a graph, to draw and to save; its sizes are those of the report. UsageError after an error."""
@@ -143,6 +154,7 @@ class Report:
             outputs=map_leaves(lambda leaf: value_at(leaf, found), self.outputs),
             cost=Cost(value_at(self.cost.flops, found), value_at(self.cost.bytes, found)),
             program=program_at(self.program, found),
+            mesh=Mesh(tuple([(axis, value_at(size, found)) for axis, size in self.mesh.axes])),
             sizes=found,
         )
 

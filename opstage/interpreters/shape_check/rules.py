@@ -8,6 +8,7 @@ from .lints import LINTS
 UNDECIDED = "undecided"
 UNUSED_SUPPRESSION = "unused-suppression"
 NO_SCALAR_LOSS = "no-scalar-loss"
+MESH = "mesh"
 
 RULES: dict[str, str] = {
     "shape": "The shapes, ranks or static parameters of an op do not fit.",
@@ -19,6 +20,7 @@ RULES: dict[str, str] = {
     "shared-array": "One array, or arrays that share memory, are at two places of the parameters.",
     "batch": "Data do not fit the declared shapes of the batch.",
     "memory": "A step takes more memory than it may.",
+    MESH: "A collective is in a wrong place, or the ranks of a mesh end a step with different numbers.",
     captured.RULE: captured.ABOUT,
     "program": "The program broke a rule of refs, or raised an error of its own.",
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",

@@ -197,10 +197,13 @@ def wire_bytes(primitive: Primitive, inputs: tuple[TensorType, ...], static: Sta
 
     n are the bytes of x, N the ranks of the axis. A sum is an exchange of parts and a gathering of them, so both.
     """
+    return sent_bytes(primitive, inputs[0].nbytes if inputs else 0, static["size"])
+
+
+def sent_bytes(primitive: Primitive, nbytes: Dim, size: Dim) -> Dim:
+    """The same for operands of so many bytes in all, over an axis of `size` ranks."""
     if primitive in (VARY, SHARD, AXIS_INDEX):
         return 0
-    nbytes: Dim = inputs[0].nbytes
-    size: Dim = static["size"]
     if primitive is ALL_GATHER:
         return nbytes * (size - 1)
     if primitive is SHIFT:

@@ -13,9 +13,12 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from typing_extensions import override
 
+from ....ops.catalogue.collective import SHARD
 from ....ops.closed import Body, ScanParameters, WhileParameters
 from ....ops.dims import Dim, DimScope, evaluate
+from ....ops.kinds import Kind
 from ....ops.lists import no_ref
+from ....ops.mesh import ALONE, Mesh
 from ....ops.primitive import NO_STATIC, Primitive, Static
 from ....ops.spec import as_specs
 from ....ops.types import DType, TensorType, as_dtype
@@ -102,9 +105,10 @@ class MemoryOps(BaseInterpreter[Tensor]):
     samples     for every named dim a size at which it is decided what is no formula: views, blocks, the fitting kernel;
                 then others near those, from which it is seen what depends on them as a polynomial
     regions     the kind of what is made in regions of some names
+    mesh        that of which a rank runs the program: the memory of a rank in a process of its own
     """
 
-    __slots__ = ("scope", "timeline", "kind", "samples", "regions", "_options", "_known", "_keeping")
+    __slots__ = ("_mesh", "scope", "timeline", "kind", "samples", "regions", "_options", "_known", "_keeping")
 
     def __init__(
         self,
@@ -112,6 +116,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         scope: DimScope,
         samples: Sequence[Mapping[str, int]],
         regions: Mapping[str, MemoryKind] | None = None,
+        mesh: Mesh = ALONE,
     ):
         super().__init__(as_dtype(options.dtype), options.seed)
         self.scope = scope
@@ -119,6 +124,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self.kind = MemoryKind.ACTIVATIONS
         self.samples = samples
         self.regions = regions or {}
+        self._mesh = mesh
         self._options = options
         self._known: dict[Any, _OpFootprint] = {}
         self._keeping: list[Callable[[Mapping[str, int]], int]] = []
@@ -127,6 +133,11 @@ class MemoryOps(BaseInterpreter[Tensor]):
     @override
     def executes(self) -> bool:
         return False
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self._mesh
 
     @override
     def put(self, value: Any, /) -> Tensor:
@@ -197,6 +208,8 @@ class MemoryOps(BaseInterpreter[Tensor]):
             return self._while(refs, WhileParameters(**static))
         if primitive is SWITCH:
             return self._choice(refs[1:], branches_of(static))
+        if primitive.kind is Kind.COLLECTIVE:
+            return (self._collective(primitive, refs, static),)
         key = (primitive, *[ref.type for ref in refs], *[ref.layout for ref in refs], *static.values())
         known = self._known.get(key)
         if known is None:
@@ -265,6 +278,15 @@ class MemoryOps(BaseInterpreter[Tensor]):
         """The bytes of workspace kept at other sizes; the layout of operands does not change them."""
         found = self._taken(_sized(primitive, sizes), *_at(types, static, sizes), (None,) * len(types))
         return 0 if found is None else found.kept
+
+    def _collective(self, primitive: Primitive, refs: tuple[Tensor, ...], static: Static) -> Tensor:
+        """A rank's own part is a slice, `vary` its operand; of all else a rank has a result of its own."""
+        (type_,) = self.infer(primitive, tuple([ref.type for ref in refs]), static)
+        if primitive is SHARD:
+            axis = static["dim"] % len(type_.shape)
+            return self.slice(refs[0], axis=axis, start=0, length=type_.shape[axis])
+        kind = MemoryKind.GRADIENTS if self.cursor.backward and self.kind is MemoryKind.ACTIVATIONS else self.kind
+        return Tensor(type_, self, refs[0].buffer, refs[0].layout) if primitive.view else self.new(type_, kind)
 
     def _row(self, x: Tensor) -> Tensor:
         """A view of one entry along the leading axis."""
