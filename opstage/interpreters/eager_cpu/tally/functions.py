@@ -83,24 +83,36 @@ def _number_each(x: Phantom) -> Phantom:
     return Phantom.new(x.shape[:-2], x.dtype)
 
 
-def _singular_vectors(x: Phantom, full_matrices: bool) -> tuple[Phantom, Phantom, Phantom]:
-    *leading, m, n = x.shape
+def _factors(x: Phantom, dtype: np.dtype[Any], *shapes: Sizes) -> tuple[Phantom, ...]:
+    """Of each matrix of a stack, found in float64, of a copy where x is not, and then rounded one by one."""
+    copied = x.astype(np.float64, copy=False)
+    factors = [Phantom.new((*x.shape[:-2], *shape), copied.dtype) for shape in shapes]
+    del copied
+    for i in range(len(factors)):
+        factors[i] = factors[i].astype(dtype, copy=False)
+    return tuple(factors)
+
+
+def _singular_vectors(x: Phantom, full_matrices: bool) -> tuple[Phantom, ...]:
+    m, n = x.shape[-2:]
     k = min(m, n)
-    return tuple(Phantom.new((*leading, *shape), x.dtype) for shape in ((m, k), (k,), (k, n)))  # type: ignore[return-value]
+    return _factors(x, x.dtype, (m, k), (k,), (k, n))
 
 
-def _eigenvectors(x: Phantom) -> tuple[Phantom, Phantom]:
-    return Phantom.new(x.shape[:-1], x.dtype), Phantom.new(x.shape, x.dtype)
+def _eigenvectors(x: Phantom) -> tuple[Phantom, ...]:
+    n = x.shape[-1]
+    return _factors(x, x.dtype, (n,), (n, n))
 
 
-def _orthogonal_triangular(x: Phantom) -> tuple[Phantom, Phantom]:
-    """In float64, from which both factors are rounded."""
-    *leading, m, n = x.shape
+def _orthogonal_triangular(x: Phantom) -> tuple[Phantom, ...]:
+    """Of a copy that is written over, with a number for each reflection."""
+    m, n = x.shape[-2:]
     k = min(m, n)
-    work = [Phantom.new((*leading, *shape), np.float64) for shape in ((m, n), (k,))]
-    q, r = (Phantom.new((*leading, *shape), np.float64) for shape in ((m, k), (k, n)))
-    work.clear()
-    return q.astype(x.dtype, copy=False), r.astype(x.dtype, copy=False)
+    copied = x.astype(np.float64)
+    numbers = Phantom.new((*x.shape[:-2], k), copied.dtype)
+    factors = _factors(copied, x.dtype, (m, k), (k, n))
+    del copied, numbers
+    return factors
 
 
 def _half(y: Phantom) -> Phantom:
