@@ -105,15 +105,18 @@ def _scaled(inputs: Iterable[Any], scalings: Sequence[Scaling | None]) -> list[A
 
 
 def _sample(trained: Trained) -> list[Any]:
-    """Inputs to try the model on, in the units of the run's data: of the first rows that it held out, or zeros where
-    its data are not at hand."""
+    """Inputs to try the model on, in the units of the run's data: of the first rows that it held out, or numbers
+    between 0 and 1, and 0 for integers, where its data are not at hand."""
     names = trained.predictor.names
     try:
         held_out = trained.prepared_rows()
         inputs = [np.asarray(held_out[name][:_TRIED]) for name in names]
     except OpstageError:
         shapes = [tuple(dim if isinstance(dim, int) else _TRIED for dim in t.shape) for t in trained.predictor.types]
-        inputs = [np.zeros(shape, t.dtype) for shape, t in zip(shapes, trained.predictor.types)]
+        rng, types = np.random.default_rng(0), trained.predictor.types
+        inputs = [
+            (rng.random(s) if t.dtype.kind == "f" else np.zeros(s)).astype(t.dtype) for s, t in zip(shapes, types)
+        ]
     return [x if s is None else s.undo(x) for x, s in zip(inputs, _scalings(trained))]
 
 

@@ -140,10 +140,16 @@ class Trained:
             return self._held_out
         settings, directory = self.configuration.settings, self.directory
         assert directory is not None
-        held_out = load_data(settings, self.model, settings.defined.recipe).held_out
+        recipe = settings.defined.recipe
+        if settings.data.file is None and recipe.data is None and recipe.read is None:
+            raise UsageError(f"{directory}: its held-out data were given in Python; give data to judge it by")
+        held_out = load_data(settings, self.model, recipe).held_out
         began = read_run(directory / RUN)["data"].get("held_out")
         if began != data_digest(held_out):
-            raise UsageError(f"{directory}: its held-out data have changed since it was started; name data to use")
+            why = "have changed since it was started"
+            if settings.data.file is None:
+                why = f"are not those of {settings.run.model} now: they were given in Python, or have changed since"
+            raise UsageError(f"{directory}: its held-out data {why}; name data to use")
         return held_out
 
 

@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import UsageError
 from opstage.data import Dataset, from_csv
-from opstage.experiment.exporting import metadata
+from opstage.experiment.exporting import _sample, metadata
 from opstage.experiment.side_by_side import JUDGED_ON_OTHER_SCALES, JUDGED_OTHERWISE, side_by_side
 from opstage.experiment.side_by_side_html import side_by_side_html
 from opstage.experiment.trained import Trained
@@ -187,6 +187,24 @@ def test_images_and_classes_that_are_at_hand_are_read_as_those_of_a_folder() -> 
     assert np.array_equal(run.predict(x / 255)["class"], found)
     assert run.evaluate(held_out) == run.results[-1].held_out
     assert metadata(run) == {"classes": '["ant", "mule", "zebra"]', "bytes": '["x"]'}
+
+
+def test_rows_that_were_given_are_not_there_to_judge_by(files: tuple[Path, Path], tmp_path: Path) -> None:
+    def loss(ops: Any, w: Any, x: Any, y: Any) -> Any:
+        return ops.cross_entropy(ops.linear(w, None, x), y)
+
+    batch = (opstage.Spec("B 3"), opstage.Spec("B", dtype="int64"))
+    model = opstage.Model("m", None, np.ones((2, 3)), loss, None, batch)
+    data = from_csv(files[0], label="kind")
+    opstage.fit(model, data, epochs=1, batch_size=8, out=tmp_path / "m", progress=False)
+    opstage.fit("mlp", data, config=CONFIG, epochs=1, batch_size=8, out=tmp_path / "mlp", progress=False)
+    for name, own in (("m", model), ("mlp", None)):
+        run = opstage.load(tmp_path / name, model=own)
+        with pytest.raises(UsageError, match="were given in Python"):
+            run.evaluate()
+        assert run.evaluate(data)["loss"] > 0
+        if own is None:
+            assert all(sample.any() for sample in _sample(run))  # an exported model is not tried on zeros alone
 
 
 def test_whole_targets_of_a_dataset_of_a_table_become_floats(tmp_path: Path) -> None:

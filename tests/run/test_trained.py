@@ -95,7 +95,7 @@ def test_a_run_is_judged_by_what_it_held_out(run: Path, copy: Path) -> None:
     assert f'"accuracy": {found["accuracy"]}' in last
     text = (copy / "run.json").read_text()
     (copy / "run.json").write_text(text.replace('"rows": 359', '"rows": 358'))
-    with pytest.raises(UsageError, match="held-out data have changed"):
+    with pytest.raises(UsageError, match="held-out data are not those of mlp now"):
         load(copy).evaluate()
 
 
