@@ -32,6 +32,7 @@ from .functions.arrange import (
 )
 from .functions.borders import pad
 from .functions.collective import all_mean, batch_mean, broadcast
+from .functions.ctc import ctc_loss
 from .functions.extremes import cummax, cummin, segment_max, segment_min
 from .functions.gates import glu, nan_to_num, prelu
 from .functions.grids import affine_grid, grid_sample
@@ -55,6 +56,7 @@ from .functions.pools import (
     local_response_norm,
     lp_pool,
 )
+from .functions.recurrent import bidirectional, gru, lstm, rnn
 from .functions.resample import resize
 from .functions.statistics import median, norm, quantile, std, var
 from .losses import binary_cross_entropy_with_logits, cosine_similarity, huber, kl_div, weighted_cross_entropy
@@ -69,12 +71,14 @@ __all__ = [
     "all_mean",
     "arange",
     "batch_mean",
+    "bidirectional",
     "binary_cross_entropy_with_logits",
     "bincount",
     "broadcast",
     "chunk",
     "correct_count",
     "cosine_similarity",
+    "ctc_loss",
     "cummax",
     "cummin",
     "depth_to_space",
@@ -91,6 +95,7 @@ __all__ = [
     "global_max_pool",
     "glu",
     "grid_sample",
+    "gru",
     "huber",
     "index_add",
     "instance_norm",
@@ -100,6 +105,7 @@ __all__ = [
     "local_response_norm",
     "logsumexp",
     "lp_pool",
+    "lstm",
     "masked_fill",
     "masked_select",
     "median",
@@ -117,6 +123,7 @@ __all__ = [
     "quantile",
     "repeat_interleave",
     "resize",
+    "rnn",
     "roll",
     "scatter_nd",
     "searchsorted",

@@ -30,7 +30,7 @@ def weighted_cross_entropy(
     Raises what cross_entropy raises, and ShapeError for a weight that is not one number per class.
     """
     op = "weighted_cross_entropy"
-    _require_reduction(ops, op, reduction, REDUCTIONS)
+    require_reduction(ops, op, reduction, REDUCTIONS)
     loss = ops.cross_entropy(logits, labels, reduction="none", ignore_index=ignore_index)
     axis = class_axis(len(logits.shape))
     classes = logits.shape[axis]
@@ -85,7 +85,7 @@ def binary_cross_entropy_with_logits(
     divides the sum by the number of elements, whatever the weights. PyTorch:
     torch.nn.functional.binary_cross_entropy_with_logits.
     """
-    _require_reduction(ops, "binary_cross_entropy_with_logits", reduction, REDUCTIONS)
+    require_reduction(ops, "binary_cross_entropy_with_logits", reduction, REDUCTIONS)
     one = ops.full(shape=logits.shape, value=1.0, dtype=logits.dtype)
     at_one, at_zero = ops.softplus(ops.neg(logits)), ops.softplus(logits)
     positive = ops.mul(targets, at_one)
@@ -94,7 +94,7 @@ def binary_cross_entropy_with_logits(
     loss = ops.add(positive, ops.mul(ops.sub(one, targets), at_zero))
     if weight is not None:
         loss = ops.mul(loss, ops.broadcast_to(weight, shape=logits.shape))
-    return _reduced(ops, loss, reduction)
+    return reduced(ops, loss, reduction)
 
 
 def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reduction: str = "mean") -> R:
@@ -102,7 +102,7 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
 
     PyTorch: torch.nn.functional.huber_loss. Source: Huber 1964. Raises ShapeError for another delta.
     """
-    _require_reduction(ops, "huber", reduction, REDUCTIONS)
+    require_reduction(ops, "huber", reduction, REDUCTIONS)
     if not isinstance(delta, (int, float, Fraction)) or isinstance(delta, bool) or not delta > 0:
         raise _error(ops, "huber", f"delta must be a number above 0 but is {delta!r}")
     d = ops.sub(x, y)
@@ -113,7 +113,7 @@ def huber(ops: Ops[R], x: R, y: R, /, *, delta: float | Fraction = 1.0, reductio
     # Squares of what is near alone: that of an infinite distance has a derivative of 0·inf, selected or not.
     close = ops.select(near, d, ops.full(shape=d.shape, value=0.0, dtype=d.dtype))
     square = ops.scale(ops.mul(close, close), c=Fraction(1, 2))
-    return _reduced(ops, ops.select(near, square, linear), reduction)
+    return reduced(ops, ops.select(near, square, linear), reduction)
 
 
 def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: str = "mean") -> R:
@@ -122,7 +122,7 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
     "mean" divides by the number of elements, "batchmean" by the size of axis 0, which is the divergence of a batch.
     At y = 0 the gradient of y leaves out that of y·log y, which is infinite. PyTorch: torch.nn.functional.kl_div.
     """
-    _require_reduction(ops, "kl_div", reduction, (*REDUCTIONS, "batchmean"))
+    require_reduction(ops, "kl_div", reduction, (*REDUCTIONS, "batchmean"))
     if log_target:
         loss = ops.mul(ops.exp(y), ops.sub(y, x))
     else:
@@ -132,7 +132,7 @@ def kl_div(ops: Ops[R], x: R, y: R, /, *, log_target: bool = False, reduction: s
         entropy = ops.select(absent, zero, ops.mul(y, ops.log(ops.select(absent, one, y))))
         loss = ops.sub(entropy, ops.mul(y, x))
     if reduction != "batchmean":
-        return _reduced(ops, loss, reduction)
+        return reduced(ops, loss, reduction)
     if not loss.shape:
         raise _error(ops, "kl_div", 'reduction "batchmean" takes tensors with a batch axis but x is a scalar')
     return ops.scale(ops.sum(loss), c=ratio(1, loss.shape[0]))
@@ -164,13 +164,15 @@ def _either(ops: Ops[R], a: R, b: R) -> R:
     return ops.logical_not(ops.logical_and(ops.logical_not(a), ops.logical_not(b)))
 
 
-def _reduced(ops: Ops[R], loss: R, reduction: str) -> R:
+def reduced(ops: Ops[R], loss: R, reduction: str) -> R:
+    """The losses as they are for "none", their mean or their sum."""
     if reduction == "none":
         return loss
     return ops.reduce_mean(loss) if reduction == "mean" else ops.sum(loss)
 
 
-def _require_reduction(ops: Ops[R], op: str, reduction: str, allowed: tuple[str, ...]) -> None:
+def require_reduction(ops: Ops[R], op: str, reduction: str, allowed: tuple[str, ...]) -> None:
+    """Raise the error of a function of the name `op` where the reduction is none of those."""
     if reduction not in allowed:
         raise _error(ops, op, f"reduction must be one of {allowed} but is {reduction!r}{nearest(reduction, allowed)}")
 

@@ -24,6 +24,7 @@ from tests.parity.twins import (
     ordering,
     places,
     pooling,
+    recurrent,
     reduction,
     resample,
     sequence,
@@ -58,6 +59,7 @@ TWINS: list[Twin] = [
     *ordering.TWINS,
     *images.TWINS,
     *places.TWINS,
+    *recurrent.TWINS,
     *resample.TWINS,
 ]
 
