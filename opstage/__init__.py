@@ -125,7 +125,7 @@ _HOMES = {
     ".models": "Model Recipe",
     ".ops.declared": "shapes",
     ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
-    "RangeError ShapeError UnsupportedError UsageError ValidationError",
+    "RangeError RankError ShapeError UnsupportedError UsageError ValidationError",
     ".ops.program": "Aux",
     ".ops.protocol": "Ops Ref",
     ".ops.spec": "Spec",
