@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     assert weights(run) == undisturbed
     assert done.said.count("kept in") == 1
     again = opstage("launch", "-n", "2", *TRAIN, "--epochs", "2", "--out", str(run))
-    assert (again.code, len(re.findall("^opstage: ", again.said, re.MULTILINE))) == (2, 1), again.said
+    assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_bad_input_is_said_once(words: tuple[str, ...], said: str) -> None:
     done = opstage("launch", *words)
     assert done.code == 2, done.said
     assert said in done.said
-    assert len(re.findall("^opstage: ", done.said, re.MULTILINE)) == 1, done.said
+    assert done.said.count("opstage: ") == 1, done.said
 
 
 def begun(process: subprocess.Popen[str], run: Path, steps: int) -> None:
