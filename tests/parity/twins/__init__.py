@@ -74,6 +74,7 @@ WITHOUT_TWIN: dict[str, str] = {
     "bernoulli_mask": _BITS,
     "derived.dropout": _BITS,
     "derived.depth_to_space": _ONNX,
+    "derived.bidirectional": "the twins of rnn, gru and lstm are of both directions",
     "derived.space_to_depth": _ONNX,
     **dict.fromkeys(
         (
