@@ -13,11 +13,12 @@ from pathlib import Path
 
 from ..data import text as text_files
 from ..init import Declaration, normal
-from ..ops.derived import dropout, embedding
+from ..ops.derived import dropout
 from ..ops.protocol import Ops, R
 from ..ops.spec import Spec
 from .layers import Tree, layer_norm, norm_init
 from .model import Model
+from .parallel import column_linear, cross_entropy, embedding
 from .recipe import Recipe, Split
 from .transformer import Block, block_init, transformer_block
 
@@ -90,7 +91,7 @@ def _head(ops: Ops[R], params: Tree, h: R, config: Config) -> R:
 
 
 def _unembed(ops: Ops[R], weight: R, h: R) -> R:
-    return ops.linear(weight, None, h)
+    return column_linear(ops, weight, None, h)
 
 
 def _embed(ops: Ops[R], table: R, positions: R, x: R) -> R:
@@ -106,8 +107,8 @@ def _flat(ops: Ops[R], out: R, y: R) -> tuple[R, R]:
 
 
 def loss(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config, train: bool = False) -> R:
-    """Mean cross-entropy, in nats a byte."""
-    return ops.cross_entropy(*_flat(ops, logits(ops, params, x, config=config, train=train), y))
+    """Mean cross-entropy, in nats a byte. The ranks of mesh axis `model` share out heads, hidden units and bytes."""
+    return cross_entropy(ops, *_flat(ops, logits(ops, params, x, config=config, train=train), y), BYTES)
 
 
 def metrics(ops: Ops[R], params: Tree, x: R, y: R, *, config: Config) -> dict[str, R]:

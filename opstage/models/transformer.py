@@ -15,7 +15,8 @@ from ..init import xavier_uniform
 from ..ops.derived import dropout
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
-from .layers import Tree, layer_norm, linear, linear_init, norm_init
+from .layers import Tree, layer_norm, linear_init, norm_init
+from .parallel import column_linear, row_linear, share
 
 
 @dataclass(frozen=True)
@@ -71,21 +72,27 @@ def transformer_block(ops: Ops[R], params: Mapping[str, Any], x: R, block: Block
 
 
 def attention(ops: Ops[R], params: Mapping[str, Any], x: R, block: Block) -> R:
-    """Self-attention of (B, T, width) with `block.heads` heads, each of width/heads numbers."""
-    *_, positions, width = x.shape
-    heads = [_heads(ops, linear(ops, params[name], x), block.heads) for name in ("query", "key", "value")]
-    merged = ops.permute(ops.scaled_dot_product_attention(*heads, causal=block.causal), axes=(0, 2, 1, 3))
-    out: R = linear(ops, params["out"], ops.reshape(merged, shape=(x.shape[0], positions, width)))
+    """Self-attention of (B, T, width) with `block.heads` heads, each of width/heads numbers.
+
+    The ranks of mesh axis `model` share out the heads, and in `mlp` the hidden units.
+    """
+    batch, positions, _ = x.shape
+    own, each = share(ops, block.heads, "heads"), block.width // block.heads
+    shape = (batch, positions, own, each)
+
+    def heads(name: str) -> R:
+        y = column_linear(ops, params[name]["weight"], params[name]["bias"], x)
+        return ops.permute(ops.reshape(y, shape=shape), axes=(0, 2, 1, 3))
+
+    y = ops.scaled_dot_product_attention(heads("query"), heads("key"), heads("value"), causal=block.causal)
+    merged = ops.reshape(ops.permute(y, axes=(0, 2, 1, 3)), shape=(batch, positions, own * each))
+    out: R = row_linear(ops, params["out"]["weight"], params["out"]["bias"], merged)
     return out
-
-
-def _heads(ops: Ops[R], x: R, heads: int) -> R:
-    """(B, T, width) -> (B, heads, T, width/heads)."""
-    batch, positions, width = x.shape
-    return ops.permute(ops.reshape(x, shape=(batch, positions, heads, width // heads)), axes=(0, 2, 1, 3))
 
 
 def mlp(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
     """Two linear layers with a GELU between them, at each position alone."""
-    out: R = linear(ops, params["down"], ops.gelu(linear(ops, params["up"], x)))
+    up, down = params["up"], params["down"]
+    h = ops.gelu(column_linear(ops, up["weight"], up["bias"], x))
+    out: R = row_linear(ops, down["weight"], down["bias"], h)
     return out

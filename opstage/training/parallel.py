@@ -17,7 +17,7 @@ from ..interpreters.mesh.one_rank import OneRank
 from ..interpreters.mesh.varying import Varying, VaryingRef
 from ..ops.cursor import Quietly
 from ..ops.dims import DimScope, Verdict, equal
-from ..ops.errors import OpstageError, UsageError
+from ..ops.errors import MeshError, OpstageError, UsageError
 from ..ops.functions.collective import all_mean
 from ..ops.mesh import Mesh
 from ..ops.program import Aux, loss_and_aux
@@ -79,7 +79,7 @@ class DataParallel:
         first = len(flatten(arguments[: self._trees])[0])
         params = len(flatten(arguments[0])[0])
         with Quietly(ops.cursor):
-            parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]]
+            parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]] if split else leaves[first:]
         refs = [
             *[VaryingRef(leaf, outer, first=split) for leaf in leaves[:params]],
             *[VaryingRef(leaf, outer) for leaf in leaves[params:first]],
@@ -89,18 +89,21 @@ class DataParallel:
         flat = _Flat(self.loss, structure)
         loss, aux = loss_and_aux(self.loss(outer, *unflatten(structure, refs)))
         loss = outer.adopt(loss)
+        _require_known(ops.mesh, outer.spoken)
         joins = self._joins(flat, types, first, ops) if DATA in loss.axes else _SUMMED
         with Quietly(ops.cursor):
             weight = None
             if joins.divisor is not None:
                 weight = outer.cast(joins.divisor.value(outer, flat, refs, types), dtype=dtype_name(loss.dtype))
-            joined = _join(outer, loss, joins.loss, weight).value
+            joined = _alike(_join(outer, loss, joins.loss, weight), "the loss")
             told = {
-                name: _metric(outer, value, joins.metrics.get(name) or joins.loss, weight).value
+                name: _alike(
+                    _metric(outer, value, joins.metrics.get(name) or joins.loss, weight), f"the metric {name!r}"
+                ).value
                 for name, value in aux.metrics.items()
             }
             kept = _state(outer, aux.state)
-        return joined, Aux(state=kept, metrics=told)
+        return joined.value, Aux(state=kept, metrics=told)
 
     def _joins(self, flat: _Flat, types: Sequence[TensorType], first: int, ops: Any) -> Joining:
         """How the loss joins; raises UsageError where that is not proved."""
@@ -114,6 +117,28 @@ class DataParallel:
                     "collectives, such as opstage.derived.all_mean"
                 )
             return found
+
+
+def _require_known(mesh: Mesh, known: set[str]) -> None:
+    """Raise UsageError for an axis of several ranks along which the program shares nothing out."""
+    for axis, size in mesh.axes:
+        if axis not in known and not (isinstance(size, int) and size == 1):
+            raise UsageError(
+                f"the program knows nothing of mesh axis {axis!r}, so its {size} ranks would all do the same work; "
+                f"leave it out of the mesh, share out rows over {DATA!r}, or use the layers of opstage.models.parallel"
+            )
+
+
+def _alike(x: VaryingRef, what: str) -> VaryingRef:
+    """x, which all ranks must have alike."""
+    if x.axes:
+        axes = " and ".join(map(repr, sorted(x.axes)))
+        raise MeshError(
+            f"{what} differs between the ranks of mesh axis {axes}: each has a number of its own; sum it with "
+            "ops.all_reduce, or take opstage.derived.all_mean",
+            op="loss",
+        )
+    return x
 
 
 @final

@@ -121,15 +121,17 @@ def _run(body: Body, arrays: list[Any], mesh: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("rule", [optim.sgd(0.1), optim.adamw(0.1)], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("name", ["mlp", "gpt", "pinn"])
-def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, rule: Any) -> None:
-    graph = checked(name, "data=2", rows=4, rule=rule).graph
+@pytest.mark.parametrize(
+    "name, mesh", [("mlp", "data=2"), ("gpt", "data=2"), ("gpt", "data=2,model=2"), ("pinn", "data=2")]
+)
+def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, mesh: str, rule: Any) -> None:
+    graph = checked(name, mesh, rows=4, rule=rule).graph
     body, names = graph.body, graph.output_names
     rng = np.random.default_rng(0)
     arrays = [
         rng.uniform(0.1, 1, t.shape) if t.dtype.kind == "f" else rng.integers(0, 8, t.shape) for t in body.input_types
     ]
-    right, refuted = _run(body, arrays, "data=2"), 0
+    right, refuted = _run(body, arrays, mesh), 0
     require_alike(agreement(body), names)
     for what, mutant in mutants(body):
         try:
@@ -137,6 +139,6 @@ def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, rule: Any) 
         except Fault:
             refuted += 1
             continue
-        for found, expected in zip(_run(mutant, arrays, "data=2"), right, strict=True):
+        for found, expected in zip(_run(mutant, arrays, mesh), right, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12, err_msg=what)
     assert refuted > len([e for e in body.equations if e.primitive.name == "all_reduce"]) * 2

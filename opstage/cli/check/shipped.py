@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...api import argument_paths, check
 from ...config import Layer
@@ -17,8 +18,9 @@ from ...interpreters.shape_check import Finding
 from ...interpreters.shape_check.formats import CheckOutcome
 from ...models import Model
 from ...ops.errors import UsageError
+from ...ops.mesh import mesh_of
 from ...ops.spec import Spec, as_specs
-from ...ops.trees import flatten
+from ...ops.trees import flatten, unflatten
 from ...training.batch_header import check_arrays
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.validate import report_on
@@ -36,7 +38,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     """The outcome for the model of `settings`. Raises UsageError for flags that speak of a program of the user's."""
     for flag, value in (
         ("--input", asked.inputs),
-        ("--where", asked.where),
+        ("--where", asked.where if not mesh_of(settings.options.mesh).open else ()),
         ("--param", asked.param),
         ("--params", asked.params),
         ("--state", asked.state),
@@ -53,8 +55,9 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     held = [as_specs(tree) for tree in (chosen.init, chosen.state) if tree is not None]
     planned = None
     if step:
+        declared = _declaring(chosen.batch, asked.where)  # of a mesh's sizes, of which the model says nothing
         report, planned = report_on(
-            chosen.require_loss(), chosen.init, *chosen.batch, options=options, state=chosen.state, optimizer=optimizer
+            chosen.require_loss(), chosen.init, *declared, options=options, state=chosen.state, optimizer=optimizer
         )
     else:
         report = check(chosen.forward, *held, *chosen.batch, options=options, train=asked.train)
@@ -66,6 +69,18 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         checked = replace(checked, report=replace(report, errors=check_parts(chosen, options)))
     report, sections = completed(checked, settings.options, asked, found)
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
+
+
+def _declaring(batch: tuple[Any, ...], where: Sequence[str]) -> tuple[Any, ...]:
+    """The Specs of a batch, the first of which declares these constraints too."""
+    if not where:
+        return batch
+    leaves, structure = flatten(batch)
+    first = leaves[0]
+    made = replace(first, where=(*first.where, *where))
+    object.__setattr__(made, "source", first.source)  # the line of who declares the batch
+    declared: tuple[Any, ...] = unflatten(structure, [made, *leaves[1:]])
+    return declared
 
 
 def _data_of_recipe(settings: Settings, model: Model, batch: Mapping[str, Spec], asked: Asked) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ cotangents that the ranks' backward passes carry, so that the sum over ranks is 
 - what meets a tensor that differs, differs; parts stay parts in what is linear in them
 - a sum, a maximum or a gathering of what is alike is a fault: there would be as many of it as there are ranks
 - `vary` and `shard` are of what is alike
+- before the loss, a float that is alike meets none that differs unless it is `vary`-ed, but for constants
 - behind the loss a sum is of parts: one that comes behind an update, or a square, adds up something else
 - what a step returns is alike on all ranks, but for what each keeps for itself
 
@@ -22,7 +23,7 @@ from typing import TypeAlias
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
 from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
-from ...ops.kinds import Kind
+from ...ops.kinds import Effect, Kind
 from ...ops.primitive import Linearity
 from ..control import bodies_of
 from ..structural import SCAN
@@ -83,6 +84,8 @@ class _Agreeing:
         self._begun = backward  # whether cotangents have begun
         self._of: dict[int, States] = dict(zip(body.inputs, inputs))
         self._lines = body.lines
+        self._types = body.types
+        self._constant = {constant.slot for constant in body.constants}
         for equation in body.equations:
             states = self._after(equation)
             for slot in equation.outputs:
@@ -96,8 +99,24 @@ class _Agreeing:
             return self._collective(equation, given)
         if any(_communicates(body) for _, body in bodies_of(equation.static)):
             return self._loop(equation, given)
-        axes = dict.fromkeys(axis for states in given for axis in states)
+        if self._constant.issuperset(equation.inputs):
+            self._constant.update(equation.outputs)
+        axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
+        if axes and not self._begun and Effect.DRAWS not in equation.effects:
+            self._require_varied(equation, given, axes)
         return {axis: self._met(equation, [states.get(axis, Over.ALIKE) for states in given]) for axis in axes}
+
+    def _require_varied(self, equation: Equation, given: Sequence[States], axes: Iterable[str]) -> None:
+        for slot, states in zip(equation.inputs, given):
+            if slot in self._constant or self._types[slot].dtype.kind != "f":
+                continue
+            for axis in axes:
+                if not states.get(axis, Over.ALIKE):
+                    raise self._fault(
+                        equation,
+                        f"an operand that is alike on all ranks of mesh axis {axis!r} meets one that differs, and is "
+                        "not varied: a sum over them would count it once for each rank",
+                    )
 
     def _met(self, equation: Equation, given: Sequence[Over]) -> Over:
         """The state, over one axis, of a result of operands that are not all alike."""

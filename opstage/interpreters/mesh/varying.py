@@ -61,13 +61,14 @@ class VaryingRef(Holding):
 class Varying(Wrapper[VaryingRef, Any]):
     """Puts `vary` where the rule asks for it, around the interpreter of a rank's program."""
 
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "spoken")
     ref_type = VaryingRef
 
     def __init__(self, inner: Interpreter[Any], batch: frozenset[str]):
         """`batch` are the axes over which a batch is shared out: statistics of a batch are those of all of it."""
         super().__init__(inner, differentiates=False)
         self.batch = batch
+        self.spoken = set(batch)  # the axes of the mesh that the program knows
 
     @override
     def wrap(self, value: Any, /) -> VaryingRef:
@@ -83,6 +84,8 @@ class Varying(Wrapper[VaryingRef, Any]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static, /) -> tuple[VaryingRef, ...]:
+        if primitive is SHARD and self.adopt(refs[0]).first:
+            return (self._part(self.adopt(refs[0]), static),)
         refs = tuple([self._used(ref) for ref in refs])
         if primitive.kind is Kind.COLLECTIVE:
             axes = self._after(primitive, refs, static)
@@ -96,9 +99,18 @@ class Varying(Wrapper[VaryingRef, Any]):
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
         return tuple([VaryingRef(out, self, axes) for out in outs])
 
+    def _part(self, x: VaryingRef, static: Static) -> VaryingRef:
+        """The rank's part of a parameter, cut out before it varies: so gradients are summed at the size of parts."""
+        axes = self._after(SHARD, (x,), static)
+        if static["axis"] in x.first:
+            return self.bind(SHARD, (x.over(x.first),), static)[0]
+        (out,) = self.inner.bind(SHARD, (x.value,), static)
+        return VaryingRef(out, self, axes, x.first)
+
     def _after(self, primitive: Primitive, refs: tuple[VaryingRef, ...], static: Static) -> frozenset[str]:
         """The axes over which the result of a collective varies."""
         axis: str = static["axis"]
+        self.spoken.add(axis)
         if primitive is AXIS_INDEX:
             return frozenset({axis})
         (x,) = refs
