@@ -32,6 +32,10 @@ infinity these are nan or infinite. The derivatives are those of other ops."""
 OF_SPECTRA = {"eigh", "svd"}
 """Ops whose vectors are any where their values are below the rounding of the greatest, as LARGE would make them."""
 
+WITHOUT_KERNELS = {"multi_head_attention", "muon_update"}
+"""Ops of many products and no kernel of their own here: one place of each operand says what two do, in half the time.
+Their parts are gone through at two."""
+
 ALL = [replace(s, order=0) if s.op in VALUES_ALONE else s for s in SWEPT if s.id not in UNSUPPORTED]
 ATTENTION = [s for s in ALL if "attention" in s.op]
 CONVOLUTIONS = [s for s in ALL if s.op.startswith("conv")]
@@ -145,4 +149,4 @@ def test_every_value_at_every_operand(sample: Sample, backend: str) -> None:
     values = SPECIAL if sample.op in OF_SPECTRA else (*SPECIAL, LARGE)
     if sample.op == "scaled_dot_product_attention_grad":  # what it is given as a sum of exponentials is never below 1
         values = tuple(v for v in values if not abs(v) < 1)
-    assert_none(list(differences(sample, cuda(backend), values, 2)))
+    assert_none(list(differences(sample, cuda(backend), values, 1 if sample.op in WITHOUT_KERNELS else 2)))
