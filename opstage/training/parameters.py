@@ -19,7 +19,7 @@ from ..ops.catalogue.update import SGD_UPDATE
 from ..ops.errors import ShapeError, UsageError
 from ..ops.numbers import as_numpy
 from ..ops.places import Places
-from ..ops.trees import Structure, align, flatten, show_path, structure_paths, unflatten
+from ..ops.trees import align, flatten, show_path, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float, show_shape
 from ..options import Options
 from .commit import Commit
@@ -56,7 +56,7 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
             where = f"; the first parameter without one is {show_path(names[at])}" if at < len(names) else ""
             raise UsageError(f"requires_grad has {at} flags for {len(names)} parameters{where}")
         return places.agreed(given, "flags requires_grad")
-    if isinstance(requires_grad, Mapping) and _are_rules(requires_grad, structure):
+    if isinstance(requires_grad, Mapping) and _are_rules(requires_grad, places.all_paths):
         usual = requires_grad_flags(params, None, options)
         return flags_by_rules(requires_grad, places.all_paths, usual, prefixes=True)
     flags = align(structure, requires_grad, "the parameters", "requires_grad")
@@ -66,12 +66,13 @@ def requires_grad_flags(params: Any, requires_grad: Any, options: Options) -> li
     return places.agreed([bool(flag) for flag in flags], "flags requires_grad")
 
 
-def _are_rules(flags: Mapping[Any, Any], structure: Structure) -> bool:
-    """Whether a dict has flags by patterns or prefixes of paths, and is no tree of flags like the parameters."""
+def _are_rules(flags: Mapping[Any, Any], paths: Sequence[tuple[str, ...]]) -> bool:
+    """Whether a dict has flags by patterns or prefixes of paths. Of whole paths alone it is a tree of flags, which must
+    not leave a parameter out."""
     if any(map(is_pattern, flags)):
         return True
     plain = bool(flags) and all(isinstance(key, str) and isinstance(flag, bool) for key, flag in flags.items())
-    return plain and flatten(dict(flags))[1] != structure
+    return plain and not {path for each in paths for path in each}.issuperset(flags)
 
 
 def as_param(leaf: Any, name: str, requires_grad: bool, options: Options) -> Param:
