@@ -66,6 +66,9 @@ class Options:
     mesh: str = ""
     """The ranks that share the work, by axes with their sizes: `data=4`; one by default. A check takes names for sizes
     too, `data=N`. See `opstage.ops.mesh`."""
+    zero: int = 0
+    """On a mesh: 2 shares the state of the optimizer out over the axis `data` (ZeRO), with the bits of 0, which keeps
+    all of it on every rank."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""
@@ -223,6 +226,12 @@ def _is_amount(value: Any) -> str | None:
     return None
 
 
+def _is_level(value: Any) -> str | None:
+    if isinstance(value, bool) or value not in (0, 2):
+        return f"{value!r} is not a level of ZeRO that there is; expected 0 or 2"
+    return None
+
+
 def _is_mesh(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"{value!r} is not a mesh; expected text such as 'data=4'"
@@ -262,6 +271,7 @@ _CHECKS: dict[str, _Check] = {
     "detect_anomaly": _is_bool,
     "deterministic": _is_bool,
     "mesh": _is_mesh,
+    "zero": _is_level,
     "timeout": _is_seconds,
     "program_memory": _is_amount,
 }

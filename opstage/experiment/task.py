@@ -17,9 +17,9 @@ from ..ops.places import Places
 from ..options import Options
 from ..training.accumulate import Accumulate
 from ..training.optim import Optimizer
-from ..training.parallel import DATA
 from ..training.parameters import first_trees, requires_grad_flags
 from ..training.rules import flags_by_rules
+from ..training.sharding import DATA
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .given import load_given
 from .parts_check import check_parts

@@ -16,7 +16,7 @@ from ..interpreters.registry import make_interpreter
 from ..ops.errors import UsageError
 from ..ops.places import Places
 from ..ops.trees import align, flatten, lists_as_arrays, structure_paths, unflatten
-from ..ops.types import DType, is_float
+from ..ops.types import DType, Shape, is_float
 from ..options import Options
 from . import optim
 from .commit import Commit
@@ -25,6 +25,7 @@ from .optimizer_state import OptimizerState, StateLayout, require_optimizer, req
 from .param import mirrors, trained_among
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, require_fit
+from .sharding import DATA, is_shared, part_shape
 from .sharing import require_apart
 
 _LAYOUTS = 8
@@ -55,6 +56,7 @@ class Held:
         self.params = [as_param(leaf, name, flag, options) for leaf, name, flag in zip(firsts, self.names, flags)]
         self.steps_taken = 0
         self.interpreter: BaseInterpreter[Any] = on_mesh(watched(make_interpreter(options), options), options)
+        self._zero = options.zero
         self.has_state = state is not None
         state_leaves, self.structure = flatten(state)
         self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]
@@ -144,11 +146,18 @@ class Held:
     def init_optim(self, optimizer: Optimizer) -> OptimizerState:
         """The state in which an optimizer starts: t = 0, slots as it declares them for each trained parameter."""
         layout = self.layout(optimizer)
-        values = tuple(tuple(map(self._first_moment, slots)) for slots in layout.declared(self.bound(optimizer)))
+        bound = self.bound(optimizer)
+        values = tuple(
+            tuple([self._first_moment(slot, bound.at(each.path), each.shape) for slot in slots])
+            for each, slots in zip(layout.parameters, layout.declared(bound))
+        )
         return OptimizerState.on(self.interpreter, 0, values, layout)
 
-    def _first_moment(self, slot: optim.Slot) -> Any:
+    def _first_moment(self, slot: optim.Slot, optimizer: Optimizer, of: Shape) -> Any:
         shape: Any = slot.shape  # of a parameter, so of numbers
+        ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
+        if ranks != 1 and is_shared(of, optimizer):
+            shape = part_shape(shape, ranks)
         return self.interpreter.fill(Constant(slot.fill), shape, slot.dtype)
 
     def export_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:

@@ -23,6 +23,8 @@ from .schedule import Schedule
 class Sgd(Optimizer):
     """Gradient descent, see sgd_update. PyTorch: torch.optim.SGD."""
 
+    elementwise = True
+
     lr: Rate = 1e-3
     _: KW_ONLY
     weight_decay: float = at_least_0(0.0)
@@ -35,6 +37,8 @@ class Sgd(Optimizer):
 @dataclass(frozen=True)
 class _WithVelocity(Optimizer):
     """Gradient descent with a velocity, see momentum_update."""
+
+    elementwise = True
 
     kept = 1
     _looks_ahead: ClassVar[bool]
@@ -73,6 +77,8 @@ class Nesterov(_WithVelocity):
 class Adagrad(Optimizer):
     """See adagrad_update; the rate of step t is lr/(1 + (t - 1)·lr_decay). PyTorch: torch.optim.Adagrad."""
 
+    elementwise = True
+
     lr: Rate = 1e-2
     _: KW_ONLY
     lr_decay: float = at_least_0(0.0)
@@ -100,6 +106,8 @@ class Adagrad(Optimizer):
 class Rmsprop(Optimizer):
     """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms."""
 
+    elementwise = True
+
     kept = 1
 
     lr: Rate = 1e-2
@@ -120,6 +128,8 @@ class Rmsprop(Optimizer):
 @dataclass(frozen=True)
 class _WithMoments(Optimizer):
     """Steps by running means of the gradient and of its square, corrected for their start at 0."""
+
+    elementwise = True
 
     kept = 2
     _decoupled: ClassVar[bool]
@@ -165,6 +175,8 @@ class AdamW(_WithMoments):
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
     """See adadelta_update. PyTorch: torch.optim.Adadelta."""
+
+    elementwise = True
 
     kept = 2
 

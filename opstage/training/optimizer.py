@@ -94,9 +94,12 @@ class Optimizer(ABC):
     """The base of optimizers: a learning rate, a number or a `Schedule`.
 
     kept    how many tensors, 0 everywhere at first, it keeps of each parameter; for others override `slots`
+    elementwise   whether it moves each element by what it keeps of that alone, so that ranks of a mesh may share out
+                  its state; see `opstage.training.sharding`
     """
 
     kept: ClassVar[int] = 0
+    elementwise: ClassVar[bool] = False
 
     lr: Rate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from ..api import owned
 from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.mesh.ranks import RankValues
 from ..ops.errors import UsageError
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType
 from .commit import Commit
 from .optim import Optimizer, Slot
 from .saved import require_fit
+from .sharding import DATA
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
 """The slots of each trained parameter."""
@@ -105,7 +108,9 @@ class OptimizerState:
         home, values = self._held
         if home is None:
             return tuple([tuple([np.array(slot) for slot in each]) for each in values])
-        return tuple([tuple([owned(home.get(ref)) for ref in each]) for each in values])
+        assert self.layout is not None
+        shapes = [[shape for shape, _ in each.slots] for each in self.layout.parameters]
+        return tuple([tuple([_whole(home, *pair) for pair in zip(*pairs)]) for pairs in zip(values, shapes)])
 
     def values(self, home: BaseInterpreter[Any]) -> Values:
         """The slots as values of `home`: those that the state holds, or copies put there."""
@@ -124,6 +129,13 @@ class OptimizerState:
         if self.layout is None:
             return f"<OptimizerState of nobody, t = {self.t}>"
         return f"<OptimizerState of {self.layout.optimizer} on {len(self.layout.parameters)} parameters, t = {self.t}>"
+
+
+def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> Any:
+    """An array of the caller's own, of a slot or of the parts of one that ranks share out; see `sharding`."""
+    if isinstance(ref, RankValues) and ref.shape != shape:
+        return ref.ops.joined(ref, DATA)[: math.prod(map(int, shape))].reshape(shape)
+    return owned(home.get(ref))
 
 
 def require_state(state: Any, layout: StateLayout) -> None:

@@ -25,10 +25,8 @@ from ..ops.spec import Spec
 from ..ops.trees import flatten, structure_paths, unflatten
 from ..ops.types import FLOAT32, TensorType, dtype_name
 from .row_terms import DIVISOR, ROWS, SUM, Joining, Joinings
+from .sharding import DATA
 from .sizes import in_numbers
-
-DATA = "data"
-"""The axis of a mesh whose ranks share out the rows of a batch."""
 
 
 def shared_out(specs: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
@@ -69,6 +67,13 @@ class DataParallel:
         self.loss = loss
         self._trees = trees
         self._joinings = Joinings()
+        self._varied = False
+
+    def unsummed(self) -> DataParallel:
+        """The same of parameters that vary over the ranks of a batch already: nobody has summed their gradients."""
+        made = DataParallel(self.loss, self._trees)
+        made._joinings, made._varied = self._joinings, True
+        return made
 
     def __call__(self, ops: Any, *arguments: Any) -> Any:
         if ops.mesh.is_alone:  # traced for itself
@@ -81,7 +86,12 @@ class DataParallel:
         with Quietly(ops.cursor):
             parts = [ops.shard(leaf, axis=DATA) for leaf in leaves[first:]] if split else leaves[first:]
         refs = [
-            *[VaryingRef(leaf, outer, first=split) for leaf in leaves[:params]],
+            *[
+                VaryingRef(leaf, outer, split)
+                if self._varied and leaf.dtype.kind in "fO"
+                else VaryingRef(leaf, outer, first=split)
+                for leaf in leaves[:params]
+            ],
             *[VaryingRef(leaf, outer) for leaf in leaves[params:first]],
             *[VaryingRef(part, outer, split) for part in parts],
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, final
 
@@ -136,7 +137,9 @@ class Running:
         self, loss: Callable[..., Any], trained: tuple[bool, ...], batch: Structure, key: Hashable, *step: Any
     ) -> StepLayout:
         held = self.held
-        return StepLayout(loss, held.places, trained, held.structure if held.has_state else None, batch, key, *step)
+        state, zero = held.structure if held.has_state else None, self._options.zero
+        made = StepLayout(loss, held.places, trained, state, batch, key, *step)
+        return replace(made, zero=zero) if zero else made
 
     def run(
         self,

@@ -7,7 +7,7 @@ its result, or does not. The checker, the recorder and the prediction of memory 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, TypeAlias, final
@@ -24,6 +24,7 @@ from .clip import global_norm
 from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
 from .row_terms import Divisor
+from .sharding import DATA, is_shared, joined, part, part_of_sum
 
 UPDATE = "update"
 """The region in which a step clips its gradients and updates its parameters."""
@@ -68,6 +69,7 @@ class StepLayout:
     scalars     the names of what it computes for each step
     weigh       by what parts of a batch are weighed, where they are computed one by one: a metric of this name, or what
                 the loss divides its sum over rows by; None: by a number that is given. See `accumulate`
+    zero        the level of ZeRO, see `sharding`
     norm        whether the last output of a step is the norm of all gradients
     """
 
@@ -83,6 +85,7 @@ class StepLayout:
     scalars: tuple[str, ...] = ()
     weigh: str | Divisor | None = None
     norm: bool = False
+    zero: int = 0
 
     # What stands where ----------------------------------------------------------------------------------------------
 
@@ -192,9 +195,22 @@ class StepLayout:
 
     def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """(parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new slots."""
-        values, structure, gradients = row_gradients(ops, self._run, row[: len(self._wanted)], self._wanted)
-        values += ops.region(UPDATE, self._update, row, gradients)
+        refs = row[: len(self._wanted)]
+        shares = self._shares(ops)
+        if shares:  # what varies already is not summed by the tape
+            first = self.counts[0]
+            refs = (*[ops.vary(x, axis=DATA) if x.dtype.kind in "fO" else x for x in refs[:first]], *refs[first:])
+        run = replace(self, loss=self.loss.unsummed())._run if shares else self._run  # type: ignore[attr-defined]
+        values, structure, gradients = row_gradients(ops, run, refs, self._wanted)
+        if shares and (self.clip is not None or self.norm):
+            gradients, shares = [ops.all_reduce(gradient, axis=DATA) for gradient in gradients], False
+        values += ops.region(UPDATE, self._update, row, gradients, shares)
         return values, structure
+
+    def _shares(self, ops: Any) -> bool:
+        """Whether the ranks share out what the optimizer keeps."""
+        size = ops.mesh.size(DATA) if self.zero else 1
+        return not (isinstance(size, int) and size == 1)
 
     def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """A part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state), weight, sums.
@@ -239,7 +255,8 @@ class StepLayout:
         gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
         return ops.region(UPDATE, self._update, whole, gradients), flatten((None, None, None))[1]
 
-    def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any]) -> list[Any]:
+    def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool = False) -> list[Any]:
+        """New parameters and slots; gradients that are `unsummed` are those of a rank's own rows."""
         assert self.optimizer is not None
         norm = [self._norm(ops, gradients)] if self.norm else []
         if self.clip is not None:
@@ -249,9 +266,9 @@ class StepLayout:
         if not composed.given_up and ops.fuses:
             place = ops.cursor.mark()
             with composed as updates:  # if it gives up now, the ops are bound as they come
-                return self._moved(ops, row, gradients, scalars, updates) + norm
+                return self._moved(ops, row, gradients, scalars, updates, unsummed) + norm
             ops.cursor.rewind(place)
-        return self._moved(ops, row, gradients, scalars, [member.update for member in self._members]) + norm
+        return self._moved(ops, row, gradients, scalars, [member.update for member in self._members], unsummed) + norm
 
     def _norm(self, ops: Any, gradients: Sequence[Any]) -> Any:
         return global_norm(ops, gradients) if gradients else ops.full(shape=(), value=0.0)
@@ -273,23 +290,32 @@ class StepLayout:
         gradients: Sequence[Any],
         scalars: Mapping[str, Any],
         updates: Sequence[Update],
+        unsummed: bool = False,
     ) -> list[Any]:
         """New parameters, then new slots."""
         optimizer = self.optimizer
         assert optimizer is not None
         new: list[Any] = []
         slots: list[Any] = []
+        shares = self._shares(ops)
         for i, gradient, bounds, member, update in zip(self.moved, gradients, self._bounds, self._members, updates):
             held = row[bounds]
             own = scalars if member is optimizer else optimizer.scalars_at(self.places.names[i], scalars)
-            value, after = update(ops, row[i], gradient, held, own)
+            old, shape = row[i], row[i].shape
+            shared = shares and is_shared(shape, member)
+            if shared:
+                old, gradient = part(ops, old), (part_of_sum if unsummed else part)(ops, gradient)
+                held = tuple([slot if _is_part(slot, shape) else part(ops, slot) for slot in held])
+            elif unsummed:
+                gradient = ops.all_reduce(gradient, axis=DATA)
+            value, after = update(ops, old, gradient, held, own)
             after = tuple(after)
             if len(after) != len(held):
                 raise ProgramError(
                     f"{member.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
                     f"{len(held)}; its update must return as many as its slots"
                 )
-            new.append(value)
+            new.append(joined(ops, value, shape) if shared else value)
             slots += after
         return new + slots
 
@@ -318,6 +344,11 @@ class StepLayout:
         first, held, _, _, _ = self.counts
         _require_alike(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
         return value, dict(aux.metrics), aux.state
+
+
+def _is_part(slot: Any, shape: Any) -> bool:
+    """Whether a slot is a rank's part already; one that was put here anew is whole."""
+    return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
 
 
 def _undifferentiated(ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:

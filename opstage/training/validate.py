@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..api import argument_paths, with_train
 from ..interpreters.shape_check import Finding, Report, StepRoles, check_base_program, unusable, with_captured
+from ..ops.dims import prod
 from ..ops.errors import OpstageError
 from ..ops.mesh import ALONE, Mesh, mesh_of
 from ..ops.places import Places
@@ -20,6 +21,7 @@ from .by_name import by_position
 from .optim import Optimizer
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
+from .sharding import DATA, is_shared
 from .sharing import shared_findings
 from .step import Clip, StepLayout, named
 
@@ -51,6 +53,7 @@ class PlannedStep:
     specs     the type of each input, and their names, in the order of the layout
     warnings  what is odd about the parameters, before anything runs
     mesh      that of which a rank takes the step
+    kept      the tensors of which each rank keeps a part of its own, and the axis over which they differ
     """
 
     layout: StepLayout
@@ -58,6 +61,7 @@ class PlannedStep:
     names: tuple[str, ...]
     warnings: tuple[Finding, ...] = ()
     mesh: Mesh = ALONE
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def report_on(
@@ -81,6 +85,7 @@ def report_on(
         naming=layout.output_names,
         written=loss,
         mesh=made.mesh,
+        kept=made.kept,
     )
     return replace(report, warnings=(*made.warnings, *report.warnings)), made
 
@@ -116,13 +121,30 @@ def training_step(
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
     layout = StepLayout(program, places, tuple(trained), state_structure, batch_structure)
     slots: list[list[Spec]] = []
+    kept: dict[str, str] = {}
     if train:
         optimizer = (optimizer if optimizer is not None else optim.sgd(lr=1.0)).bound(places.all_paths)
         names = [places.names[i] for i in layout.moved]
         declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.moved], names)
         slots = [[Spec(slot.shape, dtype_name(slot.dtype)) for slot in each] for each in declared]
+        if options.zero and mesh.size(DATA) != 1:
+            for number, (i, name) in enumerate(zip(layout.moved, names)):
+                shape = parameters[i].entries
+                if is_shared(shape, optimizer.at(name)):
+                    size = _part_size(shape, mesh.size(DATA))
+                    slots[number] = [Spec((size,), slot.dtype) for slot in slots[number]]
+                    kept |= {f"slots.{name}.{j}": DATA for j in range(len(slots[number]))}
+            layout = replace(layout, zero=options.zero)
         scalars = tuple(optimizer.scalars(1))
         layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=scalars)
     specs = layout.pack(parameters, state_specs, batch_specs, slots, [Spec(())] * len(layout.scalars))
     names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []
-    return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params), mesh)
+    return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params), mesh, kept)
+
+
+def _part_size(shape: tuple[Any, ...], ranks: int | str) -> int | str:
+    """The size of a rank's part, as an entry of a Spec: see `sharding.part_shape`."""
+    count = prod(shape)
+    if isinstance(ranks, int):
+        return int((count + ranks - 1) // ranks)
+    return f"({count} + {ranks} - 1)//{ranks}"

@@ -26,6 +26,7 @@ DEFAULTS = {
     "deterministic": True,
     "program_memory": "128MiB",
     "mesh": "",
+    "zero": 0,
     "timeout": 60,
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
@@ -67,6 +68,7 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("seed", 2**64, "is not a seed"),
         ("seed", True, "option seed: True is not a seed"),
         ("seed", 1.0, "option seed: 1.0 is not a seed"),
+        ("zero", 1, "option zero: 1 is not a level of ZeRO that there is; expected 0 or 2"),
         ("timeout", 0, "option timeout: 0 is not a number of seconds; expected an integer from 1 to"),
         ("timeout", 1.5, "option timeout: 1.5 is not a number of seconds"),
         ("timeout", True, "option timeout: True is not a number of seconds"),
@@ -203,6 +205,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_DETERMINISTIC": "TRUE",
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
         "OPSTAGE_MESH": "data=4",
+        "OPSTAGE_ZERO": "2",
         "OPSTAGE_TIMEOUT": "90",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
@@ -220,6 +223,7 @@ def test_from_env_reads_every_field() -> None:
         "deterministic": True,
         "program_memory": "2GiB",
         "mesh": "data=4",
+        "zero": 2,
         "timeout": 90,
     }
 

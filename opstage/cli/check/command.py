@@ -79,6 +79,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--at", metavar="B=32,…", default="", help="Sizes for the named dims: costs are numbers then.")
 @click.option("--memory", is_flag=True, help="Add the tensor memory that a step takes, per interpreter.")
 @click.option("--mesh", metavar="AXES", help="Check the step of a rank of a mesh: data=4, or data=N for every N.")
+@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: 2 shares the optimizer's state out (ZeRO).")
 @click.option("--max-memory", metavar="SIZE", help="Find the largest size that fits; an error where nothing does.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."
@@ -118,6 +119,7 @@ def check(
     memory_limit: int | None,
     config: Path | None,
     mesh: str | None,
+    zero: int | None,
     **flags: Any,
 ) -> int:
     """Check programs on shapes alone, for every size of their named dims, without any data.
@@ -133,7 +135,7 @@ def check(
         click.echo("\n".join(f"{name:<24} {about}" for name, about in RULES.items()))
         return 0
     project = find_project(Path.cwd())
-    option_flags = {**{name: flags.pop(name) for name in OPTION_PATHS}, "mesh": mesh}
+    option_flags = {**{name: flags.pop(name) for name in OPTION_PATHS}, "mesh": mesh, "zero": zero}
     chosen = _targets(targets, project, exclude, skip_undeclared)
     users = [target for target in chosen if target.model is None]
     columns = shutil.get_terminal_size().columns if form == "terminal" and _has_colours(sys.stdout) else None
@@ -150,7 +152,7 @@ def check(
         if target.model is not None:
             from .shipped import check_configured  # with all that training needs
 
-            layers = [flag_layer({**OPTION_PATHS, "mesh": "options.mesh"}, option_flags)]
+            layers = [flag_layer({**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}, option_flags)]
             if project.options:
                 of_project = _options(config, {}, project.options)
                 layers.insert(

@@ -6,7 +6,7 @@ from ...interpreters.formula import show_size
 from ...interpreters.shape_check import Report
 from ...interpreters.shape_check.formats import Section
 from ...ops.dims import Dim
-from ...training.parallel import DATA
+from ...training.sharding import DATA
 from ...training.validate import PlannedStep
 
 
@@ -21,10 +21,13 @@ def mesh_section(step: PlannedStep, report: Report) -> Section:
     lines = [f"mesh {step.mesh}, the step of a rank{every}:"]
     if rows:
         lines.append(f"  over {DATA:<12} {', '.join(rows)}: each rank has {_share(report, sum(counts[:2]))} rows")
+    alike = counts[3] - len(step.kept)
     lines.append(
-        f"  alike on all      loss, {_count(counts[0], 'parameter')} and {_count(counts[3], 'tensor')} of the "
+        f"  alike on all      loss, {_count(counts[0], 'parameter')} and {_count(alike, 'tensor')} of the "
         "optimizer, before the step and after it: proved"
     )
+    if step.kept:
+        lines.append(f"  in parts          {_count(len(step.kept), 'tensor')} of the optimizer, a part on each rank")
     for sending in traffic.sendings:
         lines.append(f"  {sending}")
     lines.append(f"  a rank sends      {show_size(traffic.sent)} a step")

@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ...ops.catalogue.logic import FULL
 from ...ops.closed import Body, Equation
 from ...ops.errors import SourceLine
 from ...ops.kinds import Effect, Kind
@@ -86,6 +87,7 @@ class _Agreeing:
         self._lines = body.lines
         self._types = body.types
         self._constant = {constant.slot for constant in body.constants}
+        self._zero: set[int] = set()
         for equation in body.equations:
             states = self._after(equation)
             for slot in equation.outputs:
@@ -101,6 +103,9 @@ class _Agreeing:
             return self._loop(equation, given)
         if self._constant.issuperset(equation.inputs):
             self._constant.update(equation.outputs)
+        value = equation.static.get("value")
+        if equation.primitive is FULL and isinstance(value, (int, float)) and not value:
+            self._zero.update(equation.outputs)
         axes = dict.fromkeys(axis for states in given for axis, over in states.items() if over)
         if axes and not self._begun and Effect.DRAWS not in equation.effects:
             self._require_varied(equation, given, axes)
@@ -126,7 +131,8 @@ class _Agreeing:
         if equation.backward or self._backward:  # the rules of derivatives are linear in cotangents
             return Over.PART
         linearity = equation.primitive.linearity
-        if linearity is Linearity.JOINT and all(over is Over.PART for over in given):
+        parts = [over is Over.PART or slot in self._zero for slot, over in zip(equation.inputs, given)]
+        if linearity is Linearity.JOINT and all(parts):
             return Over.PART
         if linearity is Linearity.EACH and sum(over is Over.PART for over in given) == 1 and top is Over.PART:
             return Over.PART
@@ -144,7 +150,7 @@ class _Agreeing:
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 raise self._fault(equation, f"x differs between the ranks of mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
-        if before is Over.ALIKE:
+        if before is Over.ALIKE and equation.inputs[0] not in self._constant:  # such as a gradient of zeros
             raise self._fault(
                 equation,
                 f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is none of "

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast, final
 
+import numpy as np
 from typing_extensions import override
 
 from ...init.schemes import Elementary
@@ -99,6 +100,10 @@ class Ranks(BaseInterpreter[RankValues]):
     @override
     def get(self, ref: RankValues, /) -> Any:
         return self.inner.get(ref.values[0])
+
+    def joined(self, ref: RankValues, axis: str) -> Any:
+        """The parts that the ranks along an axis have, as one array of the host. This process hosts all of them."""
+        return np.concatenate([np.asarray(self.inner.get(ref.values[rank])) for rank in self._mesh.group(0, axis)])
 
     @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> RankValues:
@@ -313,6 +318,8 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
+    if fabric.processes > 1 and options.zero:
+        raise UsageError(f"zero={options.zero} is for a mesh that one process hosts so far; leave it out")
     fabric.wait_at_most(options.timeout)
     return Ranks(base, mesh, fabric)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
@@ -38,12 +38,14 @@ def check_base_program(
     naming: Callable[[Structure], list[str]] = output_names,
     written: Any = None,
     mesh: Mesh = ALONE,
+    kept: Mapping[str, str] | None = None,
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
     The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
     several places; `step` says which are trained; `naming` gives the names of what it returns; `written` is the user's
-    own function, in whose signature arguments are found. The program is that of a rank of `mesh`.
+    own function, in whose signature arguments are found. The program is that of a rank of `mesh`, which
+    keeps some tensors for itself: `kept` has, by name, the axis over which they differ.
     """
     try:
         runs_on = make_interpreter(options)
@@ -70,7 +72,9 @@ def check_base_program(
     traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
     if not (mesh.is_alone or ops.findings or errors):
         try:
-            require_alike(agreement(traced.body), traced.output_names())
+            own = kept or {}
+            inputs = {i: own[name] for i, name in enumerate(names) if name in own}
+            require_alike(agreement(traced.body, inputs), traced.output_names(), own)
         except Fault as fault:
             place = ops.places.get(fault.ordinal)
             errors.append(Finding("mesh", fault.reason, source=place and place.source, rule=MESH))

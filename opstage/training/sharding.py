@@ -1,0 +1,58 @@
+"""ZeRO (Rajbhandari et al. 2020): which parts of an optimizer's state a rank keeps, and how a step moves them.
+
+The elements of a parameter, as a row filled up with zeros, are cut into as many equal parts as there are ranks along
+the axis `data`. A rank keeps the moments of its own part, is given that part of the summed gradient (reduce_scatter),
+moves it, and the parts are joined (all_gather): the bytes of an all_reduce, and its bits, for a sum has one order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops.dims import Dim, prod
+from ..ops.types import Shape
+from .optim import Optimizer
+
+DATA = "data"
+"""The axis of a mesh whose ranks share out the rows of a batch, and with ZeRO what an optimizer keeps."""
+
+LEAST = 1024
+"""A parameter of fewer elements stays whole: it would be a message of few bytes."""
+
+
+def is_shared(shape: Shape, optimizer: Optimizer) -> bool:
+    """Whether ranks share out the state that an optimizer keeps of a parameter: where it moves each element alone."""
+    count = prod(shape)
+    return isinstance(count, int) and count >= LEAST and optimizer.mover(shape).elementwise
+
+
+def part_shape(shape: Shape, ranks: Dim) -> tuple[Dim]:
+    """The shape of a rank's part of a parameter."""
+    return ((prod(shape) + ranks - 1) // ranks,)
+
+
+def part(ops: Any, x: Any) -> Any:
+    """The rank's own part of what all ranks have alike."""
+    return ops.shard(_row(ops, x), axis=DATA)
+
+
+def part_of_sum(ops: Any, x: Any) -> Any:
+    """The rank's own part of the sum of the ranks' x."""
+    return ops.reduce_scatter(_row(ops, x), axis=DATA)
+
+
+def joined(ops: Any, x: Any, shape: Shape) -> Any:
+    """A whole tensor of this shape, from the ranks' parts of it."""
+    row = ops.all_gather(x, axis=DATA, replicated=True)
+    return ops.reshape(ops.slice(row, axis=0, start=0, length=prod(shape)), shape=shape)
+
+
+def _row(ops: Any, x: Any) -> Any:
+    """All elements in a row, and zeros behind them to a multiple of the ranks."""
+    ranks, count = ops.mesh.size(DATA), prod(x.shape)
+    (own,) = part_shape(x.shape, ranks)
+    row = ops.reshape(x, shape=(count,))
+    missing = own * ranks - count
+    if isinstance(missing, int) and not missing:
+        return row
+    return ops.concat([row, ops.full(shape=(missing,), value=0.0, dtype=x.dtype)], axis=0)

@@ -1,0 +1,139 @@
+"""ZeRO: the optimizer's state in parts, with the bits of one that is whole; checkpoints know of neither."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opstage
+from opstage import Options, init, optim
+from opstage.models import gpt, model
+from opstage.ops.dims import evaluate
+from opstage.ops.trees import flatten
+from opstage.training import clip
+from opstage.training.validate import check_step
+
+CONFIG = gpt.Config(width=32, depth=1, heads=2, hidden=34, length=8)
+RULES = {
+    "sgd": optim.sgd(0.1),
+    "momentum": optim.momentum(0.1),
+    "adamw": optim.adamw(1e-2),
+    "rmsprop": optim.rmsprop(1e-2),
+    "muon": optim.muon(1e-2, others=optim.adamw(1e-2)),
+}
+
+
+def texts() -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [[rng.integers(0, 256, (12, 8)) for _ in range(2)] for _ in range(3)]
+
+
+def begun(mesh: str, zero: int, **more: Any) -> Any:
+    made = model("gpt", CONFIG)
+    how = {name: more.pop(name) for name in ("backend", "dtype") if name in more}
+    return opstage.scalar_trainer(
+        made.loss,
+        init.build(made.init, seed=0, dtype=how.get("dtype", "float32")),
+        *made.batch,
+        options=Options(mesh=mesh, zero=zero, **how),
+        **more,
+    )
+
+
+def digest(trainer: Any, state: Any) -> str:
+    """Of the parameters and of the optimizer's state, whole."""
+    leaves = [*flatten(trainer.get_params())[0], *(slot for each in state.slots for slot in each)]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+
+
+def trained(rule: Any, mesh: str, zero: int, **more: Any) -> str:
+    trainer = begun(mesh, zero, **more)
+    state = trainer.init_optim(rule)
+    for batch in texts():
+        state = trainer.step_with(rule, state, *batch)
+    return digest(trainer, state)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("mesh", ["data=2", "data=6"])
+def test_it_has_the_bits_of_a_state_that_is_whole(name: str, mesh: str) -> None:
+    """Some parameters have no multiple of 6 elements, some are too small to be shared out."""
+    assert trained(RULES[name], mesh, 2) == trained(RULES[name], mesh, 0)
+
+
+@pytest.mark.parametrize(
+    "more", [{"clip": clip.by_global_norm(0.5)}, {"gradient_norm": True}, {"accumulate": 2}], ids=str
+)
+def test_with_clipping_with_norms_and_in_parts(more: Any) -> None:
+    rule = RULES["adamw"]
+    assert trained(rule, "data=2", 2, **more) == trained(rule, "data=2", 0, **more)
+
+
+def test_beside_tensor_parallel() -> None:
+    assert trained(RULES["adamw"], "data=2,model=2", 2) == trained(RULES["adamw"], "data=2,model=2", 0)
+
+
+def test_a_compiled_step_too() -> None:
+    trainers = [begun("data=2", zero, backend="compiled") for zero in (2, 0)]
+    rule, leaves = RULES["adamw"], []
+    for trainer in trainers:
+        state = trainer.init_optim(rule)
+        for batch in texts()[:2]:
+            trainer.advance(rule, state, *batch)
+        leaves.append([*flatten(trainer.get_params())[0], *(slot for each in state.slots for slot in each)])
+    for shared, whole in zip(*leaves, strict=True):
+        np.testing.assert_allclose(shared, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rank_keeps_its_part() -> None:
+    trainer, rule = begun("data=4", 2), RULES["adamw"]
+    state = trainer.init_optim(rule)
+    trainer.advance(rule, state, *texts()[0])
+    kept = sum(ref.type.nbytes for each in state._held[1] for ref in each)
+    whole = sum(slot.nbytes for each in state.slots for slot in each)
+    assert kept < 0.28 * whole
+
+
+def test_its_state_goes_on_on_any_mesh() -> None:
+    rule, batches = RULES["adamw"], texts()
+    first = begun("data=4", 2, dtype="float64")
+    state = first.init_optim(rule)
+    first.advance(rule, state, *batches[0])
+    saved, moments = first.export(), first.export_optim(rule, state)
+    found = []
+    for mesh, zero in (("data=4", 2), ("data=4", 0), ("data=2", 2), ("", 0)):
+        trainer = begun(mesh, zero, dtype="float64")
+        trainer.restore(saved)
+        again = trainer.import_optim(rule, moments)
+        for batch in batches[1:]:
+            trainer.advance(rule, again, *batch)
+        found.append((digest(trainer, again), flatten(trainer.get_params())[0]))
+    assert found[0][0] == found[1][0]
+    for _, leaves in found[2:]:
+        for one, other in zip(leaves, found[0][1], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+
+
+def test_the_step_is_proved_and_its_memory_is_a_formula() -> None:
+    made = model("gpt", CONFIG)
+    reports = {}
+    for zero in (0, 2):
+        how = Options(mesh="data=N", zero=zero)
+        report = check_step(made.loss, made.init, *made.batch, optimizer=optim.adamw(), options=how)
+        assert report.ok and not report.conditions
+        slots = [t for n, t in zip(report.program.names, report.program.body.input_types) if n.startswith("slots.")]
+        reports[zero] = report.traffic, sum((t.nbytes for t in slots), start=0)
+    at = {"N": 4, "B": 8, "T": 8}
+    assert evaluate(reports[2][1], at) < 0.28 * evaluate(reports[0][1], at)
+    sent = [evaluate(reports[zero][0].sent, at) for zero in (0, 2)]
+    assert sent[1] == pytest.approx(sent[0], rel=1e-3)  # but for the zeros that fill up
+    assert {s.name for s in reports[2][0].sendings} == {"all_reduce", "reduce_scatter", "all_gather"}
+
+
+def test_levels_that_there_are_not() -> None:
+    for value in (1, 3, True, "2"):
+        with pytest.raises(opstage.UsageError, match="is not a level of ZeRO that there is; expected 0 or 2"):
+            Options(zero=value)  # type: ignore[arg-type]
