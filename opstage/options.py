@@ -291,7 +291,7 @@ def read_option(name: str, text: str) -> Any:
         value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), text)
         if value is text:
             raise UsageError(f"{text!r} is not a boolean; expected true, false, 1 or 0")
-    elif check in (_is_seed, _is_seconds) and value.isascii() and value.isdigit() and len(value) <= 20:
+    elif check in (_is_seed, _is_seconds, _is_level) and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
     reason = check(value)
     if reason is not None:
