@@ -46,6 +46,7 @@ def test_the_step_is_right_for_every_number_of_ranks(name: str) -> None:
     sizes = {"N": 4, "B": 8, "T": 4}
     assert at(report.traffic.sent, sizes) == at(numbers.traffic.sent, sizes)
     assert [s[:3] for s in report.traffic.sendings] == [s[:3] for s in numbers.traffic.sendings]
+    assert "B" not in str(report.traffic.sent)  # what is broadcast to the rows is summed at its own size
     assert report.traffic.fingerprint == checked(name, "data=N").traffic.fingerprint
 
 

@@ -12,6 +12,7 @@ from typing import Any, final
 from typing_extensions import override
 
 from ...ops.catalogue.collective import ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD, VARY
+from ...ops.catalogue.layout import BROADCAST_TO
 from ...ops.catalogue.normalization import BATCH_NORM, batch_norm_of_ranks
 from ...ops.cursor import Quietly
 from ...ops.dims import prod
@@ -31,15 +32,17 @@ class VaryingRef(Holding):
 
     first   those over which it is to vary from its first use on: of a parameter those of the batch, so that its
             gradient is summed at the size of the parameter, and not at that of what is broadcast from it
+    grown   of a broadcast the ref that it is made of, and how: that is varied in its place, for the same reason
     """
 
-    __slots__ = ("value", "ops", "axes", "first", "_known")
+    __slots__ = ("value", "ops", "axes", "first", "grown", "_known")
 
     def __init__(self, value: Any, ops: Varying, axes: frozenset[str] = NOWHERE, first: frozenset[str] = NOWHERE):
         self.value = value
         self.ops = ops
         self.axes = axes
         self.first = first
+        self.grown: tuple[VaryingRef, Static] | None = None
         self._known: dict[frozenset[str], VaryingRef] = {}
 
     def over(self, axes: frozenset[str]) -> VaryingRef:
@@ -51,8 +54,12 @@ class VaryingRef(Holding):
         if made is None:
             inner, value = self.ops.inner, self.value
             with Quietly(self.ops.cursor):
-                for axis in sorted(missing):
-                    value = inner.vary(value, axis=axis)
+                if self.grown is not None:
+                    source, static = self.grown
+                    (value,) = inner.bind(BROADCAST_TO, (source.over(missing).value,), static)
+                else:
+                    for axis in sorted(missing):
+                        value = inner.vary(value, axis=axis)
             made = self._known[missing] = VaryingRef(value, self.ops, self.axes | missing)
         return made
 
@@ -97,7 +104,10 @@ class Varying(Wrapper[VaryingRef, Any]):
                 return self._batch_norm(refs, static)
             refs = tuple([ref.over(axes) for ref in refs])
         outs = self.inner.bind(primitive, tuple([ref.value for ref in refs]), static)
-        return tuple([VaryingRef(out, self, axes) for out in outs])
+        results = tuple([VaryingRef(out, self, axes) for out in outs])
+        if primitive is BROADCAST_TO:
+            results[0].grown = refs[0], static
+        return results
 
     def _part(self, x: VaryingRef, static: Static) -> VaryingRef:
         """The rank's part of a parameter, cut out before it varies: so gradients are summed at the size of parts."""
