@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from opstage.interpreters.tracer import constants, evaluate
 from opstage.models import gpt, model
 from opstage.ops.closed import Body
 from opstage.ops.dims import evaluate as at
-from opstage.training.validate import check_step
+from opstage.training.validate import check_step, report_on
 from tests.mesh.mutants import mutants
 
 MODELS = ("mlp", "cnn", "gpt", "lstm", "vit", "resnet", "unet", "vae", "pinn")
@@ -127,19 +128,38 @@ def _run(body: Body, arrays: list[Any], mesh: str) -> list[Any]:
 )
 def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, mesh: str, rule: Any) -> None:
     graph = checked(name, mesh, rows=4, rule=rule).graph
-    body, names = graph.body, graph.output_names
-    rng = np.random.default_rng(0)
+    refuted = _refuted(graph, mesh, {})
+    assert refuted > len([e for e in graph.body.equations if e.primitive.name == "all_reduce"]) * 2
+
+
+def test_a_wrong_collective_beside_a_state_in_parts() -> None:
+    made, sizes = model("gpt", SMALL), Spec("4 4", "int64")
+    how = Options(mesh="data=2", zero=2, dtype="float64")
+    report, step = report_on(made.loss, made.init, sizes, sizes, optimizer=optim.adamw(), options=how)
+    assert step is not None and len(step.kept) == 4  # of the table of bytes and of the head, two moments each
+    assert _refuted(report.graph, "data=2", step.kept) > 20
+    with pytest.raises(Fault, match=r"slots\.bytes\.0 differs between the ranks of mesh axis 'data'"):
+        _prove(report.graph.body, report.graph, {})
+
+
+def _prove(body: Body, graph: Any, kept: Mapping[str, str]) -> None:
+    inputs = {i: kept[name] for i, name in enumerate(graph.input_names) if name in kept}
+    require_alike(agreement(body, inputs), graph.output_names, kept)
+
+
+def _refuted(graph: Any, mesh: str, kept: Mapping[str, str]) -> int:
+    """How many mutants the proof refutes; every other one must leave each number of each rank as it is."""
+    body, rng, refuted = graph.body, np.random.default_rng(0), 0
     arrays = [
         rng.uniform(0.1, 1, t.shape) if t.dtype.kind == "f" else rng.integers(0, 8, t.shape) for t in body.input_types
     ]
-    right, refuted = _run(body, arrays, mesh), 0
-    require_alike(agreement(body), names)
+    right = _run(body, arrays, mesh)
     for what, mutant in mutants(body):
         try:
-            require_alike(agreement(mutant), names)
+            _prove(mutant, graph, kept)
         except Fault:
             refuted += 1
             continue
         for found, expected in zip(_run(mutant, arrays, mesh), right, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12, err_msg=what)
-    assert refuted > len([e for e in body.equations if e.primitive.name == "all_reduce"]) * 2
+    return refuted
