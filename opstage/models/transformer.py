@@ -13,6 +13,7 @@ from typing import Any
 
 from ..init import xavier_uniform
 from ..ops.derived import dropout
+from ..ops.dims import Dim
 from ..ops.errors import UsageError
 from ..ops.protocol import Ops, R
 from .layers import Tree, layer_norm, linear_init, norm_init
@@ -76,23 +77,31 @@ def attention(ops: Ops[R], params: Mapping[str, Any], x: R, block: Block) -> R:
 
     The ranks of mesh axis `model` share out the heads, and in `mlp` the hidden units.
     """
-    batch, positions, _ = x.shape
+    *_, positions, _ = x.shape
     own, each = share(ops, block.heads, "heads"), block.width // block.heads
-    shape = (batch, positions, own, each)
-
-    def heads(name: str) -> R:
-        y = column_linear(ops, params[name]["weight"], params[name]["bias"], x)
-        return ops.permute(ops.reshape(y, shape=shape), axes=(0, 2, 1, 3))
-
-    y = ops.scaled_dot_product_attention(heads("query"), heads("key"), heads("value"), causal=block.causal)
-    merged = ops.reshape(ops.permute(y, axes=(0, 2, 1, 3)), shape=(batch, positions, own * each))
-    out: R = row_linear(ops, params["out"]["weight"], params["out"]["bias"], merged)
+    heads = [_heads(ops, _columns(ops, params[name], x), own, each) for name in ("query", "key", "value")]
+    merged = ops.permute(ops.scaled_dot_product_attention(*heads, causal=block.causal), axes=(0, 2, 1, 3))
+    out: R = _rows(ops, params["out"], ops.reshape(merged, shape=(x.shape[0], positions, own * each)))
     return out
+
+
+def _heads(ops: Ops[R], x: R, heads: Dim, each: int) -> R:
+    """(B, T, heads·each) -> (B, heads, T, each)."""
+    batch, positions, _ = x.shape
+    return ops.permute(ops.reshape(x, shape=(batch, positions, heads, each)), axes=(0, 2, 1, 3))
 
 
 def mlp(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
     """Two linear layers with a GELU between them, at each position alone."""
-    up, down = params["up"], params["down"]
-    h = ops.gelu(column_linear(ops, up["weight"], up["bias"], x))
-    out: R = row_linear(ops, down["weight"], down["bias"], h)
+    out: R = _rows(ops, params["down"], ops.gelu(_columns(ops, params["up"], x)))
     return out
+
+
+def _columns(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
+    y: R = column_linear(ops, params["weight"], params["bias"], x)
+    return y
+
+
+def _rows(ops: Ops[R], params: Mapping[str, Any], x: R) -> R:
+    y: R = row_linear(ops, params["weight"], params["bias"], x)
+    return y

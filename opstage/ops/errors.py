@@ -22,6 +22,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _PYTHON = str(Path(linecache.__file__).parent) + "/"
 _COMMANDS = _PACKAGE + "cli/"
 _USER_CODE_INSIDE = _PACKAGE + "models/"  # the shipped models are programs like any user's
+_LAYERS_INSIDE = _USER_CODE_INSIDE + "parallel.py"  # which users call as they call ops
 
 
 class SourceLine(NamedTuple):
@@ -78,7 +79,7 @@ class Place(NamedTuple):
 
 def is_user_file(file: str) -> bool:
     """Whether code from `file` belongs to a program rather than to the framework."""
-    return not file.startswith(_PACKAGE) or file.startswith(_USER_CODE_INSIDE)
+    return not file.startswith(_PACKAGE) or (file.startswith(_USER_CODE_INSIDE) and file != _LAYERS_INSIDE)
 
 
 def is_library(file: str) -> bool:

@@ -114,7 +114,6 @@ class Session(Interpreter[Ref]):
         self._resets += 1
         self._begin()
         ended.close(_RESET)
-        ended.free()
         if gradients is not None:
             gradients.forget()
         self._tape.free()

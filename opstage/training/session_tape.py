@@ -55,6 +55,12 @@ class SessionTape(Tape[Any]):
                     )
                 self._thread = thread
 
+    def _take_if_live(self) -> None:
+        """The same for an op, of which an ended tape has none: its refs are told so, whichever thread was its last."""
+        if self.closed:
+            raise ProgramError(self.closed)
+        self.take()
+
     @override
     def adopt(self, ref: Any, /) -> Node[Any]:
         if isinstance(ref, Nats) and ref.ops is self:
@@ -64,19 +70,19 @@ class SessionTape(Tape[Any]):
     @override
     def bind1(self, primitive: Primitive, x: Node[Any], /) -> Node[Any]:
         if self._thread != get_ident():
-            self.take()
+            self._take_if_live()
         return super().bind1(primitive, x)
 
     @override
     def bind2(self, primitive: Primitive, x: Node[Any], y: Node[Any], /) -> Node[Any]:
         if self._thread != get_ident():
-            self.take()
+            self._take_if_live()
         return super().bind2(primitive, x, y)
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[Node[Any], ...], static: Static, /) -> tuple[Node[Any], ...]:
         if self._thread != get_ident():
-            self.take()
+            self._take_if_live()
         try:
             return super().bind(primitive, refs, static)
         except BaseException:

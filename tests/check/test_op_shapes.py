@@ -33,7 +33,10 @@ for _sample in SAMPLES:
 
 # Their references know the samples' own shapes, or ranks, alone.
 FIXED_REFERENCES = {"reshape", "flatten", "squeeze", "unsqueeze", "full", "iota", "swap_adjacent_at_depth"}
-FIXED_SHAPES = {"matmul-infix", "bmm-infix", "scatter_add_row-static index, rank 3"}
+FIXED_SHAPES = {
+    *("matmul-infix", "bmm-infix", "scatter_add_row-static index, rank 3"),
+    *(f"qr-{case}" for case in ("zeros, and not finite", "no rows", "no columns", "no matrices")),
+}
 
 
 class _Untouchable:

@@ -14,6 +14,8 @@ _SOFTMAX_BY_HAND = """q, k, v = heads
     merged = ops.permute(ops.bmm(shares, v), axes=(0, 2, 1, 3))"""
 _MERGED = "merged = ops.permute(ops.scaled_dot_product_attention(*heads, causal=block.causal), axes=(0, 2, 1, 3))"
 
+LOSS = "return cross_entropy(ops, *_flat("
+
 SEQUENCES = (
     Bug(
         "lstm-batch-first",
@@ -210,8 +212,8 @@ SEQUENCES = (
     Bug(
         "vit-width-not-divided",
         "wrong head split",
-        "positions, heads, width // heads",
-        "positions, heads, width",
+        "positions, heads, each)",
+        "positions, heads, heads * each)",
         op="reshape",
         says="x is (B, 24, 32) with 768*B elements but (B, 24, 4, 32) has 3072*B",
         file="transformer",
@@ -221,13 +223,13 @@ SEQUENCES = (
     Bug(
         "vit-merges-one-head",
         "wrong head split",
-        "shape=(x.shape[0], positions, width)",
-        "shape=(x.shape[0], positions, width // block.heads)",
+        "shape=(x.shape[0], positions, own * each)",
+        "shape=(x.shape[0], positions, each)",
         op="reshape",
         says="x is (B, 24, 4, 8) with 768*B elements but (B, 24, 8) has 192*B",
         file="transformer",
-        at='out: R = linear(ops, params["out"]',
-        fix="axis 2 is 32, not width // block.heads",
+        at='out: R = _rows(ops, params["out"]',
+        fix="axis 2 is 32, not each",
     ),
     Bug(
         "vit-norm-of-patches",
@@ -276,7 +278,7 @@ SEQUENCES = (
         "pass",
         op="params.norm",
         says="2 tensors, never reaches the loss: no op reads it",
-        at="return ops.cross_entropy(*_flat(",
+        at=LOSS,
         fix="use it, or take it out of the parameters",
         verdict="warning",
     ),
@@ -334,7 +336,7 @@ SEQUENCES = (
         "return out, y",
         op="cross_entropy",
         says="labels are (B, T) but logits (B, T, 256), with classes on axis 1",
-        at="return ops.cross_entropy(*_flat(",
+        at=LOSS,
         fix="classes to axis 1",
     ),
     Bug(
@@ -344,7 +346,7 @@ SEQUENCES = (
         "return ops.flatten(out, end=1), y",
         op="cross_entropy",
         says="labels are (B, T) but logits (B*T, 256)",
-        at="return ops.cross_entropy(*_flat(",
+        at=LOSS,
     ),
     Bug(
         "gpt-last-logit-dropped",
@@ -353,7 +355,7 @@ SEQUENCES = (
         "return ops.flatten(ops.slice(out, axis=1, start=0, length=out.shape[1] - 1), end=1), ops.flatten(y)",
         op="cross_entropy",
         says="labels are (B*T,) but logits (B*T - B, 256)",
-        at="return ops.cross_entropy(*_flat(",
+        at=LOSS,
     ),
     Bug(
         "gpt-head-transposed",
@@ -362,7 +364,7 @@ SEQUENCES = (
         '"head": {"weight": Declaration((config.width, BYTES)',
         op="linear",
         says="x is (B, T, 48): in=256 differs from 48; did you mean ops.transpose2d(weight)?",
-        at="return ops.linear(weight, None, h)",
+        at="return column_linear(ops, weight, None, h)",
     ),
     Bug(
         "gpt-mask-of-full-length",
@@ -397,13 +399,13 @@ SEQUENCES = (
     Bug(
         "gpt-head-one-too-wide",
         "wrong head split",
-        "positions, heads, width // heads",
-        "positions, heads, width // heads + 1",
+        "positions, heads, each)",
+        "positions, heads, each + 1)",
         op="reshape",
         says="x is (B, T, 48) with 48*B*T elements but (B, T, 4, 13) has 52*B*T",
         file="transformer",
         at="return ops.permute(ops.reshape(",
-        fix="axis 3 is 12, not width // heads + 1: ops.reshape(x, shape=(batch, positions, heads, 12))",
+        fix="axis 3 is 12, not each + 1: ops.reshape(x, shape=(batch, positions, heads, 12))",
     ),
     Bug(
         "gpt-bytes-are-floats",
@@ -441,13 +443,13 @@ SEQUENCES = (
         op="linear",
         says="weight is (out=80, in=48) but x is (B, T, 80)",
         file="transformer",
-        at=LINEAR,
+        at="y: R = row_linear(ops, params",
     ),
     Bug(
         "gpt-mlp-half",
         "wrong residual shape",
-        'out: R = linear(ops, params["down"], ops.gelu(linear(ops, params["up"], x)))',
-        'out: R = ops.gelu(linear(ops, params["up"], x))',
+        'out: R = _rows(ops, params["down"], ops.gelu(_columns(ops, params["up"], x)))',
+        'out: R = ops.gelu(_columns(ops, params["up"], x))',
         op="add",
         says="x is (B, T, 48) but y is (B, T, 80): axis 2 has 48 and 80",
         file="transformer",
@@ -460,17 +462,17 @@ SEQUENCES = (
         'partial(metrics, config=config),\n        (text, Spec("B L", dtype="int64"))',
         op="cross_entropy",
         says='fails at B=2, L=3, T=5; add where=["L == T"]',
-        at="return ops.cross_entropy(*_flat(",
+        at=LOSS,
     ),
     Bug(
         "gpt-merge-forgets-batch",
         "batch forgotten",
-        "shape=(x.shape[0], positions, width)",
-        "shape=(positions, width)",
+        "shape=(x.shape[0], positions, own * each)",
+        "shape=(positions, own * each)",
         op="reshape",
         says="with 48*B*T elements but (T, 48) has 48*T; a reshape keeps their number; fails at B=2",
         file="transformer",
-        at='out: R = linear(ops, params["out"]',
-        fix="keep axis 0: ops.reshape(merged, shape=(merged.shape[0], positions, width))",
+        at='out: R = _rows(ops, params["out"]',
+        fix="keep axis 0: ops.reshape(merged, shape=(merged.shape[0], positions, own * each))",
     ),
 )
