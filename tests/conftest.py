@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -19,3 +20,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("opstage", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("opstage")
+
+LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_five_", "test_plans_of_many_")
+"""How the names of tests begin that take minutes each."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first: one that begins last keeps one core busy for minutes, and all others wait."""
+    items.sort(key=lambda item: not item.name.startswith(LONGEST))
