@@ -84,6 +84,11 @@ def is_user_file(file: str) -> bool:
     return not file.startswith(_PACKAGE) or (file.startswith(_USER_CODE_INSIDE) and file != _LAYERS_INSIDE)
 
 
+@cache
+def _is_command(file: str) -> bool:
+    return file.startswith(_COMMANDS)
+
+
 def is_library(file: str) -> bool:
     """Whether code from `file` was installed, or came with Python, so that nobody looks for a mistake there first."""
     return file.startswith((_PYTHON, "<")) or any(f"{folder}/" in file for folder in ("site-packages", "dist-packages"))
@@ -103,7 +108,7 @@ def _innermost() -> FrameType | None:
         if is_user_file(file):
             if _is_written(frame.f_code):
                 return frame
-        elif file.startswith(_COMMANDS):
+        elif _is_command(file):
             return None
         frame = frame.f_back
     return None
