@@ -41,9 +41,10 @@ def is_fixed(primitive: Primitive) -> bool:
 
 
 def stays(keep: Keep, primitive: Primitive, operands: tuple[TensorType, ...], static: Static, loops: bool) -> bool:
-    """Whether an op is written down as it is; branches are, and loops, unless they are to be unrolled."""
+    """Whether an op is written down as it is; branches are, and loops, unless they are to be unrolled or one iteration
+    is all they have."""
     if primitive in CONTROL:
-        return primitive is not SCAN or not loops
+        return primitive is not SCAN or not (loops or static["length"] == 1)
     return primitive.decomposition is None or keep(primitive, operands, static)
 
 
