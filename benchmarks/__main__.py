@@ -10,6 +10,7 @@ from benchmarks import (
     checking,
     guards,
     import_time,
+    imported_training,
     inference,
     recording,
     steady,
@@ -27,6 +28,7 @@ MEASUREMENTS = {
     "tape_overhead": tape_overhead,
     "import_time": import_time,
     "inference": inference,
+    "imported_training": imported_training,
 }
 
 

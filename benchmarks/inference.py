@@ -49,7 +49,7 @@ def _line(name: str, batch: int, source: Any, inputs: Any, options: Any, given: 
     difference = max(float(np.max(np.abs(a - b)) / np.max(np.abs(a))) for a, b in zip(expected, found))
     ratios, times = [], ([], [])  # type: ignore[var-annotated]
     for _ in range(given.rounds):
-        round_ = [_median(lambda run=run: run(x), given.seconds) for run in (theirs, ours)]  # type: ignore[misc]
+        round_ = [median_time(lambda run=run: run(x), given.seconds) for run in (theirs, ours)]  # type: ignore[misc]
         ratios.append(round_[0] / round_[1])
         for kept, taken in zip(times, round_):
             kept.append(1e3 * taken)
@@ -59,7 +59,7 @@ def _line(name: str, batch: int, source: Any, inputs: Any, options: Any, given: 
     return f"{name:<14}{batch:>6}{figures}  {spread:<14}{difference:>10.1e}"
 
 
-def _median(run: Callable[[], Any], seconds: float) -> float:
+def median_time(run: Callable[[], Any], seconds: float) -> float:
     """The median time of calls, those of so many seconds, at least three, after one that nobody counts."""
     run()
     taken: list[float] = []
