@@ -99,12 +99,16 @@ def run_task(
             callback.writes = first
     with ExitStack() as stack:
         journal = keeper = None
-        if not first and told(fabric, 0):  # process 0 has the directory, and goes on from a checkpoint in it
-            assert settings.run.out is not None
-            start, state, _, epochs = _restore(
-                task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
-            )
-            start = _prolonged(task, start, epochs, callbacks)
+        if not first:
+            word = told(fabric, 0)
+            if word == _GOES_ON:
+                assert settings.run.out is not None
+                start, state, _, epochs = _restore(
+                    task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
+                )
+                start = _prolonged(task, start, epochs, callbacks)
+            if word and settings.options.zero:  # a snapshot is made by all, as each keeps a part
+                keeper = _Keeper(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
             told(fabric, 0)
         if first and settings.run.out is not None:
@@ -120,7 +124,7 @@ def run_task(
                     "restore it from a copy, or start a new run with --out"
                 )
             if several:
-                told(fabric, int(resume and whole))
+                told(fabric, _GOES_ON if resume and whole else _BEGINS)
             if resume and whole:
                 start, state, lines, epochs = _restore(task, directory.path / CHECKPOINT, identity, callbacks)
                 if epochs != settings.run.epochs:
@@ -131,9 +135,10 @@ def run_task(
             if journal.gap:
                 (say or _warn)(journal.gap)
             keeper = _Keeper(task, directory.path / CHECKPOINT, identity, journal, callbacks)
-            if state is None:  # a folder without room for a checkpoint says so now, and a run that ends early has one
-                state = task.trainer.init_optim(task.optimizer)
-                keeper.interrupted(state, start)
+        if keeper is not None and state is None:
+            # a folder without room for a checkpoint says so now, and a run that ends early has one
+            state = task.trainer.init_optim(task.optimizer)
+            keeper.interrupted(state, start)
         watcher: Watcher = Unwatched()
         if first:
             watcher = stack.enter_context(watch(start.epoch * len(task.batches) + start.batch, task.steps))
@@ -228,12 +233,15 @@ class _Observers:
 
 @final
 class _Keeper:
-    """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt."""
+    """Saves a checkpoint after each epoch, every so many steps within one, and on an interrupt.
+
+    Without a folder it only takes part in making them, as do the processes of a run besides the first.
+    """
 
     def __init__(
         self,
         task: Task,
-        folder: Path,
+        folder: Path | None,
         identity: Mapping[str, Any],
         journal: Journal | None = None,
         callbacks: Sequence[Callback] = (),
@@ -254,7 +262,8 @@ class _Keeper:
         lines = {} if self._journal is None else {_LINES: self._journal.sync()}
         identity = {**self._identity, **lines}
         snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, identity, self._callbacks)
-        checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
+        if self._folder is not None:
+            checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
 
 
 def _directory(settings: Settings, task: Task, configuration: Configuration, *, resume: bool) -> RunDirectory:
@@ -302,6 +311,9 @@ def _keep(directory: RunDirectory, configuration: Configuration) -> None:
     directory.write(ORIGINS, origins_json(kept.literals(), kept.origins))
     directory.write(CONFIG, kept.toml())
 
+
+_GOES_ON, _BEGINS = 1, 2
+"""The word of process 0, which has the run's directory: whether there is a checkpoint in it from which all go on."""
 
 _LINES = "metrics_lines"
 _OPTIMIZER = "optimizer"

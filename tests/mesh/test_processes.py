@@ -51,10 +51,10 @@ def test_a_collective_has_the_bits_of_one_process(case: Case, mesh: str) -> None
             assert [each for part in spread for each in part] == alone, (backend, count)
 
 
-def trained(name: str, mesh: str, backend: str = "eager", steps: int = 2) -> tuple[list[float], str]:
+def trained(name: str, mesh: str, backend: str = "eager", steps: int = 2, zero: int = 0) -> tuple[list[float], str]:
     made = model(name)
     state = None if made.state is None else init.build(made.state, seed=0)
-    how = Options(mesh=mesh, backend=backend)
+    how = Options(mesh=mesh, backend=backend, zero=zero)
     trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how, state=state)
     rng = np.random.default_rng(0)
     losses = []
@@ -65,6 +65,8 @@ def trained(name: str, mesh: str, backend: str = "eager", steps: int = 2) -> tup
             rows.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
         losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *rows)))
     leaves = [np.asarray(leaf) for leaf in flatten((trainer.get_params(), trainer.state))[0]]
+    moments = trainer.export().moments["adamw"].slots.values()
+    leaves += [slot for slots in moments for slot in slots]
     return losses, hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
 
 
@@ -84,6 +86,13 @@ def test_training_has_the_bits_of_one_process(name: str, mesh: str, backend: str
     alone = trained(name, mesh, backend)
     count = 2 if mesh != "data=6" else 3
     assert on_processes(count, lambda fabric: trained(name, mesh, backend)) == [alone] * count
+
+
+@pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2", "model=2,data=2"])
+def test_parts_on_several_processes_have_the_bits_of_what_is_whole_on_one(mesh: str) -> None:
+    name = "gpt" if "model" in mesh else "mlp"
+    alone = trained(name, mesh)
+    assert on_processes(2, lambda fabric: trained(name, mesh, zero=2)) == [alone] * 2
 
 
 def test_the_bytes_of_a_sum_are_those_of_a_ring() -> None:

@@ -17,10 +17,10 @@ from opstage.ops.trees import flatten
 SMALL = {"gpt": gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)}
 
 
-def digest(name: str, backend: str, steps: int, mesh: str) -> str:
-    """The SHA-256 of all losses and of the parameters after so many steps of AdamW."""
+def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0) -> str:
+    """The SHA-256 of all losses, and of the parameters and moments after so many steps of AdamW."""
     made = model(name, SMALL[name]) if name in SMALL else model(name)
-    options = Options(mesh=mesh, backend=backend)
+    options = Options(mesh=mesh, backend=backend, zero=zero)
     trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=options)
     rng = np.random.default_rng(0)
     losses = []
@@ -30,13 +30,15 @@ def digest(name: str, backend: str, steps: int, mesh: str) -> str:
             shape = [int(e) if str(e).isdecimal() else 8 for e in spec.entries]
             batch.append(rng.integers(0, 8, shape) if spec.dtype == "int64" else 0.3 * rng.standard_normal(shape))
         losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *batch)))
-    leaves = [np.asarray(leaf) for leaf in flatten(trainer.get_params())[0]]
+    saved = trainer.export()
+    moments = [slot for slots in saved.moments["adamw"].slots.values() for slot in slots]
+    leaves = [np.asarray(leaf) for leaf in (*flatten(trainer.get_params())[0], *moments)]
     return hashlib.sha256(b"".join([leaf.tobytes() for leaf in leaves]) + repr(losses).encode()).hexdigest()
 
 
 if __name__ == "__main__":
     for words in sys.argv[1:]:
-        name, backend, steps, mesh = words.split(":")
-        found = digest(name, backend, int(steps), mesh)
+        name, backend, steps, mesh, *zero = words.split(":")
+        found = digest(name, backend, int(steps), mesh, *map(int, zero))
         if world().process == 0:
             print(f"{words} {found}", flush=True)

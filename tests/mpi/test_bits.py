@@ -7,7 +7,14 @@ import pytest
 from tests.mpi.started import ended, mpiexec, start
 from tests.mpi.started import sys as python
 
-RUNS = ("mlp:eager:50:data=4", "cnn:eager:50:data=4", "gpt:eager:50:data=4", "mlp:compiled:50:data=4")
+RUNS = (
+    "mlp:eager:50:data=4",
+    "cnn:eager:50:data=4",
+    "gpt:eager:50:data=4",
+    "mlp:compiled:50:data=4",
+    "gpt:eager:20:data=4",
+    "gpt:eager:20:data=4:2",
+)
 
 
 def lines(said: str) -> list[str]:
@@ -20,6 +27,8 @@ def alone() -> list[str]:
     assert done.code == 0, done.said
     found = lines(done.said)
     assert len(found) == len(RUNS)
+    by_run = dict(line.split() for line in found)
+    assert by_run["gpt:eager:20:data=4:2"] == by_run["gpt:eager:20:data=4"]  # in parts, and whole
     return found
 
 

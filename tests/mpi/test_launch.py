@@ -39,6 +39,14 @@ def test_a_run_is_that_of_one_process(tmp_path: Path, undisturbed: list[str]) ->
     assert (again.code, again.said.count("opstage: ")) == (2, 1), again.said
 
 
+def test_what_each_process_keeps_a_part_of_is_saved_whole(tmp_path: Path, undisturbed: list[str]) -> None:
+    """All of them make a checkpoint, one writes it; and one that shares nothing out goes on from it."""
+    run = tmp_path / "run"
+    done = opstage("launch", "-n", "2", *TRAIN, "--zero", "2", "--epochs", "2", "--out", str(run))
+    assert done.code == 0, done.said
+    assert weights(run) == undisturbed
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

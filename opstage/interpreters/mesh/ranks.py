@@ -102,8 +102,15 @@ class Ranks(BaseInterpreter[RankValues]):
         return self.inner.get(ref.values[0])
 
     def joined(self, ref: RankValues, axis: str) -> Any:
-        """The parts that the ranks along an axis have, as one array of the host. This process hosts all of them."""
-        return np.concatenate([np.asarray(self.inner.get(ref.values[rank])) for rank in self._mesh.group(0, axis)])
+        """The parts that the ranks along an axis have, as one array of the host; all processes ask for it together."""
+        group = self._mesh.group(self.hosted[0], axis)
+        if self.hosted[-1] - self.hosted[0] >= group[-1] - group[0]:
+            return np.concatenate([np.asarray(self.inner.get(ref.values[rank - self.hosted[0]])) for rank in group])
+
+        def whole(ops: Any, x: Any) -> Values:
+            return (ops.all_gather(x, axis=axis, replicated=True),)
+
+        return np.array(self.get(self.execute_each(whole, (ref,))[0]))
 
     @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> RankValues:
@@ -318,8 +325,6 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
-    if fabric.processes > 1 and options.zero:
-        raise UsageError(f"zero={options.zero} is for a mesh that one process hosts so far; leave it out")
     fabric.wait_at_most(options.timeout)
     return Ranks(base, mesh, fabric)
 
