@@ -68,7 +68,7 @@ class Options:
     too, `data=N`. See `opstage.ops.mesh`."""
     zero: int = 0
     """On a mesh: 2 shares the state of the optimizer out over the axis `data` (ZeRO), with the bits of 0, which keeps
-    all of it on every rank."""
+    all of it on every rank; 3 shares out the parameters too, which are gathered where they are read."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""
@@ -227,8 +227,8 @@ def _is_amount(value: Any) -> str | None:
 
 
 def _is_level(value: Any) -> str | None:
-    if isinstance(value, bool) or value not in (0, 2):
-        return f"{value!r} is not a level of ZeRO that there is; expected 0 or 2"
+    if isinstance(value, bool) or value not in (0, 2, 3):
+        return f"{value!r} is not a level of ZeRO that there is; expected 0, 2 or 3"
     return None
 
 

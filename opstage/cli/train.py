@@ -34,7 +34,7 @@ from .termination import heeding_termination
 @click.option("--data", metavar="FILE", help="A data file (default: the data of the model's recipe).")
 @click.option("--out", metavar="DIR", help="Keep metrics, checkpoints and a report in this new directory.")
 @click.option("--mesh", metavar="AXES", help="Share batches out over the ranks of a mesh, such as data=4.")
-@click.option("--zero", type=int, metavar="LEVEL", help="2: share the optimizer's state out over the ranks (ZeRO).")
+@click.option("--zero", type=int, metavar="LEVEL", help="2: share out the optimizer's state (ZeRO), 3: parameters too.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--print-config", is_flag=True, help="Show every setting and where it came from, and stop.")
 @click.option("--show-groups", is_flag=True, help="Show what moves each parameter, and stop.")

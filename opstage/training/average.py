@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ..api import owned
 from ..interpreters.anomaly import execute_watched
 from ..interpreters.base_program import BaseProgram
 from ..interpreters.interpreter import BaseInterpreter
@@ -17,6 +18,7 @@ from ..options import Options
 from .commit import Commit
 from .held import Held
 from .saved import Array, require_fit
+from .sharding import fetched
 
 
 @final
@@ -56,7 +58,8 @@ class RunningAverage:
 
     def export(self, held: Held) -> dict[str, Array]:
         """The average of each parameter by path, arrays of the caller's own."""
-        return dict(zip(held.names, map(held.host, self.values_on(held))))
+        found = zip(held.names, held.params, self.values_on(held))
+        return {name: owned(fetched(held.interpreter, value, param.shape)) for name, param, value in found}
 
     def _place(self, held: Held) -> None:
         if self._home is held.interpreter:
@@ -68,8 +71,12 @@ class RunningAverage:
             arrays = {name: np.array(param.value) for name, param in zip(held.names, held.params)}
         expected = {name: (param.shape, param.dtype) for name, param in zip(held.names, held.params)}
         require_fit("the saved averages of the parameters", expected, arrays)
-        kept = [arrays[name] for name, param in zip(held.names, held.params) if is_float(param.dtype)]
-        values = tuple([held.interpreter.put(array) for array in kept])
+        kept = [
+            (arrays[name], parts)
+            for name, param, parts in zip(held.names, held.params, held.in_parts)
+            if is_float(param.dtype)
+        ]
+        values = tuple([held.put(array, parts=parts) for array, parts in kept])
         self._values, self._home, self._given = values, held.interpreter, None
 
 

@@ -22,10 +22,10 @@ from . import optim
 from .commit import Commit
 from .optim import Optimizer
 from .optimizer_state import OptimizerState, StateLayout, require_optimizer, require_state
-from .param import mirrors, trained_among
+from .param import Param, mirrors, trained_among
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, require_fit
-from .sharding import DATA, is_shared, part_shape
+from .sharding import DATA, is_in_parts, is_shared, part_shape, placed
 from .sharing import require_apart
 
 _LAYOUTS = 8
@@ -57,6 +57,8 @@ class Held:
         self.steps_taken = 0
         self.interpreter: BaseInterpreter[Any] = on_mesh(watched(make_interpreter(options), options), options)
         self._zero = options.zero
+        shares = self.interpreter.mesh.size(DATA) != 1
+        self._in_parts = tuple([shares and is_in_parts(p.shape, p.dtype, options.zero) for p in self.params])
         self.has_state = state is not None
         state_leaves, self.structure = flatten(state)
         self.state = [self.interpreter.put(snapshot(leaf)) for leaf in state_leaves]
@@ -81,7 +83,23 @@ class Held:
 
     def values(self) -> list[Any]:
         """The parameters as values of the interpreter."""
-        return mirrors(self.params, self.interpreter)
+        if True not in self.in_parts:
+            return mirrors(self.params, self.interpreter)
+        return [param.mirror(self.interpreter, parts=parts) for param, parts in zip(self.params, self.in_parts)]
+
+    @property
+    def in_parts(self) -> tuple[bool, ...]:
+        """Of each parameter, whether its values on the interpreter are the ranks' parts of it; see `sharding`."""
+        return self._in_parts
+
+    def parts_among(self, params: Sequence[Param]) -> list[bool]:
+        """`in_parts` of some of the parameters."""
+        found = dict(zip(map(id, self.params), self._in_parts))
+        return [found[id(param)] for param in params]
+
+    def put(self, array: Any, *, parts: bool) -> Any:
+        """An array like a parameter on the interpreter, `parts`: in parts."""
+        return placed(self.interpreter, array) if parts else self.interpreter.put(array)
 
     def host(self, ref: Any) -> Any:
         """A value of the interpreter as an array of the caller's own."""

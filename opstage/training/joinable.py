@@ -36,9 +36,13 @@ class Joinable:
         held = self._running.held
         row = layout.pack(held.values(), held.state, parts[0].refs)
         types = [TensorType(ref.shape, ref.dtype) for ref in row]
+        types[: len(held.params)] = [TensorType(param.shape, param.dtype) for param in held.params]
         first, last = sum(layout.counts[:2]), sum(layout.counts[:3])
         key = (layout.key, *[(type_.shape[1:], type_.dtype) for type_ in types[first:last]])
-        with self._joinings.proved(key, layout.forward, types, slice(first, last), held.interpreter) as (found, new):
+        with self._joinings.proved(key, layout.of_whole.forward, types, slice(first, last), held.interpreter) as (
+            found,
+            new,
+        ):
             if self._accumulate.check:
                 alike = (by, DIVISOR if by == ROWS else by)
                 proved = metric in found.counts if metric is not None else found.loss in alike

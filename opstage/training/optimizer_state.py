@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -10,14 +9,13 @@ import numpy as np
 
 from ..api import owned
 from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.mesh.ranks import RankValues
 from ..ops.errors import UsageError
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType
 from .commit import Commit
 from .optim import Optimizer, Slot
 from .saved import require_fit
-from .sharding import DATA
+from .sharding import fetched
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
 """The slots of each trained parameter."""
@@ -133,9 +131,7 @@ class OptimizerState:
 
 def _whole(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> Any:
     """An array of the caller's own, of a slot or of the parts of one that ranks share out; see `sharding`."""
-    if isinstance(ref, RankValues) and ref.shape != shape:
-        return ref.ops.joined(ref, DATA)[: math.prod(map(int, shape))].reshape(shape)
-    return owned(home.get(ref))
+    return owned(fetched(home, ref, shape))
 
 
 def require_state(state: Any, layout: StateLayout) -> None:

@@ -18,6 +18,7 @@ from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from .commit import Commit
 from .exclusion import SharedLock
+from .sharding import DATA, fetched, part_shape, placed
 
 Array = npt.NDArray[Any]
 
@@ -196,8 +197,8 @@ class Param:
         """Whether the host has no copy of the value: a mirror is newer, or it was made on an interpreter."""
         return self._now.host is None
 
-    def mirror(self, interpreter: BaseInterpreter[Any]) -> Any:
-        """The value on `interpreter`: the one that is there, or the host's value put there."""
+    def mirror(self, interpreter: BaseInterpreter[Any], *, parts: bool = False) -> Any:
+        """The value on `interpreter`: the one that is there, or the host's value put there; `parts`: in parts."""
         now = self._now
         mirror = now.mirror
         if mirror is not None and mirror[0] is interpreter:
@@ -208,7 +209,10 @@ class Param:
                 f"make it with Param(…, dtype={dtype_name(interpreter.dtype)!r})",
                 op="Param",
             )
-        if now.first is not None:
+        if parts:
+            value = placed(interpreter, self._synchronised(now))
+            now.seen = now.seen or mirror is not None
+        elif now.first is not None:
             value = interpreter.fill(now.first.initialiser, self.shape, self.dtype)
         else:
             value = interpreter.put(self._synchronised(now))
@@ -239,7 +243,7 @@ class Param:
             else:
                 assert now.mirror is not None
                 interpreter, value = now.mirror
-                now.host = np.asarray(interpreter.get(value))
+                now.host = fetched(interpreter, value, self.shape)
         return now.host
 
 
@@ -270,13 +274,16 @@ def prepare_moved(
     interpreter: BaseInterpreter[Any],
     *,
     seen: bool = True,
+    parts: Sequence[bool] = (),
 ) -> None:
     """Let `commit` replace the values of parameters by those of `interpreter`; `seen`: others may hold them.
 
     Raises ShapeError for one that has not the shape and dtype of its parameter; on shapes alone that is all it does.
+    `parts` says of which the ranks keep parts: none, where it is empty.
     """
-    for param, value in zip(params, values, strict=True):
-        if tuple(value.shape) != param.shape or value.dtype != param.dtype:
+    for param, value, part in zip(params, values, parts or [False] * len(params), strict=True):
+        shape = part_shape(param.shape, interpreter.mesh.size(DATA)) if part else param.shape
+        if tuple(value.shape) != shape or value.dtype != param.dtype:
             raise ShapeError(
                 f"{param} is {show_shape(param.shape)} {dtype_name(param.dtype)} but its new value is "
                 f"{show_shape(tuple(value.shape))} {dtype_name(value.dtype)}",

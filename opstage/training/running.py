@@ -139,7 +139,8 @@ class Running:
         held = self.held
         state, zero = held.structure if held.has_state else None, self._options.zero
         made = StepLayout(loss, held.places, trained, state, batch, key, *step)
-        return replace(made, zero=zero) if zero else made
+        whole = tuple([param.shape if parts else None for param, parts in zip(held.params, held.in_parts)])
+        return replace(made, zero=zero, whole=whole) if zero else made
 
     def run(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.errors import UsageError, nearest
+from ..ops.errors import ShapeError, UsageError, nearest
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape
 
@@ -83,3 +83,24 @@ def require_fit(
         shown = [f"\n  {problem}" for problem in problems[:_SHOWN]]
         rest = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise UsageError(f"{what} do not fit:{''.join(shown)}{rest}")
+
+
+def require_same_types(ops: Any, paths: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise ShapeError where a new state is of another shape or dtype, as the next step would be another one."""
+    for path, old, new in zip(paths, before, after):
+        if not hasattr(new, "shape"):
+            continue
+
+        def message(path: str = path, old: Any = old, new: Any = new) -> str:
+            types = [f"{show_shape(ref.shape)} {dtype_name(ref.dtype)}" for ref in (new, old)]
+            return (
+                f"the new state{path and f' {path}'} is {types[0]}, but the state that it replaces is {types[1]}: it "
+                "must keep its shape and dtype from step to step"
+            )
+
+        # sizes that are symbolic are left to the step: a condition on them would count as a use of the state
+        known = all(a == b for a, b in zip(new.shape, old.shape) if isinstance(a, int) and isinstance(b, int))
+        if len(new.shape) != len(old.shape) or new.dtype != old.dtype or not known:
+            error = ShapeError(message(), op="state")
+            error.about = ops.adopt(new)
+            raise error

@@ -7,11 +7,18 @@ moves it, and the parts are joined (all_gather): the bytes of an all_reduce, and
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.mesh.regather import Regathered, Regathering
 from ..ops.dims import Dim, prod
-from ..ops.types import Shape
-from .optim import Optimizer
+from ..ops.types import DType, Shape, TensorType
+
+if TYPE_CHECKING:
+    from .optim import Optimizer
 
 DATA = "data"
 """The axis of a mesh whose ranks share out the rows of a batch, and with ZeRO what an optimizer keeps."""
@@ -24,6 +31,12 @@ def is_shared(shape: Shape, optimizer: Optimizer) -> bool:
     """Whether ranks share out the state that an optimizer keeps of a parameter: where it moves each element alone."""
     count = prod(shape)
     return isinstance(count, int) and count >= LEAST and optimizer.mover(shape).elementwise
+
+
+def is_in_parts(shape: Shape, dtype: DType, zero: int) -> bool:
+    """Whether at this level ranks keep parts of a parameter too: of a large one, of floats, trained or not."""
+    count = prod(shape)
+    return zero == 3 and dtype.kind == "f" and isinstance(count, int) and count >= LEAST
 
 
 def part_shape(shape: Shape, ranks: Dim) -> tuple[Dim]:
@@ -45,6 +58,45 @@ def joined(ops: Any, x: Any, shape: Shape) -> Any:
     """A whole tensor of this shape, from the ranks' parts of it."""
     row = ops.all_gather(x, axis=DATA, replicated=True)
     return ops.reshape(ops.slice(row, axis=0, start=0, length=prod(shape)), shape=shape)
+
+
+def gathered(ops: Any, row: Sequence[Any], whole: Sequence[Shape | None]) -> tuple[Any, Sequence[Any]]:
+    """An interpreter on which the parameters at the beginning of a row are whole where they are read, and its refs.
+
+    `whole` has the shapes of those of which ranks keep parts. Without any it is `ops` itself.
+    """
+    if not any(shape is not None for shape in whole):
+        return ops, row
+    outer = Regathering(ops)
+    refs = [outer.wrap(ops.adopt(x)) for x in row]
+    for i, shape in enumerate(whole):
+        if shape is not None:
+            refs[i] = _gathered(outer, ops.adopt(row[i]), shape)
+    return outer, refs
+
+
+def _gathered(ops: Regathering, x: Any, shape: Shape) -> Regathered:
+    return ops.gathered(TensorType(shape, x.dtype), lambda: joined(ops.inner, x, shape))
+
+
+def beneath(outer: Any, ops: Any, refs: Sequence[Any]) -> list[Any]:
+    """Refs of `outer`, which `gathered` gave, as refs of `ops`."""
+    return list(refs) if outer is ops else [outer.adopt(ref).value() for ref in refs]
+
+
+def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[Any, Any]:
+    """A tensor of this shape on the host, of its value on `home` or of the ranks' parts of it.
+
+    Where several processes host the ranks all of them ask for it together.
+    """
+    if tuple(ref.shape) != tuple(shape):
+        (ref,) = home.execute_each(lambda ops, x: (joined(ops, x, shape),), (ref,))
+    return np.asarray(home.get(ref))
+
+
+def placed(home: BaseInterpreter[Any], array: Any) -> Any:
+    """The ranks' parts of an array of the host, a value of `home`."""
+    return home.execute_each(lambda ops, x: (part(ops, x),), (home.put(array),))[0]
 
 
 def _row(ops: Any, x: Any) -> Any:

@@ -19,12 +19,13 @@ from ..ops.errors import ProgramError, ShapeError
 from ..ops.places import Places
 from ..ops.program import loss_and_aux
 from ..ops.trees import Structure, first_difference, flatten, structure_paths, unflatten
-from ..ops.types import TensorType, dtype_name, show_shape
+from ..ops.types import Shape, TensorType, dtype_name, show_shape
 from .clip import global_norm
 from .composed_update import ComposedUpdate, Update
 from .optim import Optimizer
 from .row_terms import Divisor
-from .sharding import DATA, is_shared, joined, part, part_of_sum
+from .saved import require_same_types
+from .sharding import DATA, beneath, gathered, is_shared, joined, part, part_of_sum
 
 UPDATE = "update"
 """The region in which a step clips its gradients and updates its parameters."""
@@ -70,6 +71,7 @@ class StepLayout:
     weigh       by what parts of a batch are weighed, where they are computed one by one: a metric of this name, or what
                 the loss divides its sum over rows by; None: by a number that is given. See `accumulate`
     zero        the level of ZeRO, see `sharding`
+    whole       for each parameter that comes and goes in parts the shape of the whole, None for another one
     norm        whether the last output of a step is the norm of all gradients
     """
 
@@ -86,6 +88,7 @@ class StepLayout:
     weigh: str | Divisor | None = None
     norm: bool = False
     zero: int = 0
+    whole: tuple[Shape | None, ...] = ()
 
     # What stands where ----------------------------------------------------------------------------------------------
 
@@ -180,32 +183,51 @@ class StepLayout:
 
     def value(self, ops: Any, *row: Any) -> Row:
         """The result of the user's program on (parameters, state, batch), nothing differentiated."""
-        return _undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
+        return self._undifferentiated(ops, lambda tape, *refs: self.loss(tape, *self.arguments(refs)), row)
 
     def forward(self, ops: Any, *row: Any) -> Row:
         """(parameters, state, batch) -> (loss, metrics), nothing differentiated."""
-        return _undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
+        return self._undifferentiated(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
 
     def gradient(self, ops: Any, *row: Any) -> Row:
         """(parameters, state, batch) -> (loss, metrics), and the gradients of the trained parameters."""
-        values, structure, gradients = row_gradients(
-            ops, lambda tape, *refs: self._run(tape, *refs)[:2], row, self._wanted
-        )
+        values, structure, gradients = self._gradients(ops, lambda tape, *refs: self._run(tape, *refs)[:2], row)
         return [*values, *gradients], structure
 
     def step(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """(parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new slots."""
         refs = row[: len(self._wanted)]
         shares = self._shares(ops)
-        if shares:  # what varies already is not summed by the tape
-            first = self.counts[0]
-            refs = (*[ops.vary(x, axis=DATA) if x.dtype.kind in "fO" else x for x in refs[:first]], *refs[first:])
         run = replace(self, loss=self.loss.unsummed())._run if shares else self._run  # type: ignore[attr-defined]
-        values, structure, gradients = row_gradients(ops, run, refs, self._wanted)
+        values, structure, gradients = self._gradients(ops, run, refs, varied=shares)
         if shares and (self.clip is not None or self.norm):
             gradients, shares = [ops.all_reduce(gradient, axis=DATA) for gradient in gradients], False
         values += ops.region(UPDATE, self._update, row, gradients, shares)
         return values, structure
+
+    def _gradients(
+        self, ops: Any, f: Callable[..., Any], row: Sequence[Any], *, varied: bool = False
+    ) -> tuple[list[Any], Structure, list[Any]]:
+        """`row_gradients` of f; of parameters that vary over the ranks already the tape sums none if `varied`."""
+        outer, refs = self._gathered(ops, row)
+        if varied:
+            first = self.counts[0]
+            refs = (*[outer.vary(x, axis=DATA) if x.dtype.kind in "fO" else x for x in refs[:first]], *refs[first:])
+        values, structure, gradients = row_gradients(outer, f, refs, self._wanted)
+        return beneath(outer, ops, values), structure, beneath(outer, ops, gradients)
+
+    def _undifferentiated(self, ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
+        outer, refs = self._gathered(ops, row)
+        _, _, outputs, structure = run_row_on_tape(outer, f, refs, (False,) * len(row))
+        return beneath(outer, ops, [node.value for node in outputs]), structure
+
+    @property
+    def of_whole(self) -> StepLayout:
+        """The same of parameters that come and go whole."""
+        return replace(self, whole=()) if self.whole else self
+
+    def _gathered(self, ops: Any, row: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        return gathered(ops, row, self.whole)
 
     def _shares(self, ops: Any) -> bool:
         """Whether the ranks share out what the optimizer keeps."""
@@ -221,10 +243,11 @@ class StepLayout:
         first = len(self._wanted)
         *sums, number, weight = row[first:]
         with ops.in_part(number):
-            values, structure, gradients = row_gradients(ops, self._run, row[:first], self._wanted)
+            values, structure, gradients = self._gradients(ops, self._run, row[:first])
         if isinstance(self.weigh, Divisor):
-            types = [TensorType(ref.shape, ref.dtype) for ref in row[:first]]
-            count = self.weigh.value(ops, self.forward, row[:first], types)
+            outer, refs = self._gathered(ops, row[:first])
+            types = [TensorType(ref.shape, ref.dtype) for ref in refs]
+            (count,) = beneath(outer, ops, [self.weigh.value(outer, self.of_whole.forward, refs, types)])
             weight = ops.cast(count, dtype=dtype_name(values[0].dtype))
         elif self.weigh is not None:
             metrics = unflatten(structure, values)[1]
@@ -301,10 +324,14 @@ class StepLayout:
         for i, gradient, bounds, member, update in zip(self.moved, gradients, self._bounds, self._members, updates):
             held = row[bounds]
             own = scalars if member is optimizer else optimizer.scalars_at(self.places.names[i], scalars)
-            old, shape = row[i], row[i].shape
+            old, whole = row[i], self.whole[i] if self.whole else None
+            shape = old.shape if whole is None else whole
             shared = shares and is_shared(shape, member)
+            if whole is not None and not shared:
+                old = joined(ops, old, shape)
             if shared:
-                old, gradient = part(ops, old), (part_of_sum if unsummed else part)(ops, gradient)
+                old = part(ops, old) if whole is None else old
+                gradient = (part_of_sum if unsummed else part)(ops, gradient)
                 held = tuple([slot if _is_part(slot, shape) else part(ops, slot) for slot in held])
             elif unsummed:
                 gradient = ops.all_reduce(gradient, axis=DATA)
@@ -315,7 +342,10 @@ class StepLayout:
                     f"{member.name} gives {len(after)} new slots for {self.places.names[i]}, for which it declares "
                     f"{len(held)}; its update must return as many as its slots"
                 )
-            new.append(joined(ops, value, shape) if shared else value)
+            if whole is None:
+                new.append(joined(ops, value, shape) if shared else value)
+            else:
+                new.append(value if shared else part(ops, value))
             slots += after
         return new + slots
 
@@ -342,39 +372,13 @@ class StepLayout:
         if difference is not None:
             raise ProgramError(f"the new state is not built like the old one: {difference}")
         first, held, _, _, _ = self.counts
-        _require_alike(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
+        require_same_types(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
         return value, dict(aux.metrics), aux.state
 
 
 def _is_part(slot: Any, shape: Any) -> bool:
     """Whether a slot is a rank's part already; one that was put here anew is whole."""
     return len(slot.shape) == 1 and (not isinstance(slot.shape[0], int) or tuple(slot.shape) != tuple(shape))
-
-
-def _undifferentiated(ops: Any, f: Callable[..., Any], row: Sequence[Any]) -> Row:
-    _, _, outputs, structure = run_row_on_tape(ops, f, row, (False,) * len(row))
-    return [node.value for node in outputs], structure
-
-
-def _require_alike(ops: Any, paths: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise ShapeError where a new state is of another shape or dtype, as the next step would be another one."""
-    for path, old, new in zip(paths, before, after):
-        if not hasattr(new, "shape"):
-            continue
-
-        def message(path: str = path, old: Any = old, new: Any = new) -> str:
-            types = [f"{show_shape(ref.shape)} {dtype_name(ref.dtype)}" for ref in (new, old)]
-            return (
-                f"the new state{path and f' {path}'} is {types[0]}, but the state that it replaces is {types[1]}: it "
-                "must keep its shape and dtype from step to step"
-            )
-
-        # sizes that are symbolic are left to the step: a condition on them would count as a use of the state
-        known = all(a == b for a, b in zip(new.shape, old.shape) if isinstance(a, int) and isinstance(b, int))
-        if len(new.shape) != len(old.shape) or new.dtype != old.dtype or not known:
-            error = ShapeError(message(), op="state")
-            error.about = ops.adopt(new)
-            raise error
 
 
 def named(part: str, path: str) -> str:

@@ -274,7 +274,7 @@ class ScalarTrainer:
         ran, stepped, params, leaves = self._stepping.take(optimizer, t, state.values(interpreter), batch, moved=moved)
         following = state if moved else OptimizerState.on(interpreter, t, stepped.slots, whose)
         commit = Commit()
-        prepare_moved(commit, params, stepped.parameters, interpreter, seen=False)
+        prepare_moved(commit, params, stepped.parameters, interpreter, seen=False, parts=held.parts_among(params))
         if moved:
             state.prepare(commit, interpreter, t, stepped.slots)
         if interpreter.executes:

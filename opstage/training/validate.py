@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,14 +14,14 @@ from ..ops.mesh import ALONE, Mesh, mesh_of
 from ..ops.places import Places
 from ..ops.spec import Spec, as_specs, shapes_as_specs
 from ..ops.trees import flatten
-from ..ops.types import as_dtype, dtype_name, is_float
+from ..ops.types import DType, as_dtype, dtype_name, is_float
 from ..options import Options
 from . import optim
 from .by_name import by_position
 from .optim import Optimizer
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
-from .sharding import DATA, is_shared
+from .sharding import DATA, is_in_parts, is_shared
 from .sharing import shared_findings
 from .step import Clip, StepLayout, named
 
@@ -135,11 +135,27 @@ def training_step(
                     slots[number] = [Spec((size,), slot.dtype) for slot in slots[number]]
                     kept |= {f"slots.{name}.{j}": DATA for j in range(len(slots[number]))}
             layout = replace(layout, zero=options.zero)
+            parameters, whole = _in_parts(parameters, dtype, options.zero, mesh.size(DATA))
+            layout = replace(layout, whole=whole)
+            kept |= {named("params", places.names[i]): DATA for i, shape in enumerate(whole) if shape is not None}
         scalars = tuple(optimizer.scalars(1))
         layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=scalars)
     specs = layout.pack(parameters, state_specs, batch_specs, slots, [Spec(())] * len(layout.scalars))
     names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []
     return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params), mesh, kept)
+
+
+def _in_parts(
+    parameters: Sequence[Spec], dtype: DType, zero: int, ranks: int | str
+) -> tuple[list[Spec], tuple[Any, ...]]:
+    """The Specs of parameters as ranks keep them, and the whole shapes of those of which they keep parts."""
+    kept = [
+        is_in_parts(spec.entries, dtype if spec.dtype is None else as_dtype(spec.dtype), zero) for spec in parameters
+    ]
+    specs = [
+        Spec((_part_size(spec.entries, ranks),), spec.dtype) if parts else spec for spec, parts in zip(parameters, kept)
+    ]
+    return specs, tuple([spec.entries if parts else None for spec, parts in zip(parameters, kept)])
 
 
 def _part_size(shape: tuple[Any, ...], ranks: int | str) -> int | str:

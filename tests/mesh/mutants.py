@@ -1,10 +1,10 @@
-"""Wrong versions of a step's body: each collective left out, called twice, or moved across a neighbour."""
+"""Wrong versions of a step's body: each collective left out, called twice, moved across a neighbour, or of another kind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from opstage.ops.catalogue.collective import ALL_MAX, ALL_REDUCE, VARY
+from opstage.ops.catalogue.collective import ALL_MAX, ALL_REDUCE, REDUCE_SCATTER, SHARD, VARY
 from opstage.ops.closed import Body, Equation
 
 _KEEPS_THE_TYPE = (VARY, ALL_REDUCE, ALL_MAX)
@@ -20,6 +20,15 @@ def mutants(body: Body) -> Iterator[tuple[str, Body]]:
             for what, made in (("late", _late(body, i)), ("early", _early(body, i))):
                 if made is not None:
                     yield f"{name} {what}", made
+        elif equation.primitive in (REDUCE_SCATTER, SHARD) and any(e.backward for e in body.equations[:i]):
+            yield f"{equation.primitive.name} {i} is the other", _another(body, i)
+
+
+def _another(body: Body, i: int) -> Body:
+    """The own part of a sum in place of that of x, and the reverse: of gradients, moments and parameters."""
+    equation = body.equations[i]
+    other = equation._replace(primitive=SHARD if equation.primitive is REDUCE_SCATTER else REDUCE_SCATTER)
+    return body.replace(equations=[*body.equations[:i], other, *body.equations[i + 1 :]])
 
 
 def _left_out(body: Body, i: int) -> Body:

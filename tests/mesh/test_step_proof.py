@@ -132,13 +132,16 @@ def test_a_wrong_collective_is_refuted_or_moves_no_number(name: str, mesh: str, 
     assert refuted > len([e for e in graph.body.equations if e.primitive.name == "all_reduce"]) * 2
 
 
-def test_a_wrong_collective_beside_a_state_in_parts() -> None:
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_wrong_collective_beside_what_is_in_parts(zero: int) -> None:
     made, sizes = model("gpt", SMALL), Spec("4 4", "int64")
-    how = Options(mesh="data=2", zero=2, dtype="float64")
+    how = Options(mesh="data=2", zero=zero, dtype="float64")
     report, step = report_on(made.loss, made.init, sizes, sizes, optimizer=optim.adamw(), options=how)
-    assert step is not None and len(step.kept) == 4  # of the table of bytes and of the head, two moments each
+    # of the table of bytes and of the head two moments each, and with level 3 themselves
+    assert step is not None and len(step.kept) == (4 if zero == 2 else 6)
     assert _refuted(report.graph, "data=2", step.kept) > 20
-    with pytest.raises(Fault, match=r"slots\.bytes\.0 differs between the ranks of mesh axis 'data'"):
+    moments = r"slots\.bytes\.0 differs between the ranks of mesh axis 'data'"
+    with pytest.raises(Fault, match=moments if zero == 2 else "all ranks of mesh axis 'data' have the same x"):
         _prove(report.graph.body, report.graph, {})
 
 

@@ -79,7 +79,9 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--at", metavar="B=32,…", default="", help="Sizes for the named dims: costs are numbers then.")
 @click.option("--memory", is_flag=True, help="Add the tensor memory that a step takes, per interpreter.")
 @click.option("--mesh", metavar="AXES", help="Check the step of a rank of a mesh: data=4, or data=N for every N.")
-@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: 2 shares the optimizer's state out (ZeRO).")
+@click.option(
+    "--zero", type=int, metavar="LEVEL", help="With --mesh: share out the optimizer's state (2), parameters too (3)."
+)
 @click.option("--max-memory", metavar="SIZE", help="Find the largest size that fits; an error where nothing does.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."

@@ -21,13 +21,17 @@ def mesh_section(step: PlannedStep, report: Report) -> Section:
     lines = [f"mesh {step.mesh}, the step of a rank{every}:"]
     if rows:
         lines.append(f"  over {DATA:<12} {', '.join(rows)}: each rank has {_share(report, sum(counts[:2]))} rows")
-    alike = counts[3] - len(step.kept)
+    parted = sum(name.startswith("slots.") for name in step.kept)
+    shared, alike = len(step.kept) - parted, counts[3] - parted
     lines.append(
-        f"  alike on all      loss, {_count(counts[0], 'parameter')} and {_count(alike, 'tensor')} of the "
+        f"  alike on all      loss, {_count(counts[0] - shared, 'parameter')} and {_count(alike, 'tensor')} of the "
         "optimizer, before the step and after it: proved"
     )
     if step.kept:
-        lines.append(f"  in parts          {_count(len(step.kept), 'tensor')} of the optimizer, a part on each rank")
+        params = f"{_count(shared, 'parameter')}, gathered where read, and " if shared else ""
+        lines.append(
+            f"  in parts          {params}{_count(parted, 'tensor')} of the optimizer, a part on each rank: proved"
+        )
     for sending in traffic.sendings:
         lines.append(f"  {sending}")
     lines.append(f"  a rank sends      {show_size(traffic.sent)} a step")

@@ -150,7 +150,8 @@ class _Agreeing:
             if before is not Over.ALIKE and not (before is Over.COPY and primitive is SHARD):
                 raise self._fault(equation, f"x differs between the ranks of mesh axis {axis!r} already")
             return {**x, axis: Over.PART if back else Over.COPY if primitive is VARY else Over.DIFFERS}
-        if before is Over.ALIKE and equation.inputs[0] not in self._constant:  # such as a gradient of zeros
+        zeros = self._begun and equation.inputs[0] in self._constant  # a gradient that nothing reaches
+        if before is Over.ALIKE and not zeros:
             raise self._fault(
                 equation,
                 f"all ranks of mesh axis {axis!r} have the same x: it was gathered or summed before, or is none of "

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast, final
 
-import numpy as np
 from typing_extensions import override
 
 from ...init.schemes import Elementary
@@ -100,17 +99,6 @@ class Ranks(BaseInterpreter[RankValues]):
     @override
     def get(self, ref: RankValues, /) -> Any:
         return self.inner.get(ref.values[0])
-
-    def joined(self, ref: RankValues, axis: str) -> Any:
-        """The parts that the ranks along an axis have, as one array of the host; all processes ask for it together."""
-        group = self._mesh.group(self.hosted[0], axis)
-        if self.hosted[-1] - self.hosted[0] >= group[-1] - group[0]:
-            return np.concatenate([np.asarray(self.inner.get(ref.values[rank - self.hosted[0]])) for rank in group])
-
-        def whole(ops: Any, x: Any) -> Values:
-            return (ops.all_gather(x, axis=axis, replicated=True),)
-
-        return np.array(self.get(self.execute_each(whole, (ref,))[0]))
 
     @override
     def fill(self, initialiser: Elementary, shape: tuple[int, ...], dtype: DType, /) -> RankValues:

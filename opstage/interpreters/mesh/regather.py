@@ -1,0 +1,101 @@
+"""`Regathering`: parameters that ranks keep in parts, gathered where an op reads them and dropped behind it.
+
+It stands between a tape and the interpreter beneath, and its refs of such parameters hold no values. So what a tape
+keeps of one for the backward pass is that ref, and the rule that reads it there gathers the parameter anew: no more
+of them are whole at once than one op reads (ZeRO 3, Rajbhandari et al. 2020; reshard_after_forward of PyTorch's FSDP2).
+A view of such a parameter, such as its transpose, is made anew too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from typing_extensions import override
+
+from ...ops.cursor import Quietly
+from ...ops.primitive import Primitive, Static
+from ...ops.types import TensorType
+from ..interpreter import Holding, Interpreter, Typed, Wrapper
+
+
+@final
+class Regathered(Typed):
+    """A ref that holds a value of the interpreter beneath, or says how to make it whenever it is read."""
+
+    __slots__ = ("type", "ops", "_value", "make")
+
+    def __init__(self, ops: Regathering, type_: TensorType, value: Any, make: Callable[[], Any] | None = None):
+        self.type = type_
+        self.ops = ops
+        self._value = value
+        self.make = make
+
+    def value(self) -> Any:
+        """The value, to be kept no longer than it is needed."""
+        return self._value if self.make is None else self.ops.made(self.make)
+
+
+@final
+class Regathering(Wrapper[Regathered, Any]):
+    """Computes with `inner`; see above."""
+
+    __slots__ = ()
+    ref_type = Regathered
+
+    def __init__(self, inner: Interpreter[Any]):
+        super().__init__(inner, differentiates=False)
+
+    @property
+    @override
+    def fuses(self) -> bool:
+        return self.inner.fuses
+
+    @override
+    def has_fused(self, primitive: Primitive, types: tuple[TensorType, ...]) -> bool:
+        return self.inner.has_fused(primitive, types)
+
+    @override
+    def before_decompose(self, primitive: Primitive, refs: tuple[Any, ...], static: Static, /) -> None:
+        own = [self.adopt(_beneath(ref)) for ref in refs]
+        if any(ref.make is not None for ref in own):  # types are enough, and nothing is gathered for them
+            self.inner.infer(primitive, tuple([ref.type for ref in own]), static)
+        else:
+            self.inner.before_decompose(primitive, tuple([ref.value() for ref in own]), static)
+
+    @override
+    def wrap(self, value: Any, /) -> Regathered:
+        return Regathered(self, TensorType(value.shape, value.dtype), value)
+
+    def gathered(self, type_: TensorType, make: Callable[[], Any]) -> Regathered:
+        """A tensor of this type that `make` gives, anew whenever it is read."""
+        return Regathered(self, type_, None, make)
+
+    def made(self, make: Callable[[], Any]) -> Any:
+        """A value that `make` gives, by ops that belong to the forward pass, wherever they run."""
+        cursor = self.cursor
+        backward, cursor.backward = cursor.backward, False
+        try:
+            with Quietly(cursor):
+                return make()
+        finally:
+            cursor.backward = backward
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[Regathered, ...], static: Static, /) -> tuple[Regathered, ...]:
+        inner = self.inner
+        refs = tuple([self.adopt(ref) for ref in refs])
+        if primitive.view and len(refs) == 1 and refs[0].make is not None:
+            (x,) = refs
+            types = inner.infer(primitive, (x.type,), static)
+            if len(types) == 1:
+                return (self.gathered(types[0], lambda: inner.bind(primitive, (x.value(),), static)[0]),)
+        outs = inner.bind(primitive, tuple([ref.value() for ref in refs]), static)
+        return tuple([self.wrap(out) for out in outs])
+
+
+def _beneath(ref: Any) -> Any:
+    """The ref that refs of interpreters above hold in the end."""
+    while isinstance(ref, Holding):
+        ref = ref.value
+    return ref
