@@ -1,4 +1,4 @@
-"""Wrong versions of a step's body: each collective left out, called twice, moved across a neighbour, or of another kind."""
+"""Wrong versions of a step's body: each collective left out, called twice, moved across a neighbour, or another."""
 
 from __future__ import annotations
 
