@@ -69,6 +69,10 @@ class Options:
     zero: int = 0
     """On a mesh: 2 shares the state of the optimizer out over the axis `data` (ZeRO), with the bits of 0, which keeps
     all of it on every rank; 3 shares out the parameters too, which are gathered where they are read."""
+    bucket: str = "0"
+    """On several processes: gradients are summed over them joined in buckets of about so much, such as "1MiB", each
+    begun as soon as it is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size
+    moves a bit of an eager run."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""
@@ -232,6 +236,10 @@ def _is_level(value: Any) -> str | None:
     return None
 
 
+def _is_bucket(value: Any) -> str | None:
+    return None if value == "0" else _is_amount(value)
+
+
 def _is_mesh(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"{value!r} is not a mesh; expected text such as 'data=4'"
@@ -272,6 +280,7 @@ _CHECKS: dict[str, _Check] = {
     "deterministic": _is_bool,
     "mesh": _is_mesh,
     "zero": _is_level,
+    "bucket": _is_bucket,
     "timeout": _is_seconds,
     "program_memory": _is_amount,
 }

@@ -51,10 +51,12 @@ def test_a_collective_has_the_bits_of_one_process(case: Case, mesh: str) -> None
             assert [each for part in spread for each in part] == alone, (backend, count)
 
 
-def trained(name: str, mesh: str, backend: str = "eager", steps: int = 2, zero: int = 0) -> tuple[list[float], str]:
+def trained(
+    name: str, mesh: str, backend: str = "eager", steps: int = 2, zero: int = 0, bucket: str = "0"
+) -> tuple[list[float], str]:
     made = model(name)
     state = None if made.state is None else init.build(made.state, seed=0)
-    how = Options(mesh=mesh, backend=backend, zero=zero)
+    how = Options(mesh=mesh, backend=backend, zero=zero, bucket=bucket)
     trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=how, state=state)
     rng = np.random.default_rng(0)
     losses = []
@@ -94,6 +96,15 @@ def test_parts_on_several_processes_have_the_bits_of_what_is_whole_on_one(mesh: 
     alone = trained(name, mesh)
     for zero in (2, 3):
         assert on_processes(2, lambda fabric, zero=zero: trained(name, mesh, zero=zero)) == [alone] * 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name, mesh", [("mlp", "data=4"), ("cnn", "data=3"), ("gpt", "model=2,data=2")])
+@pytest.mark.parametrize("bucket", ["1B", "3KiB", "1GiB"])
+def test_a_bucket_of_any_size_has_the_same_bits(name: str, mesh: str, bucket: str) -> None:
+    """Of batch norm and dropout too, whose sums are read at once; of 4 processes, whose sums take two exchanges."""
+    alone = trained(name, mesh)
+    count = Mesh.parse(mesh).ranks
+    assert on_processes(count, lambda fabric: trained(name, mesh, bucket=bucket)) == [alone] * count
 
 
 def test_the_bytes_of_a_sum_are_those_of_a_ring() -> None:

@@ -20,18 +20,30 @@ class Threads:
 
     def __init__(self, process: int, processes: int, lines: Mapping[tuple[int, int], Any]):
         self.process, self.processes, self._lines = process, processes, lines
+        self._flying: list[Flight] = []
         self.sent = 0
         self.agreed = False
 
     def exchange(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> None:
+        self.start(parts, room, called).wait()
+
+    def start(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> Flight:
         for to, part in parts.items():
             self._lines[self.process, to].put((called, np.array(part)))
             self.sent += part.nbytes
-        for come, out in room.items():
-            name, part = self._lines[come, self.process].get(timeout=PATIENCE)
-            assert name == called, (name, called)
-            assert (part.shape, part.dtype) == (out.shape, out.dtype), called
-            out[...] = part
+        self._flying.append(Flight(self, room, called))
+        return self._flying[-1]
+
+    def land(self, flight: Flight) -> None:
+        """Fill the room of a flight, after those of all that were begun before."""
+        while not flight.over:
+            first = self._flying.pop(0)
+            for come, out in first.room.items():
+                name, part = self._lines[come, self.process].get(timeout=PATIENCE)
+                assert name == first.called, (name, first.called)
+                assert (part.shape, part.dtype) == (out.shape, out.dtype), first.called
+                out[...] = part
+            first.over = True
 
     def fail(self, error: BaseException) -> bool:
         return True
@@ -41,6 +53,16 @@ class Threads:
 
     def wait_at_most(self, seconds: float) -> None:
         pass
+
+
+class Flight:
+    """An exchange under way: nothing of it has come until somebody waits."""
+
+    def __init__(self, fabric: Threads, room: Mapping[int, Any], called: str):
+        self._fabric, self.room, self.called, self.over = fabric, room, called, False
+
+    def wait(self) -> None:
+        self._fabric.land(self)
 
 
 def on_processes(count: int, run: Callable[[Threads], T]) -> list[T]:

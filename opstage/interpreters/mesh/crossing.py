@@ -6,7 +6,7 @@ the bits that one process would give them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, final
 from zlib import crc32
 
@@ -17,13 +17,15 @@ from ...ops.dims import prod
 from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..interpreter import BaseInterpreter
-from .fabric import EXCHANGE, Fabric, handle_of
+from .fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, Fabric, handle_of
 from .tree import covering, node, total
 
 SMALL = 1 << 14
 """Bytes up to which everybody is sent all of a sum's operands: one message each, where parts would take two."""
 
 Values = dict[int, Any]
+Exchange = tuple[Mapping[int, Any], Mapping[int, int], DType, str]
+Steps = Generator[Exchange, dict[int, Any], Any]
 
 
 @final
@@ -52,14 +54,54 @@ class Crossing:
         mine = spread.pop(self.fabric.process)
         return _Group(self, primitive, static, len(group), mine, spread, own).run()
 
-    def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
-        """Send a vector to each process of `parts`; those that come, of these sizes, by process."""
+    def sum_begun(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Begun:
+        """The same of a sum, begun."""
+        spread: dict[int, list[int]] = {}
+        for index, rank in enumerate(group):
+            spread.setdefault(rank // self.hosted, []).append(index)
+        mine = spread.pop(self.fabric.process)
+        return Begun(self, _Group(self, primitive, static, len(group), mine, spread, own).sum())
+
+    def start(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> tuple[Any, Any]:
+        """Begin what `swap` does: the flight, and what is to come."""
+        static = self._static(parts, sizes, dtype, called)
+        self._token, flight = self.inner.bind(EXCHANGE_START, (self._token, *parts.values()), static)
+        return flight, static["come"]
+
+    def arrived(self, flight: Any, come: Any) -> dict[int, Any]:
+        """The vectors of an exchange that was begun, by process."""
+        self._token, *arrived = self.inner.bind(EXCHANGE_WAIT, (self._token, flight), {"come": come})
+        return dict(zip([process for process, _, _ in come], arrived, strict=True))
+
+    def _static(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> Static:
         if self._token is None:
             self._token = self.inner.const(0, dtype="int64")
         come = tuple([(process, size, dtype_name(dtype)) for process, size in sizes.items()])
-        static = {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self._types}
+        return {"fabric": handle_of(self.fabric), "to": tuple(parts), "come": come, "called": called + self._types}
+
+    def swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> dict[int, Any]:
+        """Send a vector to each process of `parts`; those that come, of these sizes, by process."""
+        static = self._static(parts, sizes, dtype, called)
         self._token, *arrived = self.inner.bind(EXCHANGE, (self._token, *parts.values()), static)
         return dict(zip(sizes, arrived, strict=True))
+
+
+@final
+class Begun:
+    """A sum under way; `finish` gives its results."""
+
+    def __init__(self, crossing: Crossing, steps: Steps):
+        self._crossing, self._steps = crossing, steps
+        self._flight = crossing.start(*next(steps))
+
+    def finish(self) -> Values:
+        """Wait for what comes, and begin and end the exchanges that follow from it."""
+        try:
+            while True:
+                self._flight = self._crossing.start(*self._steps.send(self._crossing.arrived(*self._flight)))
+        except StopIteration as end:
+            found: Values = end.value
+            return found
 
 
 @final
@@ -91,7 +133,7 @@ class _Group:
 
     def run(self) -> Values:
         rules: dict[Primitive, Callable[[], Values]] = {
-            ALL_REDUCE: self._all_reduce,
+            ALL_REDUCE: self._sum_at_once,
             ALL_MAX: self._all_max,
             ALL_GATHER: self._all_gather,
             REDUCE_SCATTER: self._reduce_scatter,
@@ -139,17 +181,35 @@ class _Group:
     def _sum(self, known: Mapping[tuple[int, int], Any]) -> Any:
         return total(self._count, lambda *at: known.get(at), self._ops.add)
 
-    def _all_reduce(self) -> Values:
+    def _sum_at_once(self) -> Values:
+        steps = self.sum()
+        try:
+            exchange = next(steps)
+            while True:
+                exchange = steps.send(self._crossing.swap(*exchange))
+        except StopIteration as end:
+            found: Values = end.value
+            return found
+
+    def _asked(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> Exchange:
+        return parts, sizes, self._dtype, self._called + more
+
+    def sum(self) -> Steps:
+        """A sum, step by step: each exchange that it needs, of which it is sent the vectors that come."""
         nodes = self._nodes(self._own)
         covers = {process: _cover(indices) for process, indices in self._others.items()}
         if not covers or len(covers) == 1 or self._size * np.dtype(self._dtype).itemsize <= SMALL:
-            come = self._to_all(self._flat([*nodes.values()]), {p: len(c) * self._size for p, c in covers.items()})
+            flat = self._flat([*nodes.values()])
+            come = yield self._asked(
+                dict.fromkeys(self._others, flat), {p: len(c) * self._size for p, c in covers.items()}
+            )
             for process, vector in come.items():
                 nodes.update(zip(covers[process], self._cut(vector, self._shape, len(covers[process]))))
             return dict.fromkeys(self._mine, self._sum(nodes))
-        return dict.fromkeys(self._mine, self._sum_in_parts(nodes, covers))
+        whole = yield from self._sum_in_parts(nodes, covers)
+        return dict.fromkeys(self._mine, whole)
 
-    def _sum_in_parts(self, nodes: Any, covers: Mapping[int, list[tuple[int, int]]]) -> Any:
+    def _sum_in_parts(self, nodes: Any, covers: Mapping[int, list[tuple[int, int]]]) -> Steps:
         """Each process adds up a part of the elements, and then all gather the parts: the bytes of a ring."""
         here = self._crossing.fabric.process
         everyone = sorted([here, *covers])
@@ -158,12 +218,12 @@ class _Group:
         flat = {at: self._flat([x]) for at, x in nodes.items()}
         parts = {p: self._flat([self._piece(x, *bounds[p]) for x in flat.values()]) for p in covers}
         length = bounds[here][1]
-        come = self._swap(parts, {p: len(cover) * length for p, cover in covers.items()}, ", its parts")
+        come = yield self._asked(parts, {p: len(cover) * length for p, cover in covers.items()}, ", its parts")
         known = {at: self._piece(x, *bounds[here]) for at, x in flat.items()}
         for process, vector in come.items():
             known.update(zip(covers[process], self._cut(vector, (length,), len(covers[process]))))
         mine = self._sum(known)
-        gathered = self._to_all(mine, {p: bounds[p][1] for p in covers}, ", its sums")
+        gathered = yield self._asked(dict.fromkeys(self._others, mine), {p: bounds[p][1] for p in covers}, ", its sums")
         whole = self._flat([mine if p == here else gathered[p] for p in everyone])
         return self._ops.reshape(whole, shape=self._shape)
 

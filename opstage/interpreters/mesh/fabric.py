@@ -19,6 +19,14 @@ from ...ops.types import TensorType
 from ..host import Array, packed
 
 
+class Flight(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> None:
+        """Return when all of it has come, and the errors of `Fabric.exchange`."""
+        ...
+
+
 class Fabric(Protocol):
     """The processes that host a mesh, each as many ranks as the others, in the order of the ranks.
 
@@ -38,6 +46,13 @@ class Fabric(Protocol):
 
         All processes come here in one order; `called` says in words what for, alike on all. Raises RankError where
         another process has failed, died, stands still, or is in an exchange that is called otherwise.
+        """
+        ...
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+        """Begin an exchange, which goes on while this process computes; nobody writes over `parts` until it is over.
+
+        All processes start exchanges in one order. They may wait for them in another one.
         """
         ...
 
@@ -65,6 +80,10 @@ class Alone:
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """There is nobody to send to."""
         assert not parts and not room, called
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+        """There is nobody to send to."""
+        raise AssertionError(called)
 
     def fail(self, error: BaseException) -> bool:
         """There is nobody to tell."""
@@ -117,3 +136,57 @@ The token of one is an operand of the next, so that no pass can change their ord
 """
 
 register("exchange", EXCHANGE, {"cpu": _exchange}, ())
+
+
+_FLYING: dict[int, tuple[Flight, tuple[Array, ...], tuple[Array, ...]]] = {}
+
+
+def _started(token: TensorType, *parts: TensorType, **static: Any) -> tuple[TensorType, ...]:
+    return token, token
+
+
+def _start(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called: str) -> tuple[Array, ...]:
+    room = tuple([np.empty(size, dtype) for _, size, dtype in come])
+    sent = tuple([np.array(part) for part in parts])  # what they stand in may be written over before they are sent
+    processes = [process for process, _, _ in come]
+    flight = _HANDLES[fabric].start(dict(zip(to, sent, strict=True)), dict(zip(processes, room)), called)
+    number = next(_NUMBERS)
+    _FLYING[number] = flight, room, sent
+    return np.array(token), np.array(number, token.dtype)
+
+
+EXCHANGE_START = Primitive(
+    "exchange_start",
+    operands=("token", "*parts"),
+    outputs=("token", "flight"),
+    shape=_started,
+    differentiable=False,
+    effects={Effect.EXTERNAL},
+    flops=no_flops,
+)
+"""The beginning of an `exchange`, which goes on while the program does; the flight is waited for once."""
+
+
+def _arrived(token: TensorType, flight: TensorType, *, come: Any) -> tuple[TensorType, ...]:
+    return (token, *[TensorType((size,), np.dtype(dtype)) for _, size, dtype in come])
+
+
+def _wait(token: Array, flight: Array, *, come: Any) -> tuple[Array, ...]:
+    under_way, room, _ = _FLYING.pop(int(flight))
+    under_way.wait()
+    return (np.array(token), *room)
+
+
+EXCHANGE_WAIT = Primitive(
+    "exchange_wait",
+    operands=("token", "flight"),
+    outputs=("token",),
+    shape=_arrived,
+    differentiable=False,
+    effects={Effect.EXTERNAL},
+    flops=no_flops,
+)
+"""The end of an exchange: the vectors that came."""
+
+register("exchange_start", EXCHANGE_START, {"cpu": _start}, ())
+register("exchange_wait", EXCHANGE_WAIT, {"cpu": _wait}, ())

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from ...ops.errors import OpstageError, RankError, UsageError
 from ..host import Array
+from .progress import Progress
 
 ENDED = "_OPSTAGE_ENDED"
 """The variable with the file in which a launcher looks for the exit code of a run that failed."""
@@ -33,6 +34,34 @@ _PATIENCE = 5.0
 """Seconds in which a process that fails has said so, and ended all others."""
 _ANSWERS = 1.5
 """Seconds that a process which is waiting has to say so."""
+
+
+def _nothing() -> None:
+    """Nobody is told that an exchange is over."""
+
+
+@final
+class MpiFlight:
+    """An exchange under way: its number and name, its requests, and the arrays that these read and write."""
+
+    def __init__(
+        self,
+        fabric: MpiFabric,
+        called: tuple[int, str],
+        head: Array,
+        heads: Mapping[int, Array],
+        first: Mapping[int, Any],
+        rest: Mapping[int, Any],
+        arrays: Any,
+        over: Callable[[], None],
+    ):
+        self._fabric, self.called, self.head, self.heads = fabric, called, head, heads
+        self.first, self.rest, self._arrays, self._over = first, rest, arrays, over
+
+    def wait(self) -> None:
+        """See `Flight.wait`."""
+        self._fabric.land(self)
+        self._over()
 
 
 @final
@@ -65,7 +94,8 @@ class MpiFabric:
         self.heard: tuple[int, str] | None = None
         self.waited = 0.0
         self.sent_bytes = 0
-        self._number = 0
+        self._count = self._number = 0
+        self._progress = Progress(MPI, self._words)
         self._now = ""
         self._answers: dict[int, str] = {}
         self._told: list[Any] = []
@@ -75,10 +105,20 @@ class MpiFabric:
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """See `Fabric.exchange`."""
+        self._begun(parts, room, called).wait()
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> MpiFlight:
+        """See `Fabric.start`."""
+        self._progress.begin()
+        return self._begun(parts, room, called, self._progress.end)
+
+    def _begun(
+        self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str, over: Callable[[], None] = _nothing
+    ) -> MpiFlight:
         if self.heard is not None:
             raise self._from_other(*self.heard)
-        self._number += 1
-        self._now = called
+        self._count += 1
+        self._number, self._now = self._count, called
         head = np.zeros(_HEAD_BYTES, np.uint8)
         text = f"{self._number} {called}".encode()[:_HEAD_BYTES]
         head[: len(text)] = np.frombuffer(text, np.uint8)
@@ -91,11 +131,20 @@ class MpiFabric:
             for p, part in parts.items():
                 sends += [world.Isend([head, byte], p, HEAD), world.Isend([part, byte], p, BODY)]
                 self.sent_bytes += part.nbytes
-            self._wait(first)
-            for p, found in heads.items():
-                if found.tobytes() != head.tobytes():
+        except self._mpi.Exception as error:
+            raise self._lost(error) from None
+        rest = {**bodies, **{-1 - i: send for i, send in enumerate(sends)}}
+        return MpiFlight(self, (self._number, called), head, heads, first, rest, (parts, room), over)
+
+    def land(self, flight: MpiFlight) -> None:
+        """Wait for an exchange, and see that all that came was sent for it."""
+        self._number, self._now = flight.called
+        try:
+            self._wait(flight.first)
+            for p, found in flight.heads.items():
+                if found.tobytes() != flight.head.tobytes():
                     raise self._elsewhere(p, found.tobytes().rstrip(b"\0").decode(errors="replace"))
-            self._wait({**bodies, **{-1 - i: send for i, send in enumerate(sends)}})
+            self._wait(flight.rest)
         except self._mpi.Exception as error:
             raise self._lost(error) from None
 

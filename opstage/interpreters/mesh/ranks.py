@@ -15,6 +15,7 @@ from typing import Any, cast, final
 from typing_extensions import override
 
 from ...init.schemes import Elementary
+from ...ops.amounts import parse_bytes
 from ...ops.catalogue.collective import (
     ALL_GATHER,
     ALL_MAX,
@@ -27,17 +28,20 @@ from ...ops.catalogue.collective import (
     VARY,
 )
 from ...ops.closed import Body
+from ...ops.cursor import Quietly
 from ...ops.errors import MeshError, UsageError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
 from ...ops.primitive import Primitive, Static
+from ...ops.trees import flatten
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
+from .buckets import Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .processes import require_hosted, world
@@ -51,21 +55,42 @@ Places = tuple[tuple[int, ...], ...]
 class RankValues(Typed):
     """The ranks' values of one tensor, rank by rank; one and the same object where it is replicated."""
 
-    __slots__ = ("type", "ops", "values")
+    __slots__ = ("type", "ops", "_values", "_bucket", "_number")
 
     def __init__(self, ops: Ranks, values: Values):
         self.type = TensorType(tuple(values[0].shape), values[0].dtype)
         self.ops = ops
-        self.values = values
+        self._values: Values | None = values
+        self._bucket: Bucket | None = None
+        self._number = 0
+
+    @classmethod
+    def coming(cls, ops: Ranks, type_: TensorType, bucket: Bucket, number: int) -> RankValues:
+        """A sum of a bucket, which is waited for when it is read."""
+        made = cls.__new__(cls)
+        made.type, made.ops = type_, ops
+        made._values, made._bucket, made._number = None, bucket, number
+        return made
+
+    @property
+    def values(self) -> Values:
+        """The value of each rank that is here."""
+        found = self._values
+        if found is None:
+            assert self._bucket is not None
+            with Quietly(self.ops.cursor):
+                found = self._values = self._bucket.result(self._number)
+        return found
 
 
 @final
 class Ranks(BaseInterpreter[RankValues]):
     """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""
 
-    __slots__ = ("inner", "fabric", "hosted", "_mesh", "_indices", "_crossing")
+    __slots__ = ("inner", "fabric", "hosted", "bucket", "_mesh", "_indices", "_crossing", "_filling")
 
-    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE):
+    def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE, bucket: int = 0):
+        """Gradients are summed over processes in buckets of so many bytes; 0: one by one, each waited for."""
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
         self.fabric = fabric
@@ -73,6 +98,8 @@ class Ranks(BaseInterpreter[RankValues]):
         self.hosted = range(fabric.process * count, (fabric.process + 1) * count)
         self._crossing = Crossing(inner, fabric, count)
         self._mesh = mesh
+        self.bucket = bucket
+        self._filling: dict[tuple[str, DType], Bucket] = {}
         self._indices: dict[str, RankValues] = {}
 
     @property
@@ -149,12 +176,16 @@ class Ranks(BaseInterpreter[RankValues]):
             self._step = None
             self._indices.clear()
             self.begin(refs)
-            return program(self, *refs)
+            outs = program(self, *refs)
+            for out in flatten(outs)[0]:
+                out.values  # noqa: B018  # what is under way ends with the program
+            return outs
 
         return self.inner.execute_each(beneath, (), step)
 
     def begin(self, refs: Sequence[RankValues]) -> None:
         """A program of these refs begins, on all processes."""
+        self._filling.clear()
         self._crossing.begin([ref.type for ref in refs])
 
     @override
@@ -214,6 +245,8 @@ class Ranks(BaseInterpreter[RankValues]):
         (x,) = refs
         if primitive is VARY:
             return x
+        if primitive is ALL_REDUCE and self.bucket and self.cursor.backward and self._crosses(axis):
+            return self._joined_sum(x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
         for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in self.hosted):
@@ -226,6 +259,36 @@ class Ranks(BaseInterpreter[RankValues]):
                 outs = self._crossing.within(primitive, group, own, static)
             result.update({group[index]: out for index, out in outs.items()})
         return self.each([result[rank] for rank in self.hosted])
+
+    def _crosses(self, axis: str) -> bool:
+        """Whether the ranks along an axis are of several processes."""
+        group = self._mesh.group(self.hosted[0], axis)
+        return group[-1] > self.hosted[-1] or group[0] < self.hosted[0]
+
+    def _joined_sum(self, x: RankValues, static: Static) -> RankValues:
+        """A gradient's sum, in a bucket with others; one that is full is begun."""
+        key = static["axis"], x.dtype
+        bucket = self._filling.get(key)
+        if bucket is None or bucket.begun:
+            bucket = self._filling[key] = Bucket(self.inner, static, self._sum_begun)
+        number = bucket.add(x.values, x.type)
+        with Quietly(self.cursor):
+            if bucket.nbytes >= self.bucket:
+                bucket.begin()
+        return RankValues.coming(self, x.type, bucket, number)
+
+    def _sum_begun(self, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
+        values = dict(zip(self.hosted, vectors, strict=True))
+        begun = []
+        for group in dict.fromkeys(self._mesh.group(rank, static["axis"]) for rank in self.hosted):
+            own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
+            begun.append((group, self._crossing.sum_begun(ALL_REDUCE, group, own, static)))
+
+        def finish() -> Sequence[Any]:
+            found = {group[index]: out for group, each in begun for index, out in each.finish().items()}
+            return [found[rank] for rank in self.hosted]
+
+        return finish
 
     def _index(self, axis: str) -> RankValues:
         found = self._indices.get(axis)
@@ -314,7 +377,7 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     if fabric.processes > 1 and options.use_gpu:
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
     fabric.wait_at_most(options.timeout)
-    return Ranks(base, mesh, fabric)
+    return Ranks(base, mesh, fabric, 0 if options.bucket == "0" else parse_bytes(options.bucket))
 
 
 def _communicates(static: Static) -> bool:
