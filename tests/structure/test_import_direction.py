@@ -23,6 +23,7 @@ HOUSE = (
     "onnx",
     "imported",
     "compilation",
+    "facts",
     "jacobians",
     "api",
     "debug",
