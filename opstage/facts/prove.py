@@ -18,9 +18,7 @@ from ..options import Options
 from .claims import Claim
 from .dependence import Along, Fact, source_fact, transfer
 
-ASSUMPTIONS = (
-    "real arithmetic per element: no op raises, and what attention masks is finite, as 0 * inf and 0 * nan are nan",
-)
+ASSUMPTIONS = ("no op raises, and the values that attention masks are finite: 0 * inf and 0 * nan would be nan",)
 _SIZE = 4
 
 
@@ -29,7 +27,7 @@ _SIZE = 4
 class ClaimVerdict:
     """claim      the claim it is about
     state       "proved" for every allowed size, "refuted" by a run, or "undecided"
-    op, source  the first op about which nothing is known, and its line
+    op, source  the first op after which the claim is not known to hold, and its line
     witness     (t, s): the output at t moved when the inputs at s did
     reason      why it is not proved
     assumptions what a proof takes for granted
@@ -61,8 +59,8 @@ def _verdict(program: Callable[..., Any], specs: Sequence[Any], report: Report, 
     body = report.program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
     dim = next((size for size in every if str(size) == claim.axis), None)
-    if dim is None:
-        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis {claim.axis}")
+    if dim is None or claim.axis not in report.program.scope.names:  # a size that is a number names no axis
+        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}")
     facts: list[Fact] = [None] * len(body.types)
     for slot in body.inputs:
         facts[slot] = source_fact(body.types[slot], dim)
