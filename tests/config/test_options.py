@@ -27,6 +27,7 @@ DEFAULTS = {
     "program_memory": "128MiB",
     "mesh": "",
     "zero": 0,
+    "bucket": "0",
     "timeout": 60,
 }
 BOOLEANS = [name for name, value in DEFAULTS.items() if isinstance(value, bool)]
@@ -68,7 +69,7 @@ def test_any_registered_name_may_be_a_backend() -> None:
         ("seed", 2**64, "is not a seed"),
         ("seed", True, "option seed: True is not a seed"),
         ("seed", 1.0, "option seed: 1.0 is not a seed"),
-        ("zero", 1, "option zero: 1 is not a level of ZeRO that there is; expected 0 or 2"),
+        ("zero", 1, "option zero: 1 is not a level of ZeRO that there is; expected 0, 2 or 3"),
         ("timeout", 0, "option timeout: 0 is not a number of seconds; expected an integer from 1 to"),
         ("timeout", 1.5, "option timeout: 1.5 is not a number of seconds"),
         ("timeout", True, "option timeout: True is not a number of seconds"),
@@ -206,6 +207,7 @@ def test_from_env_reads_every_field() -> None:
         "OPSTAGE_PROGRAM_MEMORY": "2GiB",
         "OPSTAGE_MESH": "data=4",
         "OPSTAGE_ZERO": "2",
+        "OPSTAGE_BUCKET": "1MiB",
         "OPSTAGE_TIMEOUT": "90",
     }
     assert dataclasses.asdict(Options.from_env(environment)) == {
@@ -224,6 +226,7 @@ def test_from_env_reads_every_field() -> None:
         "program_memory": "2GiB",
         "mesh": "data=4",
         "zero": 2,
+        "bucket": "1MiB",
         "timeout": 90,
     }
 

@@ -17,10 +17,10 @@ from opstage.ops.trees import flatten
 SMALL = {"gpt": gpt.Config(width=32, depth=1, heads=2, hidden=64, length=16, dropout=0.1)}
 
 
-def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0) -> str:
+def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket: int = 0) -> str:
     """The SHA-256 of all losses, and of the parameters and moments after so many steps of AdamW."""
     made = model(name, SMALL[name]) if name in SMALL else model(name)
-    options = Options(mesh=mesh, backend=backend, zero=zero)
+    options = Options(mesh=mesh, backend=backend, zero=zero, bucket=str(bucket))
     trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=options)
     rng = np.random.default_rng(0)
     losses = []

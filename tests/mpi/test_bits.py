@@ -15,6 +15,7 @@ RUNS = (
     "gpt:eager:20:data=4",
     "gpt:eager:20:data=4:2",
     "gpt:eager:20:data=4:3",
+    "gpt:eager:20:data=4:0:9000",
 )
 
 
@@ -29,7 +30,7 @@ def alone() -> list[str]:
     found = lines(done.said)
     assert len(found) == len(RUNS)
     by_run = dict(line.split() for line in found)
-    assert len({by_run[f"gpt:eager:20:data=4{zero}"] for zero in ("", ":2", ":3")}) == 1  # in parts, and whole
+    assert len({by_run[f"gpt:eager:20:data=4{zero}"] for zero in ("", ":2", ":3", ":0:9000")}) == 1
     return found
 
 
