@@ -13,44 +13,60 @@ from tests.samples.sample import BadCall, Sample, normal
 Arrays = Callable[[np.random.Generator], tuple[Any, ...]]
 
 
-def _weights(q: Any, k: Any, mask: Any, causal: bool) -> Any:
+def _weights(q: Any, k: Any, mask: Any, causal: bool, bias: Any = None, scale: float | None = None) -> Any:
     """The attention weights of one head; all 0 for a query that may attend to nothing."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    bias = np.zeros((len(q), len(k))) if bias is None else bias
     weights = np.zeros((len(q), len(k)))
     for i in range(len(q)):
-        allowed = [j for j in range(len(k)) if (mask is None or mask[i, j]) and (not causal or j <= i)]
-        scores = [float(np.dot(q[i], k[j])) / math.sqrt(q.shape[-1]) for j in allowed]
+        seen = [j for j in range(len(k)) if (mask is None or mask[i, j]) and (not causal or j <= i)]
+        allowed = [j for j in seen if bias[i, j] > -math.inf]
+        scores = [float(np.dot(q[i], k[j])) * scale + bias[i, j] for j in allowed]
         exponentials = [math.exp(s - max(scores)) for s in scores]
         for j, e in zip(allowed, exponentials):
             weights[i, j] = e / sum(exponentials)
     return weights
 
 
-def _attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, causal: bool = False, scale: float | None = None
+) -> Any:
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
-    if mask is not None:
-        mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
+    mask, bias = (None if x is None else np.broadcast_to(x, (*q.shape[:-1], k.shape[-2])) for x in (mask, bias))
     for b in np.ndindex(q.shape[:-2]):
-        out[b] = _weights(q[b], k[b], None if mask is None else mask[b], causal) @ v[b]
+        own = (None if x is None else x[b] for x in (mask, bias))
+        out[b] = _weights(q[b], k[b], next(own), causal, next(own), scale) @ v[b]
     return out
 
 
 def _attention_grad(q: Any, k: Any, v: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool = False) -> Any:
+    return biased_grad(q, k, v, np.zeros(()), mask, peak, total, g, causal)[:3]
+
+
+def biased_grad(
+    q: Any, k: Any, v: Any, bias: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool = False
+) -> Any:
     """By the chain rule from each output element, through the Jacobian p·(δ - p) of each row's softmax."""
+    shape = (*q.shape[:-1], k.shape[-2])
     if mask is not None:
-        mask = np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
-    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+        mask = np.broadcast_to(mask, shape)
+    stretched = np.broadcast_to(bias, shape)
+    places = np.broadcast_to(np.arange(np.size(bias)).reshape(np.shape(bias)), shape)
+    dq, dk, dv, dbias = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros(np.size(bias))
     root = math.sqrt(q.shape[-1])
     for b in np.ndindex(q.shape[:-2]):
         for i in range(q.shape[-2]):
             seen = [j for j in range(k.shape[-2]) if (mask is None or mask[b][i, j]) and (not causal or j <= i)]
-            row = {j: math.exp(np.dot(q[b][i], k[b][j]) / root - peak[b][i, 0]) / total[b][i, 0] for j in seen}
+            scores = {j: np.dot(q[b][i], k[b][j]) / root + stretched[b][i, j] for j in seen}
+            row = {j: math.exp(score - peak[b][i, 0]) / total[b][i, 0] for j, score in scores.items()}
             dp = {j: float(np.dot(g[b][i], v[b][j])) for j in seen}
             for j in seen:
                 ds = sum(dp[a] * row[a] * ((a == j) - row[j]) for a in seen)
                 dq[b][i] += ds * k[b][j] / root
                 dk[b][j] += ds * q[b][i] / root
                 dv[b][j] += row[j] * g[b][i]
-    return dq, dk, dv
+                dbias[places[b][i, j]] += ds
+    return dq, dk, dv, dbias.reshape(np.shape(bias))
 
 
 def _multi_head(
@@ -102,31 +118,31 @@ _BLIND = [[1, 1, 0], [0, 0, 0]]  # the second query may attend to nothing
 _FEW = [[[1, 0], [1, 1]], [[0, 0], [0, 1]]]
 
 SAMPLES = [
-    Sample(_SDPA, "one head", normal((3, 2), (4, 2), (4, 3)), _attention),
-    Sample(_SDPA, "batch", normal((2, 2, 3), (2, 3, 3), (2, 3, 2)), _attention),
-    Sample(_SDPA, "batch of heads", normal((2, 2, 2, 1), (2, 2, 3, 1), (2, 2, 3, 2)), _attention),
-    Sample(_SDPA, "one key", normal((2, 3), (1, 3), (1, 2)), _attention),
-    Sample(_SDPA, "causal", normal((3, 2), (3, 2), (3, 2)), _attention, {"causal": True}),
-    Sample(_SDPA, "causal, more keys", normal((2, 2), (4, 2), (4, 1)), _attention, {"causal": True}),
-    Sample(_SDPA, "causal, more queries", normal((2, 4, 2), (2, 2, 2), (2, 2, 1)), _attention, {"causal": True}),
-    Sample(_SDPA, "mask", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), _attention),
-    Sample(_SDPA, "mask for a batch", _masked(_SPARSE, (2, 3, 2), (2, 3, 2), (2, 3, 1)), _attention),
-    Sample(_SDPA, "mask of keys", _masked([[[1, 1, 0]], [[0, 1, 1]]], (2, 2, 2), (2, 3, 2), (2, 3, 1)), _attention),
-    Sample(_SDPA, "mask and causal", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), _attention, {"causal": True}),
-    Sample(_SDPA, "nothing to attend to", _masked(_BLIND, (2, 2), (3, 2), (3, 2)), _attention),
+    Sample(_SDPA, "one head", normal((3, 2), (4, 2), (4, 3)), attention),
+    Sample(_SDPA, "batch", normal((2, 2, 3), (2, 3, 3), (2, 3, 2)), attention),
+    Sample(_SDPA, "batch of heads", normal((2, 2, 2, 1), (2, 2, 3, 1), (2, 2, 3, 2)), attention),
+    Sample(_SDPA, "one key", normal((2, 3), (1, 3), (1, 2)), attention),
+    Sample(_SDPA, "causal", normal((3, 2), (3, 2), (3, 2)), attention, {"causal": True}),
+    Sample(_SDPA, "causal, more keys", normal((2, 2), (4, 2), (4, 1)), attention, {"causal": True}),
+    Sample(_SDPA, "causal, more queries", normal((2, 4, 2), (2, 2, 2), (2, 2, 1)), attention, {"causal": True}),
+    Sample(_SDPA, "mask", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), attention),
+    Sample(_SDPA, "mask for a batch", _masked(_SPARSE, (2, 3, 2), (2, 3, 2), (2, 3, 1)), attention),
+    Sample(_SDPA, "mask of keys", _masked([[[1, 1, 0]], [[0, 1, 1]]], (2, 2, 2), (2, 3, 2), (2, 3, 1)), attention),
+    Sample(_SDPA, "mask and causal", _masked(_SPARSE, (3, 2), (3, 2), (3, 2)), attention, {"causal": True}),
+    Sample(_SDPA, "nothing to attend to", _masked(_BLIND, (2, 2), (3, 2), (3, 2)), attention),
     Sample(
         _SDPA,
         "nothing to attend to, causal",
         _masked([[0, 1, 1], [0, 1, 1]], (2, 2), (3, 2), (3, 2)),
-        _attention,
+        attention,
         {"causal": True},
     ),
-    Sample(_SDPA, "mask of nothing", _masked([[0]], (2, 2), (3, 2), (3, 2)), _attention),
+    Sample(_SDPA, "mask of nothing", _masked([[0]], (2, 2), (3, 2), (3, 2)), attention),
     Sample(
         _SDPA,
         "large scores",
         lambda rng: (np.array([[3e3, 0.0]]), np.array([[1e3, 1.0], [-1e3, 0.0]]), rng.standard_normal((2, 2))),
-        _attention,
+        attention,
         order=0,
     ),
     Sample(
@@ -138,12 +154,14 @@ SAMPLES = [
             rng.standard_normal((2, 2)),
             np.array([[False, True], [True, True]]),
         ),
-        _attention,
+        attention,
         order=0,
     ),
-    Sample(_SDPA, "no queries", normal((0, 2), (3, 2), (3, 2)), _attention),
-    Sample(_SDPA, "no values", normal((2, 2), (3, 2), (3, 0)), _attention),
-    Sample(_SDPA, "no batch", _masked([[1, 0]], (0, 1, 2), (0, 2, 2), (0, 2, 1)), _attention),
+    Sample(_SDPA, "no queries", normal((0, 2), (3, 2), (3, 2)), attention),
+    Sample(_SDPA, "no values", normal((2, 2), (3, 2), (3, 0)), attention),
+    Sample(_SDPA, "no batch", _masked([[1, 0]], (0, 1, 2), (0, 2, 2), (0, 2, 1)), attention),
+    Sample(_SDPA, "scale", normal((3, 2), (4, 2), (4, 3)), attention, {"scale": 0.4}),
+    Sample(_SDPA, "scale 0", normal((3, 2), (4, 2), (4, 3)), attention, {"scale": 0}),
     Sample(_GRAD, "one head", _after((3, 2), (4, 2), (4, 3)), _attention_grad),
     Sample(_GRAD, "batch", _after((2, 2, 3), (2, 3, 3), (2, 3, 1)), _attention_grad),
     Sample(_GRAD, "causal", _after((3, 2), (4, 2), (4, 1), None, True), _attention_grad, {"causal": True}),
@@ -163,29 +181,29 @@ SAMPLES = [
 ]
 
 
-def _zeros(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
+def zeros(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
     return lambda: tuple(np.zeros(shape) for shape in shapes)
 
 
 def _zeros_masked(mask: Any, *shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
-    return lambda: (*_zeros(*shapes)(), np.array(mask))
+    return lambda: (*zeros(*shapes)(), np.array(mask))
 
 
 def _zeros_kept(*shapes: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
     """q, k, v, no mask, peak, total, g."""
-    zeros = _zeros(*shapes)
-    return lambda: (*zeros()[:3], None, *zeros()[3:])
+    made = zeros(*shapes)
+    return lambda: (*made()[:3], None, *made()[3:])
 
 
 BAD_CALLS = [
-    BadCall(_SDPA, "vectors", _zeros((2,), (2,), (2,)), r"they must be \(..., n, d\)"),
-    BadCall(_SDPA, "ranks", _zeros((2, 3, 2), (3, 2), (3, 2)), r"of one rank"),
-    BadCall(_SDPA, "batches", _zeros((2, 3, 2), (4, 3, 2), (2, 3, 2)), r"leading axes must agree"),
-    BadCall(_SDPA, "components", _zeros((3, 2), (3, 4), (3, 2)), r"q and k must agree in their last axis, 2 and 4"),
-    BadCall(_SDPA, "keys and values", _zeros((3, 2), (3, 2), (4, 2)), r"k has 3 keys but v has 4 values"),
-    BadCall(_SDPA, "no keys", _zeros((3, 2), (0, 2), (0, 2)), r"no key to attend to"),
-    BadCall(_SDPA, "no components", _zeros((3, 0), (2, 0), (2, 2)), r"at least 1 component"),
-    BadCall(_SDPA, "float mask", _zeros((3, 2), (3, 2), (3, 2), (3, 3)), r"mask must be a boolean mask"),
+    BadCall(_SDPA, "vectors", zeros((2,), (2,), (2,)), r"they must be \(..., n, d\)"),
+    BadCall(_SDPA, "ranks", zeros((2, 3, 2), (3, 2), (3, 2)), r"of one rank"),
+    BadCall(_SDPA, "batches", zeros((2, 3, 2), (4, 3, 2), (2, 3, 2)), r"leading axes must agree"),
+    BadCall(_SDPA, "components", zeros((3, 2), (3, 4), (3, 2)), r"q and k must agree in their last axis, 2 and 4"),
+    BadCall(_SDPA, "keys and values", zeros((3, 2), (3, 2), (4, 2)), r"k has 3 keys but v has 4 values"),
+    BadCall(_SDPA, "no keys", zeros((3, 2), (0, 2), (0, 2)), r"no key to attend to"),
+    BadCall(_SDPA, "no components", zeros((3, 0), (2, 0), (2, 2)), r"at least 1 component"),
+    BadCall(_SDPA, "float mask", zeros((3, 2), (3, 2), (3, 2), (3, 3)), r"mask must be a boolean mask.*as the bias"),
     BadCall(
         _SDPA,
         "mask of other queries",
@@ -198,6 +216,13 @@ BAD_CALLS = [
         _zeros_masked([[[True]]], (3, 2), (3, 2), (3, 2)),
         r"mask is \(1, 1, 1\) but the attention weights are \(3, 3\)",
     ),
+    BadCall(
+        _SDPA,
+        "scale of no number",
+        zeros((3, 2), (3, 2), (3, 2)),
+        r"scale must be a number but is 'big'",
+        {"scale": "big"},
+    ),
     BadCall(_SDPA, "integers", lambda: (np.zeros((2, 2), int),) * 3, r"q must be a float tensor"),
     BadCall(
         _GRAD, "peak", _zeros_kept((3, 2), (4, 2), (4, 2), (3,), (3, 1), (3, 2)), r"peak is \(3,\) but must be \(3, 1\)"
@@ -208,23 +233,23 @@ BAD_CALLS = [
     BadCall(
         _GRAD, "cotangent", _zeros_kept((3, 2), (4, 2), (4, 5), (3, 1), (3, 1), (3, 2)), r"g is \(3, 2\) but must be"
     ),
-    BadCall(_HEADS, "vector", _zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
+    BadCall(_HEADS, "vector", zeros(*_projections(2, 2, (2,))), r"x must be \(n, d\)", {"num_heads": 1}),
     BadCall(
         _HEADS,
         "heads do not divide",
-        _zeros(*_projections(2, 4, (3, 2))),
+        zeros(*_projections(2, 4, (3, 2))),
         r"num_heads=3 must divide",
         {"num_heads": 3},
     ),
-    BadCall(_HEADS, "no heads", _zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", {"num_heads": 0}),
+    BadCall(_HEADS, "no heads", zeros(*_projections(2, 4, (3, 2))), r"num_heads must be an int", {"num_heads": 0}),
     BadCall(
         _HEADS,
         "wo transposed",
-        _zeros((2, 4), (2, 4), (2, 4), (2, 4), (3, 2)),
+        zeros((2, 4), (2, 4), (2, 4), (2, 4), (3, 2)),
         r"wo is \(2, 4\) but must be \(4, 2\)",
         {"num_heads": 2},
     ),
-    BadCall(_HEADS, "wide x", _zeros(*_projections(2, 4, (3, 5))), r"wq is \(2, 4\) but must be", {"num_heads": 2}),
+    BadCall(_HEADS, "wide x", zeros(*_projections(2, 4, (3, 5))), r"wq is \(2, 4\) but must be", {"num_heads": 2}),
     BadCall(
         _HEADS,
         "mask of heads",
@@ -232,5 +257,5 @@ BAD_CALLS = [
         r"mask is \(1, 1, 1, 1\) but must be \(queries, keys\)",
         {"num_heads": 2},
     ),
-    BadCall(_HEADS, "no positions", _zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", {"num_heads": 2}),
+    BadCall(_HEADS, "no positions", zeros(*_projections(2, 4, (0, 2))), r"no position to attend to", {"num_heads": 2}),
 ]

@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 BEHIND_A_METHOD = {
     "scatter_add_scalar": "scatter_add_vec",
     "scatter_add_rows": "scatter_add_row",
+    "biased_attention": "scaled_dot_product_attention",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...ops.dims import Dim, floor_div, ratio, rsqrt
+from ...ops.dims import Dim, floor_div, rsqrt
 from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
 from ..call import NodeCall, rule
@@ -14,7 +14,7 @@ from ..values import Value, stretched
 
 @rule("Attention")
 def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
-    """softmax(scale·q·kᵀ + bias)·v in heads; where nothing but a mask of bools is asked for, the fused op."""
+    """softmax(scale·q·kᵀ + bias)·v in heads; the fused op, unless scores are capped or asked for."""
     ops = call.ops
     q, k, v = (_in_heads(call, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")))
     past: Dim = 0
@@ -29,11 +29,8 @@ def _attention(call: NodeCall[Any]) -> tuple[Value | None, ...]:
     softcap, mode = call.attribute("softcap", 0.0) or 0.0, call.attribute("qk_matmul_output_mode", 0)
     wants_scores = len(call.node.outputs) > 3 and bool(call.node.outputs[3])
     scores = None
-    if not softcap and bias is None and not wants_scores:
-        if scale is not None:  # the op divides by √d itself
-            q = ops.scale(q, c=ratio(q.shape[3], 1) ** 0.5 * scale if isinstance(q.shape[3], int) else scale)
-            q = q if isinstance(call.shape(0)[-1], int) else ops.scale(q, c=1 / rsqrt(q.shape[3]))
-        y = ops.scaled_dot_product_attention(q, k, v, *([] if mask is None else [mask]))
+    if not softcap and not wants_scores:
+        y = ops.scaled_dot_product_attention(q, k, v, mask, bias, scale=scale)
     else:
         factor = scale if scale is not None else rsqrt(q.shape[3])
         raw = ops.bmm(ops.scale(q, c=factor), ops.permute(k, axes=(0, 1, 3, 2)))

@@ -26,6 +26,7 @@ FAMILIES = (
     "pooling",
     "normalization",
     "attention",
+    "biased_attention",
     "loss",
     "random",
     "update",

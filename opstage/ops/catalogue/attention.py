@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ..dims import Dim, exact_div, is_one, prod, require_at_most, require_equal, rsqrt
-from ..errors import ShapeError
+from ..errors import DtypeError, ShapeError
 from ..primitive import Context, Primitive, R
 from ..rules import zeros_like
 from ..types import Shape, TensorType, require_bool, require_float, require_same_dtype, show_shape
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Scaled dot-product attention ----------------------------------------------------------------------------------------
 
 
-def _require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
+def require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     """Checks q, k and v against each other; the shape (..., n, m) of the attention weights."""
     require_float(q, "q")
 
@@ -45,19 +45,29 @@ def _require_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     return (*q.shape[:-2], n, m)
 
 
-def _require_mask(mask: TensorType, shape: Shape) -> None:
+def require_mask(mask: TensorType, shape: Shape, *, takes_bias: bool = True) -> None:
     """`mask` must be boolean and broadcast to `shape`, that of the attention weights."""
+    if takes_bias and mask.dtype.kind == "f":
+        raise DtypeError(
+            f"mask must be a boolean mask but is {mask}; make one with ops.less or ops.equal, or give what is to be "
+            "added to the scores as the bias: scaled_dot_product_attention(q, k, v, None, bias)"
+        )
     require_bool(mask, "mask")
+    require_stretched(mask, "mask", shape)
+
+
+def require_stretched(x: TensorType, name: str, shape: Shape) -> None:
+    """x must broadcast to `shape`, that of the attention weights."""
 
     def message() -> str:
         return (
-            f"mask is {show_shape(mask.shape)} but the attention weights are {show_shape(shape)} (..., queries, keys); "
-            "each axis of the mask, counted from the last, must agree or be 1"
+            f"{name} is {show_shape(x.shape)} but the attention weights are {show_shape(shape)} (..., queries, keys); "
+            f"each axis of the {name}, counted from the last, must agree or be 1"
         )
 
-    if len(mask.shape) > len(shape):
+    if len(x.shape) > len(shape):
         raise ShapeError(message())
-    for a, b in zip(reversed(mask.shape), reversed(shape)):
+    for a, b in zip(reversed(x.shape), reversed(shape)):
         if not is_one(a):
             require_equal(a, b, message)
 
@@ -65,9 +75,9 @@ def _require_mask(mask: TensorType, shape: Shape) -> None:
 def _attention_shape(
     q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, has_mask: bool, causal: bool
 ) -> tuple[TensorType, ...]:
-    weights = _require_heads(q, k, v)
+    weights = require_heads(q, k, v)
     if has_mask:
-        _require_mask(mask[0], weights)
+        require_mask(mask[0], weights)
     number = TensorType((*q.shape[:-1], 1), q.dtype)
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), number, number
 
@@ -87,7 +97,7 @@ def _allowed(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
     return conditions[0] if len(conditions) == 1 else ops.logical_and(*conditions)
 
 
-def _scores(ops: Ops[R], q: R, k: R) -> R:
+def scores_of(ops: Ops[R], q: R, k: R) -> R:
     """q·kᵀ/√d."""
     return ops.bmm(ops.scale(q, c=rsqrt(q.shape[-1])), _transposed(ops, k))
 
@@ -105,22 +115,29 @@ def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
     return ops.select(allowed, ops.exp(ops.select(allowed, shifted, zero)), zero)
 
 
-def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> tuple[R, ...]:
-    scores = _scores(ops, q, k)
-    allowed = _allowed(ops, scores.shape, mask, causal) if has_mask or causal else None
+def attended(ops: Ops[R], scores: R, v: R, mask: tuple[R, ...], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
+    """The result, and the two numbers that are kept of each query; a blank one, of no score but -inf, has 0 and 1."""
+    allowed = _allowed(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
     if allowed is not None:
         seen = ops.select(allowed, scores, ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype))
     peak = ops.detach(ops.reduce_max(seen, axis=-1, keepdims=True))
-    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype)) if has_mask else None
+    nothing = ops.equal(peak, ops.full(shape=peak.shape, value=-math.inf, dtype=peak.dtype)) if may_be_blank else None
     if nothing is not None:
         peak = ops.select(nothing, zeros_like(ops, peak), peak)
     e = _exponentials(ops, scores, peak, allowed)
     total = ops.reduce_sum(e, axis=-1, keepdims=True)
     if nothing is not None:
         total = ops.select(nothing, ops.full(shape=total.shape, value=1.0, dtype=total.dtype), total)
-    p = ops.softmax(scores, axis=-1) if allowed is None else ops.div(e, ops.broadcast_to(total, shape=e.shape))
+    if allowed is None and nothing is None:
+        p = ops.softmax(scores, axis=-1)
+    else:
+        p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
     return ops.bmm(p, v), peak, total
+
+
+def _attention_decomposition(ops: Ops[R], q: R, k: R, v: R, /, *mask: R, has_mask: bool, causal: bool) -> tuple[R, ...]:
+    return attended(ops, scores_of(ops, q, k), v, mask, causal, may_be_blank=has_mask)
 
 
 def _attention_vjp(
@@ -131,7 +148,7 @@ def _attention_vjp(
     return *(c if needed else None for c, needed in zip(found, ctx.needs)), *(None,) * has_mask
 
 
-def _products(q: TensorType, k: TensorType) -> Dim:
+def products_of(q: TensorType, k: TensorType) -> Dim:
     """How many pairs of a query and a key there are."""
     return prod(q.shape[:-1]) * k.shape[-2]
 
@@ -140,7 +157,7 @@ def _attention_flops(
     inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
 ) -> Dim:
     q, k, v, *_ = inputs
-    return _products(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
+    return products_of(q, k) * (2 * q.shape[-1] + 2 * v.shape[-1] + 5)
 
 
 # Of the weights nothing is kept but two numbers of each query, from which they are had again: peak, its greatest score,
@@ -162,10 +179,17 @@ SCALED_DOT_PRODUCT_ATTENTION = Primitive(
 def _attention_grad_shape(
     q: TensorType, k: TensorType, v: TensorType, /, *rest: TensorType, has_mask: bool, causal: bool
 ) -> tuple[TensorType, ...]:
-    weights = _require_heads(q, k, v)
-    *mask, peak, total, g = rest
+    weights = require_heads(q, k, v)
     if has_mask:
-        _require_mask(mask[0], weights)
+        require_mask(rest[0], weights)
+    require_kept(q, k, v, *rest[-3:])
+    return q, k, v
+
+
+def require_kept(
+    q: TensorType, k: TensorType, v: TensorType, peak: TensorType, total: TensorType, g: TensorType
+) -> None:
+    """The two numbers that are kept of each query, and the result's cotangent, must be those of q, k and v."""
     number = (*q.shape[:-1], 1)
     for x, name, shape in ((peak, "peak", number), (total, "total", number), (g, "g", (*q.shape[:-1], v.shape[-1]))):
         text = f"{name} is {show_shape(x.shape)} but must be {show_shape(shape)}, by q, k and v"
@@ -174,28 +198,33 @@ def _attention_grad_shape(
         for a, b in zip(x.shape, shape):
             require_equal(a, b, text)
         require_same_dtype(x, q, name, "q")
-    return q, k, v
+
+
+def cotangents_of(
+    ops: Ops[R], scores: R, q: R, k: R, v: R, mask: tuple[R, ...], causal: bool, peak: R, total: R, g: R
+) -> tuple[R, R, R, R]:
+    """Of q, k, v and the scores."""
+    allowed = _allowed(ops, scores.shape, mask, causal) if mask or causal else None
+    e = _exponentials(ops, scores, peak, allowed)
+    p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
+    ds, factor = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1), rsqrt(q.shape[-1])
+    dq = ops.scale(ops.bmm(ds, k), c=factor)
+    dk = ops.scale(ops.bmm(_transposed(ops, ds), q), c=factor)
+    return dq, dk, ops.bmm(_transposed(ops, p), g), ds
 
 
 def _attention_grad_decomposition(
     ops: Ops[R], q: R, k: R, v: R, /, *rest: R, has_mask: bool, causal: bool
 ) -> tuple[R, ...]:
     *mask, peak, total, g = rest
-    scores = _scores(ops, q, k)
-    allowed = _allowed(ops, scores.shape, tuple(mask), causal) if has_mask or causal else None
-    e = _exponentials(ops, scores, peak, allowed)
-    p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
-    ds, factor = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1), rsqrt(q.shape[-1])
-    dq = ops.scale(ops.bmm(ds, k), c=factor)
-    dk = ops.scale(ops.bmm(_transposed(ops, ds), q), c=factor)
-    return dq, dk, ops.bmm(_transposed(ops, p), g)
+    return cotangents_of(ops, scores_of(ops, q, k), q, k, v, tuple(mask), causal, peak, total, g)[:3]
 
 
 def _attention_grad_flops(
     inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], /, *, has_mask: bool, causal: bool
 ) -> Dim:
     q, k, v, *_ = inputs
-    return _products(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
+    return products_of(q, k) * (6 * q.shape[-1] + 4 * v.shape[-1] + 8)
 
 
 SCALED_DOT_PRODUCT_ATTENTION_GRAD = Primitive(
@@ -261,7 +290,7 @@ def _multi_head_shape(
                 f"mask is {show_shape(mask[0].shape)} but must be (queries, keys), or have x's leading axes before "
                 f"them; x is {show_shape(x.shape)}"
             )
-        _require_mask(mask[0], (*batch, n, n))
+        require_mask(mask[0], (*batch, n, n), takes_bias=False)
     return (x,)
 
 

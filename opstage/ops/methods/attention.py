@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
+from ..arguments import Number
 from ..catalogue.attention import (
     MULTI_HEAD_ATTENTION,
     SCALED_DOT_PRODUCT_ATTENTION,
     SCALED_DOT_PRODUCT_ATTENTION_GRAD,
 )
+from ..catalogue.biased_attention import BIASED_ATTENTION, BIASED_ATTENTION_GRAD
+from ..catalogue.elementwise import SCALE
+from ..dims import DimFloat, rsqrt
+from ..invalid_static import InvalidStatic
+from ..numbers import plain
 from ..primitive import R
+from ..types import Shape
 from .calls import Calls
+
+
+def _over_root(scale: Any, shape: Shape) -> Any:
+    """scale·√d; for shapes that an op refuses, and what is no number, something that it refuses too."""
+    if isinstance(scale, bool) or not isinstance(scale, (int, float, Fraction, DimFloat)):
+        return InvalidStatic(f"scale must be a number but is {scale!r}", SCALED_DOT_PRODUCT_ATTENTION.name)
+    has_width = len(shape) > 1 and not (isinstance(shape[-1], int) and shape[-1] < 1)
+    return scale / rsqrt(shape[-1]) if has_width else scale
 
 
 class AttentionOps(Calls[R]):
     __slots__ = ()
 
-    def scaled_dot_product_attention(self, q: R, k: R, v: R, mask: R | None = None, /, *, causal: bool = False) -> R:
-        """softmax(q·kᵀ/√d)·v; mask True = attend. PyTorch: torch.nn.functional.scaled_dot_product_attention.
+    def scaled_dot_product_attention(
+        self,
+        q: R,
+        k: R,
+        v: R,
+        mask: R | None = None,
+        bias: R | None = None,
+        /,
+        *,
+        causal: bool = False,
+        scale: Number | None = None,
+    ) -> R:
+        """softmax(q·kᵀ/√d + bias)·v; mask True = attend. PyTorch: torch.nn.functional.scaled_dot_product_attention.
 
         q (..., n, d), k (..., m, d), v (..., m, e), m >= 1. A boolean mask broadcasts to (..., n, m) and says True
-        where a query may attend; with `causal` query i attends to keys j <= i. A query that may attend to nothing gives
-        zeros and takes no gradient. Nothing of the n·m weights is kept (Rabe & Staats 2021, Dao et al. 2022).
+        where a query may attend; with `causal` query i attends to keys j <= i. A bias, floats, broadcasts like it; one
+        of -inf forbids too, and PyTorch has both in one argument. `scale` stands in the place of 1/√d. A query that may
+        attend to nothing gives zeros and takes no gradient. Nothing of the n·m weights is kept (Rabe & Staats 2021, Dao
+        et al. 2022).
         """
-        refs = (q, k, v) if mask is None else (q, k, v, mask)
-        return self._call(SCALED_DOT_PRODUCT_ATTENTION, refs, {"has_mask": mask is not None, "causal": causal})
+        if scale is not None:  # the primitives divide by √d themselves
+            q = self._call(SCALE, (q,), {"c": _over_root(plain(scale), q.shape)})
+        masks = () if mask is None else (mask,)
+        static = {"has_mask": mask is not None, "causal": causal}
+        if bias is None:
+            return self._call(SCALED_DOT_PRODUCT_ATTENTION, (q, k, v, *masks), static)
+        return self._call(BIASED_ATTENTION, (q, k, v, bias, *masks), static)
 
     def scaled_dot_product_attention_grad(
         self, q: R, k: R, v: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
@@ -36,6 +72,15 @@ class AttentionOps(Calls[R]):
         static = {"has_mask": mask is not None, "causal": causal}
         dq, dk, dv = self._call_many(SCALED_DOT_PRODUCT_ATTENTION_GRAD, refs, static)
         return dq, dk, dv
+
+    def biased_attention_grad(
+        self, q: R, k: R, v: R, bias: R, mask: R | None, peak: R, total: R, g: R, /, *, causal: bool = False
+    ) -> tuple[R, R, R, R]:
+        """The same with a bias, whose cotangent comes last: s, summed over the axes along which it was broadcast."""
+        refs = (q, k, v, bias, peak, total, g) if mask is None else (q, k, v, bias, mask, peak, total, g)
+        static = {"has_mask": mask is not None, "causal": causal}
+        dq, dk, dv, dbias = self._call_many(BIASED_ATTENTION_GRAD, refs, static)
+        return dq, dk, dv, dbias
 
     def multi_head_attention(
         self,

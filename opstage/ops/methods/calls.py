@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast, final
+from fractions import Fraction
+from typing import Any, cast, final
 
 from ..arguments import Number
+from ..dims import DimExpr, DimFloat
+from ..invalid_static import InvalidStatic
 from ..numbers import plain
 from ..operands import NUMBERS, with_numbers
 from ..primitive import NO_STATIC, Primitive, R, Static
@@ -65,9 +68,10 @@ class Calls(Structure[R]):
         cursor = self.cursor
         if not cursor.quiet:
             cursor.ordinal += 1
-            for value in static.values():
-                if type(value) not in _PLAIN:
-                    static = _plainly(static)
+            for name, value in static.items():
+                if type(value) not in _PLAIN or (type(value) is tuple and name in NUMERIC):
+                    static = _plainly(static, primitive.name)
+                    break
         return self.bind(primitive, refs, static)[0]
 
     @final
@@ -76,15 +80,36 @@ class Calls(Structure[R]):
         cursor = self.cursor
         if not cursor.quiet:
             cursor.ordinal += 1
-            for value in static.values():
-                if type(value) not in _PLAIN:
-                    static = _plainly(static)
+            for name, value in static.items():
+                if type(value) not in _PLAIN or (type(value) is tuple and name in NUMERIC):
+                    static = _plainly(static, primitive.name)
+                    break
         return self.bind(primitive, refs, static)[: len(primitive.outputs)]
 
 
-_PLAIN = frozenset((int, float, bool, str, tuple))
+_PLAIN = frozenset((int, float, bool, tuple))
+
+NUMERIC = frozenset(
+    (
+        *("c", "exponent", "lo", "hi", "eps", "value", "alpha", "beta", "negative_slope", "width", "threshold"),
+        *("label_smoothing", "momentum", "weight_decay", "beta1", "beta2", "rho"),
+    )
+)
+"""Static parameters that are numbers, of whatever op has them."""
 
 
-def _plainly(static: Static) -> Static:
-    """Static parameters of a user's call without NumPy's numbers."""
-    return {name: plain(value) for name, value in static.items()}
+def _plainly(static: Static, op: str) -> Static:
+    """Static parameters of a user's call without NumPy's numbers; what should be a number and is none is invalid."""
+    return {
+        name: _number(plain(value), name, op) if name in NUMERIC else plain(value) for name, value in static.items()
+    }
+
+
+def _number(value: Any, name: str, op: str) -> Any:
+    if isinstance(value, (int, float, Fraction, DimExpr, DimFloat, InvalidStatic)):
+        return value
+    if hasattr(value, "shape"):
+        return InvalidStatic(
+            f"{name} is a tensor, and must be a number: it is part of the program, not of its data", op
+        )
+    return InvalidStatic(f"{name} must be a number but is {value!r}", op)

@@ -17,7 +17,7 @@ from ..call import AtenCall, rule
 def _attention(
     call: AtenCall[Any], q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, grouped: bool
 ) -> Any:
-    """softmax(scale·q·kᵀ + bias)·v; the fused op where the mask is one of bools and nothing is dropped."""
+    """softmax(scale·q·kᵀ + bias)·v; the fused op where nothing is dropped."""
     ops = call.ops
     query, key, value = q.ref, k.ref, v.ref
     if grouped:
@@ -26,12 +26,10 @@ def _attention(
     query, key, value = (call.stretched(each, (*lead, *each.shape[-2:])) for each in (query, key, value))
     width = query.shape[-1]
     drops = p > 0 and call.around.trains(call.node)
-    if not drops and (mask is None or mask.dtype == BOOL):
-        if scale is not None:  # the op divides by √d itself
-            root = math.sqrt(width) if isinstance(width, int) else 1 / rsqrt(width)
-            query = ops.scale(query, c=scale * root)
-        masks = [] if mask is None else [mask.ref]
-        return call.give(ops.scaled_dot_product_attention(query, key, value, *masks, causal=causal))
+    masks = (None, None) if mask is None else (mask.ref, None) if mask.dtype == BOOL else (None, call.floats(mask))
+    if not drops:
+        y = ops.scaled_dot_product_attention(query, key, value, *masks, causal=causal, scale=scale)
+        return call.give(y)
     factor = rsqrt(width) if scale is None else scale
     axes = [*range(len(key.shape) - 2), len(key.shape) - 1, len(key.shape) - 2]
     scores = ops.bmm(ops.scale(query, c=factor), ops.permute(key, axes=axes))

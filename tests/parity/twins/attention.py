@@ -38,11 +38,18 @@ def _hopeless(rng: Any) -> tuple[Any, ...]:
     return rng.standard_normal((2, 4)), rng.standard_normal((3, 4)), rng.standard_normal((3, 5)), mask
 
 
-def _attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> torch.Tensor:
-    """PyTorch takes a mask or `is_causal`, not both."""
-    if causal and mask is not None:
-        mask, causal = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(), False
-    return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+def _attention(
+    q: Any, k: Any, v: Any, mask: Any, bias: Any = None, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """PyTorch takes a mask of bools, one of floats or `is_causal`, not two of them."""
+    if causal and (mask is not None or bias is not None):
+        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+        mask, causal = earlier if mask is None else mask & earlier, False
+    if bias is not None and mask is not None:
+        mask = torch.where(mask, bias, -torch.inf)
+    return functional.scaled_dot_product_attention(
+        q, k, v, bias if mask is None else mask, is_causal=causal, scale=scale
+    )
 
 
 def _cases() -> tuple[Case, ...]:
@@ -73,6 +80,45 @@ def _grad_operands(batch: tuple[int, ...], n: int, m: int, d: int, e: int, causa
 def _attention_grad(q: Any, k: Any, v: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool) -> Any:
     leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
     return torch.autograd.grad(functional.scaled_dot_product_attention(*leaves, is_causal=causal), leaves, g)
+
+
+_BIASES = (
+    ((), 5, 7, 4, 3, (5, 7), False),
+    ((2,), 5, 7, 4, 3, (2, 5, 1), True),
+    ((2, 3), 6, 6, 8, 8, (3, 6, 6), False),
+    ((2, 2), 40, 60, 16, 16, (2, 1, 1, 60), True),
+    ((1, 2), 700, 431, 8, 8, (2, 700, 431), False),
+    ((2,), 9, 9, 4, 4, (), True),
+)
+"""Leading axes, queries, keys, size of a key, size of a value; shape of the bias, whether there is a mask."""
+
+
+def _biased_operands(
+    batch: tuple[int, ...], n: int, m: int, d: int, e: int, bias: tuple[int, ...], masked: bool
+) -> Arrays:
+    def make(rng: Any) -> tuple[Any, ...]:
+        operands = _operands(batch, n, m, d, e, (n, m) if masked else None)(rng)
+        return *operands, rng.standard_normal(bias)
+
+    return make
+
+
+def _biased_grad_operands(*size: Any, causal: bool) -> Arrays:
+    def make(rng: Any) -> tuple[Any, ...]:
+        q, k, v, mask, bias = _biased_operands(*size)(rng)
+        scores = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5 + bias
+        allowed = np.tri(*scores.shape[-2:], dtype=bool) if causal else np.ones(scores.shape[-2:], bool)
+        scores = np.where(allowed if mask is None else mask & allowed, scores, -np.inf)
+        peak = scores.max(axis=-1, keepdims=True)
+        total = np.exp(scores - peak).sum(axis=-1, keepdims=True)
+        return q, k, v, bias, mask, peak, total, rng.standard_normal((*q.shape[:-1], v.shape[-1]))
+
+    return make
+
+
+def _biased_grad(q: Any, k: Any, v: Any, bias: Any, mask: Any, peak: Any, total: Any, g: Any, causal: bool) -> Any:
+    leaves = tuple(x.detach().requires_grad_() for x in (q, k, v, bias))
+    return torch.autograd.grad(_attention(*leaves[:3], mask, leaves[3], causal), leaves, g)
 
 
 def _multi_head_operands(batch: tuple[int, ...], n: int, d: int, mask: tuple[int, ...] | None) -> Arrays:
@@ -108,6 +154,38 @@ TWINS: list[Twin] = [
         "scaled_dot_product_attention",
         _attention,
         (*_cases(), Case("nothing to attend to", _hopeless, {"causal": False}, terms=8, edge=True)),
+    ),
+    Twin(
+        "scaled_dot_product_attention",
+        _attention,
+        (
+            *(
+                Case(
+                    f"bias {size} {causal} {scale}",
+                    _biased_operands(*size),
+                    {"causal": causal, "scale": scale},
+                    terms=2 * max(size[1:5]),
+                )
+                for size in _BIASES
+                for causal, scale in ((False, None), (True, 0.3), (False, 2.0))
+            ),
+            Case("scale", _operands((2,), 5, 7, 4, 3, None), {"causal": True, "scale": 0.7}, terms=14),
+        ),
+    ),
+    Twin(
+        "biased_attention_grad",
+        _biased_grad,
+        tuple(
+            Case(
+                f"{size} {causal}",
+                _biased_grad_operands(*size, causal=causal),
+                {"causal": causal},
+                terms=4 * max(size[1:5]),
+            )
+            for size in _BIASES
+            for causal in (False, True)
+        ),
+        gradient="its derivatives are second derivatives of the attention, compared as such",
     ),
     Twin(
         "scaled_dot_product_attention_grad",

@@ -52,9 +52,15 @@ class ScoreTile(NamedTuple):
         return start
 
     def of(self, mask: Array, shape: Sizes) -> Array:
-        """The tile's part of a mask that broadcasts to `shape`, that of all weights."""
+        """The tile's part of a mask, or a bias, that broadcasts to `shape`, that of all weights."""
         part: Array = np.broadcast_to(mask, shape)[*self.at, slice(0, self.shape[-1])]
         return part
+
+    def add_to(self, cotangent: Array, s: Array) -> None:
+        """Add the tile's cotangents to those of a bias, which has the weights' rank: sums where it was broadcast."""
+        one = [n == 1 for n in cotangent.shape]
+        at = tuple([slice(0, 1) if alone else part for alone, part in zip(one, (*self.at, slice(0, self.shape[-1])))])
+        cotangent[at] += s.sum(axis=tuple([i for i, alone in enumerate(one) if alone]), keepdims=True)
 
 
 def blocks(shape: Sizes, causal: bool, itemsize: int, every_key: bool = False) -> Iterator[ScoreTile]:
@@ -102,8 +108,14 @@ def _factor(q: Array) -> Any:
     return number(rsqrt(q.shape[-1]), q.dtype)
 
 
-def _attended(
-    exponentials: Callable[..., None], q: Array, k: Array, v: Array, mask: tuple[Array, ...], causal: bool
+def attended(
+    exponentials: Callable[..., None],
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: tuple[Array, ...],
+    causal: bool,
+    bias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """`exponentials` makes them of products of queries and keys, and notes of each query its peak and total."""
     shape = (*q.shape[:-1], k.shape[-2])
@@ -116,13 +128,27 @@ def _attended(
         at, keys = block.at, block.keys
         e = room[: math.prod(block.shape)].reshape(block.shape)
         np.matmul(np.multiply(q[at], _factor(q)), _turned(k[keys]), out=e)
+        if bias is not None:
+            np.add(e, block.of(bias, shape), out=e)
         exponentials(block, [block.of(m, shape) for m in mask], peak[at], total[at], e)
+        if bias is not None:
+            _blank(peak[at], total[at], e)
         np.matmul(e, v[keys], out=out[at])
         np.divide(out[at], total[at], out=out[at])
     return out, peak, total
 
 
-def _cotangents(
+def _blank(peak: Array, total: Array, e: Array) -> None:
+    """Zeros of a query of which every score is -inf, which is one that may attend to nothing."""
+    if only_numbers(peak):
+        return
+    nothing = peak == -np.inf
+    np.copyto(e, 0, where=nothing)
+    np.copyto(peak, 0, where=nothing)
+    np.copyto(total, 1, where=nothing)
+
+
+def cotangents(
     weights: Callable[..., None],
     q: Array,
     k: Array,
@@ -132,14 +158,17 @@ def _cotangents(
     total: Array,
     g: Array,
     causal: bool,
+    bias: Array | None = None,
+    dbias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """`weights` makes them of products of queries and keys, and of their cotangents those of these products.
 
-    Cotangents of keys and values are sums over blocks, unless each key is in one block alone.
+    Cotangents of keys and values are sums over blocks, unless each key is in one block alone. That of a bias is added
+    to `dbias`, of the weights' rank.
     """
     shape = (*q.shape[:-1], k.shape[-2])
     whole = keys_in_one_block(shape, causal, q.itemsize)
-    every_key = causal and not whole and not only_numbers(q, k, v, g)
+    every_key = causal and not whole and not only_numbers(q, k, v, g, total)  # a bias can make a total that is none
     dq = np.empty(q.shape, q.dtype)
     dk, dv = ((np.empty if whole else np.zeros)(x.shape, q.dtype) for x in (k, v))
     room = np.empty((2, most_weights(shape, causal and not every_key, q.itemsize)), q.dtype)
@@ -149,7 +178,11 @@ def _cotangents(
         scaled = np.multiply(q[at], _factor(q), out=dq[at])  # where its cotangent comes to stand
         np.matmul(scaled, _turned(k[keys]), out=p)
         np.matmul(g[at], _turned(v[keys]), out=s)
+        if bias is not None:
+            np.add(p, block.of(bias, shape), out=p)
         weights(block, [block.of(m, shape) for m in mask], peak[at], total[at], p, s)
+        if dbias is not None:
+            block.add_to(dbias, s)
         np.matmul(s, k[keys], out=dq[at])
         for found, x, y in ((dk, s, q), (dv, p, g)):
             if whole:
@@ -171,7 +204,7 @@ def _forbid(block: ScoreTile, mask: list[Array], scores: Array) -> None:
         np.copyto(scores, -np.inf, where=~np.tri(queries, keys, block.first, dtype=np.bool_))
 
 
-def _exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def numpy_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
     _forbid(block, mask, e)
     e.max(axis=-1, keepdims=True, out=peak)
     if mask:
@@ -182,7 +215,7 @@ def _exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array
         np.copyto(total, 1, where=total == 0)
 
 
-def _weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
+def numpy_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
     _forbid(block, mask, p)
     np.exp(np.subtract(p, peak, out=p), out=p)
     np.divide(p, total, out=p)
@@ -191,14 +224,14 @@ def _weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: 
 
 
 def attention(q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool) -> tuple[Array, Array, Array]:
-    return _attended(_exponentials, q, k, v, mask, causal)
+    return attended(numpy_exponentials, q, k, v, mask, causal)
 
 
 def attention_grad(
     q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
 ) -> tuple[Array, Array, Array]:
     *mask, peak, total, g = rest
-    return _cotangents(_weights, q, k, v, tuple(mask), peak, total, g, causal)
+    return cotangents(numpy_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
 KERNELS: dict[Primitive, Callable[..., Any]] = {
@@ -210,7 +243,7 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # By loops ------------------------------------------------------------------------------------------------------------
 
 
-def _fast_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def fast_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
     places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
@@ -218,7 +251,7 @@ def _fast_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: 
         loops.exponentials(*places, flat(peak), flat(total), rows(e))
 
 
-def _fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
+def fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:
     places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_weights(rows(mask[0]), flat(peak), flat(total), *places, rows(p), rows(s))
@@ -229,14 +262,14 @@ def _fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array
 def fast_attention(
     q: Array, k: Array, v: Array, *mask: Array, has_mask: bool, causal: bool
 ) -> tuple[Array, Array, Array]:
-    return _attended(_fast_exponentials, q, k, v, mask, causal)
+    return attended(fast_exponentials, q, k, v, mask, causal)
 
 
 def fast_attention_grad(
     q: Array, k: Array, v: Array, *rest: Array, has_mask: bool, causal: bool
 ) -> tuple[Array, Array, Array]:
     *mask, peak, total, g = rest
-    return _cotangents(_fast_weights, q, k, v, tuple(mask), peak, total, g, causal)
+    return cotangents(fast_weights, q, k, v, tuple(mask), peak, total, g, causal)
 
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
