@@ -27,6 +27,8 @@ FLOAT64 = Options(dtype="float64")
 
 WHOLE = {"flatten", "squeeze", "unsqueeze", "swap_adjacent_at_depth", "stack"} | {
     "multi_head_attention",
+    "biased_attention",
+    "biased_attention_grad",
     "smooth_max_pool",
 }
 """Composites that run by their decomposition: they move elements that a view or a core kernel moves, or spend their

@@ -275,6 +275,20 @@ def attentions() -> list[Case]:
 
                 static = {"has_mask": mask is not None, "causal": causal}
                 cases.append(Case("scaled_dot_product_attention_grad", f"{name} {mask}", kept, static, (1e-4, 1e-4)))
+
+                def biased(rng: np.random.Generator, made: Any = kept, w: tuple[int, ...] = (n, m)) -> tuple[Any, ...]:
+                    operands = made(rng)
+                    return *operands[:3], rng.standard_normal(w), *operands[3:]
+
+                cases.append(Case("biased_attention_grad", f"{name} {mask}", biased, static, (1e-4, 1e-4)))
+                cases.append(
+                    Case(
+                        "biased_attention",
+                        f"{name} {mask}",
+                        lambda rng, made=biased, masked=mask is not None: made(rng)[: 5 if masked else 4],
+                        static,
+                    )
+                )
     return cases
 
 

@@ -131,21 +131,9 @@ def attended(
         if bias is not None:
             np.add(e, block.of(bias, shape), out=e)
         exponentials(block, [block.of(m, shape) for m in mask], peak[at], total[at], e)
-        if bias is not None:
-            _blank(peak[at], total[at], e)
         np.matmul(e, v[keys], out=out[at])
         np.divide(out[at], total[at], out=out[at])
     return out, peak, total
-
-
-def _blank(peak: Array, total: Array, e: Array) -> None:
-    """Zeros of a query of which every score is -inf, which is one that may attend to nothing."""
-    if only_numbers(peak):
-        return
-    nothing = peak == -np.inf
-    np.copyto(e, 0, where=nothing)
-    np.copyto(peak, 0, where=nothing)
-    np.copyto(total, 1, where=nothing)
 
 
 def cotangents(
@@ -204,14 +192,16 @@ def _forbid(block: ScoreTile, mask: list[Array], scores: Array) -> None:
         np.copyto(scores, -np.inf, where=~np.tri(queries, keys, block.first, dtype=np.bool_))
 
 
-def numpy_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def numpy_exponentials(
+    block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array, may_be_blank: bool = False
+) -> None:
     _forbid(block, mask, e)
     e.max(axis=-1, keepdims=True, out=peak)
-    if mask:
+    if mask or may_be_blank:
         np.copyto(peak, 0, where=peak == -np.inf)  # a query that may attend to nothing
     np.exp(np.subtract(e, peak, out=e), out=e)
     e.sum(axis=-1, keepdims=True, out=total)
-    if mask:
+    if mask or may_be_blank:
         np.copyto(total, 1, where=total == 0)
 
 
@@ -243,12 +233,14 @@ KERNELS: dict[Primitive, Callable[..., Any]] = {
 # By loops ------------------------------------------------------------------------------------------------------------
 
 
-def fast_exponentials(block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array) -> None:
+def fast_exponentials(
+    block: ScoreTile, mask: list[Array], peak: Array, total: Array, e: Array, may_be_blank: bool = False
+) -> None:
     places = block.first, block.shape[-2], block.causal
     if mask:
         loops.masked_exponentials(rows(mask[0]), *places, flat(peak), flat(total), rows(e))
     else:
-        loops.exponentials(*places, flat(peak), flat(total), rows(e))
+        loops.exponentials(*places, may_be_blank, flat(peak), flat(total), rows(e))
 
 
 def fast_weights(block: ScoreTile, mask: list[Array], peak: Array, total: Array, p: Array, s: Array) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ def _grad(weights: Callable[..., None]) -> Callable[..., tuple[Array, ...]]:
 
 
 KERNELS: dict[Primitive, Callable[..., Any]] = {
-    BIASED_ATTENTION: _attention(numpy_exponentials),
+    BIASED_ATTENTION: _attention(partial(numpy_exponentials, may_be_blank=True)),
     BIASED_ATTENTION_GRAD: _grad(numpy_weights),
 }
 
 FAST_KERNELS: dict[Primitive, Callable[..., Any]] = {
-    BIASED_ATTENTION: _attention(fast_exponentials),
+    BIASED_ATTENTION: _attention(partial(fast_exponentials, may_be_blank=True)),
     BIASED_ATTENTION_GRAD: _grad(fast_weights),
 }
 

@@ -16,8 +16,13 @@ _WIDTH = 64  # keys taken together; a shorter rest is done one by one, which is 
 
 
 @loop(results=3)
-def exponentials(first: int, queries: int, causal: bool, tops: Array, totals: Array, e: Array) -> None:
-    """exp(score - top) of each row, with the greatest score `top` and their total; 0 for keys that it does not see."""
+def exponentials(
+    first: int, queries: int, causal: bool, may_be_blank: bool, tops: Array, totals: Array, e: Array
+) -> None:
+    """exp(score - top) of each row, with the greatest score `top` and their total; 0 for keys that it does not see.
+
+    Of a row that may be blank, of no score but -inf, a top of 0 and a total of 1.
+    """
     real, keys = e.dtype.type, e.shape[1]
     for i in range(e.shape[0]):
         allowed = min(first + i % queries + 1, keys) if causal else keys
@@ -25,6 +30,8 @@ def exponentials(first: int, queries: int, causal: bool, tops: Array, totals: Ar
         for j in range(allowed, stop):
             e[i, j] = real(-math.inf)
         top = peak(e, i, stop)
+        if may_be_blank and top == real(-math.inf):  # or there is a nan, which the total then is
+            top = real(0)
         total = real(0)
         for j in range(stop):
             x = exp(e[i, j] - top)
@@ -33,7 +40,7 @@ def exponentials(first: int, queries: int, causal: bool, tops: Array, totals: Ar
         for j in range(stop, keys):
             e[i, j] = real(0)
         tops[i] = top
-        totals[i] = total
+        totals[i] = real(1) if may_be_blank and total == real(0) else total
 
 
 @loop(results=3)
