@@ -88,9 +88,15 @@ _BIASES = (
     ((2, 3), 6, 6, 8, 8, (3, 6, 6), False),
     ((2, 2), 40, 60, 16, 16, (2, 1, 1, 60), True),
     ((1, 2), 700, 431, 8, 8, (2, 700, 431), False),
+    ((2,), 5, 7, 4, 3, (2, 1, 7), True),
     ((2,), 9, 9, 4, 4, (), True),
 )
 """Leading axes, queries, keys, size of a key, size of a value; shape of the bias, whether there is a mask."""
+
+
+def _shifts_rows(bias: tuple[int, ...]) -> bool:
+    """Whether a bias is the same for all keys: its gradient is 0, and what is computed is rounding alone."""
+    return not bias or bias[-1] == 1
 
 
 def _biased_operands(
@@ -165,6 +171,7 @@ TWINS: list[Twin] = [
                     _biased_operands(*size),
                     {"causal": causal, "scale": scale},
                     terms=2 * max(size[1:5]),
+                    edge=_shifts_rows(size[5]),
                 )
                 for size in _BIASES
                 for causal, scale in ((False, None), (True, 0.3), (False, 2.0))
