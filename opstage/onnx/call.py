@@ -38,7 +38,7 @@ class AroundNode(Protocol):
 
 _WITHOUT_EFFECT = frozenset(
     {
-        *("kernel_shape", "hidden_size", "keepdims", "sorted", "storage_order"),  # said by what else there is
+        *("kernel_shape", "hidden_size", "keepdims", "sorted"),  # said by what else there is
         *("seed", "saturate", "softmax_precision"),  # of draws, of types and of a precision that are not here
         *("auto_pad", "pads", "strides", "dilations", "axis", "ratio", "noop_with_empty_axes"),  # where others decide
         *("cubic_coeff_a", "nearest_mode", "exclude_outside", "extrapolation_value"),  # of a mode of resizing

@@ -19,7 +19,7 @@ from .host import fold
 from .rules import RULES
 from .values import KnownValue, TensorValue, Value
 
-_MOST_INSIDE = 8_000
+_MOST_INSIDE = 4_000
 """Networks have a few hundred nodes; a file of loops in loops is refused before it has cost a second."""
 
 

@@ -26,7 +26,7 @@ REASONS: tuple[tuple[str, str], ...] = (
         "runtimes differ in how they resize so",
     ),
     (r"its operators are of version", "its operators are of a version below 7"),
-    (r"is not known|second output, where the maxima are|output.* used, of which", _UNKNOWN),
+    (r"is not known|output.* used, of which", _UNKNOWN),
 )
 """Pattern of the message, and the reason in the table of the documentation."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
-from ...ops.dims import Dim, floor_div, maximum
+from ...imported.pools import maxima, windows
+from ...ops.dims import Dim, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad
+from ...ops.functions.places import put_along_axis
+from ...ops.types import INT64, Shape
 from ..call import NodeCall, rule
 from ..values import Value
 
 Pairs = list[tuple[Dim, Dim]]
-Windows = tuple[list[int], list[int], list[int]]
 
 
 def _pads(call: NodeCall[Any], sizes: Any, kernel: list[int], stride: list[int], dilation: list[int]) -> Pairs:
@@ -115,26 +115,53 @@ def _pooled(call: NodeCall[Any]) -> tuple[Any, list[int], list[int], list[int], 
 def _max_pool(call: NodeCall[Any]) -> tuple[Value, ...] | Value:
     ops = call.ops
     x, kernel, stride, dilation, pairs, behind = _pooled(call)
-    if len([name for name in call.node.outputs if name]) > 1:
-        raise UnsupportedError("its second output, where the maxima are, is not made here")
     whole = [(a, b + more) for (a, b), (_, more) in zip(pairs, behind)]
-    dtype = call.dtype()
-    if dtype.kind != "f":
+    if call.dtype().kind != "f":
         x = ops.cast(x, dtype=ops.dtype)
+    by_columns = bool(call.attribute("storage_order", 0))
+    if len([name for name in call.node.outputs if name]) > 1:
+        values, places = maxima(ops, x, (kernel, stride, dilation), whole)
+        return call.give(values), call.give(_in_whole(ops, x.shape, places, by_columns=by_columns), INT64)
     padding: Any = tuple(a for a, _ in whole)
     if not _even(whole) or any(2 * a > k for a, k in zip(padding, kernel)) or any(d > 1 for d in dilation):
         x, padding = pad(ops, x, padding=[(0, 0), (0, 0), *whole], value=-math.inf), 0
     if any(d > 1 for d in dilation):
-        return call.give(_windows(ops, x, (kernel, stride, dilation), ops.maximum))
+        return call.give(windows(ops, x, (kernel, stride, dilation), ops.maximum))
     return call.give(ops.max_pool(x, kernel=tuple(kernel), stride=tuple(stride), padding=padding))
 
 
-def _windows(ops: Any, x: Any, windows: Windows, join: Callable[[Any, Any], Any]) -> Any:
-    """The cells of each window, joined two by two, axis by axis; windows may have gaps."""
-    for axis, (k, s, d) in enumerate(zip(*windows), start=2):
-        count = floor_div(x.shape[axis] - d * (k - 1) - 1, s) + 1
-        x = reduce(join, [ops.slice(x, axis=axis, start=j * d, length=count, step=s) for j in range(k)])
-    return x
+def _in_whole(ops: Any, shape: Shape, places: Any, *, by_columns: bool) -> Any:
+    """Indices in the whole tensor of those in a plane, which in column-major order is transposed."""
+
+    def full(value: Dim) -> Any:
+        return ops.full(shape=places.shape, value=value, dtype=INT64)
+
+    if by_columns:
+        if len(shape) != 4:
+            raise UnsupportedError("storage_order=1 is known of planes, which x of rank 4 holds")
+        rows, columns = shape[2:]
+        across = full(columns)
+        places = ops.add(ops.mul(ops.mod(places, across), full(rows)), ops.floor_divide(places, across))
+    planes = ops.reshape(ops.iota(shape=(shape[0] * shape[1],)), shape=(*shape[:2], *[1] * (len(shape) - 2)))
+    return ops.add(ops.mul(ops.broadcast_to(planes, shape=places.shape), full(prod(shape[2:]))), places)
+
+
+@rule("MaxUnpool")
+def _max_unpool(call: NodeCall[Any]) -> Value:
+    """Zeros, but for x at the indices that MaxPool gave, which count in the shape that its attributes say."""
+    ops, x, places = call.ops, call.x(0), call.x(1)
+    kernel = call.attribute("kernel_shape")
+    rank = len(kernel)
+    stride, pads = call.attribute("strides", [1] * rank), call.attribute("pads", [0] * (2 * rank))
+    sizes = [(n - 1) * s + k - a - b for n, s, k, a, b in zip(x.shape[2:], stride, kernel, pads[:rank], pads[rank:])]
+    shape = (*x.shape[:2], *sizes)
+    empty = ops.full(shape=(prod(shape),), value=0.0, dtype=x.dtype)
+    flat = (ops.reshape(each, shape=(prod(x.shape),)) for each in (places, x))
+    y = ops.reshape(put_along_axis(ops, empty, *flat, axis=0, reduce="set"), shape=shape)
+    if call.has(2):
+        wanted = call.ints(2, "output_shape")
+        y = pad(ops, y, padding=[(0, to - size) for to, size in zip(wanted, shape)])
+    return call.give(y)
 
 
 @rule("AveragePool")
@@ -153,7 +180,7 @@ def _average_pool(call: NodeCall[Any]) -> Value:
     ones = pad(ops, ones, padding=[*lead, *pairs], value=1.0 if counted else 0.0)
     ones = pad(ops, ones, padding=[*lead, *behind])
     cells = pad(ops, pad(ops, x, padding=[*lead, *pairs]), padding=[*lead, *behind])
-    total, count = (_windows(ops, each, (kernel, stride, dilation), ops.add) for each in (cells, ones))
+    total, count = (windows(ops, each, (kernel, stride, dilation), ops.add) for each in (cells, ones))
     return call.give(ops.div(total, ops.broadcast_to(count, shape=total.shape)))
 
 
@@ -163,7 +190,7 @@ def _lp_pool(call: NodeCall[Any]) -> Value:
     x, kernel, stride, dilation, pairs, behind = _pooled(call)
     whole = [(a, b + more) for (a, b), (_, more) in zip(pairs, behind)]
     powers = pad(ops, ops.pow(ops.abs(x), exponent=p), padding=[(0, 0), (0, 0), *whole])
-    return call.give(ops.pow(_windows(ops, powers, (kernel, stride, dilation), ops.add), exponent=1 / p))
+    return call.give(ops.pow(windows(ops, powers, (kernel, stride, dilation), ops.add), exponent=1 / p))
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

@@ -13,7 +13,11 @@ from .layout import Bracketed, Expression, call
 from .operands import INFIX, Spread, StaticNumber
 from .steps import WIDE, CallStep
 
-_METHODS = {"scatter_add_rows": "scatter_add_row", "scatter_add_scalar": "scatter_add_vec"}
+_METHODS = {
+    "biased_attention": "scaled_dot_product_attention",
+    "scatter_add_rows": "scatter_add_row",
+    "scatter_add_scalar": "scatter_add_vec",
+}
 """The method of an op that has another name."""
 
 _BY_FLAG = {"fft": ("inverse", "ifft")}

@@ -41,14 +41,18 @@ def top_k(ops: Ops[R], x: R, /, *, k: Dim, axis: int = -1, largest: bool = True)
 def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) -> R:
     """For each value how many of the sorted `ordered` (n) are less, or with right=True not greater; int64.
 
-    It is where the value belongs: before equal ones, or behind them; the result has values' shape. nan is greater than
-    any number. Every value is compared with every element. NumPy: np.searchsorted. PyTorch: torch.searchsorted.
+    It is where the value belongs: before equal ones, or behind them; the result has values' shape. Rows that are sorted
+    each, (*B, n), are searched for the values (*B, m) of the same row. nan is greater than any number. Every value is
+    compared with every element. NumPy: np.searchsorted. PyTorch: torch.searchsorted.
     """
     op = "searchsorted"
-    placed(ops, op, lambda: require_rank(_type(ordered), 1, "ordered"))
+    batch = ordered.shape[:-1]
+    placed(ops, op, lambda: require_rank(_type(ordered), len(values.shape) if batch else 1, "ordered"))
     placed(ops, op, lambda: require_same_dtype(_type(ordered), _type(values), "ordered", "values"))
-    shape = (*values.shape, ordered.shape[0])
-    x = ops.broadcast_to(ordered, shape=shape)
+    if batch:
+        placed(ops, op, lambda: same_shape(batch, values.shape[:-1], "ordered", "values"))
+    shape = (*values.shape, ordered.shape[-1])
+    x = ops.broadcast_to(ops.unsqueeze(ordered, axis=len(batch)) if batch else ordered, shape=shape)
     v = ops.broadcast_to(ops.unsqueeze(values, axis=len(values.shape)), shape=shape)
     if right:  # all but those that are greater
         before = ops.logical_not(_less(ops, v, x))

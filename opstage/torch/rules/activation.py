@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ops.derived import dropout, glu, logsumexp, prelu
+from ...ops.errors import UnsupportedError
 from ...ops.types import BOOL
 from ..call import AtenCall, rule
 
@@ -149,3 +150,13 @@ def _native_dropout(call: AtenCall[Any], x: Any, p: float, train: Any) -> Any:
     kept = dropout(ops, ops.full(shape=x.shape, value=1.0), p=p, train=True)
     there = ops.logical_not(ops.equal(kept, 0.0))
     return [call.give(ops.mul(x.ref, kept), 0), call.give(there, 1)]
+
+
+@rule("rrelu_with_noise_functional.default", "rrelu.default", "rrelu_with_noise.default")
+def _rrelu(call: AtenCall[Any], x: Any, *rest: Any) -> Any:
+    """In evaluation a leaky ReLU of the mean slope."""
+    low, high, trains = rest if call.name == "aten.rrelu" else rest[1:4]
+    if trains:
+        raise UnsupportedError("its slopes are drawn in training; export the module in evaluation")
+    y = call.give(call.ops.leaky_relu(x.ref, negative_slope=(low + high) / 2), 0)
+    return [y, None] if "functional" in call.name else y

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
+from ...imported.pools import maxima, windows
 from ...ops.derived import adaptive_avg_pool, adaptive_max_pool
-from ...ops.dims import Dim, floor_div
+from ...ops.dims import Dim
 from ...ops.errors import UnsupportedError
 from ...ops.functions.borders import pad
 from ...ops.functions.patches import fold, unfold
@@ -118,27 +117,17 @@ def _max_pool(
     ref, lead = x.ref, [(0, 0)] * (len(x.shape) - rank)
     behind = _behind(x, cells, steps, sides, gaps) if ceil_mode else [0] * rank
     sparse = any(d > 1 for d in gaps)
+    if "with_indices" in call.name and 1 in call.node.used:
+        padding = [(p, p + b) for p, b in zip(sides, behind)]
+        return [call.give(each, i) for i, each in enumerate(maxima(ops, ref, (cells, steps, gaps), padding))]
     if sparse or any(not isinstance(b, int) or b for b in behind):
         ref = pad(ops, ref, padding=[*lead, *[(p, p + b) for p, b in zip(sides, behind)]], value=-math.inf)
         sides = (0,) * rank
     if sparse:
-        y = _windows(ops, ref, (cells, steps, gaps), ops.maximum)
+        y = windows(ops, ref, (cells, steps, gaps), ops.maximum)
     else:
         y = ops.max_pool(ref, kernel=cells, stride=steps, padding=sides)
-    if "with_indices" not in call.name:
-        return call.give(y)
-    if 1 in call.node.used:
-        raise UnsupportedError("its second result, where the maxima are, is not made here")
-    return [call.give(y, 0), None]
-
-
-def _windows(ops: Any, x: Any, windows: tuple[Numbers, Numbers, Numbers], join: Callable[[Any, Any], Any]) -> Any:
-    """The cells of each window, joined two by two, axis by axis; windows may have gaps."""
-    first = len(x.shape) - len(windows[0])
-    for axis, (k, s, d) in enumerate(zip(*windows), start=first):
-        count = floor_div(x.shape[axis] - d * (k - 1) - 1, s) + 1
-        x = reduce(join, [ops.slice(x, axis=axis, start=j * d, length=count, step=s) for j in range(k)])
-    return x
+    return [call.give(y, 0), None] if "with_indices" in call.name else call.give(y)
 
 
 @rule(*[f"avg_pool{n}d.default" for n in (1, 2, 3)])
@@ -166,7 +155,7 @@ def _avg_pool(
     ones = ops.full(shape=(*[1] * len(lead), *x.shape[-rank:]), value=1.0)
     ones = pad(ops, pad(ops, ones, padding=around, value=1.0 if counted else 0.0), padding=after)
     padded = pad(ops, pad(ops, x.ref, padding=around), padding=after)
-    total, count = (_windows(ops, each, (cells, steps, (1,) * rank), ops.add) for each in (padded, ones))
+    total, count = (windows(ops, each, (cells, steps, (1,) * rank), ops.add) for each in (padded, ones))
     if divisor is not None:
         return call.give(ops.scale(total, c=1 / divisor))
     return call.give(ops.div(total, call.stretched(count, total.shape)))

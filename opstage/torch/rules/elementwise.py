@@ -12,6 +12,7 @@ from ...imported.values import TensorValue
 from ...ops.derived import nan_to_num
 from ...ops.dims import DimExpr, DimFloat
 from ...ops.errors import UnsupportedError
+from ...ops.functions.statistics import norm
 from ...ops.types import BOOL
 from ..call import AtenCall, is_number, pointwise, rule
 from ..library import is_bfloat16
@@ -187,6 +188,41 @@ def _binary(name: str, function: Callable[[Any, Any, Any], Any]) -> None:
 _binary("maximum", lambda ops, x, y: ops.maximum(x, y))
 _binary("minimum", lambda ops, x, y: ops.minimum(x, y))
 _binary("atan2", lambda ops, x, y: ops.atan2(x, y))
+
+
+def _numbers_first(op: str) -> Callable[[Any, Any, Any], Any]:
+    """maximum or minimum that takes the other operand where one is nan."""
+
+    def apply(ops: Any, x: Any, y: Any) -> Any:
+        found = getattr(ops, op)(x, y)
+        if x.dtype.kind != "f":
+            return found
+        return ops.select(ops.isnan(x), y, ops.select(ops.isnan(y), x, found))
+
+    return apply
+
+
+_binary("fmax", _numbers_first("maximum"))
+_binary("fmin", _numbers_first("minimum"))
+
+
+def _hypot(ops: Any, x: Any, y: Any) -> Any:
+    """√(x² + y²), infinite where one is, beside nan too."""
+    length = norm(ops, ops.stack([x, y], axis=0), axis=0)
+    infinite = ops.logical_or(ops.isinf(x), ops.isinf(y))
+    return ops.select(infinite, ops.full(shape=x.shape, value=math.inf, dtype=x.dtype), length)
+
+
+def _copysign(ops: Any, x: Any, y: Any) -> Any:
+    """|x| with the sign of y, that of -0 too."""
+    zero_below = ops.logical_and(ops.equal(y, 0), ops.less(ops.inv(y), 0))
+    size = ops.abs(x)
+    return ops.select(ops.logical_or(ops.less(y, 0), zero_below), ops.neg(size), size)
+
+
+_binary("hypot", _hypot)
+_binary("copysign", _copysign)
+rule("copysign.Scalar")(lambda call, x, y: call.give(_copysign(call.ops, *call.together(x, y))))
 
 
 def _bitwise(name: str, of_masks: str | None, of_integers: str) -> None:

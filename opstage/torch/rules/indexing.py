@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...imported.values import TensorValue, broadcast
+from ...imported.values import TensorValue, broadcast, common_shape
 from ...ops.dims import Dim, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import take
+from ...ops.functions.extremes import segment_max
+from ...ops.functions.ordering import bincount, searchsorted, segment_sum
 from ...ops.functions.places import index_add, put_along_axis, scatter_nd, take_along_axis
 from ...ops.types import BOOL
 from ..call import AtenCall, rule
@@ -28,6 +30,42 @@ def _embedding(call: AtenCall[Any], table: Any, index: Any, padding_index: int, 
         own = ops.unsqueeze(ops.equal(idx, padding_index), axis=len(idx.shape))
         rows = ops.select(call.stretched(own, rows.shape), ops.detach(rows), rows)
     return call.give(rows)
+
+
+_BAGS = ("sum", "mean", "max")
+
+
+@rule("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def _embedding_bag(
+    call: AtenCall[Any],
+    table: Any,
+    index: Any,
+    offsets: Any,
+    by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: Any,
+    last: bool,
+    padding: int,
+) -> Any:
+    """The sum, mean or maximum of each bag's rows; bag i begins at offset i. Rows of the padding are in none."""
+    ops, idx, starts = call.ops, *(call.ops.cast(each.ref, dtype="int64") for each in (index, offsets))
+    if by_frequency or call.node.used - {0}:
+        raise UnsupportedError("gradients by frequency and the bags themselves are not known")
+    rows = ops.gather_rows(table.ref, idx)
+    if weights is not None:
+        rows = ops.mul(rows, call.stretched(ops.unsqueeze(weights.ref, axis=1), rows.shape))
+    bags = starts.shape[0] - 1 if last else starts.shape[0]
+    bag = ops.sub(searchsorted(ops, starts, ops.iota(shape=idx.shape), right=True), 1)
+    if padding >= 0:
+        bag = ops.select(ops.equal(idx, padding), ops.full(shape=idx.shape, value=bags, dtype="int64"), bag)
+    kind, count = _BAGS[mode], bags + 1  # one more for the padding, cut off again
+    joined = (segment_max if kind == "max" else segment_sum)(ops, rows, bag, count=count)
+    if kind == "mean":
+        many = ops.cast(bincount(ops, bag, size=count), dtype=rows.dtype)
+        many = ops.maximum(many, ops.full(shape=many.shape, value=1.0, dtype=rows.dtype))
+        joined = ops.div(joined, call.stretched(ops.unsqueeze(many, axis=1), joined.shape))
+    return [call.give(ops.slice(joined, axis=0, start=0, length=bags), 0), None, None, None]
 
 
 @rule("index_select.default")
@@ -158,12 +196,31 @@ def _index_put(call: AtenCall[Any], x: Any, indices: Any, values: Any, accumulat
         filled = call.stretched(call.tensor(values, x.dtype), x.shape)
         return call.give(ops.select(call.stretched(mask, x.shape), filled, x.ref))
     axes, refs = _indexed(call, x, indices)
-    if axes != list(range(len(axes))):
-        raise UnsupportedError("entries are written at indices of the first axes alone")
-    shape = (*refs[0].shape, *x.shape[len(axes) :])
-    updates = call.stretched(call.tensor(values, x.dtype), shape)
-    index = ops.stack(refs, axis=len(refs[0].shape))
-    return call.give(scatter_nd(ops, x.ref, index, updates, reduce="add" if accumulate else "set"))
+    places, rest = refs[0].shape, [axis for axis in range(len(x.shape)) if axis not in axes]
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    before = axes[0] if together else 0  # how many of the rest stand before the places in what is written
+    sizes = [x.shape[axis] for axis in rest]
+    updates = call.stretched(call.tensor(values, x.dtype), (*sizes[:before], *places, *sizes[before:]))
+    if before:
+        depth = len(places)
+        order = [*range(before, before + depth), *range(before), *range(before + depth, depth + len(rest))]
+        updates = ops.permute(updates, axes=order)
+    index, order = ops.stack(refs, axis=len(places)), [*axes, *rest]
+    written = scatter_nd(ops, ops.permute(x.ref, axes=order), index, updates, reduce="add" if accumulate else "set")
+    return call.give(ops.permute(written, axes=[order.index(axis) for axis in range(len(order))]))
+
+
+@rule("masked_scatter.default")
+def _masked_scatter(call: AtenCall[Any], x: Any, mask: Any, source: Any) -> Any:
+    """x with the elements of the source, in order, where the mask is true."""
+    ops = call.ops
+    shape = common_shape([x.shape, mask.shape])
+    ref, chosen = call.stretched(x.ref, shape), call.stretched(mask.ref, shape)
+    flat = ops.reshape(chosen, shape=(-1,))
+    place = ops.sub(ops.cumsum(ops.cast(flat, dtype="int64"), axis=0), 1)
+    place = ops.select(flat, place, ops.full(shape=flat.shape, value=0, dtype="int64"))
+    taken = ops.gather_vec(ops.reshape(source.ref, shape=(-1,)), place)
+    return call.give(ops.select(chosen, ops.reshape(taken, shape=shape), ref))
 
 
 @rule("one_hot.default")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ...imported.slices import sliced
 from ...imported.values import TensorValue, common_shape
 from ...ops.dims import Dim, DimExpr, floor_div, is_one, minimum, prod
@@ -325,3 +327,10 @@ def _linspace(call: AtenCall[Any], start: Any, end: Any, steps: int) -> Any:
 @rule("numel.default")
 def _numel(call: AtenCall[Any], x: TensorValue[Any]) -> Any:
     return prod(x.shape)
+
+
+@rule("tril_indices.default", "triu_indices.default")
+def _triangle_indices(call: AtenCall[Any], rows: int, columns: int, offset: int) -> Any:
+    """The rows and columns of a triangle's elements, which are known before anything runs."""
+    found = (np.tril_indices if "tril" in call.name else np.triu_indices)(rows, offset, columns)
+    return call.give(call.ops.const(np.stack(found).astype(np.int64), dtype="int64"))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from ...imported.values import common_shape
 from ...ops.derived import einsum
 from ...ops.dims import Verdict, equal
+from ...ops.errors import UnsupportedError
+from ...ops.functions.matrices import inverse
+from ...ops.functions.statistics import norm
 from ...ops.infix import product_of_stacks
 from ..call import AtenCall, rule
 
@@ -71,6 +76,72 @@ def _eigh(call: AtenCall[Any], x: Any, uplo: str = "L", *_: Any) -> Any:
     upper = [*range(rank - 2), rank - 1, rank - 2]
     values, vectors = ops.eigh(x.ref if uplo.upper() == "L" else ops.permute(x.ref, axes=upper))
     return [call.give(values, 0), call.give(vectors, 1)]
+
+
+@rule("det.default", "linalg_det.default", "_linalg_det.default")
+def _det(call: AtenCall[Any], x: Any) -> Any:
+    det = call.give(call.ops.det(x.ref), 0)
+    return [det, None, None] if "_linalg" in call.name else det
+
+
+@rule("slogdet.default", "linalg_slogdet.default", "_linalg_slogdet.default")
+def _slogdet(call: AtenCall[Any], x: Any) -> Any:
+    return [*(call.give(ref, i) for i, ref in enumerate(call.ops.slogdet(x.ref))), None, None]
+
+
+@rule("logdet.default")
+def _logdet(call: AtenCall[Any], x: Any) -> Any:
+    """log det, nan where it is negative."""
+    ops = call.ops
+    sign, logarithm = ops.slogdet(x.ref)
+    return call.give(ops.select(ops.less(sign, 0), ops.full(shape=sign.shape, value=math.nan), logarithm))
+
+
+@rule("inverse.default", "linalg_inv.default")
+def _inverse(call: AtenCall[Any], x: Any) -> Any:
+    """Of a singular matrix nan, where PyTorch raises."""
+    return call.give(inverse(call.ops, x.ref))
+
+
+@rule("linalg_solve.default")
+def _solve(call: AtenCall[Any], a: Any, b: Any, left: bool) -> Any:
+    """x of a·x = b, of vectors too: b of one axis, or of the shape of a without its last."""
+    ops, n = call.ops, len(a.shape)
+    same = len(b.shape) == n - 1 and all(equal(*pair) is Verdict.proved for pair in zip(b.shape, a.shape))
+    vector = len(b.shape) == 1 or same
+    given = ops.unsqueeze(b.ref, axis=len(b.shape)) if vector else b.ref
+    batch = common_shape([a.shape[:-2], given.shape[:-2]])
+    matrix, given = (call.stretched(each, (*batch, *each.shape[-2:])) for each in (a.ref, given))
+    turned = [*range(len(batch)), len(batch) + 1, len(batch)]
+    if left or vector:
+        found = ops.solve(matrix, given)
+    else:
+        found = ops.permute(ops.solve(*(ops.permute(each, axes=turned) for each in (matrix, given))), axes=turned)
+    return call.give(ops.squeeze(found, axis=len(batch) + 1) if vector else found)
+
+
+@rule("_trilinear.default")
+def _trilinear(
+    call: AtenCall[Any], x: Any, y: Any, z: Any, of_x: Any, of_y: Any, of_z: Any, summed: Any, *_: Any
+) -> Any:
+    """Sums of products of three tensors, each without the axes that are named beside it."""
+    letters = "abcdefgh"[: len(x.shape) + len(of_x)]
+    own = ("".join(c for i, c in enumerate(letters) if i not in axes) for axes in (of_x, of_y, of_z))
+    result = "".join(c for i, c in enumerate(letters) if i not in summed)
+    return call.give(einsum(call.ops, f"{','.join(own)}->{result}", x.ref, y.ref, z.ref))
+
+
+@rule("_cdist_forward.default", "cdist.default")
+def _distances(call: AtenCall[Any], x: Any, y: Any, p: float, *_: Any) -> Any:
+    """The p-norm of the difference of each row of x and each of y."""
+    ops, rank = call.ops, len(x.shape)
+    if p not in (1, 2, math.inf):
+        raise UnsupportedError(f"with p={p} it is not known; there are 1, 2 and inf")
+    batch = common_shape([x.shape[:-2], y.shape[:-2]])
+    shape = (*batch, x.shape[-2], y.shape[-2], x.shape[-1])
+    rows = call.stretched(ops.unsqueeze(x.ref, axis=rank - 1), shape)
+    others = call.stretched(ops.unsqueeze(y.ref, axis=len(y.shape) - 2), shape)
+    return call.give(norm(ops, ops.sub(rows, others), ord=p, axis=-1))
 
 
 @rule("linalg_qr.default")

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ...imported.values import TensorValue
 from ...ops.errors import UnsupportedError
-from ...ops.functions.ordering import sort, top_k
+from ...ops.functions.extremes import cummax, cummin
+from ...ops.functions.ordering import searchsorted, sort, top_k
 from ...ops.functions.places import take_along_axis
 from ...ops.functions.statistics import norm, std, var
 from ...ops.types import BOOL
@@ -162,3 +164,40 @@ def _or_nan(ops: Any, value: Any, x: Any, axis: int, gone: bool) -> Any:
         return value
     bad = ops.reduce_any(ops.isnan(x), axis=axis, keepdims=not gone)
     return ops.select(bad, math.nan, value)
+
+
+@rule("kthvalue.default")
+def _kth(call: AtenCall[Any], x: Any, k: int, axis: int, keepdim: bool) -> Any:
+    """The k-th least element of an axis, counted from 1, and its place."""
+    ops = call.ops
+    if not x.shape:
+        return [call.give(x.ref, 0), call.give(ops.full(shape=(), value=0, dtype="int64"), 1)]
+    at = axis % len(x.shape)
+    found = [ops.slice(each, axis=at, start=k - 1, length=1) for each in sort(ops, x.ref, axis=at)]
+    return [call.give(each if keepdim else ops.squeeze(each, axis=at), i) for i, each in enumerate(found)]
+
+
+@rule("cummax.default", "cummin.default")
+def _extremes_so_far(call: AtenCall[Any], x: Any, axis: int) -> Any:
+    ops, function = call.ops, cummax if "cummax" in call.name else cummin
+    if not x.shape:
+        return [call.give(x.ref, 0), call.give(ops.full(shape=(), value=0, dtype="int64"), 1)]
+    return [call.give(ref, i) for i, ref in enumerate(function(ops, x.ref, axis=axis))]
+
+
+@rule("searchsorted.Tensor", "searchsorted.Scalar")
+def _searchsorted(
+    call: AtenCall[Any], ordered: Any, values: Any, narrow: bool, right: bool, side: Any, sorter: Any
+) -> Any:
+    ops, dtype = call.ops, call.promoted(ordered, values)
+    ref = ordered.ref
+    if sorter is not None:
+        ref = take_along_axis(ops, ref, ops.cast(sorter.ref, dtype="int64"), axis=len(ref.shape) - 1)
+    given = call.tensor(TensorValue(ref, ordered.dtype), dtype), call.tensor(values, dtype)
+    return call.give(searchsorted(ops, *given, right=right or side == "right"))
+
+
+@rule("bucketize.Tensor", "bucketize.Scalar")
+def _bucketize(call: AtenCall[Any], values: Any, ordered: Any, narrow: bool, right: bool) -> Any:
+    dtype = call.promoted(ordered, values)
+    return call.give(searchsorted(call.ops, call.tensor(ordered, dtype), call.tensor(values, dtype), right=right))

@@ -12,9 +12,10 @@ import opstage
 import opstage.torch
 from tests.parity.exported import ops
 from tests.parity.exported.complex_ops import COMPLEX
+from tests.parity.exported.further_ops import FURTHER
 from tests.parity.exported.ops import Table
 
-FAMILIES = {**ops.FAMILIES, "complex": COMPLEX}
+FAMILIES = {**ops.FAMILIES, "complex": COMPLEX, **FURTHER}
 
 DOUBLE = opstage.Options(dtype="float64")
 
