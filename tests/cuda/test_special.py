@@ -32,6 +32,10 @@ infinity these are nan or infinite. The derivatives are those of other ops."""
 OF_SPECTRA = {"eigh", "svd"}
 """Ops whose vectors are any where their values are below the rounding of the greatest, as LARGE would make them."""
 
+BUT_FOR_ROUNDING = {"scaled_dot_product_attention-bias of a number, scale"}
+"""Samples with a gradient that is 0 but for rounding (a bias that is the same for all keys changes nothing): with LARGE
+elsewhere it is rounding of that size, another by another order of a sum."""
+
 WITHOUT_KERNELS = {"multi_head_attention", "muon_update"}
 """Ops of many products and no kernel of their own here: one place of each operand says what two do, in half the time.
 Their parts are gone through at two."""
@@ -146,7 +150,7 @@ def test_padding_of_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sample", ALL, ids=lambda s: s.id)
 def test_every_value_at_every_operand(sample: Sample, backend: str) -> None:
-    values = SPECIAL if sample.op in OF_SPECTRA else (*SPECIAL, LARGE)
+    values = SPECIAL if sample.op in OF_SPECTRA or sample.id in BUT_FOR_ROUNDING else (*SPECIAL, LARGE)
     if sample.op in VALUES_ALONE:  # what it is given as a sum of exponentials is never below 1
         values = tuple(v for v in values if not abs(v) < 1)
     assert_none(list(differences(sample, cuda(backend), values, 1 if sample.op in WITHOUT_KERNELS else 2)))
