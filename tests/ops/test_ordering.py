@@ -23,6 +23,10 @@ def _sorted_down(x: Any) -> Any:
     return np.take_along_axis(x, places, 1), places
 
 
+def _searched(rows: Any, values: Any, side: Any = "left") -> Any:
+    return np.array([np.searchsorted(r, v, side) for r, v in zip(rows, values)])
+
+
 def _unique(x: Any, size: int, fill: float) -> Any:
     values, counts = np.unique(x, return_counts=True)
     rest = size - len(values)
@@ -82,6 +86,11 @@ ROWS = [
         lambda s, v: (np.searchsorted(s, v), np.searchsorted(s, v, "right")), gradient=False),
     Row("searchsorted ints", (np.array([1, 2, 2, 9]), np.array([0, 2, 10])), derived.searchsorted, np.searchsorted,
         gradient=False),
+    Row("searchsorted rows", (np.sort(EDGES[:2]), np.array([[0.0, INF, NAN], [-INF, -0.0, NAN]])),
+        lambda ops, s, v: (derived.searchsorted(ops, s, v), derived.searchsorted(ops, s, v, right=True)),
+        lambda s, v: (_searched(s, v), _searched(s, v, "right")), gradient=False),
+    Row("searchsorted rows of none", (np.zeros((2, 0)), np.ones((2, 3))), derived.searchsorted, _searched,
+        gradient=False),
     Row("bincount", (np.array([[0, 3], [3, 1]]),), lambda ops, x: derived.bincount(ops, x, size=5),
         lambda x: np.bincount(x.ravel(), minlength=5), gradient=False),
     Row("bincount weights", (np.array([0, 3, 3]), (3,)), lambda ops, x, w: derived.bincount(ops, x, size=4, weights=w),
@@ -117,13 +126,14 @@ def test_the_gradient_of_a_root_at_zero_is_zero(call: Any) -> None:
 def test_sizes_may_be_named() -> None:
     def program(ops: Any, x: Any) -> Any:
         values = derived.top_k(ops, x, k=2, axis=0)[0], derived.var(ops, x, axis=0)
-        return *values, derived.quantile(ops, x, q=0.25, axis=0), derived.unique(ops, x, size=4)
+        places = derived.searchsorted(ops, x, x[:, :2])
+        return *values, derived.quantile(ops, x, q=0.25, axis=0), derived.unique(ops, x, size=4), places
 
     report = opstage.check(program, opstage.Spec("N 3", where=["N >= 2"]))
     assert report.ok, report
-    top, var, quantile, (values, counts, found) = report.outputs
+    top, var, quantile, (values, counts, found), places = report.outputs
     shapes = [t.shape for t in (top, var, quantile, values, counts, found)]
-    assert shapes == [(2, 3), (3,), (3,), (4,), (4,), ()]
+    assert shapes == [(2, 3), (3,), (3,), (4,), (4,), ()] and str(places.shape) == "(N, 2)"
 
 
 BAD: list[tuple[str, type[Exception], str, Any]] = [
@@ -137,6 +147,8 @@ BAD: list[tuple[str, type[Exception], str, Any]] = [
     ("top_k", ShapeError, r"x is \(2, 3\): axis 1 has no 4 elements but 3", lambda ops, x: derived.top_k(ops, x, k=4)),
     ("unique mask", ShapeError, "must be a tensor of numbers", lambda ops, x: derived.unique(ops, x > 0, size=4)),
     ("unique", RangeError, "out of range", lambda ops, x: derived.unique(ops, x, size=5)),
+    ("searchsorted rows", ShapeError, "ordered.*values", lambda ops, x: derived.searchsorted(ops, x, x[:1])),
+    ("searchsorted rank", ShapeError, "ordered", lambda ops, x: derived.searchsorted(ops, x, x[0])),
     ("bincount", RangeError, "out of range", lambda ops, x: derived.bincount(ops, ops.const(np.array([2])), size=2)),
     ("segments", ShapeError, "one of each row",
      lambda ops, x: derived.segment_sum(ops, x, ops.iota(shape=(3,)), count=3)),
