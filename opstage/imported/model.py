@@ -11,6 +11,7 @@ from typing import Any
 from ..api import check
 from ..ops.errors import OpstageError, UsageError
 from ..options import Options
+from .declared import require_declared
 from .network import Network
 from .problems import InternalError, Problem, require_none
 
@@ -59,11 +60,15 @@ class ImportedModel(ABC):
         """The arguments of the program before its inputs: parameters, and state where there is one."""
         return (self.params,) if self.state is None else (self.params, self.state)
 
-    def taken(self, rest: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        """The state, empty where there is none, and the inputs, of what follows the parameters. Raises UsageError."""
+    def taken(self, ops: Any, rest: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
+        """The state, empty where there is none, and the inputs, of what follows the parameters.
+
+        Raises UsageError for too few or too many, and ShapeError or DtypeError for inputs that the model does not take.
+        """
         state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
         if len(inputs) != len(self.inputs):
             raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
+        require_declared(ops, self.name, self.inputs, inputs)
         return state, inputs
 
     def check(self, options: Options | None = None, *, train: bool = False) -> Any:
@@ -77,13 +82,13 @@ def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
     `run(ops, problems, params, [state,] *inputs)` gives the outputs, and adds what it finds to `problems`. A fault of
     Opstage's own is an InternalError; one that a check of the model reports, of a size or an input, is left to that.
     """
-    problems: list[Problem] = []
+    runs: list[list[Problem]] = []
     faults: list[InternalError] = []
 
     def program(ops: Any, *arguments: Any) -> Any:
-        problems.clear()
+        runs.append([])
         try:
-            outputs = run(ops, problems, *arguments)
+            outputs = run(ops, runs[-1], *arguments)
         except InternalError as error:
             faults.append(error)
             raise
@@ -97,4 +102,5 @@ def require_importable(model: ImportedModel, run: Callable[..., Any]) -> None:
     check(program, *model.trees, *model.batch)
     if faults:  # a check keeps it as a finding, and nothing reads those here
         raise faults[0]
-    require_none(model.name, problems)
+    for problems in runs[:1]:  # a check may run it once more, on sizes that the model does not take
+        require_none(model.name, problems)

@@ -54,7 +54,7 @@ class OnnxModel(ImportedModel):
 
     @override
     def __call__(self, ops: Any, params: Any, /, *rest: Any, train: bool = False) -> Any:
-        state, inputs = self.taken(rest)
+        state, inputs = self.taken(ops, rest)
         outputs, moved = self.run(ops, params, state, inputs, GraphRun(train, state, self.max_iterations))
         return outputs if self.state is None else (outputs, {**state, **moved})
 
@@ -131,7 +131,7 @@ def load(
     )
 
     def run(ops: Any, problems: list[Problem], params: Any, *rest: Any) -> Any:
-        state, inputs = model.taken(rest)
+        state, inputs = model.taken(ops, rest)
         return model.run(ops, params, state, inputs, GraphRun(False, state, max_iterations, problems=problems))[0]
 
     require_importable(model, run)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import io
 import json
+import logging
 import os
 import re
 import warnings
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,11 +48,22 @@ def read(source: str | os.PathLike[str]) -> Any:
     torch = library()
     _require_harmless(torch, str(path), data)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _silent("torch.export"):
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(data))
     except Exception as error:  # torch's own, of whichever kind
         _refuse(str(path), f"it is damaged, or written by another version of PyTorch: {brief(str(error))}")
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """A logger that says nothing: PyTorch logs the whole traceback of what is one error here."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _refuse(where: str, why: str) -> NoReturn:

@@ -70,7 +70,7 @@ class TorchModel(ImportedModel):
         self, ops: Any, params: Any, rest: Sequence[Any], train: bool, problems: list[Problem] | None
     ) -> tuple[list[Any], dict[str, Any] | None]:
         """The outputs one by one, and the buffers after this step."""
-        state, inputs = self.taken(rest)
+        state, inputs = self.taken(ops, rest)
         given: dict[int, Any] = {}
         for (name, template), tree in zip(self._program.arguments.items(), inputs):
             given.update(leaves(template, tree, name))

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import opstage
 import opstage.torch
-from opstage.ops.errors import OpstageError, UnsupportedError, UsageError
+from opstage.ops.errors import DtypeError, OpstageError, ShapeError, UnsupportedError, UsageError
 from tests.parity.exported import models
 
 
@@ -237,3 +238,22 @@ def test_torch_is_imported_when_it_is_needed_and_is_the_real_one() -> None:
         "else: raise SystemExit(1)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_inputs_of_other_sizes_than_it_was_exported_with_are_refused() -> None:
+    """The 8 of a mean by hand stands in the program as a number; PyTorch's own guard refuses 9 and 17 too."""
+
+    class Mean(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sum(1) / x.shape[1]
+
+    batch = torch.export.Dim("batch", min=2, max=16)
+    model = opstage.torch.load(torch.export.export(Mean(), (torch.ones(4, 8),), dynamic_shapes=({0: batch},)))
+    for rows in (1, 4):
+        assert opstage.run(model, model.params, np.ones((rows, 8), np.float32)).tolist() == [1] * rows
+    with pytest.raises(ShapeError, match="axis 1 must have 8"):
+        opstage.run(model, model.params, np.ones((4, 9), np.float32))
+    with pytest.raises(ShapeError, match="batch <= 16, which does not hold of batch = 17"):
+        opstage.run(model, model.params, np.ones((17, 8), np.float32))
+    with pytest.raises(DtypeError, match="of floats, but is int64"):
+        opstage.run(model, model.params, np.ones((4, 8), np.int64))

@@ -1,0 +1,144 @@
+"""The inputs of an imported model held to what it declares of them: its exporter computed with those sizes.
+
+A size that was fixed when a model was exported stands in it as a number wherever it was computed with, so another one
+would give wrong numbers without an error. PyTorch and onnxruntime refuse it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ..ops.dims import Dim, require_at_most, require_equal
+from ..ops.dims.notation import parse_expression, parse_relations
+from ..ops.errors import DtypeError, ShapeError
+from ..ops.functions.tools import placed
+from ..ops.protocol import Ops, R
+from ..ops.spec import Spec
+from ..ops.trees import flatten, paths
+from ..ops.types import as_dtype, dtype_name, show_shape
+
+_KINDS = {"f": "floats", "b": "booleans", "i": "integers"}
+_UNTRIED = 2
+"""The least size that exporters say of any that is open: they do not try 1, and PyTorch lets it pass."""
+
+
+class _Unknown(Exception):
+    """A name stands in an expression alone."""
+
+
+def require_declared(ops: Ops[R], whose: str, declared: Mapping[str, Any], given: Sequence[Any]) -> None:
+    """Raise ShapeError or DtypeError where inputs are no such as the Specs declare, under the names of these.
+
+    A size that is an expression of a name standing nowhere alone is held to it where it is linear. Trees of another
+    structure are left to those who read them.
+    """
+    pairs = [pair for (name, specs), tree in zip(declared.items(), given) for pair in _pairs(name, specs, tree)]
+    placed(ops, whose, lambda: _require(pairs))
+
+
+def _pairs(name: str, specs: Any, tree: Any) -> Iterator[tuple[str, Spec, Any]]:
+    if isinstance(specs, Spec):
+        yield name, specs, tree
+        return
+    leaves, structure = flatten(tree)
+    if structure == flatten(specs)[1]:
+        for path, spec, leaf in zip(paths(specs), flatten(specs)[0], leaves):
+            yield f"{name}.{path}", spec, leaf
+
+
+def _require(pairs: Sequence[tuple[str, Spec, Any]]) -> None:
+    names: dict[str, Dim] = {}
+    for name, spec, x in pairs:
+        entries = spec.entries
+        if len(entries) != len(x.shape):
+            raise ShapeError(f"{name} is declared {spec} but is {show_shape(x.shape)}: ranks {len(entries)} and "
+                             f"{len(x.shape)} differ")  # fmt: skip
+        _require_dtype(name, spec, x)
+        for entry, size in zip(map(str, entries), x.shape):
+            if entry.isidentifier():
+                names.setdefault(entry, size)
+    for name, spec, x in pairs:
+        for axis, (entry, size) in enumerate(zip(map(str, spec.entries), x.shape)):
+            expected = _size(entry, size, names)
+            if expected is not None:
+                require_equal(size, expected, _wrong_size(name, spec, x, axis, entry, expected))
+    for name, spec, _ in pairs:
+        for constraint in spec.where:
+            _require_constraint(name, constraint, names)
+
+
+def _wrong_size(name: str, spec: Spec, x: Any, axis: int, entry: str, expected: Dim) -> Callable[[], str]:
+    def message() -> str:
+        found = f"{name} is declared {spec} but is {show_shape(x.shape)}: axis {axis} must have"
+        if entry != str(expected):
+            return f"{found} {entry} = {expected}"
+        return f"{found} {entry}; a size that is to be open must be so when the model is exported"
+
+    return message
+
+
+def _require_dtype(name: str, spec: Spec, x: Any) -> None:
+    kind = "f" if spec.dtype is None else as_dtype(spec.dtype).kind
+    if x.dtype.kind in _KINDS and kind in _KINDS and x.dtype.kind != kind:
+        raise DtypeError(f"{name} is declared {spec}, of {_KINDS[kind]}, but is {dtype_name(x.dtype)}")
+
+
+def _size(entry: str, size: Dim, names: dict[str, Dim]) -> Dim | None:
+    """The size that an entry stands for; None where its name is not known."""
+    if entry.isdecimal():
+        return int(entry)
+    if entry in names:
+        return names[entry]
+    try:
+        return parse_expression(entry, _from(names))
+    except _Unknown as unknown:
+        name = str(unknown)
+    line = _line(entry, name) if isinstance(size, int) else None
+    if line is None or not isinstance(size, int):
+        return None
+    names[name] = max(1, round((size - line[0]) / line[1]))
+    return parse_expression(entry, _from(names))
+
+
+def _from(names: Mapping[str, Dim]) -> Any:
+    def dim(name: str) -> Dim:
+        if name not in names:
+            raise _Unknown(name)
+        return names[name]
+
+    return dim
+
+
+@lru_cache(maxsize=256)
+def _line(entry: str, name: str) -> tuple[int, int] | None:
+    """(b, a) of an expression a · name + b of one name; None for another."""
+    try:
+        one, two, three = (parse_expression(entry, _from({name: n})) for n in (1, 2, 3))
+    except _Unknown:
+        return None
+    slope = two - one
+    if not isinstance(one, int) or not isinstance(slope, int) or slope <= 0 or three - two != slope:
+        return None
+    return one - slope, slope
+
+
+def _require_constraint(name: str, constraint: str, names: Mapping[str, Dim]) -> None:
+    def message() -> str:
+        sizes = ", ".join(f"{each} = {size}" for each, size in names.items())
+        return f"{name} is declared where {constraint}, which does not hold of {sizes}"
+
+    try:
+        relations = parse_relations(constraint, _from(names))
+    except _Unknown:
+        return
+    for left, operator, right in relations:
+        if operator in (">", ">="):
+            left, right = right, left
+            if operator == ">=" and left == _UNTRIED:
+                continue
+        if operator == "==":
+            require_equal(left, right, message)
+        else:
+            require_at_most(left + (operator in ("<", ">")), right, message)
