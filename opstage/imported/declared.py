@@ -28,14 +28,18 @@ class _Unknown(Exception):
     """A name stands in an expression alone."""
 
 
-def require_declared(ops: Ops[R], whose: str, declared: Mapping[str, Any], given: Sequence[Any]) -> None:
+def require_declared(
+    ops: Ops[R], whose: str, declared: Mapping[str, Any], given: Sequence[Any], *, one_size: bool = True
+) -> None:
     """Raise ShapeError or DtypeError where inputs are no such as the Specs declare, under the names of these.
+
+    one_size  whether a name stands for one size wherever it is; else only sizes that are numbers are held to
 
     A size that is an expression of a name standing nowhere alone is held to it where it is linear. Trees of another
     structure are left to those who read them.
     """
     pairs = [pair for (name, specs), tree in zip(declared.items(), given) for pair in _pairs(name, specs, tree)]
-    placed(ops, whose, lambda: _require(pairs))
+    placed(ops, whose, lambda: _require(pairs, one_size))
 
 
 def _pairs(name: str, specs: Any, tree: Any) -> Iterator[tuple[str, Spec, Any]]:
@@ -48,7 +52,7 @@ def _pairs(name: str, specs: Any, tree: Any) -> Iterator[tuple[str, Spec, Any]]:
             yield f"{name}.{path}", spec, leaf
 
 
-def _require(pairs: Sequence[tuple[str, Spec, Any]]) -> None:
+def _require(pairs: Sequence[tuple[str, Spec, Any]], one_size: bool) -> None:
     names: dict[str, Dim] = {}
     for name, spec, x in pairs:
         entries = spec.entries
@@ -61,7 +65,7 @@ def _require(pairs: Sequence[tuple[str, Spec, Any]]) -> None:
                 names.setdefault(entry, size)
     for name, spec, x in pairs:
         for axis, (entry, size) in enumerate(zip(map(str, spec.entries), x.shape)):
-            expected = _size(entry, size, names)
+            expected = _size(entry, size, names) if one_size or entry.isdecimal() else None
             if expected is not None:
                 require_equal(size, expected, _wrong_size(name, spec, x, axis, entry, expected))
     for name, spec, _ in pairs:

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..api import check
 from ..ops.errors import OpstageError, UsageError
@@ -27,6 +27,9 @@ class ImportedModel(ABC):
     inputs    a Spec, or a tree of them, for each input by the name of the program's argument
     outputs   the names of the outputs
     """
+
+    one_size: ClassVar[bool] = True
+    """Whether a name of a size stands for one size wherever it is."""
 
     name: str
     params: dict[str, Any]
@@ -68,7 +71,7 @@ class ImportedModel(ABC):
         state, inputs = ({}, rest) if self.state is None else (rest[0], rest[1:])
         if len(inputs) != len(self.inputs):
             raise UsageError(f"{self.name} takes {', '.join(self.inputs)}; got {len(inputs)} inputs")
-        require_declared(ops, self.name, self.inputs, inputs)
+        require_declared(ops, self.name, self.inputs, inputs, one_size=self.one_size)
         return state, inputs
 
     def check(self, options: Options | None = None, *, train: bool = False) -> Any:

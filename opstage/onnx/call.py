@@ -81,6 +81,14 @@ class NodeCall(Generic[R]):
             if name not in self._asked and name not in _WITHOUT_EFFECT:
                 raise UnsupportedError(f"its attribute {name} is not known")
 
+    def as_op(self, op: str, inputs: Sequence[Value | None]) -> NodeCall[R]:
+        """The node as one of another operator on other inputs; what that asks of its attributes, this one has asked."""
+        names = tuple(f"input_{i}" for i in range(len(inputs)))
+        node = GraphNode(op, self.node.name, names, self.node.outputs, self.node.attributes, self.node.version)
+        made = NodeCall(self.ops, node, inputs, self.around)
+        made._asked = self._asked
+        return made
+
     # Inputs ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from typing_extensions import override
@@ -40,6 +40,7 @@ class OnnxModel(ImportedModel):
     max_iterations  the bound of loops whose number of iterations is not known, as `load` was given it
     """
 
+    one_size: ClassVar[bool] = False  # exporters call height and width by one name, and onnxruntime lets them differ
     opset: int
     metadata: Mapping[str, str]
     graph: OnnxGraph = field(repr=False)

@@ -97,3 +97,11 @@ def test_a_fixed_size_of_a_file_is_no_other() -> None:
     assert float(opstage.run(loaded, *trees, np.ones((1, 8), F))["y"][0, 0]) == 1
     with pytest.raises(ShapeError, match="axis 1 must have 8; a size that is to be open"):
         opstage.run(loaded, *trees, np.ones((1, 9), F))
+
+
+def test_a_name_of_a_file_may_stand_for_several_sizes() -> None:
+    """PaddlePaddle's exporter calls height and width alike; sizes are those of the tensors."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0])]
+    loaded = opstage.onnx.load(model(nodes, {"x": ["n", "n"]}, ["s", "t"]).SerializeToString())
+    found = opstage.run(loaded, loaded.params, np.ones((2, 3), F))
+    assert found["s"].tolist() == [2, 3] and found["t"].shape == (3, 2)

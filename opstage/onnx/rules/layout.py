@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...imported.slices import sliced
-from ...ops.dims import Dim, floor_div, maximum, prod
+from ...ops.dims import Dim, DimFloat, floor_div, maximum, prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.arrange import eye, tile, tril, triu
 from ...ops.functions.borders import pad
 from ...ops.functions.patches import depth_to_space, pixel_shuffle, pixel_unshuffle, space_to_depth
+from ...ops.functions.tools import whole
 from ..call import NodeCall, rule
 from ..element_types import dtype_of
 from ..values import TensorValue, Value, common_shape, held, stretched
@@ -121,10 +122,12 @@ def _constant_of_shape(call: NodeCall[Any]) -> Value:
 @rule("Range", known=(0, 1, 2))
 def _range(call: NodeCall[Any]) -> Value:
     ops, dtype = call.ops, call.dtype()
-    start, limit, delta = (call.number(i, name) for i, name in enumerate(("start", "limit", "delta")))
+    start, limit, delta = (_whole(call.number(i, name)) for i, name in enumerate(("start", "limit", "delta")))
     if all(isinstance(each, (int, float)) for each in (start, limit, delta)):
         count: Dim = max(math.ceil((limit - start) / delta), 0)
-    elif isinstance(delta, int) and delta > 0 and dtype.kind != "f":
+    elif (
+        isinstance(delta, int) and delta > 0 and not any(isinstance(each, (float, DimFloat)) for each in (start, limit))
+    ):
         count = floor_div(maximum(limit - start, 0) + (delta - 1), delta) if delta > 1 else maximum(limit - start, 0)
     else:
         raise UnsupportedError(f"a range from {start} to {limit} in steps of {delta} has no length that is known")
@@ -132,7 +135,12 @@ def _range(call: NodeCall[Any]) -> Value:
     steps = ops.iota(shape=(count,), dtype="int64")
     steps = ops.cast(steps, dtype=target) if target != steps.dtype else steps
     scaled = ops.mul(steps, ops.full(shape=(count,), value=delta, dtype=target))
-    return TensorValue(ops.add(scaled, ops.full(shape=(count,), value=start, dtype=target)), dtype)
+    return TensorValue(ops.add(scaled, whole(ops, (count,), start, target)), dtype)
+
+
+def _whole(number: Any) -> Any:
+    """A float that is an integer as one; sizes stay what they are when a node casts them to floats."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 @rule("EyeLike")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -124,28 +125,48 @@ def _q_matmul(call: NodeCall[Any]) -> Value:
     return TensorValue(_quantized(ops, y, scales[2], stretched(ops, call.x(7), total.shape), dtype), dtype)
 
 
+_DIGIT = 16
+"""Half a byte: the base in which integers are written where their products have too many digits."""
+
+
 def _convolved(call: NodeCall[Any], x: Any, w: Any) -> Any:
-    """A convolution of integers, in floats: exact while every sum stays below 2²⁴ in float32, 2⁵³ in float64."""
-    from ..graph import GraphNode
+    """A convolution of integers of at most 9 bits, exactly, by convolutions of floats: no sum leaves their integers."""
     from .convolution import _conv
 
     ops = call.ops
-    cells = [1]
+    cells = 1
     for size in w.shape[1:]:
         if not isinstance(size, int):
             raise UnsupportedError("the size of its kernel is not known")
-        cells.append(cells[-1] * size)
-    if cells[-1] * 255 * 255 >= 2**24 and ops.dtype == FLOAT32:
-        raise UnsupportedError("its sums leave the integers that float32 holds; run the model in dtype float64")
-    floats = [TensorValue(ops.cast(each, dtype=ops.dtype), FLOAT32) for each in (x, w)]
-    node = GraphNode("Conv", call.node.name, ("x", "w"), ("y",), call.node.attributes, call.version)
-    return _conv(NodeCall(ops, node, floats, call.around))
+        cells *= size
+    largest = 2**24 if ops.dtype == FLOAT32 else 2**53
+    xs, ws = [(1, x)], [(1, w)]
+    if cells * 255 * 255 >= largest:
+        xs = _digits(ops, x)
+    if cells * _DIGIT * 255 >= largest:
+        ws = _digits(ops, w)
+    if cells * _DIGIT * _DIGIT >= largest:
+        raise UnsupportedError(f"its sums of {cells} products leave the integers that {ops.dtype} holds")
+    total = None
+    for (a, digit), (b, other) in itertools.product(xs, ws):
+        floats = [TensorValue(ops.cast(each, dtype=ops.dtype), FLOAT32) for each in (digit, other)]
+        part = ops.cast(_conv(call.as_op("Conv", floats)).ref, dtype="int64")
+        if a * b > 1:
+            part = ops.mul(part, ops.full(shape=part.shape, value=a * b, dtype="int64"))
+        total = part if total is None else ops.add(total, part)
+    return total
+
+
+def _digits(ops: Any, x: Any) -> list[tuple[int, Any]]:
+    """x as a sum of multiples of digits; the first digit has the sign."""
+    base = ops.full(shape=x.shape, value=_DIGIT, dtype=x.dtype)
+    return [(_DIGIT, ops.floor_divide(x, base)), (1, ops.mod(x, base))]
 
 
 @rule("ConvInteger")
 def _conv_integer(call: NodeCall[Any]) -> Value:
     x, w = _shifted(call, 0, 2), _kernel(call, 1, 3)
-    return call.give(_convolved(call, x, w).ref, INT32)
+    return call.give(_convolved(call, x, w), INT32)
 
 
 def _kernel(call: NodeCall[Any], i: int, zero: int) -> Any:
@@ -158,11 +179,12 @@ def _kernel(call: NodeCall[Any], i: int, zero: int) -> Any:
 @rule("QLinearConv")
 def _q_conv(call: NodeCall[Any]) -> Value:
     ops = call.ops
-    total = _convolved(call, _shifted(call, 0, 2), _kernel(call, 3, 5)).ref
+    total = _convolved(call, _shifted(call, 0, 2), _kernel(call, 3, 5))
     if call.has(8):
-        bias = ops.cast(call.x(8), dtype=ops.dtype)
+        bias = ops.cast(call.x(8), dtype=total.dtype)
         wide = ops.reshape(bias, shape=(1, bias.shape[0], *[1] * (len(total.shape) - 2)))
         total = ops.add(total, stretched(ops, wide, total.shape))
+    total = ops.cast(total, dtype=ops.dtype)
     scales = [_along(call, total, i, 1, 0) for i in (1, 4, 6)]
     y = ops.mul(total, ops.mul(scales[0], scales[1]))
     dtype = _small(call.dtype(7))
