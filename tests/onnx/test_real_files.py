@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 import opstage
 import opstage.onnx
 from opstage import Options
+from opstage.ops.errors import UnsupportedError
 
 from .models import model
 from .test_load import runtime, values
@@ -93,3 +94,20 @@ def test_a_range_behind_a_fault_of_sizes_is_left_to_the_check() -> None:
     assert held.check().ok
     x = np.ones(3, np.float32)
     assert opstage.run(held, held.params, x, x, options=Options(backend="compiled"))["r"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+def test_statistics_in_float32_are_asked_for_by_their_number(op: str) -> None:
+    weights = {"scale": np.linspace(0.5, 2, 5, dtype=np.float32)}
+    inputs = {"x": ["n", 5]}
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+
+    def proto(stash: int) -> Any:
+        node = helper.make_node(op, ["x", "scale"], ["y"], stash_type=stash)
+        return model([node], inputs, ["y"], weights, opset=23)
+
+    (found,) = values(opstage.onnx.load(proto(1).SerializeToString()), x)
+    np.testing.assert_allclose(found, runtime(proto(1), x=x)[0], rtol=1e-6, atol=1e-6)
+    for short in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        with pytest.raises(UnsupportedError, match="statistics of short floats"):
+            opstage.onnx.load(proto(short).SerializeToString())

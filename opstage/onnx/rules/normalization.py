@@ -7,7 +7,9 @@ from typing import Any
 from ...ops.dims import prod, ratio
 from ...ops.errors import UnsupportedError
 from ...ops.functions.pools import instance_norm, local_response_norm
+from ...ops.types import FLOAT32, FLOAT64
 from ..call import NodeCall, rule
+from ..element_types import dtype_of, is_bfloat16
 from ..values import Value, stretched
 
 
@@ -37,9 +39,17 @@ def _batch_norm(call: NodeCall[Any]) -> tuple[Value | None, ...] | Value:
     return tuple(call.give(each) for each in (y, *moved))
 
 
+def _require_known_statistics(call: NodeCall[Any]) -> None:
+    """Statistics are of the program's dtype, as all floats are; those of a shorter one would round."""
+    dtype = dtype_of(int(call.attribute("stash_type", 1)))
+    if dtype not in (FLOAT32, FLOAT64) or is_bfloat16(dtype):
+        raise UnsupportedError("statistics of short floats would not round here, where all floats are of one dtype")
+
+
 @rule("LayerNormalization")
 def _layer_norm(call: NodeCall[Any]) -> tuple[Value, ...]:
     ops, x, axis, eps = call.ops, call.x(), call.axis(-1), call.attribute("epsilon", 1e-5)
+    _require_known_statistics(call)
     rank = len(x.shape)
     few = len([name for name in call.node.outputs if name]) == 1
     beta = call.has(2)
@@ -58,6 +68,7 @@ def _layer_norm(call: NodeCall[Any]) -> tuple[Value, ...]:
 @rule("RMSNormalization")
 def _rms_norm(call: NodeCall[Any]) -> Value:
     ops, x, axis, eps = call.ops, call.x(), call.axis(-1), call.attribute("epsilon", 1e-5)
+    _require_known_statistics(call)
     if axis == len(x.shape) - 1 and call.rank(1) == 1:
         return call.give(ops.rms_norm(x, call.x(1), eps=eps))
     axes = tuple(range(axis, len(x.shape)))
@@ -75,6 +86,7 @@ def _instance_norm(call: NodeCall[Any]) -> Value:
 @rule("GroupNormalization")
 def _group_norm(call: NodeCall[Any]) -> Value:
     ops, x, groups, eps = call.ops, call.x(), int(call.attribute("num_groups")), call.attribute("epsilon", 1e-5)
+    _require_known_statistics(call)
     if call.version >= 21:
         return call.give(ops.group_norm(x, call.x(1), call.x(2), groups=groups, eps=eps))
     channels = x.shape[1]  # before version 21 a scale for each group

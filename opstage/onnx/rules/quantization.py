@@ -150,7 +150,9 @@ def _convolved(call: NodeCall[Any], x: Any, w: Any) -> Any:
     total = None
     for (a, digit), (b, other) in itertools.product(xs, ws):
         floats = [TensorValue(ops.cast(each, dtype=ops.dtype), FLOAT32) for each in (digit, other)]
-        part = ops.cast(_conv(call.as_op("Conv", floats)).ref, dtype="int64")
+        convolved = _conv(call.as_op("Conv", floats))
+        assert isinstance(convolved, TensorValue)
+        part = ops.cast(convolved.ref, dtype="int64")
         if a * b > 1:
             part = ops.mul(part, ops.full(shape=part.shape, value=a * b, dtype="int64"))
         total = part if total is None else ops.add(total, part)
