@@ -29,6 +29,9 @@ class AroundNode(Protocol):
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
         """The outputs of a graph of the node's."""
 
+    def outer(self, name: str) -> Any:
+        """The value of a name that a graph of the node's takes from around it; None where there is none."""
+
     def buffer(self, name: str) -> Any:
         """The value of a buffer, such as a running mean."""
 

@@ -76,6 +76,9 @@ class GraphRun:
             )
         return outputs
 
+    def outer(self, name: str) -> Any:
+        return self.around.get(name)
+
     def buffer(self, name: str) -> Any:
         return self.moved.get(name, self.buffers.get(name))
 

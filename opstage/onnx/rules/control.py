@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from ...imported.problems import LOST
+from ...ops.dims import Dim, minimum
 from ...ops.errors import ShapeError, UnsupportedError
 from ...ops.functions.arrange import flip
 from ...ops.types import BOOL, INT64
 from ..call import NodeCall, rule
 from ..graph import OnnxGraph
 from ..values import KnownValue, TensorValue, Value, known, ref_of
+from .trip_count import trip_count
 
 
 @rule("If")
@@ -70,21 +72,39 @@ def _loop(call: NodeCall[Any]) -> tuple[Any, ...]:
     trips = call.value(0) if call.has(0) else None
     first = call.value(1) if call.has(1) else KnownValue(np.array(True), BOOL)
     try:
-        if isinstance(trips, KnownValue) and isinstance(first, KnownValue) and bool(first.array.reshape(-1)[0]):
-            try:
-                return _counted(call, call.number(0, "trip count"), carried)
-            except _ByValueError:
-                pass
+        if isinstance(first, KnownValue) and bool(first.array.reshape(-1)[0]):
+            count = _limited(call, trips, trip_count(call.around, call.attribute("body"), carried))
+            if count is not None:
+                return _counted(call, count, carried, told=True)
+            if isinstance(trips, KnownValue):
+                try:
+                    return _counted(call, call.number(0, "trip count"), carried)
+                except _ByValueError:
+                    pass
         return _until(call, trips, first, carried)
     except _LostError:
         return (LOST,) * len(call.node.outputs)
 
 
-def _counted(call: NodeCall[Any], trips: Any, carried: list[Any]) -> tuple[Value, ...]:
-    """So many iterations, whose condition stays true."""
+_ENDLESS = 2**31 - 1
+"""A trip count of a writer that means none."""
+
+
+def _limited(call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, count: Dim | None) -> Dim | None:
+    """The iterations of a condition, of which there are at most `trips`; None where these hang on values."""
+    if trips is None or count is None:
+        return count
+    if not isinstance(trips, KnownValue):
+        return None
+    most = call.number(0, "trip count")
+    return count if isinstance(most, int) and most >= _ENDLESS else minimum(count, most)
+
+
+def _counted(call: NodeCall[Any], trips: Any, carried: list[Any], *, told: bool = False) -> tuple[Value, ...]:
+    """So many iterations; told so, or because the condition stays true in each."""
     ops, body = call.ops, call.attribute("body")
     if isinstance(trips, int) and trips <= _UNROLLED:
-        return _unrolled(call, body, trips, carried)
+        return _unrolled(call, body, trips, carried, told)
     types = [
         value.dtype for value in _tensors(carried, "it carries a sequence through more iterations than are written out")
     ]
@@ -94,7 +114,7 @@ def _counted(call: NodeCall[Any], trips: Any, carried: list[Any]) -> tuple[Value
         given: list[Value] = [TensorValue(at, INT64), KnownValue(np.array(True), BOOL)]
         given += [TensorValue(ref, dtype) for ref, dtype in zip(carry, types)]
         condition, *rest = _tensors(call.around.body(inner, body, given))
-        if not isinstance(condition, KnownValue) or not condition.array:
+        if not told and (not isinstance(condition, KnownValue) or not condition.array):
             raise _ByValueError
         refs = [ref_of(inner, value) for value in rest]
         made[:] = [value.dtype for value in rest]
@@ -158,7 +178,7 @@ def _tensors(values: Any, otherwise: str = "a sequence is carried through its it
     return list(values)
 
 
-def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[Any]) -> tuple[Value, ...]:
+def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[Any], told: bool) -> tuple[Value, ...]:
     """A loop of few iterations, one after the other."""
     ops, stacked = call.ops, [list[Any]() for _ in body.outputs[1 + len(carried) :]]
     for i in range(trips):
@@ -170,8 +190,9 @@ def _unrolled(call: NodeCall[Any], body: OnnxGraph, trips: int, carried: list[An
         if condition is LOST:
             raise _LostError
         if not isinstance(condition, KnownValue):
-            raise _ByValueError
-        if not bool(condition.array.reshape(-1)[0]):
+            if not told:
+                raise _ByValueError
+        elif not bool(condition.array.reshape(-1)[0]):
             break
     columns: list[Value] = []
     for column in stacked:
