@@ -46,13 +46,13 @@ def values(model: OnnxModel, params: Any, *inputs: Any, backend: str) -> list[An
     return list(opstage.run(model, params, *inputs, options=Options(backend=backend)).values())
 
 
-def require_close(found: list[Any], expected: list[Any]) -> None:
-    """Raise AssertionError where outputs differ by more than TOLERANCE of the largest value."""
+def require_close(found: list[Any], expected: list[Any], tolerance: float = TOLERANCE) -> None:
+    """Raise AssertionError where outputs differ by more than that of the largest value."""
     assert len(found) == len(expected)
     for mine, theirs in zip(found, expected):
         assert mine.shape == theirs.shape
         difference, largest = np.max(np.abs(mine - theirs)), np.max(np.abs(theirs))
-        assert difference <= TOLERANCE * largest + 1e-7, f"{difference:.2g} of {largest:.2g}"
+        assert difference <= tolerance * largest + 1e-7, f"{difference:.2g} of {largest:.2g}"
 
 
 def exported(model: OnnxModel, params: Any) -> Runtime:

@@ -1,4 +1,4 @@
-"""What exporters of real networks write beside what the node tests have: against onnxruntime."""
+"""Forms that exporters of real networks write and the node tests do not have: against onnxruntime."""
 
 from __future__ import annotations
 
