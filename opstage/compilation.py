@@ -9,6 +9,7 @@ from .api import (
     BaseFunction,
     Program,
     argument_paths,
+    batch_arguments,
     called_with,
     execute_on_trees,
     gradient_base,
@@ -56,6 +57,12 @@ def _recorded(
 ) -> Graph:
     """See `record`; `recorder` is what records a base program."""
     program = called_with(program, train, specs)
+    arguments = batch_arguments(program, skip=1)
+    if arguments is not None and (lacking := arguments.required[len(specs) :]):
+        raise UsageError(
+            f"the program takes {', '.join(arguments.required)}, but there is no Spec for {', '.join(lacking)}; give "
+            "one for each argument in its order, such as opstage.Spec('batch 4')"
+        )
     trees = tuple(as_specs(spec) for spec in specs)
     leaves, structure = flatten(trees)
     scope, dtype = DimScope(), as_dtype(options.dtype)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
-from ..ops.tracebacks import called_by_users
+from ..ops.tracebacks import called_by_users, made_by_users
 from .mapped import RowView, is_mapped, pieces, row_view
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -18,6 +18,7 @@ Array: TypeAlias = "npt.NDArray[Any]"
 _SPLIT_SITE = site_of((("opstage.split", 0),), 0)
 
 
+@made_by_users
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """Arrays of equal length, row i of each belonging to example i; they are checked here and not copied; lists

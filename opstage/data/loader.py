@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from ..ops.errors import UsageError
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
+from ..ops.tracebacks import made_by_users
 from .dataset import Array, Dataset
 
 _SITE = site_of((("opstage.loader", 0),), 0)
@@ -50,6 +51,7 @@ class Iterated:
 
 
 @final
+@made_by_users
 class Loader(Iterated):
     """Batches of `batch_size` rows; the last one of an epoch is smaller, or left out with `drop_last`.
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from ..forks import tell_in_child
 from ..ops.errors import UsageError
+from ..ops.tracebacks import made_by_users
 from .dataset import Array
 from .loader import Batches, Iterated, Loader
 
@@ -20,6 +21,7 @@ _PATIENCE = 1.0  # seconds; a thread that reads from a stuck disk must not keep 
 
 
 @final
+@made_by_users
 class Prefetch(Iterated):
     """The batches of `batches` in their order, up to `depth` of them made ahead by a thread of each epoch.
 

@@ -94,7 +94,7 @@ def is_library(file: str) -> bool:
     return file.startswith((_PYTHON, "<")) or any(f"{folder}/" in file for folder in ("site-packages", "dist-packages"))
 
 
-def _is_written(code: CodeType) -> bool:
+def is_written(code: CodeType) -> bool:
     """Whether somebody wrote it: not the interpreter's own, nor what a dataclass generates."""
     file = code.co_filename
     return not (file.startswith("<frozen") or (file == "<string>" and code.co_name == "__init__"))
@@ -106,7 +106,7 @@ def _innermost() -> FrameType | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file):
-            if _is_written(frame.f_code):
+            if is_written(frame.f_code):
                 return frame
         elif _is_command(file):
             return None
@@ -132,7 +132,7 @@ def user_calls(until: CodeType) -> tuple[SourceLine, ...]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not until:
         file = frame.f_code.co_filename
-        if is_user_file(file) and _is_written(frame.f_code):
+        if is_user_file(file) and is_written(frame.f_code):
             calls.append(Place(frame.f_code, frame.f_lasti, frame.f_lineno).source)
         frame = frame.f_back
     return tuple(calls[1:])

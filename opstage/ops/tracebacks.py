@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, final
 
-from .errors import OpstageError, is_user_file
+from .errors import OpstageError, UsageError, is_user_file, is_written, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +34,8 @@ def fold(error: BaseException) -> None:
     while traceback is not None:
         entries.append(traceback)
         traceback = traceback.tb_next
-    own = [entry for entry in entries if is_user_file(entry.tb_frame.f_code.co_filename)]
+    codes = [(entry, entry.tb_frame.f_code) for entry in entries]
+    own = [entry for entry, code in codes if is_user_file(code.co_filename) and is_written(code)]
     if len(own) == len(entries) or not (isinstance(error, OpstageError) or (own and own[-1] is entries[-1])):
         return
     folded: TracebackType | None = None
@@ -55,6 +57,56 @@ def called_by_users(function: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return called
+
+
+def made_by_users(made: type[T]) -> type[T]:
+    """Decorate a class that users make instances of: errors of its constructor end at their frame.
+
+    Arguments that the constructor does not take are an `ArgumentsError` that names the nearest keyword. The class
+    keeps its signature.
+    """
+    changed: Any = made
+    init = changed.__init__
+
+    @called_by_users
+    @wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            beneath = error.__traceback__
+            if beneath is None or beneath.tb_next is not None:
+                raise  # within the constructor, whose arguments it took
+            problem = _misfit(made.__name__, init, (self, *args), kwargs)
+            if problem is None:
+                raise
+        else:
+            return
+        raise ArgumentsError(problem)
+
+    changed.__init__ = checked
+    return made
+
+
+@final
+class ArgumentsError(UsageError, TypeError):
+    """A call with arguments that the function does not take; a TypeError as well, as Python's own is."""
+
+
+def _misfit(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Why these cannot be a method's arguments, the first of which is the object itself; None where they can."""
+    signature = inspect.signature(function)
+    own = list(signature.parameters.values())[1:]
+    keywords = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = f"; it takes {', '.join(f'{keyword}=' for keyword in keywords)}" if keywords else ""
+    for keyword in kwargs:
+        if keyword not in keywords:
+            return f"{name} has no keyword {keyword}={nearest(keyword, keywords)}{takes}"
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return f"{name}: {error}{takes}"
+    return None
 
 
 def caller(frame: FrameType) -> FrameType | None:

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from ..documents import Document
 from ..ops.errors import UsageError, nearest
+from ..ops.tracebacks import made_by_users
 from . import checkpoint
 from .average import RunningAverage
 from .callback import Callback, Loop
@@ -104,6 +105,7 @@ class _Watching(Callback):
 
 
 @final
+@made_by_users
 class EarlyStopping(_Watching):
     """Ends the run when `metric` has not been better by more than `min_delta` for `patience` epochs.
 
@@ -131,6 +133,7 @@ class EarlyStopping(_Watching):
 
 
 @final
+@made_by_users
 class BestCheckpoint(_Watching):
     """Keeps a checkpoint of the epoch at which `metric` was best, in `folder`; a run keeps its own in RUN/best.
 
@@ -179,6 +182,7 @@ class BestCheckpoint(_Watching):
 
 
 @final
+@made_by_users
 class ReduceOnPlateau(_Watching):
     """Multiplies the learning rate by `factor` when `metric` has not been better for `patience` epochs.
 
@@ -221,6 +225,7 @@ class ReduceOnPlateau(_Watching):
 
 
 @final
+@made_by_users
 class Ema(Callback):
     """An exponential moving average of the parameters, evaluated beside them: metrics `ema_loss`, `ema_accuracy` ….
 
@@ -289,6 +294,7 @@ class _Calling(Callback):
 
 
 @final
+@made_by_users
 class EachStep(_Calling):
     """Calls `function(loop, loss)` after each step. What it remembers is in no checkpoint: see `Callback`."""
 
@@ -298,6 +304,7 @@ class EachStep(_Calling):
 
 
 @final
+@made_by_users
 class EachEpoch(_Calling):
     """Calls `function(loop, result)` after each epoch. What it remembers is in no checkpoint: see `Callback`."""
 

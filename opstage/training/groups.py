@@ -13,6 +13,7 @@ from typing_extensions import override
 from ..ops.errors import ProgramError, UsageError
 from ..ops.primitive import R
 from ..ops.protocol import Ops
+from ..ops.tracebacks import called_by_users
 from ..ops.trees import show_path
 from ..ops.types import DType, Shape
 from .hyperparameters import require_nonnegative
@@ -24,6 +25,7 @@ _SCALE = "lr_scale"
 _WHAT = "optimizer group"
 
 
+@called_by_users
 def grouped(optimizer: Optimizer, groups: Mapping[str, Mapping[str, Any] | Optimizer]) -> Optimizer:
     """`optimizer`, with other numbers for parameters whose paths match: `{"*.bias|*norm*": {"weight_decay": 0}}`.
 

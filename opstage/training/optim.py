@@ -10,6 +10,7 @@ from typing_extensions import override
 from ..ops.errors import UsageError
 from ..ops.primitive import R
 from ..ops.protocol import Ops
+from ..ops.tracebacks import made_by_users
 from ..ops.types import DType, Shape, show_shape
 from . import clip, schedule
 from .groups import grouped
@@ -19,6 +20,7 @@ from .schedule import Schedule
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Sgd(Optimizer):
     """Gradient descent, see sgd_update. PyTorch: torch.optim.SGD."""
@@ -57,6 +59,7 @@ class _WithVelocity(Optimizer):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Momentum(_WithVelocity):
     """Gradient descent with momentum (Polyak 1964). PyTorch: torch.optim.SGD(momentum=0.9)."""
@@ -65,6 +68,7 @@ class Momentum(_WithVelocity):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Nesterov(_WithVelocity):
     """Gradient descent with Nesterov's momentum (1983). PyTorch: torch.optim.SGD(momentum=0.9, nesterov=True)."""
@@ -73,6 +77,7 @@ class Nesterov(_WithVelocity):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
     """See adagrad_update; the rate of step t is lr/(1 + (t - 1)·lr_decay). PyTorch: torch.optim.Adagrad."""
@@ -102,6 +107,7 @@ class Adagrad(Optimizer):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Rmsprop(Optimizer):
     """See rmsprop_update. PyTorch: torch.optim.RMSprop, without its momentum and centred forms."""
@@ -155,6 +161,7 @@ class _WithMoments(Optimizer):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Adam(_WithMoments):
     """See adam_update; weight decay is part of the gradient. PyTorch: torch.optim.Adam."""
@@ -163,6 +170,7 @@ class Adam(_WithMoments):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class AdamW(_WithMoments):
     """See adamw_update; weight decay shrinks the parameter directly. PyTorch: torch.optim.AdamW."""
@@ -172,6 +180,7 @@ class AdamW(_WithMoments):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
     """See adadelta_update. PyTorch: torch.optim.Adadelta."""
@@ -199,6 +208,7 @@ _OTHERS = "others."
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Muon(Optimizer):
     """Orthogonalised momentum for matrices, see muon_update. PyTorch: torch.optim.Muon.

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+from ..ops.tracebacks import made_by_users
 from .hyperparameters import (
     keep,
     require_choice,
@@ -39,6 +40,7 @@ def _line(start: float, end: float, done: float) -> float:
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class ConstantRate(Schedule):
     """lr."""
@@ -53,6 +55,7 @@ class ConstantRate(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Step(Schedule):
     """lr · gamma^⌊step/step_size⌋. PyTorch: StepLR."""
@@ -71,6 +74,7 @@ class Step(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Exponential(Schedule):
     """lr · gamma^step. PyTorch: ExponentialLR."""
@@ -87,6 +91,7 @@ class Exponential(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Cosine(Schedule):
     """eta_min + (lr - eta_min)·(1 + cos(π·step/total_steps))/2 (Loshchilov & Hutter 2017).
@@ -108,6 +113,7 @@ class Cosine(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class LinearWarmup(Schedule):
     """lr · (f + (1 - f)·min(step, warmup_steps)/warmup_steps), f = start_factor. PyTorch: LinearLR."""
@@ -126,6 +132,7 @@ class LinearWarmup(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class WarmupCosine(Schedule):
     """A linear rise to lr at step `warmup_steps`, then half a cosine down to eta_min, reached at `total_steps`.
@@ -159,6 +166,7 @@ _CYCLIC_MODES = ("triangular", "triangular2", "exp_range")
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Cyclic(Schedule):
     """Up from base_lr to max_lr and down again, over and over (Smith 2017). PyTorch: CyclicLR.
@@ -199,6 +207,7 @@ _ANNEALINGS = {"cos": _cosine, "linear": _line}
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class OneCycle(Schedule):
     """From max_lr/div_factor up to max_lr, then down to max_lr/div_factor/final_div_factor (Smith & Topin 2019).
@@ -239,6 +248,7 @@ class OneCycle(Schedule):
 
 
 @final
+@made_by_users
 @dataclass(frozen=True)
 class Scaled(Schedule):
     """factor · schedule(step)."""
