@@ -78,11 +78,10 @@ def check_base_program(
         except Fault as fault:
             place = ops.places.get(fault.ordinal)
             errors.append(Finding("mesh", fault.reason, source=place and place.source, rule=MESH))
-    odd = [
-        finding
-        for finding in lint(traced, step, sound=not (ops.findings or errors), written=written)
-        if finding.rule != unused.INPUT or not _gives_its_size(program, specs, names, options, finding.op, mesh)
-    ]
+    odd = lint(traced, step, sound=not (ops.findings or errors), written=written)
+    idle = [finding.op for finding in odd if finding.rule == unused.INPUT]
+    sized = _give_their_sizes(program, specs, names, options, idle, mesh)
+    odd = [finding for finding in odd if finding.rule != unused.INPUT or finding.op not in sized]
     return Report(
         errors=(*ops.findings, *errors, *[finding for finding in odd if finding.severity == "error"]),
         conditions=tuple(ops.assumptions),
@@ -96,28 +95,40 @@ def check_base_program(
     )
 
 
-def _gives_its_size(
-    program: Callable[..., Any], specs: Sequence[Spec], names: Sequence[str], options: Options, unused: str, mesh: Mesh
-) -> bool:
-    """Whether a program, which makes nothing of an input's elements, needs its size: it is run once more, with sizes
-    for that input that nothing else has, and looked through for them."""
-    at = [*names].index(unused)
-    own = specs[at]
+def _give_their_sizes(
+    program: Callable[..., Any],
+    specs: Sequence[Spec],
+    names: Sequence[str],
+    options: Options,
+    idle: Sequence[str],
+    mesh: Mesh,
+) -> set[str]:
+    """Of inputs of whose elements a program makes nothing, those whose sizes it needs: it is run once more, with sizes
+    for these inputs that nothing else has, and looked through for them."""
+    fresh = {name: f"{_FRESH}{i}_" for i, name in enumerate(idle) if specs[[*names].index(name)].entries}
+    if not fresh:
+        return set()
     ops = ShapeOps(options, collect=True, mesh=mesh)
     try:
         refs = ops.declare(specs, names)
-        sizes = tuple([f"{_FRESH}{axis}" for axis in range(len(own.entries))])
-        (refs[at],) = ops.declare([Spec(sizes, own.dtype)], [unused])
+        for name, prefix in fresh.items():
+            at = [*names].index(name)
+            sizes = tuple([f"{prefix}{axis}" for axis in range(len(specs[at].entries))])
+            (refs[at],) = ops.declare([Spec(sizes, specs[at].dtype)], [name])
         outputs = [ops.adopt(ref) for ref in flatten(ops.follow(program, refs))[0]]
     except Exception:  # such as a loop over as many turns
-        return True
+        if len(fresh) == 1:
+            return set(fresh)
+        each = [_give_their_sizes(program, specs, names, options, [name], mesh) for name in fresh]
+        return set().union(*each)
     live = {ref.slot for ref in outputs}
     seen: list[Any] = [*ops.findings, *ops.scope.conditions]
     for call in reversed(ops.trace.equations):
         if not live.isdisjoint(call.outputs):
             live.update(call.inputs)
             seen += [call.static, *[ops.trace.types[slot] for slot in call.outputs]]
-    return any(_FRESH in str(each) for each in seen)
+    text = "\n".join(map(str, seen))
+    return {name for name, prefix in fresh.items() if prefix in text}
 
 
 def unusable(what: str, error: OpstageError, scope: DimScope | None = None) -> Report:
