@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import click
 
 from ..experiment.definition import file_of
+from ..experiment.directory import RUN
 from ..experiment.exporting import FORMATS, export
 from ..experiment.measures import measures_of
 from ..experiment.predictions import require_suffix, write_predictions
 from ..experiment.progress import format_held_out
 from ..experiment.settings import configure, configure_kept
 from ..experiment.task import prepare
-from ..experiment.trained import WHICH, Trained, load
+from ..experiment.trained import WHICH, OtherVersionWarning, Trained, load
 from ..experiment.untrained import inputs_of, untrained_predictor
+from ..experiment.versions import other_version
 from ..ops.errors import UsageError
 from ..training.fit import evaluate as judge
 from ..training.predictor import ROWS
@@ -28,7 +31,11 @@ def open_run(run: Path, flags: dict[str, Any]) -> Trained:
     """The trained model of a run, on what the flags name; says which of its files have changed since."""
     given = {name: flags[name] for name in OPTION_PATHS if flags[name] is not None}
     options = configure_kept(run).settings.options.replace(**given) if given and run.is_dir() else None
-    trained = load(run, which=flags["which"], options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OtherVersionWarning)  # said below, as a line of its own
+        trained = load(run, which=flags["which"], options=options)
+    if (run / RUN).exists() and (said := other_version(run / RUN)):
+        click.echo(said, err=True)
     say_changed(run, trained.configuration)
     return trained
 

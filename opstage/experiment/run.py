@@ -32,7 +32,7 @@ from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
 from .together import Voting, agree, fingerprint, require_processes, told
-from .versions import UNSCALED, describe_run, read_digests, read_run, show_digest
+from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
 
 
 class Watcher(Observer, AbstractContextManager[Any], Protocol):
@@ -113,6 +113,8 @@ def run_task(
             told(fabric, 0)
         if first and settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
+            if resume and (said := other_version(directory.path / RUN)):
+                (say or _warn)(said)
             identity = _identity(task, configuration)
             for callback in callbacks:
                 if isinstance(callback, BestCheckpoint):
@@ -277,6 +279,7 @@ def _directory(settings: Settings, task: Task, configuration: Configuration, *, 
     if resume:
         directory = RunDirectory.reopen(out)
         try:
+            read_preparation(out)  # without it a run that goes on could be asked nothing when it ends
             _require_same_data(out, read_run(out / RUN)["data"], task.data)
         except UsageError:
             directory.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +17,17 @@ from ..models import Model
 from ..ops.errors import UsageError, nearest
 from ..ops.tracebacks import called_by_users
 from ..options import Options
-from ..tensors import read_bytes
 from ..training import checkpoint
 from ..training.fit import EpochResult, evaluate
 from ..training.parameters import first_trees
 from ..training.predictor import ROWS, Predictor
 from ..training.trainer import ScalarTrainer, scalar_trainer
 from .definition import defined_by
-from .directory import BEST, CHECKPOINT, CONFIG, PREPARATION, RUN
+from .directory import BEST, CHECKPOINT, CONFIG, RUN
 from .measures import measures_of
 from .settings import Configuration, configure_kept
 from .sources import in_order, load_data
-from .versions import data_digest, read_run
+from .versions import data_digest, other_version, read_preparation, read_run
 
 
 @final
@@ -153,6 +152,10 @@ class Trained:
         return held_out
 
 
+class OtherVersionWarning(UserWarning):
+    """A run that another version of Opstage has trained."""
+
+
 Source: TypeAlias = "str | os.PathLike[str] | Dataset | Mapping[str, Any]"
 
 WHICH = ("last", "best", "ema")
@@ -175,7 +178,8 @@ def load(
     model     the model, for a run of one that was made in Python; any other is that of the files that the run has kept,
               whatever has become of the originals: code in the run's source/ is run
 
-    Raises UsageError for a directory that holds no run, a half-written or damaged one, and one of another model.
+    Raises UsageError for a directory that holds no run, a half-written or damaged one, one of another format,
+    and one of another model. Warns where another version of Opstage has trained it.
     """
     for name, value, kinds, expected in (
         ("run", run, (str, os.PathLike), "the path of a run directory"),
@@ -210,6 +214,8 @@ def load(
         values = replace(values, params={**values.params, **kept.arrays})
     trainer.restore(values)
     preparation = read_preparation(directory)
+    if (directory / RUN).exists() and (said := other_version(directory / RUN)):
+        warnings.warn(said, OtherVersionWarning, stacklevel=3)  # behind the frame that folds tracebacks
     results = snapshot.position.results
     return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)
 
@@ -238,18 +244,3 @@ def _folder(directory: Path, which: str) -> Path:
     if which == "best":
         raise UsageError(f"{directory} has kept no best epoch; --callbacks.best METRIC keeps one")
     raise UsageError(f"{directory} holds a run without parameters: it has no {CHECKPOINT}")
-
-
-def read_preparation(directory: Path) -> Preparation | None:
-    """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
-    file = directory / PREPARATION
-    if file.exists() and not (directory / RUN).exists():
-        raise UsageError(f"{directory / RUN}: is missing, without which nobody knows its data; restore it from a copy")
-    digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
-    if not file.exists() and digest is None:
-        return None
-    text = read_bytes(file) if file.exists() else None
-    if text is None or hashlib.sha256(text).hexdigest() != digest:
-        what = "is missing" if text is None else "has changed"
-        raise UsageError(f"{file}: {what}, without which the run's data cannot be read alike; restore it from a copy")
-    return Preparation.of(Document.of(text, str(file), "restore it from a copy"))

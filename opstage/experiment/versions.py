@@ -15,14 +15,20 @@ import numpy as np
 
 from .. import __version__
 from ..data import Dataset
+from ..data.preparation import Preparation
 from ..documents import Document
+from ..ops.errors import UsageError
 from ..tensors import read_bytes
+from .directory import PREPARATION, RUN
 
 PACKAGES = ("numpy", "numba", "llvmlite", "optree", "safetensors")
 THREADS = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 UNSCALED = "held_out_unscaled"
 """Where run.json has the digest of the held-out data before they were scaled, if they are."""
+
+FORMAT = 1
+"""The format of a run directory; a description without one is of the first."""
 
 _ROWS = 4096
 
@@ -39,6 +45,7 @@ def describe_run(
         except PackageNotFoundError:
             pass
     return {
+        "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": model,
         "parameters": parameters,
@@ -52,16 +59,59 @@ def describe_run(
 
 
 def run_document(path: Path) -> Document:
-    """The description that `describe_run` made, as its file has it. Raises `UsageError` for what is no JSON."""
-    return Document.of(
+    """The description that `describe_run` made, as its file has it.
+
+    Raises `UsageError` for what is no JSON, and for a run directory of another format.
+    """
+    document = Document.of(
         read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
     )
+    found = document.get("format")
+    if found is not None and found.count() != FORMAT:
+        raise UsageError(
+            f"{path}: of format {found.count()}, written by Opstage {_writer(document)}; this is Opstage "
+            f"{__version__}, which reads format {FORMAT}: use the version that wrote it"
+        )
+    return document
+
+
+def other_version(path: Path) -> str:
+    """A sentence where the run that a file describes was started with another version of Opstage; else empty.
+
+    Raises `UsageError`.
+    """
+    began = _writer(run_document(path))
+    if began == __version__:
+        return ""
+    return f"{path.parent} was started with Opstage {began} and this is {__version__}: numbers may differ"
+
+
+def _writer(document: Document) -> str:
+    """The version of Opstage that a description names."""
+    versions = document.get("versions")
+    writer = None if versions is None else versions.get("opstage")
+    return "of an unknown version" if writer is None else writer.text()
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read the description that `describe_run` made from its file. Raises `UsageError`."""
     document = run_document(path)
     return {**document.object(), "data": read_digests(document["data"])}
+
+
+def read_preparation(directory: Path) -> Preparation | None:
+    """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
+    file = directory / PREPARATION
+    if file.exists() and not (directory / RUN).exists():
+        raise UsageError(f"{directory / RUN}: is missing, without which nobody knows its data; restore it from a copy")
+    digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
+    if not file.exists() and digest is None:
+        return None
+    text = read_bytes(file) if file.exists() else None
+    if text is None or hashlib.sha256(text).hexdigest() != digest:
+        what = "is missing" if text is None else "has changed"
+        raise UsageError(f"{file}: {what}, without which the run's data cannot be read alike; restore it from a copy")
+    return Preparation.of(Document.of(text, str(file), "restore it from a copy"))
 
 
 def read_digests(document: Document) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -279,8 +280,11 @@ def test_half_a_run_is_refused(opstage_csv: Path, tmp_path: Path) -> None:
     train(configure("mlp", values=values, environ={}))
     lost = Path(shutil.copytree(tmp_path / "run", tmp_path / "lost"))
     (lost / "preparation.json").unlink()
-    with pytest.raises(UsageError, match="is missing, without which the run's data cannot be read alike"):
+    missing = "is missing, without which the run's data cannot be read alike"
+    with pytest.raises(UsageError, match=missing):
         load(lost)
+    with pytest.raises(UsageError, match=missing):
+        train(configure_resumed(lost, environ={}), resume=True)
     without = Path(shutil.copytree(tmp_path / "run", tmp_path / "without"))
     (without / "run.json").unlink()
     with pytest.raises(UsageError, match=r"run\.json: is missing"):
@@ -293,6 +297,15 @@ def test_half_a_run_is_refused(opstage_csv: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     with pytest.raises(UsageError, match="has trained, but its checkpoint is gone"):
         train(configure_resumed(tmp_path / "run", environ={}), resume=True)
+
+
+def test_a_run_of_another_version_is_said(copy: Path) -> None:
+    described = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**described, "versions": {"opstage": "9.9.9"}}))
+    with pytest.warns(UserWarning, match=r"was started with Opstage 9\.9\.9 and this is"):
+        load(copy)
+    with pytest.warns(UserWarning, match=r"was started with Opstage 9\.9\.9 and this is"):
+        train(configure_resumed(copy, environ={}), resume=True)
 
 
 @pytest.fixture
