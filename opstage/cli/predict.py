@@ -62,7 +62,8 @@ def _with_run(command: Callable[..., Any]) -> Callable[..., Any]:
 def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     """Predict for every row of a data file with the model that RUN has trained.
 
-    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over. RUN may
+    The file is read as the run's own was: the same columns, the same scaling. A label in it is passed over. Predictions
+    of a folder of images have a column `path`. RUN may
     also be a model, such as an ONNX file: it predicts as it is, from arrays of its inputs' names or the
     columns of a table, neither scaled.
     """
@@ -75,8 +76,9 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
     if dotted_flags():
         raise UsageError(f"{run} is a run, which has its own settings; leave --{next(iter(dotted_flags()))} out")
     trained = open_run(run, flags)
+    files = None if trained.preparation is None else trained.preparation.files(data)
     outputs = trained.predict(data, rows=rows)
-    count = write_predictions(out, outputs, trained.classes)
+    count = write_predictions(out, outputs, trained.classes, files)
     click.echo(f"{count} predictions in {out}")
 
 

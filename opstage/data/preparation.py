@@ -108,7 +108,7 @@ class Preparation:
         if isinstance(source, (str, os.PathLike)):
             if self.form == "table" and Path(source).suffix in TABLES:
                 return chosen.apply(from_table(source, parts, self.classes))
-            if self.form == "images" and (Path(source).is_dir() or Path(source).suffix.lower() in SUFFIXES):
+            if self._is_of_images(source):
                 return chosen.apply(self._of_images(source, parts))
             return chosen.apply(_of_file(source, parts, self.form, self.classes))
         if self.form == "table" and isinstance(source, Mapping) and _is_table(source, parts):
@@ -121,6 +121,21 @@ class Preparation:
         if not isinstance(source, Dataset) or not source.ordered or len(source.names) != len(own):
             return source
         return source if set(source.names) & set(own) else replace(source, names=own)
+
+    def files(self, source: Source) -> tuple[str, ...] | None:
+        """Of a folder of images, or of one image, the file of each row, by its path in the folder; else None."""
+        if not isinstance(source, (str, os.PathLike)) or not self._is_of_images(source):
+            return None
+        folder = Path(source) if Path(source).is_dir() else Path(source).parent
+        return tuple(
+            [
+                os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
+                for path in image_paths(source)
+            ]
+        )
+
+    def _is_of_images(self, source: str | os.PathLike[str]) -> bool:
+        return self.form == "images" and (Path(source).is_dir() or Path(source).suffix.lower() in SUFFIXES)
 
     def _of_images(self, path: str | os.PathLike[str], parts: Sequence[ArgumentData]) -> Dataset:
         """Images and, where they are asked for, their classes."""

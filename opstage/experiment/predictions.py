@@ -18,6 +18,9 @@ from ..ops.trees import flatten, structure_paths
 CLASS = "class"
 """The output that holds class numbers."""
 
+PATH = "path"
+"""The column that names the file of each row."""
+
 SUFFIXES = (".csv", ".npz")
 
 
@@ -27,11 +30,14 @@ def require_suffix(path: Path) -> None:
         raise UsageError(f"{path}: predictions are written as {' or '.join(SUFFIXES)}; end the name with one of these")
 
 
-def write_predictions(path: Path, outputs: Any, classes: Sequence[str] | None = None) -> int:
+def write_predictions(
+    path: Path, outputs: Any, classes: Sequence[str] | None = None, files: Sequence[str] | None = None
+) -> int:
     """Write a tree of outputs, whose arrays have a row for each prediction; how many there are.
 
     With `classes` the numbers in `class` become names, and a column of an array with as many columns as classes is
-    called by its class. Raises UsageError for arrays of more than two axes in a .csv, and where nothing can be written.
+    called by its class. `files`, one for each row, are a column `path`. Raises UsageError for arrays of more than two
+    axes in a .csv, and where nothing can be written.
     """
     require_suffix(path)
     arrays = named_outputs(outputs)
@@ -45,9 +51,17 @@ def write_predictions(path: Path, outputs: Any, classes: Sequence[str] | None = 
     if len(rows) != 1 or -1 in rows:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise UsageError(f"{path}: the outputs do not have a row for each prediction: {shapes}")
+    if files is not None:
+        if PATH in arrays:
+            raise UsageError(f"{path}: the model has an output called {PATH}, as is the column of the files' names")
+        if len(files) not in rows:
+            raise UsageError(f"{path}: there are {len(files)} files now, and predictions for {rows.pop()}: try again")
+        arrays = {PATH: np.asarray(files), **arrays}
     if path.suffix == ".npz":
         buffer = io.BytesIO()
         named = {CLASS: np.asarray(classes)[arrays[CLASS]]} if classes is not None and CLASS in arrays else {}
+        if "file" in arrays:
+            raise UsageError(f"{path}: NumPy writes no array called file; give that output of the model another name")
         np.savez(buffer, **{**arrays, **named})
         write_file(path, [buffer.getvalue()])
     else:

@@ -265,6 +265,7 @@ def test_predictions_in_files(tmp_path: Path) -> None:
         ("q.csv", {"image": np.zeros((2, 3, 3))}, "which no table holds"),
         ("q.csv", {"a": np.zeros(2), "b": np.zeros(3)}, "do not have a row for each prediction"),
         ("no/q.csv", outputs, "no/q.csv"),
+        ("q.npz", {"file": np.zeros(2)}, "another name"),
     ]:
         with pytest.raises(UsageError, match=message):
             write_predictions(tmp_path / path, given)
