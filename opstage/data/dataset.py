@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError, nearest
+from ..ops.numbers import as_numpy
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import called_by_users, made_by_users
 from .mapped import RowView, is_mapped, pieces, row_view
@@ -56,7 +57,7 @@ class Dataset:
             raise UsageError(f"a dataset has columns for {len(self.columns)} arrays, but {len(self.names)} arrays")
         if len(set(self.names)) != len(self.names):
             raise UsageError(f"the names of a dataset's arrays must differ, and these do not: {', '.join(self.names)}")
-        if not all(hasattr(array, "dtype") for array in self.arrays):
+        if not all(map(_has_dtype, self.arrays)):
             arrays = tuple([_as_array(*each) for each in zip(self.arrays, self.origins)])
             object.__setattr__(self, "arrays", arrays)
         for array, origin in zip(self.arrays, self.origins, strict=True):
@@ -144,10 +145,17 @@ def train_test_split(
     return dataset.take(np.flatnonzero(~is_test)), dataset.take(np.flatnonzero(is_test))
 
 
+def _has_dtype(value: Any) -> bool:
+    """Whether it is an array of NumPy's, or of rows in a file; those of other libraries have a dtype of their own."""
+    return isinstance(getattr(value, "dtype", None), np.dtype)
+
+
 def _as_array(value: Any, origin: str) -> Array:
     """The array of a list. Raises UsageError, with the row, where rows differ in shape."""
     try:
-        return value if hasattr(value, "dtype") else np.asarray(value)
+        return value if _has_dtype(value) else as_numpy(value)
+    except UsageError as error:
+        raise UsageError(f"{origin}: {error}") from None
     except ValueError as error:
         shapes = []
         for row, each in enumerate(value if isinstance(value, (list, tuple)) else ()):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..documents import Document
 from ..ops.errors import UsageError, nearest
+from ..ops.numbers import as_numpy
 from ..ops.spec import Spec
 from ..ops.untrusted import brief, shown
 from .any_file import read_arrays
@@ -323,7 +324,7 @@ def _table_of(source: Mapping[str, Any], parts: Sequence[ArgumentData]) -> DataT
     wanted = [column for part in parts for column in part.columns]
     require_columns("the columns", list(source), wanted)
     for name in wanted:
-        array = np.asarray(source[name])
+        array = as_numpy(source[name])
         if array.ndim != 1 or array.dtype.kind not in "fiubUO":
             raise UsageError(f"the columns: column {name} is {array.dtype} of shape {array.shape}; expected (rows,)")
         texts = array.tolist()
@@ -350,7 +351,9 @@ def arrays_named(source: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
 
 def _array(value: Any, name: str) -> Array:
     try:
-        return np.asarray(value)
+        return as_numpy(value)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
     except ValueError as error:
         raise UsageError(f"{name}: is no array of numbers: {error}") from None
 

@@ -16,7 +16,7 @@ from ..interpreters.shape_check import Contract
 from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, nearest
-from ..ops.numbers import plain
+from ..ops.numbers import as_numpy, plain
 from ..ops.spec import Spec, as_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
@@ -250,16 +250,18 @@ def _named(names: Sequence[str], path: str) -> str:
 
 def _fitted(leaf: Any, spec: Spec) -> Any:
     """An array of what was given; integers are taken for floats, which they are exactly, but bytes may be an image."""
-    array = np.asarray(leaf)
+    array = as_numpy(leaf)
     whole = array.dtype.kind in "iu" and array.dtype != np.uint8
     return array.astype(np.float64) if whole and is_float(as_dtype(spec.dtype or "float32")) else array
 
 
 def _require_numbers(leaf: Any, name: str) -> None:
     """Raise UsageError for names, objects and dates, of which no tensor is made."""
-    kind = leaf.dtype.kind if hasattr(leaf, "dtype") else "U" if isinstance(leaf, (str, bytes)) else ""
+    dtype = getattr(leaf, "dtype", None)
+    dtype = dtype if isinstance(dtype, np.dtype) else None  # another library's array says so when it becomes NumPy's
+    kind = dtype.kind if dtype is not None else "U" if isinstance(leaf, (str, bytes)) else ""
     if kind in tuple("USOmMc"):
-        what = f"holds {leaf.dtype} values" if hasattr(leaf, "dtype") else f"is {brief(leaf)}"
+        what = f"holds {dtype} values" if dtype is not None else f"is {brief(leaf)}"
         raise UsageError(f"{name} {what}; expected numbers: floats, integers or booleans")
 
 
