@@ -135,6 +135,8 @@ OPS_NAMES: dict[str, str] = {
     "topk": "opstage.ops.derived.top_k(ops, x, k=…, axis=…)",
     "top_k": "opstage.ops.derived.top_k(ops, x, k=…, axis=…)",
     "searchsorted": "opstage.ops.derived.searchsorted(ops, ordered, values)",
+    "grouped_mm": "opstage.ops.derived.grouped_matmul(ops, x, w, ends)",
+    "ragged_dot": "opstage.ops.derived.grouped_matmul(ops, x, w, ends)",
     "bincount": "opstage.ops.derived.bincount(ops, x, size=…)",
     "segment_sum": "opstage.ops.derived.segment_sum(ops, x, segments, count=…)",
     "segment_max": "opstage.ops.derived.segment_max(ops, x, segments, count=…)",

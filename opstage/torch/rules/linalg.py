@@ -9,6 +9,7 @@ from ...imported.values import common_shape
 from ...ops.derived import einsum
 from ...ops.dims import Verdict, equal
 from ...ops.errors import UnsupportedError
+from ...ops.functions.grouped import grouped_matmul
 from ...ops.functions.matrices import inverse
 from ...ops.functions.statistics import norm
 from ...ops.infix import product_of_stacks
@@ -27,6 +28,16 @@ def _linear(call: AtenCall[Any], x: Any, weight: Any, bias: Any) -> Any:
 def _product(call: AtenCall[Any], x: Any, y: Any) -> Any:
     dtype = call.dtype()
     return call.give(product_of_stacks(call.ops, call.tensor(x, dtype), call.tensor(y, dtype)))
+
+
+@rule("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def _grouped(call: AtenCall[Any], x: Any, w: Any, ends: Any, bias: Any = None, dtype: Any = None) -> Any:
+    """Rows times the matrix of their group; without ends a product of stacks."""
+    if bias is not None or (ends is not None and (len(x.shape) != 2 or len(w.shape) != 3)):
+        raise UnsupportedError("of grouped products only those of rows by their matrices are known, without a bias")
+    if ends is None:
+        return call.give(product_of_stacks(call.ops, x.ref, w.ref))
+    return call.give(grouped_matmul(call.ops, x.ref, w.ref, ends.ref))
 
 
 @rule("addmm.default", "addbmm.default", "baddbmm.default", "addmv.default")

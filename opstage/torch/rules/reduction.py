@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...imported.values import TensorValue
+from ...ops.dims import prod
 from ...ops.errors import UnsupportedError
 from ...ops.functions.extremes import cummax, cummin
 from ...ops.functions.ordering import searchsorted, sort, top_k
@@ -201,3 +202,21 @@ def _searchsorted(
 def _bucketize(call: AtenCall[Any], values: Any, ordered: Any, narrow: bool, right: bool) -> Any:
     dtype = call.promoted(ordered, values)
     return call.give(searchsorted(call.ops, call.tensor(ordered, dtype), call.tensor(values, dtype), right=right))
+
+
+@rule("histc.default")
+def _histc(call: AtenCall[Any], x: Any, bins: int = 100, low: Any = 0, high: Any = 0) -> Any:
+    """How many numbers are in each of `bins` equal parts of [low, high]; those outside, and nan, are in none."""
+    ops = call.ops
+    if not low < high:
+        raise UnsupportedError("its range is that of its values, which is not known before a run; give it min and max")
+    count = prod(x.shape)
+    values = ops.reshape(call.floats(x), shape=(count,))
+    first, last, parts, most = (ops.full(shape=(count,), value=float(each)) for each in (low, high, bins, bins - 1))
+    inside = ops.logical_and(ops.less_equal(first, values), ops.less_equal(values, last))
+    place = ops.div(ops.mul(ops.sub(values, first), parts), ops.sub(last, first))
+    place = ops.minimum(ops.floor(place), most)
+    numbers = ops.cast(ops.iota(shape=(1, bins), axis=1), dtype=place.dtype)
+    own = ops.equal(*(ops.broadcast_to(each, shape=(count, bins)) for each in (ops.unsqueeze(place, axis=1), numbers)))
+    own = ops.logical_and(own, ops.broadcast_to(ops.unsqueeze(inside, axis=1), shape=(count, bins)))
+    return call.give(ops.reduce_sum(ops.cast(own, dtype=call.ops.dtype), axis=0))

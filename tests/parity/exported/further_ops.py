@@ -36,6 +36,8 @@ MAXIMA: Table = {
     "cummax": (lambda x: x.cummax(1)[0], (X,)),
     "cummax_places": (lambda x: x.cummax(1)[1], ((X * 2).round(),)),
     "cummin": (lambda x: x.cummin(0)[0], (X,)),
+    "histc": (lambda x: torch.histc(x, 5, -1.5, 2), (X,)),
+    "histc_of_experts": (lambda x: torch.histc((x.abs() * 3).floor(), 8, 0, 7), (X,)),
     "kthvalue": (lambda x: x.kthvalue(2, dim=1)[0], (X,)),
     "kthvalue_place": (lambda x: x.kthvalue(3, dim=0, keepdim=True)[1], (X,)),
     "fmax": (lambda x, y: torch.fmax(x / (x > 0), y), (X, Y)),

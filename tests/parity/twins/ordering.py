@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,6 +16,12 @@ _MATRIX = normal((9, 40))
 
 def _two(values: torch.Tensor, places: torch.Tensor) -> Any:
     return values, places
+
+
+def _grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    starts = [0, *ends.tolist()]
+    parts = [x[a:b] @ w[i] for i, (a, b) in enumerate(pairwise(starts))]
+    return torch.cat([*parts, torch.zeros_like(x[starts[-1] :] @ w[0])])
 
 
 def _segment_sum(x: torch.Tensor, segments: torch.Tensor, count: int) -> torch.Tensor:
@@ -87,6 +94,12 @@ TWINS: list[Twin] = [
         {"right": False},
         {"right": True},
         arrays=both(_ORDERED, fixed([[0.5, 0.4], [2.0, 9.0]])),
+    ),
+    twin(
+        "grouped_matmul",
+        _grouped,
+        {},
+        arrays=both(normal((9, 4)), normal((3, 4, 5)), fixed([2, 2, 7])),
     ),
     twin("bincount", lambda x, size: torch.bincount(x, minlength=size), {"size": 7}, arrays=integers(0, 7, (30,))),
     twin("segment_sum", _segment_sum, {"count": 4}, arrays=both(normal((30, 2)), integers(0, 4, (30,)))),
