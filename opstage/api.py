@@ -21,10 +21,11 @@ from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from .ops.declared import declared
 from .ops.errors import DeviceError, OpstageError, UsageError
 from .ops.numbers import as_numpy, plain, plain_sequence
 from .ops.places import Places, is_identified
-from .ops.spec import Spec, as_specs, shapes_as_specs
+from .ops.spec import Spec, as_specs, lists_by_specs, shapes_as_specs
 from .ops.tracebacks import called_by_users
 from .ops.trees import Structure, flatten, map_leaves, paths, unflatten, with_scalars
 from .options import Options
@@ -37,11 +38,13 @@ BaseFunction = Callable[..., Any]
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
     """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
-    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list is a tree: one of numbers
-    is as many scalars, which have no operators as a whole, and np.asarray makes one tensor of it. `train` is passed on
+    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. Where `shapes`
+    declares one tensor, a list of numbers is that tensor; any other list is a tree: one of numbers is as many scalars,
+    which have no operators as a whole, and np.asarray makes one tensor of it. `train` is passed on
     to a program that declares a keyword of that name.
     """
     key = ("run", Identity(program), train)
+    args = _by_declaration(program, args)
     program = called_with(program, train, args)
 
     return execute(value_base(program), args, options, program, key)
@@ -59,6 +62,7 @@ def value_and_grad(
     wrt = plain_sequence(wrt)
     wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
     key = ("value_and_grad", Identity(program), train, wrt)
+    args = _by_declaration(program, args)
     program = called_with(program, train, args)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
@@ -81,6 +85,7 @@ def vjp(
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
     key = ("vjp", Identity(program), train)
+    args = _by_declaration(program, args)
     base = vjp_base(called_with(program, train, args))
     args = map_leaves(snapshot, args)
 
@@ -102,6 +107,7 @@ def jvp(
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
     key = ("jvp", Identity(program), train)
+    args, tangents = _by_declaration(program, args), _by_declaration(program, tangents)
     program = called_with(program, train, tuple(args))
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
@@ -118,6 +124,7 @@ def hvp(
 ) -> Any:
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
     key = ("hvp", Identity(program), train)
+    args, tangents = _by_declaration(program, args), _by_declaration(program, tangents)
     program = called_with(program, train, tuple(args))
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
@@ -224,6 +231,17 @@ def _on_lists(program: Program) -> Program:
         return program(ops, *map(with_scalars, trees))
 
     return called
+
+
+def _by_declaration(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, with an array for a list of numbers where the program declares one tensor."""
+    shapes = declared(program)
+    if shapes is None or list not in map(type, args):
+        return args
+    arguments = batch_arguments(program, skip=1)
+    names = () if arguments is None else (*arguments.required, *arguments.optional)
+    specs = [shapes.inputs.get(name) for name in names]
+    return (*map(lists_by_specs, specs, args), *args[len(specs) :])
 
 
 # How it is done -----------------------------------------------------------------------------------------------------

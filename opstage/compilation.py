@@ -116,7 +116,10 @@ class _Compiled:
 
     @called_by_users
     def forward(self, *args: Any) -> Any:
-        """The value, a pytree of arrays. Raises ShapeError or DtypeError for arguments outside the Specs."""
+        """The value, a pytree of arrays. A list of numbers where one Spec is declared is an array.
+
+        Raises ShapeError or DtypeError for arguments outside the Specs.
+        """
         return self._ask("forward", value_base(self._program), args)
 
     def backward_with_seed(self, seed: Any, *args: Any) -> tuple[Any, ...]:
@@ -126,7 +129,7 @@ class _Compiled:
 
     def vjp(self, *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
         """`(value, pullback)`; `pullback(seed)` is `backward_with_seed` at the arguments as they are now."""
-        args = map_leaves(snapshot, args)
+        args = map_leaves(snapshot, self._contract.arrays(args))
         return self.forward(*args), lambda seed: self.backward_with_seed(seed, *args)
 
     def jvp(self, args: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -146,6 +149,11 @@ class _Compiled:
     def _answer(self, question: str, base: BaseFunction, args: tuple[Any, ...], **beside: Any) -> Any:
         interpreter = self._interpreter
         leaves, structure = flatten(args)
+        if any(type(leaf) in (int, float, bool) for leaf in leaves):
+            args = self._contract.arrays(args)
+            leaves, structure = flatten(args)
+        if "tangents" in beside:
+            beside["tangents"] = self._contract.arrays(beside["tangents"])
         refs = put_all(interpreter, leaves, lambda: argument_paths(self._program, args))
         self._contract.check(args, leaves, refs, _take_none)
         trees: tuple[Any, ...] = unflatten(structure, refs)

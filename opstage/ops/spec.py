@@ -13,7 +13,7 @@ import optree
 from .dims import Dim, DimExpr, DimScope
 from .dims.notation import LARGEST_SIZE, parse_expression, parse_relations, split_outside
 from .errors import SourceLine, UsageError, nearest, user_frame
-from .trees import flatten, leaf, unflatten
+from .trees import flatten, leaf, lists_as_arrays, unflatten
 from .types import DType, TensorType, as_dtype, dtype_name, is_float, require_shape
 from .untrusted import brief
 
@@ -97,6 +97,26 @@ def as_specs(tree: Any) -> Any:
     (which are shapes)."""
     flatten(tree)  # makes dataclasses known to optree
     return optree.tree_map(_as_spec, tree, is_leaf=_is_shape, namespace="opstage")
+
+
+def lists_by_specs(specs: Any, tree: Any) -> Any:
+    """The tree with an array for every list of numbers at whose place there is one Spec.
+
+    Where Specs are a list, a list stays one. Whole numbers become floats where a float is expected. Raises UsageError
+    for rows of different lengths.
+    """
+    if isinstance(specs, Spec):
+        made = lists_as_arrays(tree) if type(tree) is list else tree
+        if made is tree or not isinstance(made, np.ndarray):
+            return tree
+        whole = made.dtype.kind in "iu" and is_float(as_dtype(specs.dtype or "float32"))
+        return made.astype(np.float64) if whole else made
+    kind = type(tree)
+    if kind is not type(specs) or kind not in (list, tuple, dict) or len(tree) != len(specs):
+        return tree
+    if kind is dict:
+        return {key: lists_by_specs(specs[key], value) if key in specs else value for key, value in tree.items()}
+    return kind(map(lists_by_specs, specs, tree))
 
 
 def shapes_as_specs(tree: Any) -> Any:

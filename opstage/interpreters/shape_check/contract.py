@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
 from ...ops.errors import DtypeError, LocatedError, ShapeError
-from ...ops.spec import Spec, as_specs
+from ...ops.spec import Spec, as_specs, lists_by_specs
 from ...ops.trees import align, flatten
 from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
 from .report import Assumption
@@ -37,6 +37,11 @@ class Contract:
     def assume(self, conditions: Sequence[Assumption]) -> None:
         """Relations that the check could not decide: they are enforced for every batch."""
         self._conditions = [*self._conditions, *conditions]
+
+    def arrays(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The batch with arrays for lists of numbers, see `lists_by_specs`."""
+        made: tuple[Any, ...] = lists_by_specs(self._trees, batch)
+        return made
 
     def check(
         self,
