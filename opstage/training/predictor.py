@@ -111,6 +111,8 @@ class Predictor:
         batches of them.
         """
         if self._prepared and not named:
+            if list in map(type, inputs) and len(inputs) == len(self._leaves):
+                inputs = tuple(map(_written, inputs, self._leaves))
             quick = self._quick(inputs)
             if quick is None and (rounded := self._rounded(inputs)) is not None:
                 quick = self._quick(rounded)
@@ -246,6 +248,12 @@ class Predictor:
 def _named(names: Sequence[str], path: str) -> str:
     first, _, rest = path.partition(".")
     return f"{names[int(first)]}.{rest}" if rest else names[int(first)]
+
+
+def _written(value: Any, spec: Spec) -> Any:
+    """The array that a list of numbers stands for; anything else as it is."""
+    made = lists_as_arrays(value) if type(value) is list else value
+    return _fitted(made, spec) if made is not value and isinstance(made, np.ndarray) else value
 
 
 def _fitted(leaf: Any, spec: Spec) -> Any:

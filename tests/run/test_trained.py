@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Options, Spec, UsageError
+from opstage import OpstageError, Options, Spec, UsageError
 from opstage.data import digits, from_arrays
 from opstage.experiment import RunSettings, Settings, configure, train
 from opstage.experiment.exporting import export
@@ -55,6 +55,17 @@ def test_predictions_are_the_models_at_every_number_of_rows(run: Path, backend: 
     assert found["probabilities"].shape == (rows, 10)
     assert np.allclose(found["probabilities"], by_hand(trained, IMAGES[:rows]), rtol=1e-4, atol=1e-6)
     assert np.array_equal(found["class"], found["probabilities"].argmax(axis=1))
+
+
+def test_lists_are_the_same_before_and_after_a_quick_call_is_made(run: Path) -> None:
+    predictor = load(run, options=Options(backend="compiled")).predictor
+    rows = (np.arange(64.0).reshape(1, 8, 8) % 16).reshape(IMAGES[:1].shape)
+    whole: Any = rows.astype(int).tolist()
+    for given in (rows, rows.tolist(), whole, whole, rows):
+        assert np.array_equal(predictor(given)["probabilities"], predictor(rows)["probabilities"])
+    for bad in ([[1.0], [2.0, 3.0]], [["a"]], [], [None]):
+        with pytest.raises(OpstageError):
+            predictor(bad)
 
 
 def test_inputs_by_name_as_lists_and_as_a_dataset_are_the_same(run: Path) -> None:
