@@ -26,7 +26,7 @@ def _describe(run: Path, key: str, value: Any) -> None:
 def test_another_version_is_said_once(run: Path, opstage: Command) -> None:
     assert "Opstage" not in opstage("evaluate", "run")[2]
     _describe(run, "versions", {"opstage": "9.9.9"})
-    for words in (["evaluate", "run"], ["train", "--resume", "run", "--epochs", "2"]):
+    for words in (["evaluate", "run"], ["graph", "run"], ["train", "--resume", "run", "--epochs", "2"]):
         code, out, err = opstage(*words)
         assert (code, (out + err).count("run was started with Opstage 9.9.9 and this is ")) == (0, 1), words
 
