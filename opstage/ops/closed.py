@@ -244,8 +244,9 @@ class Trace:
         return len(self.types) - 1
 
     def constant(self, value: Any, type: TensorType) -> int:
-        """A tensor whose value the body holds, as a copy."""
-        kept = np.array(value)
+        """A tensor whose value the body holds, as a copy in its dtype: compiled programs read its bytes as such."""
+        kept = np.array(value, type.dtype)
+        assert kept.shape == type.shape
         kept.flags.writeable = False
         slot = self.slot(type)
         self.constants.append(BodyConstant(slot, kept, type))
