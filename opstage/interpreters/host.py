@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.errors import UsageError
-from ..ops.numbers import as_numpy
-from ..ops.types import EXACT, DType
+from ..ops.numbers import as_numpy, plain
+from ..ops.types import EXACT, DType, require_value
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -23,7 +24,8 @@ _fractions = np.frompyfunc(lambda v: v if isinstance(v, Fraction) else Fraction(
 def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
     """A host array of what Opstage knows: floats in `dtype`, integers as int32 or int64, booleans as they are.
 
-    With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric.
+    With `force` whatever it is takes `dtype`. Raises UsageError for what is not numeric, and DtypeError for a number
+    that is none of an integer `dtype`.
     """
     array = as_numpy(value)
     kind = array.dtype.kind
@@ -31,15 +33,31 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")
     if kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
+    if kind == "O" and not force and dtype != EXACT and array.size and all(isinstance(v, int) for v in array.flat):
+        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {max(array.flat, key=abs)}")
     if force or kind in "fO":
         if dtype == EXACT:
             return _exact(array)
-        return array.astype(dtype, copy=False)
+        return _integers(array, dtype) if dtype.kind == "i" else array.astype(dtype, copy=False)
     if kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _LARGEST:
         raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {array.max()}")
     if kind == "u" or array.dtype.itemsize < 4:
         return array if kind == "b" else array.astype(np.int64)
     return array
+
+
+def _integers(array: Array, dtype: DType) -> Array:
+    """The elements as integers, which they must be: nothing is truncated or wrapped around."""
+    if array.dtype == dtype:
+        return array
+    found = None
+    with np.errstate(invalid="ignore"), contextlib.suppress(OverflowError, ValueError):  # integers and nan in objects
+        found = array.astype(dtype, copy=False)
+    if found is None or not np.array_equal(found, array):
+        for value in array.flat:
+            require_value(plain(value), dtype)
+    assert found is not None
+    return found
 
 
 def _exact(array: Array) -> Array:

@@ -19,7 +19,9 @@ def plain(value: Any) -> Any:
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
     """`np.asarray`. Raises UsageError where an array of another library refuses, such as one of torch's that wants a
-    gradient: it would end here, and nothing would ever say so."""
+    gradient: it would end here, and nothing would ever say so. And for a masked array with masked entries."""
+    if hasattr(value, "filled") and np.ma.is_masked(value):
+        raise UsageError("a masked array has entries that are masked; fill them first: x.filled(…)")
     try:
         return np.asarray(value)
     except (RuntimeError, TypeError) as error:
