@@ -88,7 +88,8 @@ def predict(run: Path, data: Path, out: Path, rows: int, **flags: Any) -> None:
 def evaluate(run: Path, data: str | None, **flags: Any) -> None:
     """Print the metrics of the model that RUN has trained.
 
-    RUN may also be a model, as for train: it is judged as it is before any training.
+    RUN may also be a model, as for train: it is judged as it is before any training, on the part of the rows that
+    training would hold out.
     """
     if run.is_dir():
         if dotted_flags():
@@ -97,7 +98,8 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
         dataset = trained.prepared_rows(data)
         click.echo(f"{len(dataset)} samples: {format_held_out(trained.judge(dataset))}")
         return
-    layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
+    flags |= {"data": data, "batch_size": None if "data.batch_size" in dotted_flags() else 1}  # nothing is trained
+    layer = flag_layer({"data": "data.file", "batch_size": "data.batch_size", **OPTION_PATHS}, flags)
     task = prepare(configure(str(run), flags=[layer]).settings)
     found = judge(task.trainer, measures_of(task.model, task.settings.options), task.test_batches)
     click.echo(f"{len(task.held_out)} samples, before training: {format_held_out(found)}")

@@ -79,6 +79,11 @@ def test_a_file_with_a_loss_is_judged_as_it_is(opstage: Command, net: str) -> No
     words = ("--model.loss", "cross_entropy", "--data.file", "rows.csv", "--data.label", "kind")
     code, out, err = opstage("evaluate", net, *words)
     assert code == 0 and "before training: accuracy" in out, err
+    lines = Path("rows.csv").read_text().splitlines()
+    Path("few.csv").write_text("\n".join(lines[:21]))  # fewer rows than a batch of training has
+    words = ("--model.loss", "cross_entropy", "--data", "few.csv", "--data.label", "kind")
+    code, out, err = opstage("evaluate", net, *words)
+    assert code == 0 and "before training: accuracy" in out, err
 
 
 def test_inputs_are_fixed_and_sizes_constrained(opstage: Command, tmp_path: Path) -> None:
