@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..experiment.measures import measures_of
 from ..experiment.predictions import require_suffix, write_predictions
 from ..experiment.progress import format_held_out
 from ..experiment.settings import configure, configure_kept
-from ..experiment.task import prepare
+from ..experiment.task import least_batch, prepare
 from ..experiment.trained import WHICH, OtherVersionWarning, Trained, load
 from ..experiment.untrained import inputs_of, untrained_predictor
 from ..experiment.versions import other_version
@@ -98,9 +99,11 @@ def evaluate(run: Path, data: str | None, **flags: Any) -> None:
         dataset = trained.prepared_rows(data)
         click.echo(f"{len(dataset)} samples: {format_held_out(trained.judge(dataset))}")
         return
-    flags |= {"data": data, "batch_size": None if "data.batch_size" in dotted_flags() else 1}  # nothing is trained
-    layer = flag_layer({"data": "data.file", "batch_size": "data.batch_size", **OPTION_PATHS}, flags)
-    task = prepare(configure(str(run), flags=[layer]).settings)
+    layer = flag_layer({"data": "data.file", **OPTION_PATHS}, {**flags, "data": data})
+    settings = configure(str(run), flags=[layer]).settings
+    if "data.batch_size" not in dotted_flags():  # nothing is trained, so rows too few for a batch will do
+        settings = replace(settings, data=replace(settings.data, batch_size=least_batch(settings)))
+    task = prepare(settings)
     found = judge(task.trainer, measures_of(task.model, task.settings.options), task.test_batches)
     click.echo(f"{len(task.held_out)} samples, before training: {format_held_out(found)}")
 

@@ -86,6 +86,16 @@ class Provided:
     optimizer: Optimizer | None = None
 
 
+def least_batch(settings: Settings) -> int:
+    """The fewest rows that the ranks of the mesh can share, in as many parts as gradients are accumulated in."""
+    return _ranks(settings) * settings.run.accumulate
+
+
+def _ranks(settings: Settings) -> int:
+    ranks: int = mesh_of(settings.options.mesh).require_numbers().size(DATA)
+    return ranks
+
+
 def prepare(settings: Settings, given: Provided | None = None) -> Task:
     """Load the data, make the trainer (which checks the shapes of the whole step) and the optimizer."""
     given = Provided() if given is None else given
@@ -102,12 +112,12 @@ def prepare(settings: Settings, given: Provided | None = None) -> Task:
             f"{larger_batch(size, len(training))}: --batch-size {len(training)}, in Python batch_size={len(training)} "
             f"({len(held_out)} rows more are held out)"
         )
-    ranks = mesh_of(options.mesh).require_numbers().size(DATA)
-    if ranks > 1 and size % (ranks * run.accumulate):
+    ranks, least = _ranks(settings), least_batch(settings)
+    if ranks > 1 and size % least:
         parts = f" in {run.accumulate} parts" if run.accumulate > 1 else ""
         raise UsageError(
             f"mesh {options.mesh!r}: {ranks} ranks cannot share batches of {size} samples{parts} equally; give batches "
-            f"of {-(-size // (ranks * run.accumulate)) * ranks * run.accumulate}, or another mesh"
+            f"of {-(-size // least) * least}, or another mesh"
         )
     batches: Batches = Loader(training, size, seed=options.seed, drop_last=True)
     if settings.data.prefetch:

@@ -33,17 +33,25 @@ def as_array(value: Any, dtype: DType, *, force: bool = False) -> Array:
         raise UsageError(f"a tensor must hold numbers; got an array of {type(next(iter(array.flat))).__name__}")
     if kind not in "fiubO":
         raise UsageError(f"a tensor must hold numbers; got dtype {array.dtype}")
-    if kind == "O" and not force and dtype != EXACT and array.size and all(isinstance(v, int) for v in array.flat):
-        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {max(array.flat, key=abs)}")
+    if not force and not (kind == "O" and dtype == EXACT):
+        _require_int64(array)
     if force or kind in "fO":
         if dtype == EXACT:
             return _exact(array)
         return _integers(array, dtype) if dtype.kind == "i" else array.astype(dtype, copy=False)
-    if kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _LARGEST:
-        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {array.max()}")
     if kind == "u" or array.dtype.itemsize < 4:
         return array if kind == "b" else array.astype(np.int64)
     return array
+
+
+def _require_int64(array: Array) -> None:
+    """Raise UsageError for integers alone, one of which int64 does not hold: it would become a float, or negative."""
+    unsigned = array.dtype.kind == "u" and array.dtype.itemsize == 8
+    if not array.size or not (unsigned or (array.dtype.kind == "O" and all(isinstance(v, int) for v in array.flat))):
+        return
+    largest = array.max() if unsigned else max(array.flat, key=abs)
+    if not -_LARGEST - 1 <= largest <= _LARGEST:
+        raise UsageError(f"integers are at most 2^63 - 1 (int64) but one is {largest}")
 
 
 def _integers(array: Array, dtype: DType) -> Array:

@@ -88,6 +88,8 @@ def test_the_commands_of_a_run(opstage: Command, folder: Path) -> None:
     opstage("new", "mine")
     code, out, err = opstage("evaluate", "mine.py", "--model.hidden", "8")
     assert code == 0 and out.startswith("359 samples, before training: accuracy"), out + err
+    again = opstage("evaluate", "mine.py", "--model.hidden", "8", "--options.mesh", "data=2", "--run.accumulate", "3")
+    assert again[0] == 0 and again[1] == out, again
     assert opstage("train", "mine.py", "--epochs", "1", "--model.hidden", "8", "--out", "run")[0] == 0
     (folder / "mine.py").unlink()
     code, out, err = opstage("evaluate", "run", "--backend", "compiled")

@@ -34,6 +34,7 @@ GOOD: dict[str, tuple[Any, str | None, Any]] = {
     "truth": ([2, 0], "bool", np.array([True, False])),
     "nothing": (np.zeros(0), "int32", np.zeros(0, np.int32)),
     "fractions": ([Fraction(4, 2)], "int64", np.array([2])),
+    "small integers as objects": (np.array([1, 2], object), None, np.array([1.0, 2.0])),
     "masked nowhere": (np.ma.array([1.0, 2.0]), None, np.array([1.0, 2.0])),
 }
 
