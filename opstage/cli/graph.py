@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from ..atomic import write_file
-from ..experiment.directory import RUN
 from ..experiment.settings import configure, configure_kept
 from ..experiment.versions import other_version
 from ..interpreters.graph import Graph
@@ -60,8 +59,7 @@ def graph(
         if config is not None or dotted_flags():
             raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
         settings = configure_kept(Path(model)).settings
-        run = Path(model) / RUN
-        if run.exists() and (said := other_version(run)):
+        if said := other_version(Path(model)):
             click.echo(said, err=True)
         given = {name: value for name, value in flags.items() if value is not None}
         settings = replace(settings, options=settings.options.replace(**given))

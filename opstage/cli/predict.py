@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from ..experiment.definition import file_of
-from ..experiment.directory import RUN
 from ..experiment.exporting import FORMATS, export
 from ..experiment.measures import measures_of
 from ..experiment.predictions import require_suffix, write_predictions
@@ -35,7 +34,7 @@ def open_run(run: Path, flags: dict[str, Any]) -> Trained:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OtherVersionWarning)  # said below, as a line of its own
         trained = load(run, which=flags["which"], options=options)
-    if (run / RUN).exists() and (said := other_version(run / RUN)):
+    if said := other_version(run):
         click.echo(said, err=True)
     say_changed(run, trained.configuration)
     return trained

@@ -74,6 +74,13 @@ def image_paths(place: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
+def image_names(place: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The paths of these in the folder, as texts; bytes that are no UTF-8 are escaped."""
+    folder = Path(place) if Path(place).is_dir() else Path(place).parent
+    names = [path.relative_to(folder).as_posix() for path in image_paths(place)]
+    return tuple([os.fsencode(name).decode("utf-8", "backslashreplace") for name in names])
+
+
 def read_images(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int) -> Bytes:
     """uint8 (n, channels, height, width); see `from_images`."""
     if find_spec("PIL") is None:

@@ -19,7 +19,7 @@ from .any_file import read_arrays
 from .cast import Array, Kind, Scaling, cast, fitted_shape, kind_of
 from .categories import Categories, encode
 from .dataset import Dataset
-from .image_folder import SUFFIXES, from_images, image_paths, read_images
+from .image_folder import SUFFIXES, from_images, image_names, image_paths, read_images
 from .mapped import is_mapped, pieces, row_view
 from .table import TABLES, DataTable, Named, numbered, read_table, require_columns
 
@@ -127,13 +127,7 @@ class Preparation:
         """Of a folder of images, or of one image, the file of each row, by its path in the folder; else None."""
         if not isinstance(source, (str, os.PathLike)) or not self._is_of_images(source):
             return None
-        folder = Path(source) if Path(source).is_dir() else Path(source).parent
-        return tuple(
-            [
-                os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
-                for path in image_paths(source)
-            ]
-        )
+        return image_names(source)
 
     def _is_of_images(self, source: str | os.PathLike[str]) -> bool:
         return self.form == "images" and (Path(source).is_dir() or Path(source).suffix.lower() in SUFFIXES)

@@ -113,7 +113,7 @@ def run_task(
             told(fabric, 0)
         if first and settings.run.out is not None:
             directory = stack.enter_context(_directory(settings, task, configuration, resume=resume))
-            if resume and (said := other_version(directory.path / RUN)):
+            if resume and (said := other_version(directory.path)):
                 (say or _warn)(said)
             identity = _identity(task, configuration)
             for callback in callbacks:

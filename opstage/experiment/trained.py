@@ -214,7 +214,7 @@ def load(
         values = replace(values, params={**values.params, **kept.arrays})
     trainer.restore(values)
     preparation = read_preparation(directory)
-    if (directory / RUN).exists() and (said := other_version(directory / RUN)):
+    if said := other_version(directory):
         warnings.warn(said, OtherVersionWarning, stacklevel=3)  # behind the frame that folds tracebacks
     results = snapshot.position.results
     return Trained(chosen, trainer, results, configuration.kept_in(directory), preparation=preparation)

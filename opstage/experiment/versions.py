@@ -75,15 +75,15 @@ def run_document(path: Path) -> Document:
     return document
 
 
-def other_version(path: Path) -> str:
-    """A sentence where the run that a file describes was started with another version of Opstage; else empty.
-
-    Raises `UsageError`.
+def other_version(directory: Path) -> str:
+    """A sentence where the run in a directory was started with another version of Opstage; else, and without a
+    description of it, empty. Raises `UsageError`.
     """
-    began = _writer(run_document(path))
+    path = directory / RUN
+    began = _writer(run_document(path)) if path.exists() else __version__
     if began == __version__:
         return ""
-    return f"{path.parent} was started with Opstage {began} and this is {__version__}: numbers may differ"
+    return f"{directory} was started with Opstage {began} and this is {__version__}: numbers may differ"
 
 
 def _writer(document: Document) -> str:

@@ -17,7 +17,7 @@ from ..models import Model
 from ..ops.dims import DimScope
 from ..ops.errors import UsageError, nearest
 from ..ops.numbers import as_numpy, plain
-from ..ops.spec import Spec, as_specs
+from ..ops.spec import Spec, as_specs, lists_by_specs
 from ..ops.trees import Structure, flatten, lists_as_arrays, structure_paths, unflatten
 from ..ops.types import as_dtype, is_float
 from ..ops.untrusted import brief
@@ -112,7 +112,7 @@ class Predictor:
         """
         if self._prepared and not named:
             if list in map(type, inputs) and len(inputs) == len(self._leaves):
-                inputs = tuple(map(_written, inputs, self._leaves))
+                inputs = tuple(map(lists_by_specs, self._leaves, inputs))
             quick = self._quick(inputs)
             if quick is None and (rounded := self._rounded(inputs)) is not None:
                 quick = self._quick(rounded)
@@ -248,12 +248,6 @@ class Predictor:
 def _named(names: Sequence[str], path: str) -> str:
     first, _, rest = path.partition(".")
     return f"{names[int(first)]}.{rest}" if rest else names[int(first)]
-
-
-def _written(value: Any, spec: Spec) -> Any:
-    """The array that a list of numbers stands for; anything else as it is."""
-    made = lists_as_arrays(value) if type(value) is list else value
-    return _fitted(made, spec) if made is not value and isinstance(made, np.ndarray) else value
 
 
 def _fitted(leaf: Any, spec: Spec) -> Any:

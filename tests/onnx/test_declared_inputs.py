@@ -32,6 +32,7 @@ GOOD: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "names": ({"x": Spec("B T"), "y": Spec("T")}, (np.ones((2, 3), F), np.ones(3, F))),
     "an expression": ({"x": Spec("B 2*B+1")}, (np.ones((3, 7), F),)),
     "an expression alone": ({"x": Spec("2*k+1"), "y": Spec("k")}, (np.ones(7, F), np.ones(3, F))),
+    "steps that end": ({"x": Spec("min(k, 4)")}, (np.ones(4, F),)),
     "one that is not linear": ({"x": Spec("k*k")}, (np.ones(7, F),)),
     "1, which an exporter does not try": ({"x": Spec("B", where=["B >= 2"])}, (np.ones(1, F),)),
     "a tree": (
@@ -49,6 +50,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[Any, ...], type[Exception], str]] = {
     ),
     "an expression": ({"x": Spec("B 2*B")}, (np.ones((3, 7), F),), ShapeError, r"axis 1 must have 2\*B = 6"),
     "an expression alone": ({"x": Spec("2*k")}, (np.ones(7, F),), ShapeError, r"axis 0 must have 2\*k = "),
+    "beyond its greatest": ({"x": Spec("min(k, 4)")}, (np.ones(7, F),), ShapeError, r"must have min\(k, 4\) = 4"),
     "expressions alone": (
         {"x": Spec("2*k"), "y": Spec("3*k")}, (np.ones(6, F), np.ones(6, F)), ShapeError, r"y .* must have 3\*k = 9",
     ),

@@ -105,14 +105,15 @@ def _give_their_sizes(
 ) -> set[str]:
     """Of inputs of whose elements a program makes nothing, those whose sizes it needs: it is run once more, with sizes
     for these inputs that nothing else has, and looked through for them."""
-    fresh = {name: f"{_FRESH}{i}_" for i, name in enumerate(idle) if specs[[*names].index(name)].entries}
+    places = {name: at for at, name in enumerate(names)}
+    fresh = {name: f"{_FRESH}{i}_" for i, name in enumerate(idle) if specs[places[name]].entries}
     if not fresh:
         return set()
     ops = ShapeOps(options, collect=True, mesh=mesh)
     try:
         refs = ops.declare(specs, names)
         for name, prefix in fresh.items():
-            at = [*names].index(name)
+            at = places[name]
             sizes = tuple([f"{prefix}{axis}" for axis in range(len(specs[at].entries))])
             (refs[at],) = ops.declare([Spec(sizes, specs[at].dtype)], [name])
         outputs = [ops.adopt(ref) for ref in flatten(ops.follow(program, refs))[0]]

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..protocol import Ops, R
 from ..rules import require_rank
-from ..types import TensorType, require_integer, require_same_dtype, show_shape
+from ..types import require_integer, require_same_dtype, show_shape
 from .ordering import searchsorted
-from .tools import equal_sizes, placed
+from .tools import equal_sizes, placed, type_of
 
 
 def grouped_matmul(ops: Ops[R], x: R, w: R, ends: R, /) -> R:
@@ -21,9 +21,9 @@ def grouped_matmul(ops: Ops[R], x: R, w: R, ends: R, /) -> R:
     """
     op = "grouped_matmul"
     for value, rank, name in ((x, 2, "x"), (w, 3, "w"), (ends, 1, "ends")):
-        placed(ops, op, lambda value=value, rank=rank, name=name: require_rank(_type(value), rank, name))  # type: ignore[misc]
-    placed(ops, op, lambda: require_integer(_type(ends), "ends"))
-    placed(ops, op, lambda: require_same_dtype(_type(x), _type(w), "x", "w"))
+        placed(ops, op, lambda value=value, rank=rank, name=name: require_rank(type_of(value), rank, name))  # type: ignore[misc]
+    placed(ops, op, lambda: require_integer(type_of(ends), "ends"))
+    placed(ops, op, lambda: require_same_dtype(type_of(x), type_of(w), "x", "w"))
     shapes = f"x is {show_shape(x.shape)}, w is {show_shape(w.shape)} and ends are {show_shape(ends.shape)}"
     equal_sizes(ops, op, x.shape[1], w.shape[1], lambda: f"{shapes}: a matrix has a row for each column of x")
     equal_sizes(ops, op, w.shape[0], ends.shape[0], lambda: f"{shapes}: every group has an end")
@@ -40,7 +40,3 @@ def grouped_matmul(ops: Ops[R], x: R, w: R, ends: R, /) -> R:
     y: R
     y, _ = ops.scan(step, start, (w, ops.iota(shape=(w.shape[0],))))
     return y
-
-
-def _type(x: R) -> TensorType:
-    return TensorType(x.shape, x.dtype)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..catalogue.determinants import inverse_of
 from ..catalogue.solving import require_square
 from ..protocol import Ops, R
-from ..types import TensorType
-from .tools import placed
+from .tools import placed, type_of
 
 
 def inverse(ops: Ops[R], x: R, /) -> R:
@@ -15,5 +14,5 @@ def inverse(ops: Ops[R], x: R, /) -> R:
     Where x is singular (a pivot is exactly 0), or holds nan or inf, it is nan. To apply it, `ops.solve(x, b)` is
     quicker and more accurate. `ops.inv` is 1/x of each element. Raises ShapeError unless x is square.
     """
-    placed(ops, "inverse", lambda: require_square(TensorType(x.shape, x.dtype), "x"))
+    placed(ops, "inverse", lambda: require_square(type_of(x), "x"))
     return inverse_of(ops, x)

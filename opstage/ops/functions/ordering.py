@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..dims import Dim, is_zero, prod
 from ..protocol import Ops, R
 from ..rules import require_rank, same_shape
-from ..types import BOOL, INT64, TensorType, require_integer, require_same_dtype, show_shape
-from .tools import at_most, axis_of, dim_of, equal_sizes, error, placed, whole, zeros
+from ..types import BOOL, INT64, require_integer, require_same_dtype, show_shape
+from .tools import at_most, axis_of, dim_of, equal_sizes, error, placed, type_of, whole, zeros
 
 
 def sort(ops: Ops[R], x: R, /, *, axis: int = -1, descending: bool = False) -> tuple[R, R]:
@@ -47,8 +47,8 @@ def searchsorted(ops: Ops[R], ordered: R, values: R, /, *, right: bool = False) 
     """
     op = "searchsorted"
     batch = ordered.shape[:-1]
-    placed(ops, op, lambda: require_rank(_type(ordered), len(values.shape) if batch else 1, "ordered"))
-    placed(ops, op, lambda: require_same_dtype(_type(ordered), _type(values), "ordered", "values"))
+    placed(ops, op, lambda: require_rank(type_of(ordered), len(values.shape) if batch else 1, "ordered"))
+    placed(ops, op, lambda: require_same_dtype(type_of(ordered), type_of(values), "ordered", "values"))
     if batch:
         placed(ops, op, lambda: same_shape(batch, values.shape[:-1], "ordered", "values"))
     shape = (*values.shape, ordered.shape[-1])
@@ -68,7 +68,7 @@ def bincount(ops: Ops[R], x: R, /, *, size: Dim, weights: R | None = None) -> R:
     torch.bincount, where the size is a least one.
     """
     op = "bincount"
-    placed(ops, op, lambda: require_integer(_type(x), "x"))
+    placed(ops, op, lambda: require_integer(type_of(x), "x"))
     size, count = dim_of(ops, op, "size", size), prod(x.shape)
     if weights is None:
         added = whole(ops, (count,), 1)
@@ -93,7 +93,7 @@ def segment_sum(ops: Ops[R], x: R, segments: R, /, *, count: Dim) -> R:
 
 def segment_count(ops: Ops[R], op: str, x: R, segments: R, count: Dim) -> Dim:
     """The number of segments, for which each row of x must have one."""
-    placed(ops, op, lambda: require_rank(_type(segments), 1, "segments"))
+    placed(ops, op, lambda: require_rank(type_of(segments), 1, "segments"))
     if not x.shape:
         raise error(ops, op, "x must have rows but is a scalar")
     equal_sizes(
@@ -133,10 +133,6 @@ def unique(ops: Ops[R], x: R, /, *, size: Dim, fill: float = 0) -> tuple[R, R, R
     values = ops.scatter_add_vec(zeros(ops, x, (size,)), ops.select(first, ordered, zeros(ops, ordered)), places)
     rest = ops.equal(counts, none)
     return ops.select(rest, ops.full(shape=(size,), value=fill, dtype=x.dtype), values), counts, found
-
-
-def _type(x: R) -> TensorType:
-    return TensorType(x.shape, x.dtype)
 
 
 def _picked(ops: Ops[R], x: R, places: R, axis: int) -> R:

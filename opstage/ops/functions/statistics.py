@@ -10,9 +10,9 @@ from typing import Any
 from ..arguments import Axes
 from ..dims import Dim, is_zero, prod, ratio
 from ..protocol import Ops, R
-from ..types import TensorType, require_float, show_shape
+from ..types import require_float, show_shape
 from .ordering import sort
-from .tools import at_most, axes_of, error, int_of, placed
+from .tools import at_most, axes_of, error, int_of, placed, type_of
 
 
 def var(ops: Ops[R], x: R, /, *, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> R:
@@ -160,4 +160,4 @@ def _all(ops: Ops[R], x: R, value: float) -> R:
 
 
 def _require_float(ops: Ops[R], op: str, x: R) -> None:
-    placed(ops, op, lambda: require_float(TensorType(x.shape, x.dtype), "x"))
+    placed(ops, op, lambda: require_float(type_of(x), "x"))

@@ -12,7 +12,7 @@ from ..dims import Dim, DimExpr, ratio, require_at_most, require_equal
 from ..errors import LocatedError, ShapeError
 from ..invalid_static import InvalidStatic
 from ..protocol import Ops, R
-from ..types import EXACT, DType
+from ..types import EXACT, DType, TensorType
 
 
 def error(ops: Ops[R], op: str, reason: str) -> ShapeError:
@@ -82,6 +82,11 @@ def placed(ops: Ops[R], op: str, check: Callable[[], object]) -> None:
     except LocatedError as found:
         found.place(op, ops.cursor.region.name)
         raise
+
+
+def type_of(x: R) -> TensorType:
+    """The type of a ref, for the checks of shapes and dtypes that ops have."""
+    return TensorType(x.shape, x.dtype)
 
 
 def whole(ops: Ops[R], shape: Any, value: Dim, dtype: Any = "int64") -> R:
