@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ...forks import make_lock, tell_in_child
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.infix import Infix
 from ...ops.lists import Scalars
@@ -205,6 +206,40 @@ def observation() -> Observation | None:
     return getattr(_here, "current", None)
 
 
+@final
+class _Collector:
+    """Python's garbage collector, which rests while anything is observed: its finalizers and callbacks are no part of a
+    program. It is one for all threads, so it goes on when the last observation has ended."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock(waits_for_others=False)
+        self._observations = 0
+        self._enabled = False
+        tell_in_child(self, _Collector._forked)
+
+    def stop(self) -> None:
+        with self._lock:
+            if not self._observations:
+                self._enabled = gc.isenabled()
+            self._observations += 1
+            gc.disable()
+
+    def go_on(self) -> None:
+        with self._lock:
+            self._observations -= 1
+            if not self._observations and self._enabled:
+                gc.enable()
+
+    def _forked(self) -> None:
+        """In a child the observations of other threads have ended."""
+        if self._observations and observation() is None:
+            self._observations = 1
+            self.go_on()
+
+
+_collector = _Collector()
+
+
 @contextmanager
 def observed() -> Iterator[Observation]:
     """Note what runs in this thread. A profiler that is at work is told as before, where Python lets it."""
@@ -215,8 +250,7 @@ def observed() -> Iterator[Observation]:
         found.note(frame, event, arg)
         before(frame, event, arg)
 
-    collects = gc.isenabled()
-    gc.disable()  # finalizers and callbacks of the collector are no part of the program
+    _collector.stop()
     _here.current = found
     sys.setprofile(note_both if callable(before) else found.note)
     try:
@@ -224,8 +258,7 @@ def observed() -> Iterator[Observation]:
     finally:
         _restore(before)
         _here.current = outer
-        if collects:
-            gc.enable()
+        _collector.go_on()
 
 
 def _restore(profiler: Any) -> None:
