@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator
-from typing import Protocol, final
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from ..ops.errors import UsageError
 from ..ops.splitmix import permutation, require_seed, site_of, stream_key
 from ..ops.tracebacks import made_by_users
 from .dataset import Array, Dataset
+from .own_rows import OwnRows
+
+Own: TypeAlias = "Callable[[int], npt.NDArray[np.int64] | None]"
 
 _SITE = site_of((("opstage.loader", 0),), 0)
 
@@ -61,7 +64,7 @@ class Loader(Iterated):
     larger than the dataset.
     """
 
-    __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle")
+    __slots__ = ("batch_size", "dataset", "drop_last", "seed", "shuffle", "_own")
 
     def __init__(
         self, dataset: Dataset, batch_size: int, *, seed: int = 0, shuffle: bool = True, drop_last: bool = False
@@ -76,6 +79,7 @@ class Loader(Iterated):
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self._own: Own | None = None
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -92,7 +96,19 @@ class Loader(Iterated):
         dataset = self.dataset.only(*names)
         if dataset is self.dataset:
             return self
-        return Loader(dataset, self.batch_size, seed=self.seed, shuffle=self.shuffle, drop_last=self.drop_last)
+        return self._with(dataset, self._own)
+
+    def own(self, rows: Own) -> Loader:
+        """The same batches, of which only some rows are read: those whose numbers `rows(rows of the batch)` gives.
+
+        Its arrays are `OwnRows`; where `rows` gives None the batch is whole.
+        """
+        return self._with(self.dataset, rows)
+
+    def _with(self, dataset: Dataset, own: Own | None) -> Loader:
+        made = Loader(dataset, self.batch_size, seed=self.seed, shuffle=self.shuffle, drop_last=self.drop_last)
+        made._own = own
+        return made
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """The rows of the dataset in the order of epoch `epoch`, counted from 0."""
@@ -118,8 +134,12 @@ class Loader(Iterated):
         require_start(start, len(self))
         return (self._batch(order, n * self.batch_size) for n in range(start, len(self)))
 
-    def _batch(self, order: npt.NDArray[np.int64], start: int) -> tuple[Array, ...]:
-        stop = start + self.batch_size
+    def _batch(self, order: npt.NDArray[np.int64], start: int) -> tuple[Any, ...]:
+        stop = min(start + self.batch_size, len(order))
+        own = None if self._own is None else self._own(stop - start)
+        if own is not None:
+            chosen = order[start:stop][own]
+            return tuple([OwnRows(stop - start, own, np.asarray(array[chosen])) for array in self.dataset.arrays])
         rows: slice | npt.NDArray[np.int64] = order[start:stop] if self.shuffle else slice(start, stop)
         return tuple(np.asarray(array[rows]) for array in self.dataset.arrays)
 

@@ -13,7 +13,7 @@ from ..forks import tell_in_child
 from ..ops.errors import UsageError
 from ..ops.tracebacks import made_by_users
 from .dataset import Array
-from .loader import Batches, Iterated, Loader
+from .loader import Batches, Iterated, Loader, Own
 
 Batch = tuple[Array, ...]
 
@@ -51,6 +51,10 @@ class Prefetch(Iterated):
             raise UsageError(f"the batches of a {type(self.batches).__name__} have no names")
         batches = self.batches.only(*names)
         return self if batches is self.batches else Prefetch(batches, self.depth)
+
+    def own(self, rows: Own) -> Prefetch:
+        """The same batches, of which only some rows are read, if `batches` is a loader's; see `Loader.own`."""
+        return Prefetch(self.batches.own(rows), self.depth) if isinstance(self.batches, (Loader, Prefetch)) else self
 
     @override
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:

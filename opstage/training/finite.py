@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from ..data.own_rows import OwnRows
 from ..ops.errors import OpstageError
 from ..ops.trees import show_path
 from .saved import OptimizerValues, TrainerValues
@@ -43,11 +44,13 @@ def require_finite_loss(loss: float, step: int, batch: Sequence[Any] = (), names
     """Raise NotFiniteError unless the loss of `batch` is finite; says so where the batch is not."""
     if math.isfinite(loss):
         return
-    for i, array in enumerate(map(np.asarray, batch)):
+    for i, each in enumerate(batch):
+        array = each.held if isinstance(each, OwnRows) else np.asarray(each)
         at = first_not_finite(array)
         if at is not None:
             name = names[i] if i < len(names) else f"argument {i}"
-            raise NotFiniteError(f"the loss is {loss}, of a batch whose {name} is {_shown(array, at)}", step)
+            where = (int(each.rows[at[0]]), *at[1:]) if isinstance(each, OwnRows) else at
+            raise NotFiniteError(f"the loss is {loss}, of a batch whose {name} is {_shown(array[at], where)}", step)
     raise NotFiniteError(f"the loss is {loss}", step)
 
 
@@ -67,7 +70,7 @@ def require_finite_values(trainer: TrainerValues, optimizer: OptimizerValues | N
     for name, array in _arrays(trainer, states):
         at = first_not_finite(array)
         if at is not None:
-            raise NotFiniteError(f"{name} is {_shown(array, at)}", trainer.steps_taken)
+            raise NotFiniteError(f"{name} is {_shown(array[at], at)}", trainer.steps_taken)
 
 
 def first_not_finite(array: npt.NDArray[Any]) -> tuple[int, ...] | None:
@@ -82,8 +85,8 @@ def first_not_finite(array: npt.NDArray[Any]) -> tuple[int, ...] | None:
     return None
 
 
-def _shown(array: npt.NDArray[Any], at: tuple[int, ...]) -> str:
-    return f"{array[at]} at index {at}" if at else str(array[at])
+def _shown(value: Any, at: tuple[int, ...]) -> str:
+    return f"{value} at index {at}" if at else str(value)
 
 
 def _arrays(trainer: TrainerValues, states: Sequence[OptimizerValues]) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ..api import batch_arguments
-from ..data import Batches, bind
+from ..data import Batches, Loader, Prefetch, bind
 from ..ops.errors import UsageError
 from .average import RunningAverage
 from .callback import Callback, Loop, require_metrics, require_names
@@ -80,6 +80,8 @@ def fit(
     """
     require_callbacks(callbacks, trainer, metrics, held_out)
     train = bind(train, trainer.batch_arguments, "the loss")
+    if isinstance(train, (Loader, Prefetch)):
+        train = train.own(trainer.own_rows)  # on several processes each reads those of its ranks
     arguments = trainer.batch_arguments
     names = (*arguments.required, *arguments.optional) if arguments is not None else ()
     state = state if state is not None else trainer.init_optim(optimizer)

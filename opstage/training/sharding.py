@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.mesh.ranks import ROWS
 from ..interpreters.mesh.regather import Regathered, Regathering
 from ..ops.dims import Dim, prod
 from ..ops.types import DType, Shape, TensorType
@@ -20,7 +21,7 @@ from ..ops.types import DType, Shape, TensorType
 if TYPE_CHECKING:
     from .optim import Optimizer
 
-DATA = "data"
+DATA = ROWS
 """The axis of a mesh whose ranks share out the rows of a batch, and with ZeRO what an optimizer keeps."""
 
 LEAST = 1024

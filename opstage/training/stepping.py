@@ -39,6 +39,11 @@ class Stepping:
         self._accumulate = accumulate
         self._joinable = None if accumulate is None else Joinable(running, accumulate)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether it takes batches in parts."""
+        return self._accumulate is not None
+
     def take(
         self,
         optimizer: Optimizer,

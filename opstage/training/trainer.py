@@ -14,6 +14,7 @@ import numpy as np
 
 from ..api import BatchArguments, batch_arguments
 from ..interpreters.interpreter import BaseInterpreter
+from ..interpreters.mesh.ranks import Ranks
 from ..interpreters.shape_check import Report
 from ..ops.errors import DeviceError, LocatedError, UsageError
 from ..ops.mesh import mesh_of
@@ -80,6 +81,14 @@ class ScalarTrainer:
         self._promises = Promises(loss, self.specs, options, self._held, clip)
         self._running = Running(loss, self._held, self._promises, options, clip, gradient_norm)
         self._stepping = Stepping(self._running, as_accumulate(accumulate))
+
+    def own_rows(self, count: int) -> Any:
+        """Which rows of a batch of `count` the ranks of this process read, an array of numbers; None: all of them.
+
+        Of a batch that is computed in parts, see `accumulate`, each process takes all.
+        """
+        interpreter = self._held.interpreter
+        return interpreter.own_rows(count) if type(interpreter) is Ranks and not self._stepping.in_parts else None
 
     # Reading and writing parameters ---------------------------------------------------------------------------------
 

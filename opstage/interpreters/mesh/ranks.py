@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast, final
+from typing import Any, NamedTuple, cast, final
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
+from ...data.own_rows import OwnRows
 from ...init.schemes import Elementary
 from ...ops.amounts import parse_bytes
 from ...ops.catalogue.collective import (
@@ -47,28 +50,51 @@ from .fabric import ALONE, Fabric
 from .processes import require_hosted, world
 from .tree import total
 
+ROWS = "data"
+"""The axis of a mesh over which the rows of a batch are shared out."""
+
 Values = tuple[Any, ...]
 Places = tuple[tuple[int, ...], ...]
 
 
+class Parts(NamedTuple):
+    """Each rank's own rows of a tensor, cut along its first axis over an axis of the mesh."""
+
+    axis: str
+    values: Values
+
+
 @final
 class RankValues(Typed):
-    """The ranks' values of one tensor, rank by rank; one and the same object where it is replicated."""
+    """The ranks' values of one tensor, rank by rank; one and the same object where it is replicated.
 
-    __slots__ = ("type", "ops", "_values", "_bucket", "_number")
+    parts   what stands in their place where it is replicated, but each process has the rows of its ranks alone: those
+            of each rank along the axis. Then `shard` over that axis is all that can be done with it
+    """
+
+    __slots__ = ("type", "ops", "parts", "_values", "_bucket", "_number")
 
     def __init__(self, ops: Ranks, values: Values):
         self.type = TensorType(tuple(values[0].shape), values[0].dtype)
         self.ops = ops
+        self.parts: Parts | None = None
         self._values: Values | None = values
         self._bucket: Bucket | None = None
         self._number = 0
 
     @classmethod
+    def of_parts(cls, ops: Ranks, type_: TensorType, parts: Parts) -> RankValues:
+        """A tensor of this type of which each rank here has its own rows."""
+        made = cls.__new__(cls)
+        made.type, made.ops, made.parts = type_, ops, parts
+        made._values, made._bucket, made._number = None, None, 0
+        return made
+
+    @classmethod
     def coming(cls, ops: Ranks, type_: TensorType, bucket: Bucket, number: int) -> RankValues:
         """A sum of a bucket, which is waited for when it is read."""
         made = cls.__new__(cls)
-        made.type, made.ops = type_, ops
+        made.type, made.ops, made.parts = type_, ops, None
         made._values, made._bucket, made._number = None, bucket, number
         return made
 
@@ -76,6 +102,12 @@ class RankValues(Typed):
     def values(self) -> Values:
         """The value of each rank that is here."""
         found = self._values
+        if self.parts is not None:
+            raise MeshError(
+                f"of a batch of {self.type.shape[0]} rows each process has those of its ranks alone, and a program "
+                f"that shares out no rows over mesh axis {self.parts.axis!r} reads all of them; give it whole batches",
+                op="shard",
+            )
         if found is None:
             assert self._bucket is not None
             with Quietly(self.ops.cursor):
@@ -121,7 +153,23 @@ class Ranks(BaseInterpreter[RankValues]):
 
     @override
     def put(self, value: Any, /) -> RankValues:
-        return self._same(self.inner.put(value))
+        return self._put_rows(value) if type(value) is OwnRows else self._same(self.inner.put(value))
+
+    def own_rows(self, count: int) -> npt.NDArray[np.int64] | None:
+        """Which of the rows of a batch the ranks of this process take; None where it takes all, or must have all."""
+        size = self._mesh.size(ROWS)
+        if self.fabric.processes == 1 or size == 1 or count % size:
+            return None
+        share = count // size
+        places = sorted({self._mesh.coordinate(rank, ROWS) for rank in self.hosted})
+        return np.concatenate([np.arange(place * share, (place + 1) * share) for place in places])
+
+    def _put_rows(self, value: OwnRows) -> RankValues:
+        share = len(value) // self._mesh.size(ROWS)
+        places = [self._mesh.coordinate(rank, ROWS) for rank in self.hosted]
+        made = {place: self.inner.put(value.part(place * share, (place + 1) * share)) for place in places}
+        type_ = TensorType(value.shape, made[places[0]].dtype)
+        return RankValues.of_parts(self, type_, Parts(ROWS, tuple([made[place] for place in places])))
 
     @override
     def get(self, ref: RankValues, /) -> Any:
@@ -161,7 +209,7 @@ class Ranks(BaseInterpreter[RankValues]):
         hosted = _Hosted(program, self._mesh, self.fabric, refs)
         key = program.key if isinstance(program, BaseProgram) else None
         whole = BaseProgram(
-            hosted, None, None if key is None else (key, self._mesh, hosted.where), hosted.donated(program)
+            hosted, None, None if key is None else (key, self._mesh, hosted.where, hosted.cut), hosted.donated(program)
         )
         outs = self.inner.execute(whole, tuple(hosted.values), step)
         places, result = cast("tuple[Places, Any]", whole.result)
@@ -245,6 +293,8 @@ class Ranks(BaseInterpreter[RankValues]):
         (x,) = refs
         if primitive is VARY:
             return x
+        if x.parts is not None and primitive is SHARD and axis == x.parts.axis and static["dim"] in (0, -len(x.shape)):
+            return self.each(x.parts.values)
         if primitive is ALL_REDUCE and self.bucket and self.cursor.backward and self._crosses(axis):
             return self._joined_sum(x, static)
         result: dict[int, Any] = {}
@@ -335,6 +385,7 @@ class _Hosted:
 
     values   those values
     where    for each ref of the program, where the ranks' values stand among them
+    cut      for each ref the type of the whole of which they are the ranks' own rows; None where they are its values
     """
 
     def __init__(self, program: Callable[..., Values], mesh: Mesh, fabric: Fabric, refs: Sequence[RankValues]):
@@ -342,6 +393,7 @@ class _Hosted:
         self._mesh = mesh
         self._fabric = fabric
         self.values, self.where = _distinct(refs)
+        self.cut = tuple([None if ref.parts is None else (ref.type, ref.parts.axis) for ref in refs])
 
     def donated(self, program: Callable[..., Values]) -> dict[int, bool]:
         """The values over which results may be written: of a ref that may be, no other one having the value too."""
@@ -351,7 +403,10 @@ class _Hosted:
 
     def __call__(self, ops: BaseInterpreter[Any], *values: Any) -> tuple[list[Any], Any]:
         ranks = Ranks(ops, self._mesh, self._fabric)
-        refs = [ranks.each([values[place] for place in places]) for places in self.where]
+        refs = []
+        for places, cut in zip(self.where, self.cut):
+            own = tuple([values[place] for place in places])
+            refs.append(ranks.each(own) if cut is None else RankValues.of_parts(ranks, cut[0], Parts(cut[1], own)))
         ranks.begin(refs)
         outs = self._program(ranks, *refs)
         each, where = _distinct(outs)
@@ -362,10 +417,11 @@ def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
     """The values of all refs, each once, and where those of each ref stand among them."""
     numbers: dict[int, int] = {}
     values: list[Any] = []
-    for value in (value for ref in refs for value in ref.values):
+    each = [ref.values if ref.parts is None else ref.parts.values for ref in refs]
+    for value in (value for of_ref in each for value in of_ref):
         if numbers.setdefault(id(value), len(values)) == len(values):
             values.append(value)
-    return values, tuple([tuple([numbers[id(value)] for value in ref.values]) for ref in refs])
+    return values, tuple([tuple([numbers[id(value)] for value in of_ref]) for of_ref in each])
 
 
 def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any]:
