@@ -27,7 +27,7 @@ from .ops.numbers import as_numpy, plain, plain_sequence
 from .ops.places import Places, is_identified
 from .ops.spec import Spec, as_specs, lists_by_specs, shapes_as_specs
 from .ops.tracebacks import called_by_users
-from .ops.trees import Structure, flatten, map_leaves, paths, unflatten, with_scalars
+from .ops.trees import NUMBERS, Structure, flatten, lists_as_arrays, map_leaves, paths, unflatten, with_scalars
 from .options import Options
 
 Program = Callable[..., Any]
@@ -38,13 +38,12 @@ BaseFunction = Callable[..., Any]
 def run(program: Program, *args: Any, options: Options | None = None, train: bool = False) -> Any:
     """Value of `program(ops, *args)`, a pytree of NumPy arrays (of types, on an interpreter without values).
 
-    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. Where `shapes`
-    declares one tensor, a list of numbers is that tensor; any other list is a tree: one of numbers is as many scalars,
-    which have no operators as a whole, and np.asarray makes one tensor of it. `train` is passed on
-    to a program that declares a keyword of that name.
+    Arguments are pytrees of arrays and numbers; floats are cast to `options.dtype`. A list of numbers, or of such
+    lists, is one tensor here and wherever arguments are given, unless `shapes` declares a list of them; a tuple is
+    always a tree. `train` is passed on to a program that declares a keyword of that name.
     """
     key = ("run", Identity(program), train)
-    args = _by_declaration(program, args)
+    args = with_arrays(program, args)
     program = called_with(program, train, args)
 
     return execute(value_base(program), args, options, program, key)
@@ -62,7 +61,7 @@ def value_and_grad(
     wrt = plain_sequence(wrt)
     wrt = tuple([plain(position) for position in wrt]) if isinstance(wrt, (tuple, list)) else wrt
     key = ("value_and_grad", Identity(program), train, wrt)
-    args = _by_declaration(program, args)
+    args = with_arrays(program, args)
     program = called_with(program, train, args)
     positions = wrt if isinstance(wrt, tuple) else (wrt,)
     for position in positions:
@@ -85,15 +84,18 @@ def vjp(
     every interpreter; `vjp` itself runs the forward part alone, for the value.
     """
     key = ("vjp", Identity(program), train)
-    args = _by_declaration(program, args)
+    args = with_arrays(program, args)
     base = vjp_base(called_with(program, train, args))
     args = map_leaves(snapshot, args)
+    value = run(program, *args, options=options, train=train)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
+        if flatten(cotangent)[1] != flatten(value)[1]:
+            cotangent = lists_as_arrays(cotangent)
         result: tuple[Any, ...] = execute(base, (args, cotangent), options, program, key)
         return result
 
-    return run(program, *args, options=options, train=train), pullback
+    return value, pullback
 
 
 @called_by_users
@@ -107,7 +109,7 @@ def jvp(
 ) -> tuple[Any, Any]:
     """`(value, J · tangents)`; tangents are shaped like args, None where zero (and at integers)."""
     key = ("jvp", Identity(program), train)
-    args, tangents = _by_declaration(program, args), _by_declaration(program, tangents)
+    args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
     result: tuple[Any, Any] = execute(jvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
     return result
@@ -124,7 +126,7 @@ def hvp(
 ) -> Any:
     """Hessian-vector product of a scalar program, forward over reverse: a tuple shaped like args, None at integers."""
     key = ("hvp", Identity(program), train)
-    args, tangents = _by_declaration(program, args), _by_declaration(program, tangents)
+    args, tangents = with_arrays(program, args), with_arrays(program, tangents)
     program = called_with(program, train, tuple(args))
     return execute(hvp_base(program), (tuple(args), tuple(tangents)), options, program, key)
 
@@ -146,6 +148,7 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     """
     options = options if options is not None else Options()
     try:
+        specs = with_arrays(program, specs)
         written, program = program, called_with(program, train, specs)
         trees = tuple(shapes_as_specs(spec) for spec in specs)
         places = Places.of(trees)
@@ -233,15 +236,21 @@ def _on_lists(program: Program) -> Program:
     return called
 
 
-def _by_declaration(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with an array for a list of numbers where the program declares one tensor."""
+def with_arrays(program: Program, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, with an array for every list of numbers, but where the program declares a list of tensors.
+
+    Raises UsageError for rows of different lengths.
+    """
+    if not any(isinstance(leaf, NUMBERS) for leaf in flatten(args)[0]):
+        return tuple(args)
     shapes = declared(program)
-    if shapes is None or list not in map(type, args):
-        return args
+    if shapes is None:
+        return tuple(map(lists_as_arrays, args))
     arguments = batch_arguments(program, skip=1)
     names = () if arguments is None else (*arguments.required, *arguments.optional)
     specs = [shapes.inputs.get(name) for name in names]
-    return (*map(lists_by_specs, specs, args), *args[len(specs) :])
+    known = [lists_as_arrays(arg) if spec is None else lists_by_specs(spec, arg) for spec, arg in zip(specs, args)]
+    return (*known, *map(lists_as_arrays, args[len(specs) :]))
 
 
 # How it is done -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from .api import (
     snapshot,
     value_base,
     vjp_base,
+    with_arrays,
     with_train,
 )
 from .forks import make_lock
@@ -49,6 +50,7 @@ def record(program: Program, *specs: Any, options: Options | None = None, train:
     matter. Raises what the program raises: a ShapeError at the line of an op, a ProgramError where the structure of
     the program depends on values.
     """
+    specs = with_arrays(program, specs)
     return _recorded(program, specs, options if options is not None else Options(), train, record_base)
 
 
@@ -87,6 +89,7 @@ def compile(
     `backend`, which is "compiled".
     """
     options = (options if options is not None else Options()).replace(backend="compiled")
+    specs = with_arrays(program, specs)
     graph = _recorded(program, specs, options, train, lambda *base: record_pure(*base)[0])
     (kind, *more) = graph.output_types or (None,)
     scalar = kind is not None and not more and not len(kind.shape) and is_float(kind.dtype)
@@ -116,7 +119,7 @@ class _Compiled:
 
     @called_by_users
     def forward(self, *args: Any) -> Any:
-        """The value, a pytree of arrays. A list of numbers where one Spec is declared is an array.
+        """The value, a pytree of arrays. A list of numbers where one Spec is given is an array.
 
         Raises ShapeError or DtypeError for arguments outside the Specs.
         """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .api import Program, hvp, value_and_grad, vjp
+from .api import Program, hvp, value_and_grad, vjp, with_arrays
 from .ops.errors import ShapeError, UsageError
 from .ops.numbers import as_numpy
 from .ops.tracebacks import called_by_users
@@ -26,6 +26,7 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
     It takes a backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where
     the argument has a leaf that is no float.
     """
+    args = with_arrays(program, args)
     leaves = _float_leaves(args, wrt)
     value, pullback = vjp(program, *args, options=options, train=train)
     outputs, structure = flatten(value)
@@ -49,6 +50,7 @@ def hessian(program: Program, *args: Any, wrt: int = 0, options: Options | None 
 
     It takes a Hessian-vector product for each element of the argument. PyTorch: torch.func.hessian.
     """
+    args = with_arrays(program, args)
     leaves = _float_leaves(args, wrt)
     structure = flatten(args[wrt])[1]
     zeros = [np.zeros_like(leaf) for leaf in leaves]
@@ -74,7 +76,8 @@ def per_sample_gradients(
     The program sees batches of one sample, the leading axis kept. PyTorch: torch.func.vmap(torch.func.grad(…)). Raises
     ShapeError where the leaves of the batch do not share their leading size.
     """
-    batch = tuple(map_leaves(as_numpy, tree) for tree in batch)
+    params, *rest = with_arrays(program, (params, *batch))
+    batch = tuple(map_leaves(as_numpy, tree) for tree in rest)
     sizes = {leaf.shape[:1] for leaf in flatten(batch)[0]}
     if len(sizes) != 1 or () in sizes:
         raise ShapeError(f"the leaves of a batch share their leading size, but here are {sorted(sizes)}", op="gradient")

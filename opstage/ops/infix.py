@@ -228,7 +228,10 @@ class Infix:
         raise ProgramError("a ref has no number inside a program; return it, and read it from the result")
 
     def __iter__(self) -> NoReturn:
-        raise ProgramError("a ref cannot be iterated; take parts with x[i], ops.slice or ops.split")
+        raise ProgramError(
+            "a ref cannot be iterated; take parts with x[i], ops.slice or ops.split (a list of numbers is one tensor, "
+            "a tuple of them a tree)"
+        )
 
     if not TYPE_CHECKING:  # a type checker is to find what does not exist
 

@@ -1,7 +1,8 @@
-"""Lists of numbers as arguments of a program: trees of scalars, which one may take for tensors.
+"""Lists of scalar tensors as arguments of a program: trees, which one may take for tensors.
 
-To Python `x + x` of a list is a longer list and `x * 2` as well, and of a tensor they are other numbers. So the list
-that a program gets in place of one of numbers has no operators: what would mean something else is an error.
+A list of plain numbers is an array before a program sees it; one of arrays without axes, or of Specs of such, is a
+tree. To Python `x + x` of a list is a longer list and `x * 2` as well, and of a tensor they are other numbers. So the
+list that a program gets has no operators: what would mean something else is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _EVERYWHERE: Any = vars(optree.registry)["__GLOBAL_NAMESPACE"]
 met = False
 """Whether this process has ever made `Scalars`: only then need trees be looked through for them."""
 
-_CURE = "a list of numbers is a tree of scalars; pass np.asarray(…) of it for one tensor"
+_CURE = "a list of scalar arrays is a tree of them; pass np.asarray(…) of it for one tensor"
 
 _OPERATORS = {
     **{

@@ -112,10 +112,11 @@ def lists_as_arrays(tree: Any) -> Any:
         if not _is_table(tree):
             return [lists_as_arrays(entry) for entry in tree]
         try:
-            return np.array(tree)
+            return _table(tree)
         except ValueError:
             raise UsageError(
-                "a list of numbers stands for a tensor, but this one has rows of different lengths"
+                "a list of numbers stands for a tensor, but this one has rows of different lengths; a tuple of them is "
+                "a tree"
             ) from None
     if kind is tuple:
         return tuple([lists_as_arrays(entry) for entry in tree])
@@ -126,11 +127,23 @@ def lists_as_arrays(tree: Any) -> Any:
 
 def _is_table(entries: list[Any]) -> bool:
     return bool(entries) and all(
-        _is_table(entry) if type(entry) is list else isinstance(entry, _NUMBERS) for entry in entries
+        _is_table(entry) if type(entry) is list else isinstance(entry, NUMBERS) for entry in entries
     )
 
 
-_NUMBERS = (int, float, Fraction, np.generic)
+def _table(rows: list[Any]) -> np.ndarray:
+    """The array of rows. NumPy makes floats of integers of which one is beyond int64; here they stay integers, which an
+    interpreter refuses."""
+    made = np.array(rows)
+    if made.dtype.kind == "f" and (np.abs(made) >= 2.0**63).any():
+        exact = np.array(rows, object)
+        if any(isinstance(number, int) and abs(number) >= 2**63 for number in exact.flat):
+            return exact
+    return made
+
+
+NUMBERS = (int, float, Fraction, np.generic)
+"""The types of plain numbers."""
 
 
 def with_scalars(tree: Any) -> Any:

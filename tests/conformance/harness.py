@@ -83,13 +83,13 @@ def assert_close(actual: Any, expected: Any, tolerance: Tolerance, what: str) ->
 
 
 def random_like(rng: np.random.Generator, tree: Any) -> Any:
-    """Normal float64 numbers shaped like the float leaves; None in place of the others."""
-    return optree.tree_map(lambda x: rng.standard_normal(np.shape(x)) if is_float(x) else None, tree)
+    """Normal float64 arrays shaped like the float leaves; None in place of the others."""
+    return optree.tree_map(lambda x: np.asarray(rng.standard_normal(np.shape(x))) if is_float(x) else None, tree)
 
 
 def move(tree: Any, direction: Any, by: float) -> Any:
-    """tree + by · direction, on float leaves."""
-    return optree.tree_map(lambda x, d: x if d is None else x + by * d, tree, direction, none_is_leaf=True)
+    """tree + by · direction, on float leaves; arrays stay arrays, as a list of numbers is no list of arrays."""
+    return optree.tree_map(lambda x, d: x if d is None else np.asarray(x + by * d), tree, direction, none_is_leaf=True)
 
 
 def dot(a: Any, b: Any) -> float:

@@ -300,12 +300,6 @@ def test_what_is_no_tensor_is_refused_by_its_path(given: Any, message: str) -> N
         opstage.run(lambda ops, x: x["a"], {"a": given})
 
 
-def test_a_list_is_a_tree_of_scalars_and_no_tensor() -> None:
-    assert opstage.run(lambda ops, x: x[0] + x[1], [1.0, 2.0]) == 3.0
-    with pytest.raises(ProgramError, match="an op got a list where it needs a ref"):
-        opstage.run(lambda ops, x: ops.neg(x), [1.0, 2.0])
-
-
 @pytest.mark.parametrize(
     ("program", "message"),
     [

@@ -1,10 +1,12 @@
-"""A list of numbers where a tensor may have been meant: it means a tree of scalars, or an error says what to do."""
+"""A list of plain numbers is a tensor wherever arguments are given; one of scalar arrays is a tree, or an error says
+what to do."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +15,14 @@ import pytest
 import opstage
 from opstage import Options, Session, Spec
 from opstage.interpreters.captures.observation import observed
-from opstage.ops.errors import OpstageError, ProgramError
+from opstage.ops.errors import OpstageError, ProgramError, UsageError
 
 NUMBERS = [1.0, 2.0]
+SCALARS = [np.array(1.0), np.array(2.0)]
 ARRAY = np.array([3.0, 4.0])
 CURE = r"np\.asarray\(…\)"
 
-# Programs of a list x and a tensor y. If x were a tensor, each would be another tensor; a list must not give it a
+# Programs of x and a tensor y. If x is a tensor, each is another tensor; a list that stays one must not give it a
 # meaning of its own.
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "neg": lambda ops, x, y: ops.neg(x),
@@ -82,7 +85,119 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", [NUMBERS, [NUMBERS, NUMBERS], [1, 2], [np.float32(1), 2.0], [np.array(1.0)]])
+# What a list of numbers means ----------------------------------------------------------------------------------------
+
+
+def found(question: Callable[..., Any], *args: Any) -> Any:
+    """What is answered, or the type of the error."""
+    try:
+        return question(*args)
+    except OpstageError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize(
+    "given", [NUMBERS, [NUMBERS, NUMBERS], [1, 2], [np.float32(1), 2.0], [True, False], [Fraction(1, 2), 3]], ids=str
+)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_list_of_numbers_is_the_array_of_it(program: str, given: Any) -> None:
+    array = np.asarray(given, np.float64 if isinstance(given[0], Fraction) else None)
+    answer = found(opstage.run, PROGRAMS[program], given, ARRAY)
+    assert same(answer, found(opstage.run, PROGRAMS[program], array, ARRAY))
+
+
+@pytest.mark.parametrize("question", ["run", "compiled", "value_and_grad", "vjp", "jvp", "hvp"])
+@pytest.mark.parametrize("program", ["sum", "transform", "x * y", "x @ y"])
+def test_whatever_is_asked_of_numbers(question: str, program: str) -> None:
+    expected, answer = [found(QUESTIONS[question], PROGRAMS[program], x, ARRAY) for x in (np.array(NUMBERS), NUMBERS)]
+    if question == "vjp" and isinstance(expected, tuple):
+        (first, expected), (second, answer) = [(value, pullback(value)) for value, pullback in (expected, answer)]
+        assert same(first, second)
+    assert same(answer, expected)
+
+
+def test_recordings_and_checks_of_numbers() -> None:
+    program = PROGRAMS["x @ y"]
+    recorded = [str(opstage.record(program, x, ARRAY).output_types) for x in (NUMBERS, np.array(NUMBERS))]
+    assert recorded[0] == recorded[1]
+    assert same(opstage.compile(program, NUMBERS, ARRAY).forward([3, 4], [5.0, 6.0]), 39.0)
+    assert opstage.check(program, NUMBERS, ARRAY).ok and not opstage.check(program, [1.0, 2.0, 3.0], ARRAY).ok
+
+
+def test_jacobians_of_numbers() -> None:
+    def squares(ops: Any, x: Any) -> Any:
+        return x * x
+
+    def total(ops: Any, x: Any) -> Any:
+        return ops.sum(x * x)
+
+    assert same(opstage.jacobian(squares, NUMBERS), np.diag([2.0, 4.0]))
+    assert same(opstage.hessian(total, NUMBERS), 2 * np.eye(2))
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    assert same(opstage.per_sample_gradients(lambda ops, p, x: ops.sum(p * x), NUMBERS, rows), np.array(rows))
+
+
+def test_tangents_and_cotangents_of_numbers() -> None:
+    def squares(ops: Any, x: Any) -> Any:
+        return x * x
+
+    assert same(opstage.vjp(squares, ARRAY)[1](NUMBERS), (np.array([6.0, 16.0]),))
+    assert same(opstage.jvp(squares, (ARRAY,), (NUMBERS,))[1], np.array([6.0, 16.0]))
+
+
+@pytest.mark.parametrize("tree", [{"w": ARRAY, "b": NUMBERS}, (ARRAY, NUMBERS), [ARRAY, NUMBERS]], ids=type)
+def test_a_list_of_numbers_within_a_tree(tree: Any) -> None:
+    def program(ops: Any, tree: Any) -> Any:
+        w, b = (tree["w"], tree["b"]) if isinstance(tree, dict) else tree
+        return w * b
+
+    assert same(opstage.run(program, tree), np.array([3.0, 8.0]))
+
+
+def test_a_tuple_of_numbers_stays_a_tree() -> None:
+    def program(ops: Any, x: Any) -> Any:
+        a, b = x
+        return a * b
+
+    assert same(opstage.value_and_grad(program, (3.0, 2.0)), (6.0, (2.0, 3.0)))
+    with pytest.raises(ProgramError, match="a tuple of them a tree"):
+        opstage.run(program, [3.0, 2.0])
+
+
+def test_where_a_list_of_tensors_is_declared_it_stays_one() -> None:
+    @opstage.shapes("x.0: ", "x.1: ")
+    def program(ops: Any, x: Any) -> Any:
+        assert isinstance(x, list)
+        return x[0] * x[1]
+
+    compiled = opstage.compile(program, [Spec(""), Spec("")])
+    assert compiled.forward([3.0, 2.0]) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([[1, 2], [3]], "rows of different lengths; a tuple of them is a tree"),
+        ([-1, 2**63], "integers are at most"),  # of which NumPy makes floats
+        ([2**63], "integers are at most"),
+        (["a", "b"], "a tensor must hold numbers"),
+    ],
+)
+def test_lists_that_are_no_tensor(given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        opstage.run(lambda ops, x: x, given)
+
+
+def test_what_is_empty_is_an_empty_tree() -> None:
+    assert opstage.run(lambda ops, x: x, [[]]) == [[]]
+    with pytest.raises(ProgramError, match=r"np\.asarray"):
+        opstage.run(lambda ops, x: ops.neg(x), [])
+
+
+# A list of scalar arrays where a tensor is needed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [SCALARS, [SCALARS, SCALARS], [np.array(1), 2.0], [np.array(1.0)]], ids=str)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_list_where_a_tensor_is_needed_says_what_to_do(program: str, given: Any) -> None:
     with pytest.raises((ProgramError, AttributeError), match=CURE):
@@ -93,12 +208,12 @@ def test_a_list_where_a_tensor_is_needed_says_what_to_do(program: str, given: An
 @pytest.mark.parametrize("program", ["neg", "x + x", "x * 2", "y * x"])
 def test_whatever_is_asked(question: str, program: str) -> None:
     with pytest.raises(ProgramError, match=CURE):
-        QUESTIONS[question](PROGRAMS[program], NUMBERS, ARRAY)
+        QUESTIONS[question](PROGRAMS[program], SCALARS, ARRAY)
 
 
 @pytest.mark.parametrize("program", ["neg", "x + x", "x * 2", "y * x"])
 def test_a_check_says_so(program: str) -> None:
-    for given in (NUMBERS, [Spec(""), Spec("")]):
+    for given in (SCALARS, [Spec(""), Spec("")]):
         (finding,) = opstage.check(PROGRAMS[program], given, ARRAY).errors
         assert "np.asarray(…)" in finding.reason
 
@@ -109,7 +224,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    "tree", [{"w": ARRAY, "b": NUMBERS}, Pair(ARRAY, NUMBERS), (ARRAY, NUMBERS), [ARRAY, NUMBERS]], ids=type
+    "tree", [{"w": ARRAY, "b": SCALARS}, Pair(ARRAY, SCALARS), (ARRAY, SCALARS), [ARRAY, SCALARS]], ids=type
 )
 def test_a_list_within_a_tree_too(tree: Any) -> None:
     def program(ops: Any, tree: Any) -> Any:
@@ -123,8 +238,8 @@ def test_a_list_within_a_tree_too(tree: Any) -> None:
 def test_an_attribute_of_a_tensor() -> None:
     for name in ("shape", "dtype", "ndim", "T"):
         with pytest.raises(AttributeError, match=CURE):
-            opstage.run(lambda ops, x, name=name: getattr(x, name), NUMBERS)
-    assert opstage.run(lambda ops, x: x[0] if not hasattr(x, "shape") else x[1], NUMBERS) == 1
+            opstage.run(lambda ops, x, name=name: getattr(x, name), SCALARS)
+    assert opstage.run(lambda ops, x: x[0] if not hasattr(x, "shape") else x[1], SCALARS) == 1
 
 
 @pytest.mark.parametrize("take", ["jvp", "hvp", "vjp"])
@@ -135,9 +250,9 @@ def test_tangents_and_cotangents(take: str) -> None:
 
     with pytest.raises(OpstageError, match=CURE):
         if take == "vjp":
-            opstage.vjp(program, ARRAY)[1](NUMBERS)
+            opstage.vjp(program, ARRAY)[1](SCALARS)
         else:
-            getattr(opstage, take)(program, (ARRAY,), (NUMBERS,))
+            getattr(opstage, take)(program, (ARRAY,), (SCALARS,))
 
 
 # What a list does mean ------------------------------------------------------------------------------------------------
@@ -178,18 +293,19 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("case", TREES)
 def test_a_list_is_a_tree_of_scalars(case: str, backend: str) -> None:
     program, expected = TREES[case]
-    assert same(opstage.run(program, [1.0, 2.0], options=Options(backend=backend)), expected)
-    assert opstage.check(program, [1.0, 2.0]).ok
+    assert same(opstage.run(program, SCALARS, options=Options(backend=backend)), expected)
+    assert opstage.check(program, SCALARS).ok
 
 
 def test_derivatives_are_lists() -> None:
     def program(ops: Any, x: Any) -> Any:
         return x[0] * x[0] * x[1]
 
-    assert same(opstage.value_and_grad(program, [3.0, 2.0]), (18.0, [12.0, 9.0]))
-    assert same(opstage.hvp(program, ([3.0, 2.0],), ([1.0, 0.0],)), ([4.0, 6.0],))
-    assert same(opstage.jvp(program, ([3.0, 2.0],), ([1.0, 0.0],)), (18.0, 12.0))
-    assert same(opstage.vjp(lambda ops, x: x, [3.0, 2.0])[1]([5.0, 7.0]), ([5.0, 7.0],))
+    at, move = [np.array(3.0), np.array(2.0)], [np.array(1.0), np.array(0.0)]
+    assert same(opstage.value_and_grad(program, at), (18.0, [12.0, 9.0]))
+    assert same(opstage.hvp(program, (at,), (move,)), ([4.0, 6.0],))
+    assert same(opstage.jvp(program, (at,), (move,)), (18.0, 12.0))
+    assert same(opstage.vjp(lambda ops, x: x, at)[1]([5.0, 7.0]), ([5.0, 7.0],))
 
 
 def test_a_list_of_tensors_is_a_list() -> None:
@@ -209,7 +325,7 @@ def test_it_is_copied_and_pickled_as_a_list() -> None:
         assert type(pickle.loads(pickle.dumps(x[:0]))) is list
         return x[0]
 
-    assert opstage.run(program, NUMBERS) == 1
+    assert opstage.run(program, SCALARS) == 1
 
 
 def test_a_list_of_arguments_is_no_state_that_a_program_captures() -> None:
@@ -220,7 +336,7 @@ def test_a_list_of_arguments_is_no_state_that_a_program_captures() -> None:
         return inner() + x[0]
 
     with observed() as seen:
-        opstage.run(program, NUMBERS)
+        opstage.run(program, SCALARS)
     assert seen.functions
     assert not [name for ran in seen.functions.values() for name, _ in ran.values.values() if name == "x"]
 
