@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -85,16 +85,25 @@ class WriteError(UsageError):
 DISK = Disk()
 
 
-def write_file(path: Path, chunks: Iterable[bytes], *, disk: Disk = DISK) -> None:
+def write_file(
+    path: Path,
+    chunks: Iterable[bytes | memoryview],
+    *,
+    disk: Disk = DISK,
+    called: Callable[[], Path] | None = None,
+) -> None:
     """Write `chunks` to `path` so that at every moment, a loss of power included, the old or the new file is there.
 
     The bytes go to a temporary name in the same folder, are synced, and take the place of `path` by one rename; then
-    the folder is synced. Raises WriteError, and leaves no temporary file.
+    the folder is synced. Raises WriteError, and leaves no temporary file. `called`, asked once all are written, gives
+    another path of that folder, where a file's name is only known at its end.
     """
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.tmp")
     replaced = False
     try:
         _write(temporary, chunks, disk)
+        if called is not None:
+            path = called()
         disk.rename(temporary, path)
         replaced = True
         disk.sync_folder(path.parent)
@@ -118,7 +127,7 @@ def make_folder(folder: Path, *, disk: Disk = DISK) -> None:
         raise WriteError(folder, error) from error
 
 
-def _write(path: Path, chunks: Iterable[bytes], disk: Disk) -> None:
+def _write(path: Path, chunks: Iterable[bytes | memoryview], disk: Disk) -> None:
     file = disk.create(path)
     try:
         for chunk in chunks:

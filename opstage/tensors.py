@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,14 +55,58 @@ class TensorHeader(NamedTuple):
         return {"F": "f", "B": "f", "I": "i", "U": "i"}.get("b" if self.dtype == "BOOL" else self.dtype[:1], "b")
 
 
+class TensorLike(Protocol):
+    """An array, or what becomes one when it is read: a tensor that stands elsewhere."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __array__(self) -> Array: ...
+
+
 def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """The file's bytes. Raises UsageError for an array of a dtype that the format does not have (exact fractions)."""
-    plain = {}
     for name, array in tensors.items():
-        if array.dtype.type not in _DTYPES.values():
-            raise UsageError(f"{name}: {array.dtype} values cannot be stored as tensors; cast them to float64 first")
-        plain[name] = np.asarray(array, order="C")
+        _dtype_of(name, array)
+    plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     return save(plain, None if metadata is None else dict(metadata))
+
+
+def in_order(tensors: Mapping[str, TensorLike]) -> list[str]:
+    """Their names in the order of the file that `stream` makes, which depends on names and dtypes alone."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, _dtype_of(name, tensors[name]), name))
+
+
+def stream(tensors: Mapping[str, TensorLike], read: Callable[[str], Array]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file of these tensors, piece by piece; each is read when its turn comes, and let go of behind it.
+
+    Raises UsageError as `encode` does, before anything is read.
+    """
+    kinds = {name: _dtype_of(name, tensor) for name, tensor in tensors.items()}
+    order = in_order(tensors)
+    entries: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        begin, shape = end, tuple(map(int, tensors[name].shape))
+        end += math.prod(shape) * _DTYPES[kinds[name]]().itemsize
+        entries[name] = {"dtype": kinds[name], "shape": shape, "data_offsets": (begin, end)}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors begin at a multiple of 8 bytes
+    yield len(header).to_bytes(8, "little") + header
+    for name in order:
+        kind = np.dtype(_DTYPES[kinds[name]]).newbyteorder("<")
+        array = np.asarray(read(name), kind, order="C")
+        assert array.shape == tuple(entries[name]["shape"]), name
+        yield array.reshape(-1).view(np.uint8).data
+
+
+def _dtype_of(name: str, tensor: TensorLike) -> str:
+    """The format's name of a tensor's dtype. Raises UsageError where it has none."""
+    for kind, known in _DTYPES.items():
+        if tensor.dtype.type is known:
+            return kind
+    raise UsageError(f"{name}: {tensor.dtype} values cannot be stored as tensors; cast them to float64 first")
 
 
 def decode(data: bytes, path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -150,6 +194,15 @@ def read_bytes(path: Path) -> bytes:
     try:
         require_file(path)
         return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file. Raises UsageError where there is none."""
+    try:
+        require_file(path)
+        return path.stat().st_size
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
 

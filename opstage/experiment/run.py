@@ -31,7 +31,7 @@ from .metrics import read_metrics
 from .origins import origins_json
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
-from .together import Voting, agree, fingerprint, require_processes, told
+from .together import Voting, agree, fingerprint, require_processes, told, written_together
 from .versions import UNSCALED, describe_run, other_version, read_digests, read_preparation, read_run, show_digest
 
 
@@ -107,7 +107,7 @@ def run_task(
                     task, settings.run.out / CHECKPOINT, _identity(task, configuration), callbacks
                 )
                 start = _prolonged(task, start, epochs, callbacks)
-            if word and settings.options.zero:  # a snapshot is made by all, as each keeps a part
+            if word:  # a checkpoint is made by all, as each may keep parts, and all end where it cannot be written
                 keeper = _Keeper(task, None, {}, callbacks=callbacks)
         if first and several and settings.run.out is None:
             told(fabric, 0)
@@ -263,8 +263,10 @@ class _Keeper:
         # what the checkpoint says was written is on the disk before it is
         lines = {} if self._journal is None else {_LINES: self._journal.sync()}
         identity = {**self._identity, **lines}
-        snapshot = checkpoint.take_snapshot(task.trainer, task.optimizer, state, position, identity, self._callbacks)
-        if self._folder is not None:
+        snapshot = checkpoint.take_snapshot(
+            task.trainer, task.optimizer, state, position, identity, self._callbacks, fetched=False
+        )
+        with written_together(world()):
             checkpoint.save(self._folder, snapshot, require_finite=task.settings.run.require_finite)
 
 
@@ -340,7 +342,9 @@ def _restore(
     task: Task, folder: Path, identity: Mapping[str, Any], callbacks: Sequence[Callback]
 ) -> tuple[Position, OptimizerState | None, int | None, int]:
     """Where the checkpoint stands, the optimizer's state there, lines of metrics.jsonl, and the epochs of the run."""
-    snapshot = checkpoint.load(folder)
+    fabric = world()
+    mapped = task.settings.options.zero > 0 or fabric.processes > 1
+    snapshot = checkpoint.load(folder, mapped=mapped, verify=fabric.process == 0)
     held = Document(dict(snapshot.config), f"{folder}: the run's identity", "it is no checkpoint of a run")
     settings = held["settings"].object()
     for path, value in identity["settings"].items():

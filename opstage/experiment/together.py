@@ -94,13 +94,29 @@ def told(fabric: Fabric, value: int) -> int:
     return int(here[0])
 
 
+@contextmanager
+def written_together(fabric: Fabric) -> Iterator[None]:
+    """A block at whose end all processes know whether process 0, which writes, could; if not, all raise its error."""
+    error: UsageError | None = None
+    try:
+        yield
+    except UsageError as failed:
+        if fabric.processes == 1:
+            raise
+        error = failed
+    if fabric.processes > 1:
+        texts = [text for text in _gathered(fabric, "" if error is None else str(error)) if text]
+        if texts:
+            raise DisagreementError(texts[0]) from error
+
+
 @final
 class Voting:
     """A Saver that lets all processes stop after the same step, once one of them was asked to; then `saver` saves."""
 
     def __init__(self, saver: Saver | None, fabric: Fabric):
         self._saver, self._fabric = saver, fabric
-        self.asked = False
+        self.asked = self._agreed = False
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
         """Stop everywhere, if anybody was asked to."""
@@ -111,11 +127,12 @@ class Voting:
         votes = {process: np.zeros(1, np.int8) for process in others}
         self._fabric.exchange(dict.fromkeys(others, mine), votes, "the vote whether to stop")
         if mine[0] or any(vote[0] for vote in votes.values()):
+            self._agreed = True
             raise KeyboardInterrupt
 
     def interrupted(self, state: OptimizerState, position: Position) -> None:
-        """See `Saver`."""
-        if self._saver is not None:
+        """See `Saver`; of an interrupt that the others know nothing of nothing is saved, as all do that together."""
+        if self._saver is not None and self._agreed:
             self._saver.interrupted(state, position)
 
     @contextmanager
@@ -140,7 +157,7 @@ class Voting:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
 
 
-def _gathered(fabric: Fabric, document: Mapping[str, Any]) -> list[Any]:
+def _gathered(fabric: Fabric, document: Any) -> list[Any]:
     """The documents of all processes, by their numbers."""
     others = [process for process in range(fabric.processes) if process != fabric.process]
     text = np.frombuffer(json.dumps(document).encode(), np.uint8)

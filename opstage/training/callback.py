@@ -128,9 +128,10 @@ class Loop:
         scale = self.position.lr_scale * require_positive("scale_lr", "factor", factor)
         self.position = replace(self.position, lr_scale=scale)
 
-    def snapshot(self, config: Mapping[str, Any] | None = None) -> Snapshot:
-        """The run as it stands, to be saved as a checkpoint."""
-        return take_snapshot(self.trainer, self._given, self.state, self.position, config, self.callbacks)
+    def snapshot(self, config: Mapping[str, Any] | None = None, *, fetched: bool = True) -> Snapshot:
+        """The run as it stands, to be saved as a checkpoint; unless `fetched` before the next step."""
+        trainer, position = self.trainer, self.position
+        return take_snapshot(trainer, self._given, self.state, position, config, self.callbacks, fetched=fetched)
 
 
 def require_names(callbacks: Sequence[Callback]) -> None:

@@ -174,11 +174,10 @@ class BestCheckpoint(_Watching):
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:
         if self.improves(result):
-            snapshot = loop.snapshot({**self.identity, **self.config})  # made by all processes, if each keeps a part
-            if self.writes:
-                assert self.folder is not None
-                # the metric is a number; whether parameters must be finite too is for who saves the run to say
-                checkpoint.save(self.folder, snapshot, require_finite=False)
+            assert self.folder is not None
+            snapshot = loop.snapshot({**self.identity, **self.config}, fetched=False)
+            # the metric is a number; whether parameters must be finite too is for who saves the run to say
+            checkpoint.save(self.folder if self.writes else None, snapshot, require_finite=False)
 
 
 @final

@@ -12,20 +12,24 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..atomic import DISK, TEMPORARY, Disk, make_folder, write_file
 from ..documents import Document
+from ..mapped_tensors import map_tensors
 from ..ops.errors import UsageError
-from ..tensors import decode, encode, read_bytes
+from ..tensors import decode, in_order, read_bytes, size_of, stream
 from .callback import Callback, require_restorable
 from .finite import require_finite_values
 from .manifest import from_document, to_document
 from .optim import Optimizer
 from .optimizer_state import OptimizerState
+from .saved import Array
 from .snapshot import Snapshot, take_snapshot
 from .trainer import ScalarTrainer
 
@@ -35,6 +39,7 @@ VERSION = 1
 
 _TENSORS = re.compile(r"tensors-[0-9a-f]{64}\.safetensors")
 _BEGINNINGS = ("tensors-", MANIFEST)
+_UNFINISHED = "tensors-unfinished.safetensors"
 
 __all__ = ["MANIFEST", "Snapshot", "exists", "load", "restore", "save", "take_snapshot", "tensors_file"]
 
@@ -51,9 +56,12 @@ def tensors_file(directory: str | os.PathLike[str]) -> Path:
 
 
 def save(
-    directory: str | os.PathLike[str], snapshot: Snapshot, *, disk: Disk = DISK, require_finite: bool = True
+    directory: str | os.PathLike[str] | None, snapshot: Snapshot, *, disk: Disk = DISK, require_finite: bool = True
 ) -> None:
     """Write `snapshot` to `directory`, which is made if need be, in the place of the checkpoint that is there.
+
+    Its tensors are read one by one. Where the ranks of several processes have parts of them, all processes save at
+    once, those that do not write with None for the directory.
 
     With `require_finite` one whose parameters, state or moments are not all finite is a NotFiniteError, and the
     checkpoint that is there stays.
@@ -61,28 +69,52 @@ def save(
     Whatever fails, and if the machine loses power, a later `load` gives the old checkpoint or the new one, whole.
     Raises UsageError: where the folder cannot be written or the disk is full, and for a config that is not JSON.
     """
-    folder = Path(directory)
     if require_finite:
         require_finite_values(snapshot.trainer, snapshot.optimizer)
     tensors, document = to_document(snapshot)
-    data = encode(tensors)
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"tensors-{digest}.safetensors"
-    document = {
-        "format": FORMAT,
-        "format_version": VERSION,
-        "tensors": {"file": name, "bytes": len(data), "sha256": digest},
-        **document,
-    }
+    left = [name for name in in_order(tensors) if getattr(tensors[name], "joins", False)]
+
+    def read(name: str) -> Array:
+        if left and left[0] == name:
+            left.pop(0)
+        return np.asarray(tensors[name])
+
     try:
-        manifest = json.dumps({**document, "sha256": _checksum(document)}, indent=1).encode()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the config of a checkpoint must be plain JSON data: {error}") from error
+        if directory is not None:
+            _write(Path(directory), tensors, read, document, disk)
+        while left:
+            read(left[0])
+    except UsageError:
+        while left:  # the other processes still read them together with this one
+            read(left[0])
+        raise
+
+
+def _write(
+    folder: Path, tensors: Mapping[str, Array], read: Callable[[str], Array], document: dict[str, Any], disk: Disk
+) -> None:
+    _json(document)  # what is wrong with it is said before anything is written
     make_folder(folder, disk=disk)
-    was_there = (folder / name).exists()
+    digest, count, name, was_there = hashlib.sha256(), 0, "", True
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        nonlocal count
+        for piece in stream(tensors, read):
+            digest.update(piece)
+            count += len(piece)
+            yield piece
+
+    def called() -> Path:
+        nonlocal name, was_there
+        name = f"tensors-{digest.hexdigest()}.safetensors"
+        was_there = (folder / name).exists()
+        return folder / name
+
     try:
-        write_file(folder / name, [data], disk=disk)
-        write_file(folder / MANIFEST, [manifest], disk=disk)
+        write_file(folder / _UNFINISHED, pieces(), disk=disk, called=called)
+        told = {"file": name, "bytes": count, "sha256": digest.hexdigest()}
+        document = {"format": FORMAT, "format_version": VERSION, "tensors": told, **document}
+        write_file(folder / MANIFEST, [_json({**document, "sha256": _checksum(document)})], disk=disk)
     except BaseException:
         if not was_there:
             _remove_unused(folder, name, disk)
@@ -90,8 +122,18 @@ def save(
     _remove_others(folder, name, disk)
 
 
-def load(directory: str | os.PathLike[str]) -> Snapshot:
+def _json(document: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(document, indent=1).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the config of a checkpoint must be plain JSON data: {error}") from error
+
+
+def load(directory: str | os.PathLike[str], *, mapped: bool = False, verify: bool = True) -> Snapshot:
     """The checkpoint in `directory`.
+
+    Of tensors that are `mapped` what is used comes into memory, when it is used: of parameters of which this process
+    keeps parts, those. Where several processes load one checkpoint, one of them may `verify` its checksum for all.
 
     Raises UsageError, naming the file, where there is none, or it is truncated, altered, or not Opstage's.
     """
@@ -101,14 +143,26 @@ def load(directory: str | os.PathLike[str]) -> Snapshot:
         path = folder / manifest["tensors"]["file"]
         if path.is_file() or _read_manifest(folder) == manifest:
             break  # else a save replaced both files between the two reads
-    expected, data = manifest["tensors"], read_bytes(path)
-    if len(data) < expected["bytes"]:
-        raise UsageError(f"{path}: truncated: it has {len(data):,} of {expected['bytes']:,} bytes; {_ADVICE}")
-    if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+    expected = manifest["tensors"]
+    data = None if mapped else read_bytes(path)
+    size = len(data) if data is not None else size_of(path)
+    if size < expected["bytes"]:
+        raise UsageError(f"{path}: truncated: it has {size:,} of {expected['bytes']:,} bytes; {_ADVICE}")
+    if size != expected["bytes"] or (verify and _digest(path, data) != expected["sha256"]):
         raise UsageError(f"{path}: altered: its checksum is not the one in {MANIFEST}; {_ADVICE}")
-    return from_document(
-        decode(data, path), Document(manifest, f"{folder / MANIFEST}: not a checkpoint of Opstage", _ADVICE)
-    )
+    tensors = map_tensors(path)[0] if data is None else decode(data, path)
+    return from_document(tensors, Document(manifest, f"{folder / MANIFEST}: not a checkpoint of Opstage", _ADVICE))
+
+
+def _digest(path: Path, data: bytes | None) -> str:
+    """The checksum of a file's bytes, `data` where they are at hand."""
+    if data is not None:
+        return hashlib.sha256(data).hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def restore(

@@ -67,7 +67,8 @@ def require_finite_values(trainer: TrainerValues, optimizer: OptimizerValues | N
     Parameters that no optimizer moves are let be: a mask may hold infinities on purpose.
     """
     states = [*trainer.moments.values(), *([] if optimizer is None else [optimizer])]
-    for name, array in _arrays(trainer, states):
+    for name, each in _arrays(trainer, states):
+        array = np.asarray(each)
         at = first_not_finite(array)
         if at is not None:
             raise NotFiniteError(f"{name} is {_shown(array[at], at)}", trainer.steps_taken)

@@ -87,7 +87,7 @@ def fit(
     state = state if state is not None else trainer.init_optim(optimizer)
     at = start if start is not None else Position()
     if require_finite and start is not None:
-        require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
+        require_finite_values(trainer.unfetched(), trainer.unfetched_optim(optimizer, state))
     loop = Loop(
         trainer,
         optimizer,
@@ -148,7 +148,7 @@ def fit(
                 if require_finite:
                     require_finite_numbers("the epoch's mean ", {"loss": outcome.train_loss}, steps)
                     require_finite_numbers("held-out ", means, steps)
-                    require_finite_values(trainer.export(), trainer.export_optim(optimizer, state))
+                    require_finite_values(trainer.unfetched(), trainer.unfetched_optim(optimizer, state))
                 if saver is not None:
                     saver.boundary(state, loop.position)
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from ..options import Options
 from . import optim
 from .commit import Commit
 from .optim import Optimizer
-from .optimizer_state import OptimizerState, StateLayout, require_optimizer, require_state
+from .optimizer_state import OptimizerState, StateLayout, TrainedParameter, require_optimizer, require_state
 from .param import Param, mirrors, trained_among
 from .parameters import as_param, requires_grad_flags, same_bits
 from .saved import OptimizerValues, TrainerValues, require_fit
@@ -185,12 +185,19 @@ class Held:
         names = [each.path for each in layout.parameters]
         return OptimizerValues(layout.optimizer, state.t, dict(zip(names, state.slots, strict=True)))
 
+    def unfetched_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
+        """`export_optim` of tensors that are fetched when they are read; see `Unfetched`."""
+        layout = self.layout(optimizer)
+        require_state(state, layout)
+        names, slots = [each.path for each in layout.parameters], state.unfetched()
+        return OptimizerValues(layout.optimizer, state.t, dict(zip(names, slots, strict=True)))
+
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
         """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
         layout = self.layout(optimizer)
         if saved.name != layout.optimizer:
             raise UsageError(f"the saved optimizer state is that of {saved.name}, not of {layout.optimizer}")
-        names, what = [each.path for each in layout.parameters], f"the saved moments of {saved.name}"
+        what = f"the saved moments of {saved.name}"
         held = self.places.collapsed(
             saved.slots,
             what,
@@ -200,8 +207,19 @@ class Held:
         expected = {f"{each.path} slot {i}": slot for each in layout.parameters for i, slot in enumerate(each.slots)}
         found = {f"{n} slot {i}": slot for n, each in held.items() for i, slot in enumerate(each)}
         require_fit(what, expected, found)
-        slots = (tuple(self.interpreter.put(np.array(x)) for x in held.get(name, ())) for name in names)
+        bound = self.bound(optimizer)
+        slots = (
+            tuple(self._put_slot(x, bound.at(each.path), each) for x in held.get(each.path, ()))
+            for each in layout.parameters
+        )
         return OptimizerState.on(self.interpreter, saved.t, tuple(slots), layout)
+
+    def _put_slot(self, array: Any, optimizer: Optimizer, of: TrainedParameter) -> Any:
+        """A slot on the interpreter; of one that the ranks share out each has its part, as after a step."""
+        ranks = self.interpreter.mesh.size(DATA) if self._zero else 1
+        if ranks != 1 and array.shape == tuple(of.shape) and is_shared(of.shape, optimizer):
+            return placed(self.interpreter, array)
+        return self.interpreter.put(np.array(array))
 
     # Leaving and coming back ----------------------------------------------------------------------------------------
 
@@ -212,6 +230,16 @@ class Held:
             dict(zip(structure_paths(self.structure), map(self.host, self.state))),
             self.steps_taken,
             {name: self.export_optim(_NAMED[name], state) for name, state in self.moments.items()},
+            self.places.tied,
+        )
+
+    def unfetched(self) -> TrainerValues:
+        """`export` of tensors that are fetched when they are read; see `Unfetched`."""
+        return TrainerValues(
+            {name: param.unfetched() for name, param in zip(self.names, self.params)},
+            dict(zip(structure_paths(self.structure), map(self.host, self.state))),
+            self.steps_taken,
+            {name: self.unfetched_optim(_NAMED[name], state) for name, state in self.moments.items()},
             self.places.tied,
         )
 
@@ -235,8 +263,11 @@ class Held:
         moments = {name: self.import_optim(_NAMED[name], values) for name, values in saved.moments.items()}
         state = [self.interpreter.put(snapshot(saved.state[name])) for name in state_names]
         commit = Commit()
-        for name, param in zip(self.names, self.params):
-            param.prepare(commit, param.checked(values[name]))
+        for name, param, parts in zip(self.names, self.params, self.in_parts):
+            if parts:
+                param.prepare_parts(commit, self.interpreter, values[name])
+            else:
+                param.prepare(commit, param.checked(values[name]))
         commit.set(self, "state", state)
         commit.set(self, "moments", moments)
         commit.set(self, "steps_taken", saved.steps_taken)

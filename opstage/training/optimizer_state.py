@@ -14,7 +14,7 @@ from ..ops.trees import show_path
 from ..ops.types import DType, Shape, TensorType
 from .commit import Commit
 from .optim import Optimizer, Slot
-from .saved import require_fit
+from .saved import Unfetched, require_fit
 from .sharding import fetched
 
 Values: TypeAlias = "tuple[tuple[Any, ...], ...]"
@@ -109,6 +109,21 @@ class OptimizerState:
         assert self.layout is not None
         shapes = [[shape for shape, _ in each.slots] for each in self.layout.parameters]
         return tuple([tuple([_whole(home, *pair) for pair in zip(*pairs)]) for pairs in zip(values, shapes)])
+
+    def unfetched(self) -> Values:
+        """`slots` as they stand, each brought to the host for whoever reads it; see `Param.unfetched`."""
+        held, (home, values) = self._held, self._held
+        assert self.layout is not None
+
+        def one(ref: Any, shape: Any, dtype: DType) -> Unfetched:
+            def fetch() -> Any:
+                return ref if home is None else fetched(home, ref, shape)
+
+            joins = home is not None and tuple(ref.shape) != tuple(shape)
+            return Unfetched(tuple(shape), dtype, fetch, lambda: self._held is held, joins=joins)
+
+        types = [each.slots for each in self.layout.parameters]
+        return tuple([tuple([one(ref, *t) for ref, t in zip(*pair)]) for pair in zip(values, types)])
 
     def values(self, home: BaseInterpreter[Any]) -> Values:
         """The slots as values of `home`: those that the state holds, or copies put there."""

@@ -18,6 +18,7 @@ from ..ops.places import identified
 from ..ops.types import FLOAT32, FLOAT64, DType, as_dtype, dtype_name, is_float, show_shape
 from .commit import Commit
 from .exclusion import SharedLock
+from .saved import Unfetched
 from .sharding import DATA, fetched, part_shape, placed
 
 Array = npt.NDArray[Any]
@@ -156,6 +157,22 @@ class Param:
         view.flags.writeable = False
         return view
 
+    def unfetched(self) -> Any:
+        """The value as it stands, brought to the host for whoever reads it and not kept; where several processes host
+        the ranks that have parts of it, all of them read it together."""
+        now = self._now
+
+        def fetch() -> Array:
+            if now.host is not None:
+                return now.host
+            if now.first is not None:
+                return now.first.materialise(self.dtype)
+            assert now.mirror is not None
+            return fetched(*now.mirror, self.shape)
+
+        joins = now.host is None and now.mirror is not None and tuple(now.mirror[1].shape) != self.shape
+        return Unfetched(self.shape, self.dtype, fetch, lambda: self._now is now, joins=joins)
+
     def set(self, value: Any) -> None:
         """Replace the value by one of the same shape, cast to this dtype; a mirror is forgotten."""
         host = self.checked(value)
@@ -174,7 +191,14 @@ class Param:
         Integers are taken for floats. Raises ShapeError for another shape, DtypeError where a cast would lose or invent
         meaning: floats for integers, numbers for booleans and the reverse.
         """
-        array = _owned(value, self.dtype if is_float(self.dtype) else None, self)
+        return self._checked(_owned(value, self.dtype if is_float(self.dtype) else None, self))
+
+    def prepare_parts(self, commit: Commit, interpreter: BaseInterpreter[Any], value: Array) -> None:
+        """Let `commit` do what `prepare` does, with a value that fits: of it the ranks on `interpreter` keep parts."""
+        placed_parts = placed(interpreter, self._checked(np.asarray(value)))
+        commit.set(self, "_now", _Value(self._now.version + 1, None, (interpreter, placed_parts)))
+
+    def _checked(self, array: Array) -> Array:
         if array.shape != self.shape:
             raise ShapeError(
                 f"{self} is {show_shape(self.shape)} but its new value is {show_shape(array.shape)}", op="set"
@@ -210,7 +234,8 @@ class Param:
                 op="Param",
             )
         if parts:
-            value = placed(interpreter, self._synchronised(now))
+            first = None if now.first is None else now.first.materialise(self.dtype)
+            value = placed(interpreter, self._synchronised(now) if first is None else first)
             now.seen = now.seen or mirror is not None
         elif now.first is not None:
             value = interpreter.fill(now.first.initialiser, self.shape, self.dtype)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,35 @@ from ..ops.types import DType, Shape, TensorType, dtype_name, show_shape
 Array = npt.NDArray[Any]
 
 _SHOWN = 8
+
+
+@final
+class Unfetched:
+    """A tensor of a run that is brought to the host when it is read, and is held by nobody.
+
+    It can be read until the run takes its next step; then reading it is a UsageError. Where `joins`, the ranks of
+    several processes have parts of it, and all of these read it together.
+    """
+
+    __slots__ = ("shape", "dtype", "joins", "_fetch", "_stands")
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        fetch: Callable[[], Array],
+        stands: Callable[[], bool],
+        *,
+        joins: bool = False,
+    ):
+        self.shape, self.dtype, self.joins = shape, dtype, joins
+        self._fetch, self._stands = fetch, stands
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if not self._stands():
+            raise UsageError("the run has taken a step since; its tensors are to be read before the next one")
+        found = np.asarray(self._fetch(), dtype)
+        return np.array(found) if copy else found
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..interpreters.interpreter import BaseInterpreter
-from ..interpreters.mesh.ranks import ROWS
+from ..interpreters.mesh.ranks import ROWS, Ranks
 from ..interpreters.mesh.regather import Regathered, Regathering
 from ..ops.dims import Dim, prod
 from ..ops.types import DType, Shape, TensorType
@@ -96,7 +96,15 @@ def fetched(home: BaseInterpreter[Any], ref: Any, shape: Shape) -> np.ndarray[An
 
 
 def placed(home: BaseInterpreter[Any], array: Any) -> Any:
-    """The ranks' parts of an array of the host, a value of `home`."""
+    """The ranks' parts of an array of the host, a value of `home`; of several processes each reads its own."""
+    if type(home) is Ranks:
+        (own,), row = part_shape(array.shape, home.mesh.size(DATA)), np.asarray(array).reshape(-1)
+
+        def part_at(place: int) -> Any:
+            found = row[place * own : (place + 1) * own]
+            return np.concatenate([found, np.zeros(own - len(found), found.dtype)]) if len(found) < own else found
+
+        return home.put_each(DATA, part_at)
     return home.execute_each(lambda ops, x: (part(ops, x),), (home.put(array),))[0]
 
 

@@ -59,13 +59,19 @@ def take_snapshot(
     position: Position | None = None,
     config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Stateful] = (),
+    *,
+    fetched: bool = True,
 ) -> Snapshot:
-    """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither."""
+    """The snapshot of a run as it stands; `state` is that of `optimizer`, and both are given or neither.
+
+    Unless `fetched`, its tensors stay where they are and come one by one to whoever reads them, until the next step.
+    """
     if (optimizer is None) != (state is None):
         raise UsageError("a snapshot takes an optimizer together with its state, or neither")
-    held = None if optimizer is None or state is None else trainer.export_optim(optimizer, state)
+    export_optim = trainer.export_optim if fetched else trainer.unfetched_optim
+    held = None if optimizer is None or state is None else export_optim(optimizer, state)
     return Snapshot(
-        trainer.export(),
+        trainer.export() if fetched else trainer.unfetched(),
         held,
         position if position is not None else Position(),
         dict(config if config else {}),

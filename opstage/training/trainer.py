@@ -341,6 +341,16 @@ class ScalarTrainer:
         return self._held.export_optim(optimizer, state)
 
     @exclusive
+    def unfetched(self) -> TrainerValues:
+        """`export` of tensors that are fetched one by one as they are read, until the next step; see `Unfetched`."""
+        return self._held.unfetched()
+
+    @exclusive
+    def unfetched_optim(self, optimizer: Optimizer, state: OptimizerState) -> OptimizerValues:
+        """`export_optim` of tensors that are fetched as they are read, until the next step."""
+        return self._held.unfetched_optim(optimizer, state)
+
+    @exclusive
     def import_optim(self, optimizer: Optimizer, saved: OptimizerValues) -> OptimizerState:
         """The state that `export_optim` gave out; a UsageError says where it fits neither optimizer nor parameters."""
         return self._held.import_optim(optimizer, saved)

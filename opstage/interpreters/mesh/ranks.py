@@ -155,6 +155,12 @@ class Ranks(BaseInterpreter[RankValues]):
     def put(self, value: Any, /) -> RankValues:
         return self._put_rows(value) if type(value) is OwnRows else self._same(self.inner.put(value))
 
+    def put_each(self, axis: str, array: Callable[[int], Any]) -> RankValues:
+        """A tensor that varies over an axis: of each rank here the array that its place along the axis has."""
+        places = [self._mesh.coordinate(rank, axis) for rank in self.hosted]
+        made = {place: self.inner.put(array(place)) for place in dict.fromkeys(places)}
+        return self.each([made[place] for place in places])
+
     def own_rows(self, count: int) -> npt.NDArray[np.int64] | None:
         """Which of the rows of a batch the ranks of this process take; None where it takes all, or must have all."""
         size = self._mesh.size(ROWS)
@@ -166,10 +172,8 @@ class Ranks(BaseInterpreter[RankValues]):
 
     def _put_rows(self, value: OwnRows) -> RankValues:
         share = len(value) // self._mesh.size(ROWS)
-        places = [self._mesh.coordinate(rank, ROWS) for rank in self.hosted]
-        made = {place: self.inner.put(value.part(place * share, (place + 1) * share)) for place in places}
-        type_ = TensorType(value.shape, made[places[0]].dtype)
-        return RankValues.of_parts(self, type_, Parts(ROWS, tuple([made[place] for place in places])))
+        own = self.put_each(ROWS, lambda place: value.part(place * share, (place + 1) * share)).values
+        return RankValues.of_parts(self, TensorType(value.shape, own[0].dtype), Parts(ROWS, own))
 
     @override
     def get(self, ref: RankValues, /) -> Any:
