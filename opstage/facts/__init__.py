@@ -1,6 +1,22 @@
-"""Claims about which inputs an output may read, proved for every size or refuted by running the program."""
+"""Facts: what is proved of a program for every allowed size, by running it on facts in place of tensors.
 
-from .claims import Causal, Claim, Independent
+`Interpretation` runs closed bodies in any `Domain`; `dependence` is one. Claims are proved by it, or refuted by a run.
+"""
+
+from .claims import Causal, Claim, Independent, Window
+from .domain import Call, Domain, Rule
+from .interpret import Interpretation
 from .prove import ClaimVerdict, prove
 
-__all__ = ["Causal", "Claim", "ClaimVerdict", "Independent", "prove"]
+__all__ = [
+    "Call",
+    "Causal",
+    "Claim",
+    "ClaimVerdict",
+    "Domain",
+    "Independent",
+    "Interpretation",
+    "Rule",
+    "Window",
+    "prove",
+]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from .dependence import LE, SAME
+from .dependence.fact import Span
+from .dependence.sizes import at_most_proved
 
 
 @final
@@ -15,10 +16,9 @@ class Causal:
 
     axis: str
 
-    @property
-    def allowed(self) -> frozenset[str]:
-        """The relations of s to t that the claim permits."""
-        return frozenset({SAME, LE})
+    def allows(self, span: Span) -> bool:
+        """Whether the claim permits sources of a span beside the index t, or of one that has no index."""
+        return span.by in (0, 1) and span.high is not None and at_most_proved(span.high, 0)
 
     def breaks(self, source: int, target: int) -> bool:
         """Whether the claim forbids the output at `target` to read the input at `source`."""
@@ -32,14 +32,36 @@ class Independent:
 
     axis: str
 
-    @property
-    def allowed(self) -> frozenset[str]:
-        """The relations of s to t that the claim permits."""
-        return frozenset({SAME})
+    def allows(self, span: Span) -> bool:
+        """Whether the claim permits sources of a span beside the index b."""
+        return _within(span, 0)
 
     def breaks(self, source: int, target: int) -> bool:
         """Whether the claim forbids the output at `target` to read the input at `source`."""
         return source != target
 
 
-Claim: TypeAlias = "Causal | Independent"
+@final
+@dataclass(frozen=True)
+class Window:
+    """An output at index t of axis `axis`, a named dim, reads inputs at indices from t - size to t + size alone."""
+
+    axis: str
+    size: int
+
+    def allows(self, span: Span) -> bool:
+        """Whether the claim permits sources of a span beside the index t."""
+        return _within(span, self.size)
+
+    def breaks(self, source: int, target: int) -> bool:
+        """Whether the claim forbids the output at `target` to read the input at `source`."""
+        return abs(source - target) > self.size
+
+
+def _within(span: Span, distance: int) -> bool:
+    if span.by != 1 or span.low is None or span.high is None:
+        return False
+    return at_most_proved(-distance, span.low) and at_most_proved(span.high, distance)
+
+
+Claim: TypeAlias = "Causal | Independent | Window"

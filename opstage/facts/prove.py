@@ -16,9 +16,13 @@ from ..ops.spec import as_specs, shapes_as_specs
 from ..ops.trees import flatten, unflatten
 from ..options import Options
 from .claims import Claim
-from .dependence import Along, Fact, source_fact, transfer
+from .dependence import Dependence, Fact
+from .dependence.fact import Span, through
+from .dependence.regions import NONE
+from .dependence.sizes import same
+from .interpret import Interpretation
 
-ASSUMPTIONS = ("no op raises, and the values that attention masks are finite: 0 * inf and 0 * nan would be nan",)
+ASSUMPTIONS = ("no op raises, and 0.0 and -0.0 count as equal",)
 _SIZE = 4
 
 
@@ -61,19 +65,18 @@ def _verdict(program: Callable[..., Any], specs: Sequence[Any], report: Report, 
     dim = next((size for size in every if str(size) == claim.axis), None)
     if dim is None or claim.axis not in report.program.scope.names:  # a size that is a number names no axis
         return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}")
-    facts: list[Fact] = [None] * len(body.types)
-    for slot in body.inputs:
-        facts[slot] = source_fact(body.types[slot], dim)
+    domain = Dependence(dim, report.program.names)
+    run = Interpretation([domain], report.program.scope)
+    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(report.program.names, body.inputs)]
+    facts: list[Any] = [known and known[0] for known in run.run(body, sources)]
+    if body.outputs and all(_keeps(facts[slot], dim, claim) for slot in body.outputs):
+        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *domain.assumptions))
     op, source = "", None
     for equation in body.equations:
-        read, made = report.program.types(equation.inputs), report.program.types(equation.outputs)
-        before = [facts[slot] for slot in equation.inputs]
-        for slot, fact in zip(equation.outputs, transfer(equation, before, read, made, dim)):
-            facts[slot] = fact
-            if not op and not _allowed(fact, claim) and all(_allowed(known, claim) for known in before):
-                op, source = equation.primitive.name, report.program.source(equation)
-    if body.outputs and all(_holds(facts[slot], body.types[slot].shape, dim, claim) for slot in body.outputs):
-        return ClaimVerdict(claim, "proved")
+        clean = all(_is_clean(facts[slot], claim) for slot in equation.inputs)
+        if clean and not all(_is_clean(facts[slot], claim) for slot in equation.outputs):
+            op, source = equation.primitive.name, report.program.source(equation)
+            break
     witness = _witness(program, specs, report, claim)
     if witness is not None:
         return ClaimVerdict(claim, "refuted", op, source, witness, "the program was run: the output moved")
@@ -81,13 +84,27 @@ def _verdict(program: Callable[..., Any], specs: Sequence[Any], report: Report, 
     return ClaimVerdict(claim, "undecided", op, source, None, missing)
 
 
-def _allowed(fact: Fact, claim: Claim) -> bool:
-    return fact is None or (isinstance(fact, Along) and fact.relation in claim.allowed)
+def _is_clean(fact: Fact, claim: Claim) -> bool:
+    """Whether elements read, by each of their indices, what the claim permits."""
+    return not fact.whole and all(claim.allows(span) for _, span in fact.reads)
 
 
-def _holds(fact: Fact, shape: Sequence[Dim], dim: Dim, claim: Claim) -> bool:
-    """Whether an output with this fact keeps the claim; one whose axis is merged with others does not say so."""
-    return fact is None or (isinstance(fact, Along) and _allowed(fact, claim) and str(shape[fact.axis]) == str(dim))
+def _keeps(fact: Fact, dim: Dim, claim: Claim) -> bool:
+    """Whether all that an element reads is permitted beside one of its indices along the dim."""
+    if fact.idle:
+        return True
+    return not fact.whole and any(
+        same(size, dim) and all(_permitted(fact, i, span, at, claim) for i, span in fact.reads)
+        for at, size in enumerate(fact.sizes)
+    )
+
+
+def _permitted(fact: Fact, index: int, span: Span, at: int, claim: Claim) -> bool:
+    if index in (at, NONE):
+        return claim.allows(span)
+    others = [i for i in range(len(fact.sizes)) if i != at]
+    entries = through(span, index, fact, others)
+    return entries is not None and all(claim.allows(found) for _, found in entries)
 
 
 def _witness(program: Callable[..., Any], specs: Sequence[Any], report: Report, claim: Claim) -> tuple[int, int] | None:

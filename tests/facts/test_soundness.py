@@ -11,8 +11,9 @@ import pytest
 
 import opstage
 from opstage import Options, Spec
-from opstage.facts import Causal, Claim, Independent, dependence, prove
-from opstage.facts.dependence import Along
+from opstage.facts import Causal, Claim, Independent, prove
+from opstage.facts.dependence import Dependence
+from opstage.ops.catalogue import attention, layout, reduction, sequence
 
 B, T, D = 3, 4, 2
 X = np.random.default_rng(1).normal(size=(B, T, D))
@@ -97,26 +98,26 @@ def test_no_proof_is_wrong() -> None:
     assert _wrong_proofs([*ONE_STEP, *([draw.randrange(len(STEPS)) for _ in range(3)] for _ in range(40))]) == 0
 
 
-def _identity(equation: Any, facts: Any, *rest: Any) -> Any:
-    return facts[0]
+def _identity(domain: Any, call: Any, facts: Any) -> Any:
+    return [facts[0]] * len(call.outputs)
 
 
-def _flipped(equation: Any, facts: Any, inputs: Any, outputs: Any, dim: Any) -> Any:
-    """The axis that comes first, whichever it was."""
-    return Along(equation.static["axes"][0], facts[0].relation)
+def _flipped(domain: Any, call: Any, facts: Any) -> Any:
+    """Reads by the axis that comes first, whichever it was."""
+    reads = tuple([(call.static["axes"][0], span) for _, span in facts[0].reads])
+    return [facts[0]._replace(axes=tuple([(size,) for size in call.outputs[0].shape]), reads=reads)]
 
 
 @pytest.mark.parametrize(
     ("op", "wrong"),
     [
-        ("softmax", _identity),
-        ("scaled_dot_product_attention", _identity),
-        ("reshape", _identity),
-        ("permute", _identity),
-        ("permute", _flipped),
-        ("cumsum", _identity),
+        (reduction.SOFTMAX, _identity),
+        (attention.SCALED_DOT_PRODUCT_ATTENTION, _identity),
+        (layout.PERMUTE, _flipped),
+        (sequence.CUMSUM, _identity),
     ],
+    ids=str,
 )
-def test_a_wrong_rule_is_caught(op: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dependence, "RULES", {**dependence.RULES, op: wrong})
+def test_a_wrong_rule_is_caught(op: Any, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dependence, "rules", {**Dependence.rules, op: wrong})
     assert _wrong_proofs(ONE_STEP) > 0

@@ -1,0 +1,256 @@
+"""The dependence domain: which indices of a named dim of the inputs an element of a tensor may read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from typing_extensions import override
+
+from ...ops.catalogue.reduction import REDUCE_MAX
+from ...ops.closed import BodyConstant
+from ...ops.dims import Dim, DimExpr
+from ...ops.dims.polynomial import names_of
+from ...ops.types import Shape, TensorType
+from ..domain import Call, Domain
+from .constants import known_numbers
+from .cuts import aligned, recut
+from .fact import Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
+from .regions import ANYWHERE, NONE, NOWHERE, Region, closed
+from .rules.table import KINDS, RULES
+from .sizes import alike, at_most_proved, same
+
+__all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
+
+MASKED_ROW = "masked-row"
+FINITE_MASK = "finite-mask"
+_MASKING = -1e3  # a number from which on something is meant as a mask
+
+
+class Dependence(Domain[Fact]):
+    """Reads along the named dim `dim`.
+
+    names        of the inputs, in order; each has a bit in `Fact.inputs`
+    sources      the inputs whose indices count; None for all that have the dim
+    assumptions  what the facts found so far take for granted of values
+    remarks      what was seen on the way: fully masked rows, masks of finite numbers
+    """
+
+    name = "dependence"
+    rules = RULES
+    kinds: ClassVar = KINDS
+
+    def __init__(self, dim: Dim | None, names: Sequence[str] = (), sources: Collection[str] | None = None):
+        self.dim = dim
+        self.names = tuple(names)
+        self.sources = sources
+        self.assumptions: dict[str, None] = {}
+        self.remarks: list[tuple[str, str]] = []
+        self.outer: Shape = ()
+        self._bits = {name: 1 << i for i, name in enumerate(self.names)}
+
+    # What is known at first -------------------------------------------------------------------------------------------
+
+    @override
+    def source(self, name: str, type: TensorType) -> Fact:
+        fact = plain(type.shape)._replace(inputs=self._bits.get(name, 0))
+        dim = self.dim
+        if dim is None or (self.sources is not None and name not in self.sources):
+            return fact
+        entries: list[tuple[int, Span]] = []
+        for axis, size in enumerate(type.shape):
+            if not _mentions(size, dim):
+                continue
+            if not isinstance(size - dim, int):
+                return fact._replace(whole=True)
+            entries.append((fact.at(axis), Span(1, 0, 0)))
+        return reading(fact, hull(entries))
+
+    @override
+    def constant(self, constant: BodyConstant) -> Fact:
+        fact = plain(constant.type.shape, self.outer)
+        return settled(fact._replace(outside=known_numbers(constant.value, len(self.outer))))
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[Fact]) -> Fact:
+        inputs = 0
+        for fact in operands:
+            inputs |= fact.inputs
+        return plain(type.shape, self.outer)._replace(whole=any(not fact.idle for fact in operands), inputs=inputs)
+
+    @override
+    def anything(self, type: TensorType) -> Fact:
+        return plain(type.shape, self.outer)._replace(whole=True, inputs=(1 << len(self.names)) - 1)
+
+    # Order ------------------------------------------------------------------------------------------------------------
+
+    @override
+    def join(self, a: Fact, b: Fact) -> Fact:
+        return self._joined(a, b, widen=False)
+
+    @override
+    def widen(self, before: Fact, after: Fact) -> Fact:
+        return self._joined(before, after, widen=True)
+
+    @override
+    def leq(self, a: Fact, b: Fact) -> bool:
+        return same_fact(self.join(a, b), b)
+
+    def _joined(self, a: Fact, b: Fact, widen: bool) -> Fact:
+        if same_fact(a, b):
+            return b
+        b, a = aligned([b, a])
+        reads = hull([*a.reads, *b.reads])
+        if widen and reads is not None:
+            before = dict(a.reads)
+            for index, span in reads.items():
+                old = before.get(index)
+                if old is not None and not alike(old, span):
+                    reads[index] = Span(
+                        span.by,
+                        span.low if old.low is not None and span.low is not None and same(old.low, span.low) else None,
+                        span.high
+                        if old.high is not None and span.high is not None and same(old.high, span.high)
+                        else None,
+                    )
+            if any(span.low is None and span.high is None for span in reads.values()):
+                reads = None
+        outside = joined_values([b, a])
+        if widen:
+            outside = tuple([(v, w) for v, w in outside if alike(w, a.region(v))])
+        value = b.value if alike(a.value, b.value) else None
+        joined = b._replace(
+            reads=(),
+            whole=a.whole or b.whole or reads is None,
+            inputs=a.inputs | b.inputs,
+            outside=outside,
+            value=value,
+        )
+        return reading(joined, reads)
+
+    # Loops ------------------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def context(self) -> Shape:
+        return self.outer
+
+    @override
+    def enter(self, length: Dim) -> None:
+        self.outer = (*self.outer, length)
+
+    @override
+    def leave(self) -> None:
+        self.outer = self.outer[:-1]
+
+    def within(self, fact: Fact) -> Fact:
+        """The fact of the same tensor in the loops around: it is alike in all their iterations."""
+        return _lifted(fact, self.outer)
+
+    @override
+    def invariant(self, fact: Fact, length: Dim) -> Fact:
+        return self.within(fact)
+
+    @override
+    def entry(self, fact: Fact, type: TensorType, length: Dim) -> Fact:
+        """The leading axis becomes the index of the iteration."""
+        fact = _lifted(fact, self.outer[:-1])
+        fact = recut(fact, ((type.shape[0],), *fact.axes[1:]))
+        return fact._replace(outer=self.outer, axes=fact.axes[1:])
+
+    @override
+    def following(self, fact: Fact, length: Dim, reverse: bool) -> Fact:
+        """By the index of the next iteration; what elements are known to be is not followed."""
+        fact, index = self.within(fact), len(self.outer) - 1
+        step = 1 if reverse else -1
+        reads = {
+            i: Span(
+                span.by,
+                None if span.low is None else span.low + step * span.by,
+                None if span.high is None else span.high + step * span.by,
+            )
+            if i == index
+            else span
+            for i, span in fact.reads
+        }
+        return reading(fact._replace(reads=(), outside=(), value=None), None if fact.whole else reads)
+
+    @override
+    def last(self, fact: Fact, length: Dim) -> Fact:
+        fact = _lifted(fact, (*self.outer, length))
+        index = len(self.outer)
+        number = {i: i if i < index else i - 1 for i in range(len(fact.sizes)) if i != index}
+        return relayed(reduced(fact, [index]), self.outer, fact.axes, number)
+
+    @override
+    def stacked(self, fact: Fact, length: Dim) -> Fact:
+        fact = _lifted(fact, (*self.outer, length))
+        return fact._replace(outer=self.outer, axes=((length,), *fact.axes))
+
+    @override
+    def influenced(self, fact: Fact, by: Fact) -> Fact:
+        fact, by = self.within(fact), self.within(by)
+        reads = hull([*fact.reads, *by.reads])
+        whole = fact.whole or by.whole or reads is None
+        return reading(fact._replace(reads=(), whole=whole, inputs=fact.inputs | by.inputs), reads)
+
+    # Remarks ----------------------------------------------------------------------------------------------------------
+
+    def assume(self, text: str) -> None:
+        """Note what a rule takes for granted."""
+        self.assumptions[text] = None
+
+    def reducing(self, call: Call, fact: Fact, axes: Sequence[int]) -> None:
+        """Look at what is about to become one along axes: for rows that are masked as a whole, for masks of finite
+        numbers where they would have to be -inf."""
+        gone = [i for axis in axes for i in fact.indices(axis)]
+        masked = fact.region(-math.inf)
+        if masked != ANYWHERE and call.primitive is REDUCE_MAX and _misses_a_row(fact, masked, gone):
+            self.remarks.append((MASKED_ROW, "a row of the scores is -inf as a whole, so its softmax is nan"))
+        for value, where in fact.outside:
+            if -math.inf < value <= _MASKING and any(d.a in gone or d.b in gone for part in where for d in part):
+                self.remarks.append(
+                    (
+                        FINITE_MASK,
+                        f"a mask of {value:g} is a finite number: as far as is known, what it masks is still read; "
+                        "mask with -inf",
+                    )
+                )
+
+
+def _misses_a_row(fact: Fact, region: Region, gone: Sequence[int]) -> bool:
+    """Whether the region has no index along `gone` for some row."""
+    sizes = fact.sizes
+    if region == NOWHERE:
+        return True
+    if len(region) != 1:
+        return False
+    for a, b, c in closed(region[0]):
+        # i_a <= i_b + c has no i_a for the first i_b; i_b >= i_a - c has no i_b for the last i_a.
+        if a in gone and b != NONE and b not in gone and at_most_proved(c, -1):
+            return True
+        if b in gone and a != NONE and a not in gone and at_most_proved(sizes[b], sizes[a] - 1 - c):
+            return True
+    return False
+
+
+def _mentions(size: Dim, dim: Dim) -> bool:
+    if same(size, dim):
+        return True
+    return (
+        isinstance(size, DimExpr)
+        and isinstance(dim, DimExpr)
+        and not {atom.text for atom in names_of(size.polynomial)}.isdisjoint(
+            {atom.text for atom in names_of(dim.polynomial)}
+        )
+    )
+
+
+def _lifted(fact: Fact, outer: Shape) -> Fact:
+    """The fact in more loops."""
+    more = len(outer) - len(fact.outer)
+    if more <= 0:
+        return fact
+    start = len(fact.outer)
+    return relayed(fact, outer, fact.axes, {i: i if i < start else i + more for i in range(len(fact.sizes))})

@@ -1,0 +1,156 @@
+"""Regions of a tensor's indices: unions of conjunctions of differences, `i_a - i_b <= c`.
+
+A region stands for at least the indices that it is said of, so whatever cannot be expressed makes it larger. Indices
+are numbered (see `fact`); NONE in the place of one is the number 0, so `(a, NONE, c)` is i_a <= c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from ...ops.dims import Dim
+from .sizes import alike, at_most_proved
+
+NONE: Final = -1
+
+
+class Difference(NamedTuple):
+    """i_a - i_b <= c."""
+
+    a: int
+    b: int
+    c: Dim
+
+
+Conjunction: TypeAlias = tuple[Difference, ...]
+Region: TypeAlias = tuple[Conjunction, ...]
+
+NOWHERE: Final[Region] = ()
+ANYWHERE: Final[Region] = ((),)
+_MOST = 6  # conjunctions in a region
+_MOST_DIFFERENCES = 12
+
+
+def region(*differences: tuple[int, int, Dim]) -> Region:
+    """Where all of these hold."""
+    found = _conjunction([Difference(*each) for each in differences])
+    return NOWHERE if found is None else (found,)
+
+
+def both(x: Region, y: Region) -> Region:
+    """Where an index is in both."""
+    if x == ANYWHERE or alike(x, y):
+        return y
+    if y == ANYWHERE:
+        return x
+    if len(x) * len(y) > _MOST:
+        return x
+    return _union([_conjunction([*p, *q]) for p in x for q in y])
+
+
+def either(x: Region, y: Region) -> Region:
+    """Where an index is in one of them."""
+    return _union([*x, *y])
+
+
+def _union(parts: Iterable[Conjunction | None]) -> Region:
+    kept: list[Conjunction] = []
+    for part in parts:
+        if part is None or any(set(other) <= set(part) for other in kept):
+            continue
+        kept = [other for other in kept if not set(part) <= set(other)]
+        kept.append(part)
+    return tuple(sorted(kept, key=repr)) if len(kept) <= _MOST else ANYWHERE
+
+
+def _conjunction(differences: Iterable[Difference]) -> Conjunction | None:
+    """They in one form; None where they cannot hold together."""
+    least: dict[tuple[int, int], list[Dim]] = {}
+    for a, b, c in differences:
+        if a == b:
+            if at_most_proved(c, -1):
+                return None
+            continue
+        if b != NONE and a == NONE and at_most_proved(0, c):
+            continue  # -i_b <= c says nothing
+        if b == NONE and at_most_proved(c, -1):
+            return None
+        bounds = least.setdefault((a, b), [])
+        if not any(at_most_proved(other, c) for other in bounds):
+            bounds[:] = [other for other in bounds if not at_most_proved(c, other)] + [c]
+    for (a, b), bounds in least.items():
+        if a < b or (b, a) not in least:
+            for other in least.get((b, a), ()):
+                if any(at_most_proved(c + other, -1) for c in bounds):
+                    return None
+    found = [Difference(a, b, c) for (a, b), bounds in least.items() for c in bounds]
+    return tuple(sorted(found, key=repr)[:_MOST_DIFFERENCES])
+
+
+def closed(part: Conjunction) -> Conjunction:
+    """With what follows from pairs of differences."""
+    found = list(part)
+    for _ in range(2):
+        more = [Difference(p.a, q.b, p.c + q.c) for p in found for q in found if p.b == q.a and p.b != NONE]
+        again = _conjunction([*found, *[each for each in more if each.a != each.b]])
+        if again is None or set(again) == set(found):
+            break
+        found = list(again)
+    return tuple(found)
+
+
+def without(x: Region, indices: Collection[int]) -> Region:
+    """What is left of a region for the other indices."""
+    if not any(d.a in indices or d.b in indices for part in x for d in part):
+        return x
+    parts = []
+    for part in x:
+        # That of i >= 0: what is said of an index says as much of the number 0.
+        grounded = [*part, *[Difference(NONE, i, 0) for i in indices]]
+        more = [Difference(p.a, q.b, p.c + q.c) for p in grounded for q in grounded if p.b == q.a and p.b in indices]
+        every = [*closed(part), *more]
+        parts.append(_conjunction([d for d in every if d.a not in indices and d.b not in indices]))
+    return _union(parts)
+
+
+def renumbered(x: Region, number: Mapping[int, int]) -> Region:
+    """With other numbers for the indices; what is said of one that has none is left out."""
+    number = {**number, NONE: NONE}
+    gone = {i for part in x for d in part for i in d[:2] if i not in number}
+    return tuple([tuple([Difference(number[d.a], number[d.b], d.c) for d in part]) for part in without(x, gone)])
+
+
+def moved(x: Region, index: int, distance: Dim) -> Region:
+    """Of indices that are greater by `distance` than those that x is said of."""
+
+    def shift(d: Difference) -> Difference | None:
+        return Difference(d.a, d.b, d.c + (distance if d.a == index else 0) - (distance if d.b == index else 0))
+
+    return _each(x, shift)
+
+
+def mirrored(x: Region, index: int, last: Dim) -> Region:
+    """Of indices i where x is said of `last` - i."""
+
+    def turn(d: Difference) -> Difference | None:
+        if index not in d[:2]:
+            return d
+        if d == (index, NONE, d.c):
+            return Difference(NONE, index, d.c - last)
+        return Difference(index, NONE, d.c + last) if d == (NONE, index, d.c) else None
+
+    return _each(x, turn)
+
+
+def at_zero(x: Region, index: int) -> Region:
+    """Of a region whose index is always 0 the rest."""
+
+    def ground(d: Difference) -> Difference | None:
+        return Difference(NONE if d.a == index else d.a, NONE if d.b == index else d.b, d.c)
+
+    return _each(x, ground)
+
+
+def _each(x: Region, change: Callable[[Difference], Difference | None]) -> Region:
+    return _union([_conjunction([new for d in part if (new := change(d)) is not None]) for part in x])

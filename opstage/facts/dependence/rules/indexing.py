@@ -1,0 +1,69 @@
+"""Rows read at indices, and added to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ....ops.types import Shape
+from ...domain import Call
+from ..cuts import common
+from ..fact import Fact, Span, Value, hull, moved_span, reading, reduced
+from ..regions import NONE, Region, mirrored, moved, renumbered
+from .layout import with_one_index
+
+if TYPE_CHECKING:
+    from .. import Dependence
+
+
+def gather_rows(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The result has the axes of the indices, then those of a row."""
+    x, idx = with_one_index(facts[0], 0, call.inputs[0].shape[0]), facts[1]
+    start, row = len(x.outer), x.at(0)
+    ahead = sum(map(len, idx.axes))
+    axes: tuple[Shape, ...] = (*idx.axes, *x.axes[1:])
+    value = idx.value
+    number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
+    entries: list[tuple[int, Span]] = list(idx.reads)
+    outside: tuple[tuple[Value, Region], ...] = ()
+    if value is not None and not value.absolute and len(value.terms) <= 1:
+        # Row constant + coefficient*i, or one and the same row for all.
+        to, coefficient = value.terms[0] if value.terms else (NONE, 0)
+        for i, span in x.reads:
+            if i == row:
+                here = moved_span(span, -value.constant)
+                entries.append((to, Span(span.by * coefficient, here.low, here.high)))
+            else:
+                entries.append((number.get(i, NONE), span))
+        if coefficient == 1:
+            outside = tuple(
+                [(v, renumbered(moved(w, row, -value.constant), {**number, row: to})) for v, w in x.outside]
+            )
+        elif coefficient == -1:
+            outside = tuple(
+                [(v, renumbered(mirrored(w, row, value.constant), {**number, row: to})) for v, w in x.outside]
+            )
+        whole = x.whole
+    else:
+        x = reduced(x, [row])
+        entries += [(number.get(i, NONE), span) for i, span in x.reads]
+        outside = tuple([(v, renumbered(where, number)) for v, where in x.outside])
+        whole = x.whole
+    if call.static["mode"] == "zero":  # a row that is not there reads as zeros
+        outside = tuple([(v, where) for v, where in outside if v == 0])
+    found = Fact(idx.outer, axes, (), whole or idx.whole, x.inputs | idx.inputs, outside)
+    return [reading(found, hull(entries))]
+
+
+def scatter_add_rows(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """A row is its own and what is added to it, whichever indices name it."""
+    x, v, idx = facts
+    leading = len(idx.axes)
+    rows = list(range(1, len(x.axes)))
+    x, v = common([with_one_index(x, 0, call.inputs[0].shape[0]), v], [[axis, axis - 1 + leading] for axis in rows])
+    start = len(x.outer)
+    v = reduced(v, range(start, start + sum(map(len, v.axes[:leading]))))
+    shift = 1 - sum(map(len, v.axes[:leading]))
+    entries = [*x.reads, *[(i if i < start else i + shift, span) for i, span in v.reads]]
+    found = Fact(x.outer, x.axes, (), x.whole or v.whole or not idx.idle, x.inputs | v.inputs | idx.inputs)
+    return [reading(found, hull(entries))]

@@ -1,0 +1,191 @@
+"""Ops that move elements: axes exchanged, merged, repeated, joined, cut and padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ....ops.dims import Dim
+from ....ops.types import Shape
+from ...domain import Call
+from ..cuts import common, recut, reshaped
+from ..fact import Affine, Fact, Span, Value, at_origin, each_region, hull, moved_span, plain, reading, reduced, relayed
+from ..regions import Region, both, either, moved, region, renumbered
+from ..sizes import as_size, same
+
+if TYPE_CHECKING:
+    from .. import Dependence
+
+
+def unchanged(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The same elements."""
+    return facts
+
+
+def permute(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    (fact,), order = facts, call.static["axes"]
+    number = {i: i for i in range(len(fact.outer))}
+    at = len(fact.outer)
+    for axis in order:
+        for index in fact.indices(axis):
+            number[index] = at
+            at += 1
+    return [relayed(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), number)]
+
+
+def reshape(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    return [reshaped(facts[0], call.outputs[0].shape)]
+
+
+def broadcast_to(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Elements repeated: along axes of size 1, and along new leading axes."""
+    (fact,), shape = facts, call.outputs[0].shape
+    ahead = len(shape) - len(fact.axes)
+    axes: list[Shape] = [(size,) for size in shape[:ahead]]
+    start = len(fact.outer)
+    number = {i: i for i in range(start)}
+    grounded: list[int] = []
+    at = start + ahead
+    for axis, size in enumerate(shape[ahead:]):
+        indices = fact.indices(axis)
+        if same(call.inputs[0].shape[axis], size):
+            number |= {index: at + i for i, index in enumerate(indices)}
+            axes.append(fact.axes[axis])
+        else:
+            grounded += indices
+            axes.append((size,))
+        at += len(axes[-1])
+    return [relayed(at_origin(fact, grounded), fact.outer, tuple(axes), number)]
+
+
+def with_one_index(fact: Fact, axis: int, size: Dim) -> Fact:
+    """The fact with an axis of one index."""
+    return recut(fact, (*fact.axes[:axis], (size,), *fact.axes[axis + 1 :]))
+
+
+def slice_(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    (fact,), static = facts, call.static
+    axis, start, step, length = static["axis"], static["start"], static["step"], static["length"]
+    if step == 1 and same(call.inputs[0].shape[axis], length):
+        return facts
+    fact = with_one_index(fact, axis, call.inputs[0].shape[axis])
+    return [_resized(strided(fact, axis, start, step), axis, length)]
+
+
+def _resized(fact: Fact, axis: int, size: Dim) -> Fact:
+    return fact._replace(axes=(*fact.axes[:axis], (size,), *fact.axes[axis + 1 :]))
+
+
+def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
+    """Of elements whose index along the axis is start + step*i, by i."""
+    index = fact.at(axis)
+    reads = {
+        i: Span(span.by * step, moved_span(span, -start).low, moved_span(span, -start).high) if i == index else span
+        for i, span in fact.reads
+    }
+    if step == 1:
+        outside = each_region(fact, lambda where: moved(where, index, -start))
+    else:
+        keeps = {i: i for i in range(len(fact.sizes)) if i != index}
+        outside = each_region(fact, lambda where: renumbered(where, keeps))
+    value = fact.value
+    if value is not None:
+        along = dict(value.terms).get(index, 0)
+        terms = tuple([(i, c * step if i == index else c) for i, c in value.terms])
+        value = Affine(value.constant + along * start, terms, value.absolute)
+    return reading(fact._replace(reads=(), outside=outside, value=value), None if fact.whole else reads)
+
+
+def pad(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    fact, static = facts[0], call.static
+    number = _number(static["value"])
+    for axis, ((before, _), between) in enumerate(zip(static["padding"], static["interior"])):
+        old, new = call.inputs[0].shape[axis], call.outputs[0].shape[axis]
+        if same(old, new) and between == 0:
+            continue
+        fact = with_one_index(fact, axis, old)
+        index = fact.at(axis)
+        if between:  # what lies between entries moves them apart, by a factor that no span has
+            fact = _resized(reduced(fact, [index]), axis, new)
+            fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == number]))
+            continue
+        inside = region((-1, index, -before), (index, -1, before + old - 1))
+        fact = _resized(_placed(fact, axis, before, inside, number), axis, new)
+    return [fact]
+
+
+def _number(value: object) -> Value | None:
+    if isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return None if value != value else value + 0.0
+    found = as_size(value)
+    return found if isinstance(found, int) else None
+
+
+def _placed(fact: Fact, axis: int, before: Dim, inside: Region, number: Value | None) -> Fact:
+    """The elements behind `before` others along an axis; what is not `inside` is the number."""
+    index = fact.at(axis)
+    moved_on = strided(fact, axis, -before, 1)
+    outside: list[tuple[Value, Region]] = []
+    for value in dict.fromkeys([*[v for v, _ in moved_on.outside], *([] if number is None else [number])]):
+        where = both(inside, moved_on.region(value))
+        if value != number:
+            size = fact.axes[axis][0]
+            where = either(either(where, region((index, -1, before - 1))), region((-1, index, -(before + size))))
+        outside.append((value, where))
+    return moved_on._replace(outside=tuple(outside), value=None)
+
+
+def concat(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    axis, out = call.static["axis"], call.outputs[0].shape
+    single = [with_one_index(fact, axis, type_.shape[axis]) for fact, type_ in zip(facts, call.inputs)]
+    others = [other for other in range(len(out)) if other != axis]
+    parts = common(single, [[other] * len(single) for other in others])
+    start: Dim = 0
+    placed: list[tuple[Fact, Region]] = []
+    for part, type_ in zip(parts, call.inputs):
+        index, size = part.at(axis), type_.shape[axis]
+        inside = region((-1, index, -start), (index, -1, start + size - 1))
+        placed.append((strided(part, axis, -start, 1), inside))
+        start = start + size
+    outside: list[tuple[Value, Region]] = []
+    for value in dict.fromkeys([v for part, _ in placed for v, _ in part.outside]):
+        where: Region = ()
+        for part, inside in placed:
+            where = either(where, both(inside, part.region(value)))
+        outside.append((value, where))
+    inputs = 0
+    for part in parts:
+        inputs |= part.inputs
+    first = _resized(placed[0][0], axis, out[axis])
+    reads = hull([entry for part, _ in placed for entry in part.reads])
+    found = first._replace(
+        reads=(), whole=any(part.whole for part, _ in placed), inputs=inputs, outside=tuple(outside), value=None
+    )
+    return [reading(found, reads)]
+
+
+# What is made of no tensor ------------------------------------------------------------------------------------------
+
+
+def full(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    fact = plain(call.outputs[0].shape, domain.outer)
+    number, size = _number(call.static["value"]), as_size(call.static["value"])
+    outside = () if number is None else ((number, ()),)
+    return [fact._replace(outside=outside, value=None if size is None else Affine(size, ()))]
+
+
+def iota(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    fact = plain(call.outputs[0].shape, domain.outer)
+    return [fact._replace(value=Affine(0, ((fact.at(call.static["axis"]), 1),)))]
+
+
+def draw(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Random bits depend on the step and on where they stand, and on no element of another tensor."""
+    fact = plain(call.outputs[0].shape, domain.outer)
+    inputs, whole = 0, False
+    for read in facts:
+        inputs |= read.inputs
+        whole = whole or not read.idle
+    return [fact._replace(inputs=inputs, whole=whole)]

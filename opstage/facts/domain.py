@@ -1,0 +1,119 @@
+"""A domain: the values of an abstract run, *facts* about tensors, and what each op makes of them.
+
+A fact is about one tensor and holds for every allowed size. A domain says what is known of inputs and constants, how
+two facts join, and by a rule for each op that matters what is known of its results. It is sound if whatever a run
+computes is as its fact says; an op without a rule takes that of its decomposition, and without either the domain's
+`top`, so a missing rule costs precision and never truth.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+
+from ..ops.closed import BodyConstant
+from ..ops.dims import Dim
+from ..ops.kinds import Kind
+from ..ops.primitive import Primitive, Static
+from ..ops.types import TensorType
+
+F = TypeVar("F")
+
+
+class Call(NamedTuple):
+    """An op as a rule sees it.
+
+    inputs, outputs   the types of operands, and of outputs and then residuals
+    known             facts of the operands in the domains that this one asks, by the names of those domains
+    """
+
+    primitive: Primitive
+    static: Static
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    known: Mapping[str, Sequence[Any]]
+
+
+Rule: TypeAlias = Callable[[Any, Call, Sequence[Any]], "Sequence[Any] | None"]
+"""(domain, call, facts of the operands) -> facts of outputs and residuals; None where the rule does not know, which
+leaves the op to its decomposition."""
+
+
+class Domain(ABC, Generic[F]):
+    """Facts are hashable and compared by value: what a rule gives is kept by what it was given.
+
+    name    by which other domains ask for its facts
+    asks    the names of domains whose facts of the operands its rules read; they stand before it in a run
+    rules   by primitive; `kinds` for the ops of a kind that have none
+    """
+
+    name: ClassVar[str]
+    asks: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[Mapping[Primitive, Rule]]
+    kinds: ClassVar[Mapping[Kind, Rule]] = {}
+
+    @abstractmethod
+    def source(self, name: str, type: TensorType) -> F:
+        """The fact of an input of the program, called `name`."""
+
+    @abstractmethod
+    def constant(self, constant: BodyConstant) -> F:
+        """The fact of a tensor whose value the program holds."""
+
+    @abstractmethod
+    def top(self, type: TensorType, operands: Sequence[F]) -> F:
+        """The fact that holds of any result that these operands and nothing else determine."""
+
+    @abstractmethod
+    def anything(self, type: TensorType) -> F:
+        """The fact that holds of any tensor, wherever it comes from."""
+
+    @abstractmethod
+    def join(self, a: F, b: F) -> F:
+        """A fact that holds of a tensor of which `a` or `b` does."""
+
+    def widen(self, before: F, after: F) -> F:
+        """A fact that both imply, such that a chain of these ends: for loops."""
+        return self.join(before, after)
+
+    def leq(self, a: F, b: F) -> bool:
+        """Whether `a` says at least as much as `b`."""
+        return self.join(a, b) == b
+
+    # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
+
+    @property
+    def context(self) -> Hashable:
+        """Where a run is, as far as facts depend on it."""
+        return None
+
+    def enter(self, length: Dim) -> None:
+        """A loop begins."""
+
+    def leave(self) -> None:
+        """It ends; `last` and `stacked` follow."""
+
+    def invariant(self, fact: F, length: Dim) -> F:
+        """In an iteration: a tensor from outside of the loop."""
+        return fact
+
+    def entry(self, fact: F, type: TensorType, length: Dim) -> F:
+        """In an iteration: its entry of a tensor, of type `type`, along the leading axis."""
+        return fact
+
+    def following(self, fact: F, length: Dim, reverse: bool) -> F:
+        """What an iteration gives, as the next one takes it."""
+        return fact
+
+    def last(self, fact: F, length: Dim) -> F:
+        """What an iteration gives, behind the loop: it is that of some iteration."""
+        return fact
+
+    def stacked(self, fact: F, length: Dim) -> F:
+        """What every iteration gives, stacked along a new leading axis."""
+        return fact
+
+    def influenced(self, fact: F, by: F) -> F:
+        """A tensor that was chosen, or computed as often as was chosen, by a scalar of the fact `by`."""
+        return fact
