@@ -4,18 +4,18 @@
 """
 
 from .claims import Causal, Claim, Independent, Window
-from .domain import Call, Domain, Rule
+from .domain import Domain, OpCall, Rule
 from .interpret import Interpretation
 from .prove import ClaimVerdict, prove
 
 __all__ = [
-    "Call",
     "Causal",
     "Claim",
     "ClaimVerdict",
     "Domain",
     "Independent",
     "Interpretation",
+    "OpCall",
     "Rule",
     "Window",
     "prove",

@@ -21,7 +21,7 @@ from ..ops.types import TensorType
 F = TypeVar("F")
 
 
-class Call(NamedTuple):
+class OpCall(NamedTuple):
     """An op as a rule sees it.
 
     inputs, outputs   the types of operands, and of outputs and then residuals
@@ -35,7 +35,7 @@ class Call(NamedTuple):
     known: Mapping[str, Sequence[Any]]
 
 
-Rule: TypeAlias = Callable[[Any, Call, Sequence[Any]], "Sequence[Any] | None"]
+Rule: TypeAlias = Callable[[Any, OpCall, Sequence[Any]], "Sequence[Any] | None"]
 """(domain, call, facts of the operands) -> facts of outputs and residuals; None where the rule does not know, which
 leaves the op to its decomposition."""
 
@@ -103,15 +103,15 @@ class Domain(ABC, Generic[F]):
         return fact
 
     def following(self, fact: F, length: Dim, reverse: bool) -> F:
-        """What an iteration gives, as the next one takes it."""
+        """A result of an iteration, as the next one takes it."""
         return fact
 
     def last(self, fact: F, length: Dim) -> F:
-        """What an iteration gives, behind the loop: it is that of some iteration."""
+        """A result of an iteration, behind the loop: it is that of some iteration."""
         return fact
 
     def stacked(self, fact: F, length: Dim) -> F:
-        """What every iteration gives, stacked along a new leading axis."""
+        """The results of all iterations, stacked along a new leading axis."""
         return fact
 
     def influenced(self, fact: F, by: F) -> F:

@@ -15,11 +15,11 @@ from ..ops.errors import OpstageError
 from ..ops.kinds import Effect, Kind
 from ..ops.primitive import Primitive, Static
 from ..ops.types import TensorType
-from .domain import Call, Domain
+from .domain import Domain, OpCall
 from .loops import scan, switch, while_loop
 
 Facts: TypeAlias = "tuple[Any, ...]"
-"""What each domain knows of one tensor, in the order of the domains."""
+"""The facts of one tensor, in the order of the domains."""
 
 _CONTROL: Mapping[Primitive, Callable[[Any, Equation, Sequence[Facts], Sequence[TensorType]], list[Facts]]] = {
     SCAN: scan,
@@ -92,7 +92,7 @@ class Interpretation:
             whole = (*key, domain.context, tuple(facts), *map(tuple, asked.values()))
             results = self._results[at].get(whole)
             if results is None:
-                results = self._by_rule(domain, Call(primitive, equation.static, inputs, outputs, asked), facts)
+                results = self._by_rule(domain, OpCall(primitive, equation.static, inputs, outputs, asked), facts)
                 if results is None:
                     if parts is None:
                         parts = self._by_parts(key, equation.static, inputs, read)
@@ -103,14 +103,14 @@ class Interpretation:
         return list(zip(*columns))
 
     @staticmethod
-    def _by_rule(domain: Domain[Any], call: Call, facts: Sequence[Any]) -> Sequence[Any] | None:
+    def _by_rule(domain: Domain[Any], call: OpCall, facts: Sequence[Any]) -> Sequence[Any] | None:
         rule = domain.rules.get(call.primitive) or domain.kinds.get(call.primitive.kind)
         return None if rule is None else rule(domain, call, facts)
 
     def _by_parts(
         self, key: tuple[Any, ...], static: Static, inputs: tuple[TensorType, ...], read: Sequence[Facts]
     ) -> list[Facts]:
-        """What an op's decomposition gives; nothing where there is none, or it cannot be written down."""
+        """The results of an op's decomposition; none where there is none, or it cannot be written down."""
         primitive = key[0]
         if key not in self._decompositions:
             self._decompositions[key] = _parts(primitive, static, inputs)

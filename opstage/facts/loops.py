@@ -84,7 +84,7 @@ def _fixpoint(
     step: Callable[[Sequence[Facts]], tuple[list[Facts], list[Facts]]],
     unknown: Callable[[int], Facts],
 ) -> list[Facts]:
-    """What `step` gives of carries that hold before every iteration; it gives results, and what comes in next."""
+    """The results of `step` for carries that hold before every iteration; it gives results, and what comes in next."""
     carried = list(init)
     for turn in range(_MOST):
         outs, following = step(carried)

@@ -13,7 +13,7 @@ from ...ops.closed import BodyConstant
 from ...ops.dims import Dim, DimExpr
 from ...ops.dims.polynomial import names_of
 from ...ops.types import Shape, TensorType
-from ..domain import Call, Domain
+from ..domain import Domain, OpCall
 from .constants import known_numbers
 from .cuts import aligned, recut
 from .fact import Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
@@ -201,7 +201,7 @@ class Dependence(Domain[Fact]):
         """Note what a rule takes for granted."""
         self.assumptions[text] = None
 
-    def reducing(self, call: Call, fact: Fact, axes: Sequence[int]) -> None:
+    def reducing(self, call: OpCall, fact: Fact, axes: Sequence[int]) -> None:
         """Look at what is about to become one along axes: for rows that are masked as a whole, for masks of finite
         numbers where they would have to be -inf."""
         gone = [i for axis in axes for i in fact.indices(axis)]

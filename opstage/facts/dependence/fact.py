@@ -1,4 +1,4 @@
-"""What is known of a tensor: which source indices its elements may read, and where they are one number for certain.
+"""Facts about a tensor: which source indices its elements may read, and where they are one number for certain.
 
 The axes of a tensor are taken apart into *indices*: an axis that was made of others (B*T) has one for each of them, the
 first counting slowest. They are numbered from 0 on, first those of the loops around the tensor, then axis by axis.
@@ -140,7 +140,7 @@ def reading(fact: Fact, reads: Reads) -> Fact:
 
 
 def joined_values(facts: Sequence[Fact]) -> tuple[tuple[Value, Region], ...]:
-    """What an element is outside of which regions, if it is that of one of these."""
+    """The numbers outside of regions that hold of an element of any of these."""
     found = []
     for value, where in facts[0].outside:
         for other in facts[1:]:
@@ -176,7 +176,7 @@ def moved_span(span: Span, distance: Dim) -> Span:
 
 
 def through(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:
-    """What is read by `index`, said of the indices that are not `gone`, for all its values in live regions; None if
+    """The sources read by `index`, said of the indices that are not `gone`, for all its values in live regions; None if
     nothing bounds them."""
     found = []
     for part in fact.live:

@@ -101,7 +101,7 @@ def closed(part: Conjunction) -> Conjunction:
 
 
 def without(x: Region, indices: Collection[int]) -> Region:
-    """What is left of a region for the other indices."""
+    """The rest of a region, for the other indices."""
     if not any(d.a in indices or d.b in indices for part in x for d in part):
         return x
     parts = []

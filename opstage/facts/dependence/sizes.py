@@ -1,4 +1,4 @@
-"""What is proved of sizes, asked so that numbers cost nothing; an unproved relation is simply not used."""
+"""Relations of sizes, asked so that numbers cost nothing; an unproved relation is simply not used."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What each op reads, a family a file; table.py has them by primitive."""
+"""Rules by which ops read, a family a file; table.py has them by primitive."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....ops.types import Shape
-from ...domain import Call
+from ...domain import OpCall
 from ..cuts import common
 from ..fact import Fact, Span, Value, hull, moved_span, reading, reduced
 from ..regions import NONE, Region, mirrored, moved, renumbered
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .. import Dependence
 
 
-def gather_rows(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The result has the axes of the indices, then those of a row."""
     x, idx = with_one_index(facts[0], 0, call.inputs[0].shape[0]), facts[1]
     start, row = len(x.outer), x.at(0)
@@ -55,7 +55,7 @@ def gather_rows(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequen
     return [reading(found, hull(entries))]
 
 
-def scatter_add_rows(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """A row is its own and what is added to it, whichever indices name it."""
     x, v, idx = facts
     leading = len(idx.axes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....ops.dims import Dim
 from ....ops.types import Shape
-from ...domain import Call
+from ...domain import OpCall
 from ..cuts import common, recut, reshaped
 from ..fact import Affine, Fact, Span, Value, at_origin, each_region, hull, moved_span, plain, reading, reduced, relayed
 from ..regions import Region, both, either, moved, region, renumbered
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from .. import Dependence
 
 
-def unchanged(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def unchanged(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The same elements."""
     return facts
 
 
-def permute(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def permute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     (fact,), order = facts, call.static["axes"]
     number = {i: i for i in range(len(fact.outer))}
     at = len(fact.outer)
@@ -33,11 +33,11 @@ def permute(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[F
     return [relayed(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), number)]
 
 
-def reshape(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def reshape(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     return [reshaped(facts[0], call.outputs[0].shape)]
 
 
-def broadcast_to(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def broadcast_to(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """Elements repeated: along axes of size 1, and along new leading axes."""
     (fact,), shape = facts, call.outputs[0].shape
     ahead = len(shape) - len(fact.axes)
@@ -63,7 +63,7 @@ def with_one_index(fact: Fact, axis: int, size: Dim) -> Fact:
     return recut(fact, (*fact.axes[:axis], (size,), *fact.axes[axis + 1 :]))
 
 
-def slice_(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def slice_(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     (fact,), static = facts, call.static
     axis, start, step, length = static["axis"], static["start"], static["step"], static["length"]
     if step == 1 and same(call.inputs[0].shape[axis], length):
@@ -96,7 +96,7 @@ def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
     return reading(fact._replace(reads=(), outside=outside, value=value), None if fact.whole else reads)
 
 
-def pad(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact, static = facts[0], call.static
     number = _number(static["value"])
     for axis, ((before, _), between) in enumerate(zip(static["padding"], static["interior"])):
@@ -137,7 +137,7 @@ def _placed(fact: Fact, axis: int, before: Dim, inside: Region, number: Value | 
     return moved_on._replace(outside=tuple(outside), value=None)
 
 
-def concat(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     axis, out = call.static["axis"], call.outputs[0].shape
     single = [with_one_index(fact, axis, type_.shape[axis]) for fact, type_ in zip(facts, call.inputs)]
     others = [other for other in range(len(out)) if other != axis]
@@ -169,19 +169,19 @@ def concat(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fa
 # What is made of no tensor ------------------------------------------------------------------------------------------
 
 
-def full(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
     number, size = _number(call.static["value"]), as_size(call.static["value"])
     outside = () if number is None else ((number, ()),)
     return [fact._replace(outside=outside, value=None if size is None else Affine(size, ()))]
 
 
-def iota(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
     return [fact._replace(value=Affine(0, ((fact.at(call.static["axis"]), 1),)))]
 
 
-def draw(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def draw(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """Random bits depend on the step and on where they stand, and on no element of another tensor."""
     fact = plain(call.outputs[0].shape, domain.outer)
     inputs, whole = 0, False

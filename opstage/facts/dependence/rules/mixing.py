@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....ops.catalogue import reduction
 from ....ops.dims import Dim
 from ....ops.types import Shape
-from ...domain import Call
+from ...domain import OpCall
 from ..cuts import common
 from ..fact import Fact, Span, hull, reading, reduced, relayed
 from ..regions import ANYWHERE, both, without
@@ -36,7 +36,7 @@ def dropped(fact: Fact, axes: Sequence[int], keepdims: bool = False) -> Fact:
     return relayed(reduced(fact, gone), fact.outer, tuple(kept), number)
 
 
-def reduce(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     (fact,), static = facts, call.static
     axes = static["axes"] if "axes" in static else (static["axis"],)
     if not axes:
@@ -48,7 +48,7 @@ def reduce(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fa
     return [found if call.primitive is reduction.REDUCE_MAX else found._replace(outside=())]
 
 
-def matmul(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """(..., m, k) and (..., k, n): of products over m, k and n, the sum over k."""
     rank = len(call.inputs[0].shape)
     batch = list(range(rank - 2))
@@ -71,7 +71,7 @@ def matmul(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fa
     return [dropped(product, (rank - 1,))]
 
 
-def running(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """Sums and recurrences along an axis: an element is made of those up to it, or with `reverse` from it on."""
     static, axis = call.static, call.static["axis"]
     apart, reverse = int(static.get("exclusive", False)), static["reverse"]
@@ -98,13 +98,13 @@ def running(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[F
 
 
 def mixes(
-    axes_of: Callable[[Call], Sequence[int]],
-) -> Callable[[Dependence, Call, Sequence[Fact]], Sequence[Fact] | None]:
+    axes_of: Callable[[OpCall], Sequence[int]],
+) -> Callable[[Dependence, OpCall, Sequence[Fact]], Sequence[Fact] | None]:
     """A rule: elements read everything along these axes of all operands, which are of one rank; a negative axis is
     counted from the last. Along the others they stay apart, where the result has them: those ahead of all that are
     mixed, and all of them in a result of the same rank."""
 
-    def rule(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+    def rule(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
         rank = len(facts[0].axes)
         if any(len(fact.axes) != rank for fact in facts):
             return [domain.top(type_, facts) for type_ in call.outputs]
@@ -118,7 +118,7 @@ def mixes(
 
 
 def _stretched(parts: Sequence[Fact], shape: Shape, mixed: Sequence[int]) -> Fact:
-    """What is read by any of these, of which nothing speaks of the mixed axes, in a result of this shape."""
+    """The reads of any of these, of which nothing speaks of the mixed axes, in a result of this shape."""
     first, rank = parts[0], len(parts[0].axes)
     kept = [axis for axis in range(rank) if axis not in mixed] if len(shape) == rank else list(range(min(mixed)))
     cuts = tuple([first.axes[axis] if axis in kept else (size,) for axis, size in enumerate(shape)])
@@ -166,7 +166,7 @@ def windowed(
     return reading(fact._replace(axes=axes, reads=(), outside=(), value=None), hull(entries))
 
 
-def conv(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+def conv(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
     *weights, x = facts
     if not all(fact.idle for fact in weights):
         return [domain.top(call.outputs[0], facts)]
@@ -186,7 +186,7 @@ def conv(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact
     return [_with_channels(found, channels, out, weights)]
 
 
-def conv_transpose(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+def conv_transpose(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
     *weights, x = facts
     if not all(fact.idle for fact in weights):
         return [domain.top(call.outputs[0], facts)]
@@ -214,7 +214,7 @@ def _with_channels(found: Fact, channels: int, out: Shape, weights: Sequence[Fac
     return found._replace(axes=(*found.axes[:channels], (out[channels],), *found.axes[channels + 1 :]), inputs=inputs)
 
 
-def pool(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact]:
+def pool(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """Pools over windows; the positions that max_pool keeps are those of the same windows."""
     static = call.static
     found = windowed(

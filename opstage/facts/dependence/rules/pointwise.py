@@ -14,7 +14,7 @@ from ....ops.catalogue import elementwise, logic, rounding
 from ....ops.dims import Dim, DimExpr, DimFloat
 from ....ops.primitive import Primitive
 from ....ops.types import DType
-from ...domain import Call
+from ...domain import OpCall
 from ..cuts import aligned
 from ..fact import Affine, Fact, Value, hull, reading
 from ..regions import ANYWHERE, NONE, Difference, Region, both, either, region
@@ -45,7 +45,7 @@ FINITE = (
 )
 
 
-def pointwise(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
     """Every op of the kind POINTWISE."""
     rank = len(call.outputs[0].shape)
     if not facts or any(len(fact.axes) != rank for fact in facts):
@@ -63,7 +63,7 @@ def pointwise(domain: Dependence, call: Call, facts: Sequence[Fact]) -> Sequence
 
 
 def _reads(facts: Sequence[Fact]) -> Fact:
-    """What any of these reads, of tensors with the same indices."""
+    """The reads of any of these, of tensors with the same indices."""
     first = facts[0]
     inputs, whole = first.inputs, first.whole
     parts = list(first.reads)
@@ -78,7 +78,7 @@ def _reads(facts: Sequence[Fact]) -> Fact:
 # Numbers ------------------------------------------------------------------------------------------------------------
 
 
-def _values(domain: Dependence, call: Call, facts: Sequence[Fact]) -> dict[Value, Region]:
+def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
     """Outside of which regions the result is which number."""
     found: dict[Value, Region] = {}
 
@@ -161,26 +161,26 @@ def _times(x: Affine | None, factor: Any) -> Affine | None:
 _Found = tuple["Affine | None", "dict[Value, Region]"]
 
 
-def _sum(sign: int) -> Callable[[Dependence, Call, Sequence[Fact]], _Found]:
+def _sum(sign: int) -> Callable[[Dependence, OpCall, Sequence[Fact]], _Found]:
     return lambda domain, call, facts: (_plus(facts[0].value, facts[1].value, sign), {})
 
 
-def _product(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _product(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     x, y = (fact.value for fact in facts)
     if x is not None and not x.terms and not x.absolute:
         x, y = y, x
     return (_times(x, y.constant) if y is not None and not y.terms and not y.absolute else None), {}
 
 
-def _scale(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _scale(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     return _times(facts[0].value, call.static["c"]), {}
 
 
-def _negated(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _negated(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     return _times(facts[0].value, -1), {}
 
 
-def _absolute(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _absolute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     value = facts[0].value
     return (None if value is None else value._replace(absolute=True)), {}
 
@@ -188,7 +188,7 @@ def _absolute(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
 EXACT_INDICES = "positions along an axis are numbers that their dtype holds (below 2**24 in float32)"
 
 
-def _cast(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _cast(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     value, dtype = facts[0].value, call.outputs[0].dtype
     if value is None or dtype.kind not in "if" or call.inputs[0].dtype.kind not in "if":
         return None, {}
@@ -228,10 +228,10 @@ def _above(value: Affine, distance: Dim) -> Region:
     return _at_most(negative, -distance)
 
 
-def _compared(strict: int) -> Callable[[Dependence, Call, Sequence[Fact]], _Found]:
+def _compared(strict: int) -> Callable[[Dependence, OpCall, Sequence[Fact]], _Found]:
     """x < y, or x <= y where `strict` is 0."""
 
-    def compare(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+    def compare(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
         x, y = (fact.value for fact in facts)
         if x is None or y is None:
             return None, {}
@@ -247,7 +247,7 @@ def _compared(strict: int) -> Callable[[Dependence, Call, Sequence[Fact]], _Foun
     return compare
 
 
-def _equal(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
+def _equal(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> _Found:
     distance = _plus(facts[0].value, facts[1].value, -1)
     if distance is None:
         return None, {}
@@ -257,7 +257,7 @@ def _equal(domain: Dependence, call: Call, facts: Sequence[Fact]) -> _Found:
     }
 
 
-_AFFINE: Final[Mapping[Primitive, Callable[[Dependence, Call, Sequence[Fact]], _Found]]] = {
+_AFFINE: Final[Mapping[Primitive, Callable[[Dependence, OpCall, Sequence[Fact]], _Found]]] = {
     elementwise.ADD: _sum(1),
     elementwise.SUB: _sum(-1),
     elementwise.MUL: _product,

@@ -1,4 +1,4 @@
-"""What each op reads, by family; pointwise ops have one rule by their kind."""
+"""Rules by which ops read, by family; pointwise ops have one rule by their kind."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from ....ops.catalogue import (
 )
 from ....ops.kinds import Kind
 from ....ops.primitive import Primitive
-from ...domain import Call, Rule
+from ...domain import OpCall, Rule
 from .indexing import gather_rows, scatter_add_rows
 from .layout import broadcast_to, concat, draw, full, iota, pad, permute, reshape, slice_, unchanged
 from .mixing import conv, conv_transpose, matmul, mixes, pool, reduce, running
 from .pointwise import pointwise
 
 
-def _axis(call: Call) -> tuple[int]:
+def _axis(call: OpCall) -> tuple[int]:
     return (call.static["axis"],)
 
 
-def _complex(call: Call) -> tuple[int, int]:
+def _complex(call: OpCall) -> tuple[int, int]:
     """The axis, and the one of real and imaginary parts."""
     return call.static["axis"], -1
 
 
-def _matrices(call: Call) -> tuple[int, int]:
+def _matrices(call: OpCall) -> tuple[int, int]:
     return (-2, -1)
 
 
-def _plane(call: Call) -> tuple[int, ...]:
+def _plane(call: OpCall) -> tuple[int, ...]:
     return tuple(range(-len(call.static["kernel"]), 0))
 
 
