@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import data, debug, init, models
     from .api import check, hvp, jvp, run, trim, value_and_grad, vjp
+    from .certified.bounds import bounds
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .experiment.fitting import fit
     from .experiment.trained import load
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .jacobians import hessian, jacobian, per_sample_gradients
     from .models import Model, Recipe
     from .ops import derived, transform
+    from .ops.box import Box
     from .ops.declared import shapes
     from .ops.errors import (
         DeviceError,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accumulate",
     "Aux",
+    "Box",
     "CompiledOut",
     "CompiledScalar",
     "Declaration",
@@ -79,6 +82,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "ValidationError",
+    "bounds",
     "callbacks",
     "check",
     "check_step",
@@ -114,6 +118,7 @@ __all__ = [
 # A name is imported when it is first used: so `opstage` heeds Ctrl-C before NumPy is there, and --help needs no model.
 _HOMES = {
     ".api": "check hvp jvp run trim value_and_grad vjp",
+    ".certified.bounds": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".experiment.fitting": "fit",
     ".experiment.trained": "load",
@@ -123,6 +128,7 @@ _HOMES = {
     ".interpreters.wire": "register_wire_format",
     ".jacobians": "hessian jacobian per_sample_gradients",
     ".models": "Model Recipe",
+    ".ops.box": "Box",
     ".ops.declared": "shapes",
     ".ops.errors": "DeviceError DtypeError MeshError OpstageError OutOfMemoryError ProgramError ProgramWarning "
     "RangeError RankError ShapeError UnsupportedError UsageError ValidationError",

@@ -142,6 +142,12 @@ class Interpreter(Ops[R]):
 
         return jvp(self, f, refs, tangents)
 
+    @override
+    def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
+        from .intervals.bounded import bounds
+
+        return bounds(self, f, *trees)
+
 
 class BaseInterpreter(Interpreter[R]):
     """An interpreter with values of its own, and the door between them and the host.

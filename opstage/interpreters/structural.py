@@ -68,7 +68,7 @@ def scan(
             columns.append(ops.iota(shape=(count,)))
     if not ops.cursor.quiet:
         ops.cursor.ordinal += 1
-    out = _bind(
+    out = bind_scan(
         tracer, _pairs(state, carried), _pairs(entries, columns), new_state, new_ys, reverse=reverse, length=count
     )
     return unflatten(structure, out.carry), unflatten(ys_structure, out.ys)
@@ -145,7 +145,7 @@ def _pairs(inputs: Iterable[Traced[Any]], refs: Iterable[Any]) -> _Pairs:
     return list(zip(inputs, refs, strict=True))
 
 
-def _bind(
+def bind_scan(
     tracer: Tracer[Any],
     carry: _Pairs,
     xs: _Pairs,
@@ -260,7 +260,7 @@ def _scan_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /, 
             after[i] = factors
             ys |= {slot: tracer.ref(slot) for product in factors for slot in product if slot not in given}
     sums = {i: tracer.input(types[i]) for i in range(split, len(types)) if ctx.needs[i] and i not in after}
-    out = _bind(
+    out = bind_scan(
         tracer,
         _pairs(coming.values(), [or_zeros(ops, cotangents[i], types[i]) for i in coming])
         + _pairs(sums.values(), [or_zeros(ops, None, types[i]) for i in sums]),
@@ -303,7 +303,7 @@ def _scan_jvp(
     carried = [i for i in moves if i < carries]
     stacked = [i for i in range(carries, len(outs)) if moved[i]]
     tangent = {i: or_zeros(tracer, outs[i].tangent, body.output_types[i]) for i in (*carried, *stacked)}
-    out = _bind(
+    out = bind_scan(
         tracer,
         _pairs(inside[:carries], primals[:carries])
         + _pairs([moves[i] for i in carried], [or_zeros(ops, tangents[i], types[i]) for i in carried]),

@@ -14,7 +14,7 @@ from .primitive import R
 from .protocol import Ops
 from .trees import flatten
 
-__all__ = ["grad", "jvp", "vjp"]
+__all__ = ["bounds", "grad", "jvp", "vjp"]
 
 
 def vjp(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -35,3 +35,11 @@ def grad(ops: Ops[R], f: Callable[..., Any], *refs: Any) -> Any:
         raise ProgramError("grad takes a function that returns one scalar; reduce with ops.sum or use vjp")
     gradients = pullback(ops.full(shape=(), value=1.0, dtype=leaves[0].dtype))
     return gradients[0] if len(refs) == 1 else gradients
+
+
+def bounds(ops: Ops[R], f: Callable[..., Any], *trees: Any) -> Any:
+    """Interval bounds of `f(ops', *trees)`, a pytree of `Box`; arguments hold boxes of refs among refs.
+
+    They are computed by `ops`, so they are differentiated, compiled and bounded as whatever else it computes.
+    """
+    return ops.bounds_of(f, *trees)

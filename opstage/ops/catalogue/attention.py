@@ -88,7 +88,7 @@ def _transposed(ops: Ops[R], x: R) -> R:
     return ops.permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def _allowed(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
+def allowed_of(ops: Ops[R], shape: Shape, mask: tuple[R, ...], causal: bool) -> R:
     """Which keys each query may attend to, of the shape of the weights; there is a mask or `causal`, or both."""
     conditions = [ops.broadcast_to(m, shape=shape) for m in mask]
     if causal:
@@ -117,7 +117,7 @@ def _exponentials(ops: Ops[R], scores: R, peak: R, allowed: R | None) -> R:
 
 def attended(ops: Ops[R], scores: R, v: R, mask: tuple[R, ...], causal: bool, *, may_be_blank: bool) -> tuple[R, R, R]:
     """The result, and the two numbers that are kept of each query; a blank one, of no score but -inf, has 0 and 1."""
-    allowed = _allowed(ops, scores.shape, mask, causal) if mask or causal else None
+    allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     seen = scores
     if allowed is not None:
         seen = ops.select(allowed, scores, ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype))
@@ -204,7 +204,7 @@ def cotangents_of(
     ops: Ops[R], scores: R, q: R, k: R, v: R, mask: tuple[R, ...], causal: bool, peak: R, total: R, g: R
 ) -> tuple[R, R, R, R]:
     """Of q, k, v and the scores."""
-    allowed = _allowed(ops, scores.shape, mask, causal) if mask or causal else None
+    allowed = allowed_of(ops, scores.shape, mask, causal) if mask or causal else None
     e = _exponentials(ops, scores, peak, allowed)
     p = ops.div(e, ops.broadcast_to(total, shape=e.shape))
     ds, factor = ops.softmax_grad(p, ops.bmm(g, _transposed(ops, v)), axis=-1), rsqrt(q.shape[-1])

@@ -138,7 +138,7 @@ def _counted(ops: Ops[R], ignored: R, like: R) -> R:
     return ops.sum(ops.cast(ops.logical_not(ignored), dtype=like.dtype))
 
 
-def _is_label(ops: Ops[R], logits: R, labels: R) -> R:
+def is_label(ops: Ops[R], logits: R, labels: R) -> R:
     """The mask, shaped like logits, of each position's own class.
 
     In 32 bits, of which a vector holds twice as many; a label that needs more is out of range.
@@ -165,7 +165,7 @@ def _cross_entropy_decomposition(
     shifted = ops.sub(logits, ops.broadcast_to(peak, shape=logits.shape))
     total = ops.reduce_sum(ops.exp(shifted), axis=axis, keepdims=True)
     log_total = ops.log(total)
-    own = ops.select(_is_label(ops, logits, labels), shifted, zeros_like(ops, shifted))
+    own = ops.select(is_label(ops, logits, labels), shifted, zeros_like(ops, shifted))
     loss = ops.sub(log_total, ops.reduce_sum(own, axis=axis, keepdims=True))
     if label_smoothing != 0:
         uniform = ops.sub(log_total, ops.reduce_mean(shifted, axis=axis, keepdims=True))
@@ -276,7 +276,7 @@ def _cross_entropy_grad_decomposition(
     p = ops.div(exponentials, ops.broadcast_to(total, shape=shape))
     others = label_smoothing * ratio(1, shape[axis])
     target = ops.select(
-        _is_label(ops, logits, labels),
+        is_label(ops, logits, labels),
         ops.full(shape=shape, value=1 - label_smoothing + others, dtype=logits.dtype),
         ops.full(shape=shape, value=others, dtype=logits.dtype),
     )

@@ -130,3 +130,7 @@ class Structure(ABC, Generic[R]):
     @abstractmethod
     def jvp_of(self, f: Callable[..., Any], refs: tuple[R, ...], tangents: tuple[R | None, ...], /) -> tuple[Any, Any]:
         """Value and tangent of `f(ops, *refs)`; see `opstage.transform.jvp`."""
+
+    @abstractmethod
+    def bounds_of(self, f: Callable[..., Any], /, *trees: Any) -> Any:
+        """Boxes of `f(ops, *trees)` over the boxes among its arguments; see `opstage.transform.bounds`."""

@@ -1,0 +1,66 @@
+"""`bounds`: the results of a program over boxes of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from ..api import called_with, execute, with_arrays
+from ..interpreters.base_program import Identity
+from ..interpreters.intervals.bounded import bounds as interval_bounds
+from ..ops.errors import UsageError
+from ..ops.tracebacks import called_by_users
+from ..ops.types import as_dtype
+from ..options import Options
+from .boxes import outward
+
+Method: TypeAlias = Literal["interval"]
+METHODS = ("interval",)
+
+
+@called_by_users
+def bounds(
+    program: Callable[..., Any],
+    *args: Any,
+    method: Method = "interval",
+    options: Options | None = None,
+    train: bool = False,
+) -> Any:
+    """Boxes that hold the results of `program(ops, *args)` for every choice of tensors in the boxes among `args`.
+
+    args      pytrees of arrays and of `Box(lower, upper)`. An array is exactly that: a float in the program's dtype
+    method    "interval": op by op, at the cost of about two forward passes
+    options   the interpreter that computes them; what it runs, eager or compiled, is what the bounds hold for
+
+    Gives a pytree like the program's result with a Box for each tensor. It contains the exact real value, with the
+    numbers that the dtype holds, and the value that any of Opstage's interpreters gives in that dtype: ends are rounded
+    outward. An element from -inf to inf is one of which nothing is known: it may be nan. Masks and integers have boxes
+    too; those that the inputs leave open serve comparisons, `select` and `cast` alone. Raises UnsupportedError at an op
+    that has no bounds, and for products in tf32 or bf16.
+    """
+    if method not in METHODS:
+        raise UsageError(f"method is one of {', '.join(map(repr, METHODS))}, not {method!r}")
+    options = options if options is not None else Options()
+    require_plain_products(options)
+    args = with_arrays(program, args)
+    written, program = program, called_with(program, train, args)
+    args = tuple([outward(tree, as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)])
+    key = ("bounds", Identity(written), train, method)
+    return execute(bounds_base(program), args, options, program, key)
+
+
+def bounds_base(program: Callable[..., Any]) -> Callable[..., Any]:
+    """(ops, *args) -> boxes of its value."""
+
+    def base(ops: Any, *trees: Any) -> Any:
+        return interval_bounds(ops, program, *trees)
+
+    return base
+
+
+def require_plain_products(options: Options) -> None:
+    """UsageError where products round more than their dtype does."""
+    if options.matmul_precision != "fp32":
+        raise UsageError(
+            f"bounds hold for products in full precision: set matmul_precision='fp32', not {options.matmul_precision!r}"
+        )

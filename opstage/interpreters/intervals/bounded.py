@@ -1,0 +1,51 @@
+"""Bounds of a program's results over boxes of its arguments, as a program of the interpreter beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...ops.box import Box, map_boxes
+from ...ops.cursor import Quietly
+from ...ops.errors import ShapeError
+from ...ops.hints import add_hint
+from ...ops.trees import flatten, unflatten
+from ...ops.types import TensorType, is_float
+from ..interpreter import Interpreter
+from .interpreter import Interval, Intervals
+
+_LEAKED = "a ref of bounds was used after they were taken; return it from the bounded function instead"
+
+
+def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
+    """A tree of boxes for the results of `f(ops', *trees)`, whose arguments hold boxes of refs among refs."""
+    intervals = Intervals(ops)
+
+    def operand(leaf: Any) -> Interval[Any]:
+        if not isinstance(leaf, Box):
+            return intervals.wrap(ops.adopt(leaf))
+        lower, upper = ops.adopt(leaf.lower), ops.adopt(leaf.upper)
+        low, high = (TensorType(end.shape, end.dtype) for end in (lower, upper))
+        if low != high:
+            raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
+        return intervals.between(lower, upper)
+
+    try:
+        result = f(intervals, *[map_boxes(operand, tree) for tree in trees])
+    except (KeyError, TypeError) as error:
+        add_hint(error)
+        raise
+    outputs, structure = flatten(result)
+    found = [intervals.adopt(output) for output in outputs]
+    intervals.close(_LEAKED)
+    with Quietly(ops.cursor):
+        return unflatten(structure, [_shown(ops, x) for x in found])
+
+
+def _shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
+    """Both ends, from -inf to inf where nothing is known."""
+    if not is_float(x.dtype):
+        return Box(x.lower, x.upper)
+    known = ops.less_equal(x.lower, x.upper)
+    nothing = ops.full(shape=x.shape, value=float("inf"), dtype=x.dtype)
+    return Box(ops.select(known, x.lower, ops.neg(nothing)), ops.select(known, x.upper, nothing))

@@ -1,0 +1,56 @@
+"""Outward rounding: how far a computed number may be from the exact one, as programs over Ops.
+
+An end of an interval is computed on the same interpreter as the program, so it is rounded itself. It is moved outward by
+the error of both: that of the end and that of the value in a run. The error is stated in ulps for elementwise ops, and as
+gamma_n = n·u / (1 - n·u) times the sum of magnitudes for sums of n products in any order (Higham, Accuracy and Stability
+of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal one may have lost all its digits, so
+that much is added wherever a result may underflow.
+
+What overflows becomes nan here: inf - inf in `down`. A nan end says that nothing is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ops.errors import UnsupportedError
+from ...ops.types import FLOAT32, FLOAT64, DType, dtype_name
+
+EPS = {FLOAT32: 2.0**-23, FLOAT64: 2.0**-52}
+"""The distance from 1 to the next number; half of it is the unit roundoff u."""
+TINY = {FLOAT32: 2.0**-124, FLOAT64: 2.0**-1020}
+"""More than the smallest normal number: what underflow may lose."""
+
+
+def eps_of(dtype: DType) -> float:
+    """The spacing of numbers at 1. Raises UnsupportedError for a dtype whose rounding is not known."""
+    if dtype not in EPS:
+        raise UnsupportedError(f"bounds are computed in float32 or float64, not in {dtype_name(dtype)}")
+    return EPS[dtype]
+
+
+def gamma(dtype: DType, terms: int) -> float:
+    """gamma_n for a sum of `terms` products: the relative error of the sum, in terms of the sum of magnitudes.
+
+    Raises UnsupportedError for so many terms that nothing is known of their sum.
+    """
+    n = (terms + 4) * eps_of(dtype) / 2
+    if n >= 0.25:
+        raise UnsupportedError(f"a sum of {terms} terms has no useful bound in {dtype_name(dtype)}; use float64")
+    return n / (1 - n)
+
+
+def slack(ops: Any, magnitude: Any, ulps: float, *, underflows: bool = True) -> Any:
+    """The error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
+    error = ops.scale(magnitude, c=(2 * ulps + 2) * eps_of(magnitude.dtype))
+    return ops.add(error, TINY[magnitude.dtype]) if underflows else error
+
+
+def down(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
+    """A lower bound of what was computed as x, to `ulps` ulps of itself or of the magnitude `of`."""
+    return ops.sub(x, slack(ops, ops.abs(x) if of is None else of, ulps, underflows=underflows))
+
+
+def up(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
+    """An upper bound, likewise."""
+    return ops.add(x, slack(ops, ops.abs(x) if of is None else of, ulps, underflows=underflows))

@@ -1,0 +1,163 @@
+"""Maxima, pools of maxima, and the normalised exponentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....ops.catalogue.pooling import MAX_POOL, SMOOTH_MAX_POOL
+from ....ops.catalogue.reduction import (
+    ARGMAX,
+    ARGMIN,
+    LOG_SOFTMAX,
+    REDUCE_ALL,
+    REDUCE_ANY,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    SOFTMAX,
+)
+from ....ops.catalogue.sequence import ARGSORT
+from ....ops.dims import prod
+from ....ops.primitive import Primitive, Static
+from ....ops.types import BOOL, INT64
+from ..interpreter import Interval, Intervals
+from ..rounding import down, eps_of, gamma, up
+from .logic import known
+
+Refs = tuple[Interval[Any], ...]
+
+
+def _ends(primitive: Primitive) -> Callable[..., Refs]:
+    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+        (x,) = refs
+        lower, upper = (bounds.inner.bind(primitive, (end,), static)[0] for end in (x.lower, x.upper))
+        return (bounds.between(lower, upper),)
+
+    return rule
+
+
+def any_index(bounds: Intervals[Any], shape: Any, count: Any) -> Interval[Any]:
+    """An index of which nothing is known but that there are `count`."""
+    ends = [bounds.inner.full(shape=shape, value=value, dtype=INT64) for value in (0, max(int(count) - 1, 0))]
+    return bounds.between(*ends)
+
+
+def _arg(primitive: Primitive) -> Callable[..., Refs]:
+    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+        (type_,) = primitive.infer(tuple([refs[0]]), static)  # type: ignore[arg-type]
+        return (any_index(bounds, type_.shape, refs[0].shape[static["axis"]]),)
+
+    return rule
+
+
+def _whether(name: str) -> Callable[..., Refs]:
+    """`any` or `all`: over masks it is that of each end; of numbers, whether they are 0 comes first."""
+
+    def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+        (x,), ops = refs, bounds.inner
+        mask = x
+        if x.dtype != BOOL:
+            zero = ops.full(shape=x.shape, value=0, dtype=x.dtype)
+            sure = known(ops, x)
+            apart = ops.logical_or(ops.less(zero, x.lower), ops.less(x.upper, zero))
+            never = ops.logical_and(ops.equal(x.lower, zero), ops.equal(x.upper, zero))
+            mask = bounds.between(ops.logical_and(sure, apart), ops.logical_not(never))
+        f = getattr(ops, name)
+        ends = [f(end, axis=static["axes"], keepdims=static["keepdims"]) for end in (mask.lower, mask.upper)]
+        return (bounds.between(*ends),)
+
+    return rule
+
+
+def _max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+    (x,), ops = refs, bounds.inner
+    (lower, index), (upper, _) = (ops.bind(MAX_POOL, (end,), static) for end in (x.lower, x.upper))
+    cells = prod(x.shape[-len(static["kernel"]) :])
+    return bounds.between(lower, upper), any_index(bounds, index.shape, cells)
+
+
+def _smooth_max_pool(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+    """It rises in every cell, for either sign of beta; its error is that of a sum of exponentials, over |beta|."""
+    (x,), ops = refs, bounds.inner
+    lower, upper = (ops.bind(SMOOTH_MAX_POOL, (end,), static)[0] for end in (x.lower, x.upper))
+    beta, cells = abs(float(static["beta"])), int(prod(static["kernel"]))
+    size = ops.maximum(ops.maximum(ops.abs(lower), ops.abs(upper)), (cells + 32) / beta)
+    return (bounds.between(down(ops, lower, 8, of=size), up(ops, upper, 8, of=size)),)
+
+
+# Normalised exponentials: element i rises in x_i and falls in every other -------------------------------------------
+
+_DEEPEST = 800
+"""More than the exponent at which exp underflows, in float64: its argument is rounded to so many ulps of 1 at most."""
+
+
+def _shifted(ops: Any, x: Interval[Any], axis: int) -> tuple[Any, Any, Any, Any, float]:
+    """Both ends less the largest of the upper ones, their exponentials, and the relative error of a sum of those.
+
+    A shift that is no number, where all is -inf, makes everything nan.
+    """
+    peak = ops.broadcast_to(ops.reduce_max(x.upper, axis=axis, keepdims=True), shape=x.shape)
+    low, high = ops.sub(x.lower, peak), ops.sub(x.upper, peak)
+    terms = int(x.shape[axis])
+    error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * eps_of(x.dtype)
+    return low, high, ops.exp(low), ops.exp(high), error
+
+
+def _others(ops: Any, e: Any, axis: int) -> tuple[Any, Any]:
+    """The sum of all exponentials but each one's own, and the sum of all, to which its error is relative."""
+    total = ops.broadcast_to(ops.reduce_sum(e, axis=axis, keepdims=True), shape=e.shape)
+    return ops.sub(total, e), total
+
+
+def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+    (x,), ops, axis = refs, bounds.inner, static["axis"]
+    if 0 in x.shape:
+        return _ends(SOFTMAX)(bounds, refs, static)
+    _, _, e_low, e_high, error = _shifted(ops, x, axis)
+    least, _ = _others(ops, e_low, axis)
+    most, total = _others(ops, e_high, axis)
+    slack = ops.scale(total, c=error)
+    lower = ops.div(e_low, ops.add(e_low, ops.add(ops.maximum(most, 0.0), slack)))
+    upper = ops.div(e_high, ops.add(e_high, ops.maximum(ops.sub(least, slack), 0.0)))
+    ulps = error / eps_of(x.dtype)
+    lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
+    return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * eps_of(x.dtype))),)
+
+
+def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
+    (x,), ops, axis = refs, bounds.inner, static["axis"]
+    if 0 in x.shape:
+        return _ends(LOG_SOFTMAX)(bounds, refs, static)
+    low, high, e_low, e_high, error = _shifted(ops, x, axis)
+    least, _ = _others(ops, e_low, axis)
+    most, total = _others(ops, e_high, axis)
+    slack = ops.scale(total, c=error)
+    below = ops.log(ops.add(e_low, ops.add(ops.maximum(most, 0.0), slack)))
+    above = ops.log(ops.add(e_high, ops.maximum(ops.sub(least, slack), 0.0)))
+    lower, upper = ops.sub(low, below), ops.sub(high, above)
+
+    def size(end: Any, log: Any) -> Any:
+        return ops.add(ops.add(ops.abs(end), ops.abs(log)), error / eps_of(x.dtype))
+
+    return (
+        bounds.between(
+            down(ops, lower, 4, of=size(low, below)), ops.minimum(up(ops, upper, 4, of=size(high, above)), 0.0)
+        ),
+    )
+
+
+RULES: dict[Primitive, Callable[..., Refs]] = {
+    REDUCE_MAX: _ends(REDUCE_MAX),
+    REDUCE_MIN: _ends(REDUCE_MIN),
+    REDUCE_ANY: _whether("reduce_any"),
+    REDUCE_ALL: _whether("reduce_all"),
+    ARGMAX: _arg(ARGMAX),
+    ARGMIN: _arg(ARGMIN),
+    ARGSORT: _arg(ARGSORT),
+    MAX_POOL: _max_pool,
+    SMOOTH_MAX_POOL: _smooth_max_pool,
+    SOFTMAX: _softmax,
+    LOG_SOFTMAX: _log_softmax,
+}
+EXACT = frozenset({REDUCE_MAX, REDUCE_MIN, REDUCE_ANY, REDUCE_ALL, ARGMAX, ARGMIN, ARGSORT, MAX_POOL})
+OPEN_INTEGERS = frozenset({REDUCE_ANY, REDUCE_ALL})
