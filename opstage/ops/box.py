@@ -16,7 +16,7 @@ from .trees import flatten
 class Box:
     """The tensors x with lower <= x <= upper, element by element; both ends are of one shape.
 
-    As the result of bounds an element from -inf to inf is one of which nothing is known, not even that it is a number.
+    An element from -inf to inf is one of which nothing is known, not even that it is a number.
     """
 
     lower: Any

@@ -15,9 +15,7 @@ from opstage.ops.trees import flatten
 Array = npt.NDArray[Any]
 
 
-def points_in(
-    lower: list[Array], upper: list[Array], rng: np.random.Generator, count: int
-) -> Iterator[list[Array]]:
+def points_in(lower: list[Array], upper: list[Array], rng: np.random.Generator, count: int) -> Iterator[list[Array]]:
     """The corners where all elements are low or high, random corners, the middle, and random points."""
     yield [np.array(x) for x in lower]
     yield [np.array(x) for x in upper]
@@ -46,8 +44,9 @@ def outside(box: Any, value: Any, slack: float = 0.0) -> str | None:
     if not (lower <= upper).all():
         return f"the ends are the wrong way around by {np.max(lower - upper)}"
     nothing = np.isinf(lower) & np.isinf(upper) & (lower < upper) if lower.dtype.kind == "f" else lower != lower
-    finite = np.isfinite(value) if value.dtype.kind == "f" else np.ones(value.shape, bool)
-    room = np.where(finite, slack * np.abs(np.where(finite, value, 0)), 0)
+    room: Any = 0
+    if value.dtype.kind == "f":
+        room = slack * np.abs(np.where(np.isfinite(value), value, 0))
     good = nothing | ((lower <= value + room) & (value - room <= upper))
     if good.all():
         return None

@@ -22,7 +22,9 @@ WITHOUT_RULES = frozenset(
 )
 """Ops of which there are no bounds: an error says so."""
 
-ROUNDS_ITS_NUMBERS = frozenset({"clamp", "hardtanh", "hardshrink", "softshrink", "threshold", "safe_log", "pad", "full"})
+ROUNDS_ITS_NUMBERS = frozenset(
+    {"clamp", "hardtanh", "hardshrink", "softshrink", "threshold", "safe_log", "pad", "full"}
+)
 """Static numbers mean what the dtype holds, so float64 runs of these are other programs."""
 
 
@@ -82,9 +84,10 @@ def test_values_lie_inside(sample: Sample) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("width", [0.0, 1e-3, 3.0])
+@pytest.mark.parametrize(
+    ("dtype", "width", "backend"),
+    [("float32", 0.0, "eager"), ("float64", 1e-3, "eager"), ("float32", 3.0, "compiled"), ("float64", 30.0, "eager")],
+)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
-def test_values_lie_inside_at_every_width(sample: Sample, width: float, dtype: str, backend: str) -> None:
-    check(sample, dtype, width, backend, 6)
+def test_values_lie_inside_at_every_width(sample: Sample, dtype: str, width: float, backend: str) -> None:
+    check(sample, dtype, width, backend, 4)

@@ -19,6 +19,7 @@ HOUSE = (
     "transform",
     "derived",
     "training",
+    "certified",
     "torch",
     "onnx",
     "imported",
@@ -84,7 +85,7 @@ FLOORS = (
     # a derivative is a run of an interpreter, and interpreters give derivatives
     (
         *("branching", "control", "derivatives", "forward_mode", "interpreter", "kept", "looping", "structural"),
-        *("tape", "tracer"),
+        *("intervals", "tape", "tracer"),
     ),
     ("host",),
 )

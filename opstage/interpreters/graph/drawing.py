@@ -42,7 +42,7 @@ _STYLE = """
 """
 
 
-class Box(NamedTuple):
+class DrawnBox(NamedTuple):
     """A box of the drawing: title, further lines, and the part it belongs to (`io` for inputs and outputs)."""
 
     title: str
@@ -115,7 +115,7 @@ class _Drawing:
         self.blocks = blocks
         self.number = number
         items = {part: few(scene.parts.get(part, ()), part) for part in PARTS}
-        self.boxes: list[Box] = []
+        self.boxes: list[DrawnBox] = []
         self.maker: dict[int, int] = {}
         self.shown_outputs: list[tuple[int, int]] = []
         self.inputs = scene.inputs
@@ -150,7 +150,7 @@ class _Drawing:
             ops = _ranges(slot for node in nodes for slot in node.equation.outputs)
             block = opened(item) if opened(item) in self.blocks and part != UPDATE else ""
         self.boxes.append(
-            Box(title, tuple(lines), part, column, row, self.anchors(item), deck and len(nodes) > 1, ops, block)
+            DrawnBox(title, tuple(lines), part, column, row, self.anchors(item), deck and len(nodes) > 1, ops, block)
         )
 
     def _parameters(self, nodes: Sequence[OutlineNode]) -> Dim:
@@ -169,13 +169,13 @@ class _Drawing:
             self.maker[slot] = len(self.boxes)
         names = ", ".join(name for _, name in self.inputs)
         types = tuple(f"{name} {self.graph.body.types[slot]}" for slot, name in shown)
-        self.boxes.append(Box(names if len(names) < 30 else f"{len(self.inputs)} inputs", types[:2], "io", 0, 0))
+        self.boxes.append(DrawnBox(names if len(names) < 30 else f"{len(self.inputs)} inputs", types[:2], "io", 0, 0))
 
     def _add_outputs(self, outputs: Sequence[tuple[int, str]]) -> None:
         bottom = 1 + max((box.row for box in self.boxes), default=0)
         for slot, name in [(slot, name) for slot, name in outputs if slot in self.maker][:_MOST_OUTPUTS]:
             self.shown_outputs.append((len(self.boxes), slot))
-            self.boxes.append(Box(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
+            self.boxes.append(DrawnBox(name, (str(self.graph.body.types[slot]),), "io", 0, bottom))
             bottom += 1
 
     def _edges(self) -> dict[tuple[int, int], TensorType]:
@@ -284,7 +284,7 @@ def _rows(items: dict[str, list[Item]]) -> dict[str, list[int]]:
     }
 
 
-def _box(box: Box) -> str:
+def _box(box: DrawnBox) -> str:
     deck = "".join(
         f'<rect class="box" x="{box.x + by}" y="{box.y + by}" width="{WIDTH}" height="{box.height}" rx="7"/>'
         for by in ((DECK, DECK // 2) if box.deck else ())
@@ -328,7 +328,7 @@ def _tip(name: str, number: int) -> str:
     return f"tip{number or ''}-{name}"
 
 
-def _edge(a: Box, b: Box, type_: TensorType, number: int) -> tuple[str, str]:
+def _edge(a: DrawnBox, b: DrawnBox, type_: TensorType, number: int) -> tuple[str, str]:
     """The curve from box to box, and its label."""
     kind = "saved" if (a.column, b.column) == (0, 1) else (b.part if b.part != "io" else "forward")
     title = f"<title>{escape(f'{a.title} → {b.title}: {type_}')}</title>"

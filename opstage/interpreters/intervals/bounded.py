@@ -28,7 +28,7 @@ def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
         low, high = (TensorType(end.shape, end.dtype) for end in (lower, upper))
         if low != high:
             raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
-        return intervals.between(lower, upper)
+        return intervals.between(*_ends(ops, lower, upper))
 
     try:
         result = f(intervals, *[map_boxes(operand, tree) for tree in trees])
@@ -40,6 +40,17 @@ def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
     intervals.close(_LEAKED)
     with Quietly(ops.cursor):
         return unflatten(structure, [_shown(ops, x) for x in found])
+
+
+def _ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
+    """The ends of a box; nan for one from -inf to inf, of which nothing is known: its value may be nan."""
+    if not is_float(lower.dtype):
+        return lower, upper
+    with Quietly(ops.cursor):
+        infinity = ops.full(shape=lower.shape, value=float("inf"), dtype=lower.dtype)
+        unbounded = ops.logical_and(ops.equal(lower, ops.neg(infinity)), ops.equal(upper, infinity))
+        nothing = ops.full(shape=lower.shape, value=float("nan"), dtype=lower.dtype)
+        return ops.select(unbounded, nothing, lower), ops.select(unbounded, nothing, upper)
 
 
 def _shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:

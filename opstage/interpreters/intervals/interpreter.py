@@ -1,14 +1,14 @@
 """The interpreter whose refs are pairs: a lower and an upper bound of every value that a program may give.
 
 A ref contains the exact real value and the value of a run in floating point, for every input in the box. Parameters,
-constants and what ops like `maximum` choose among them are *points*: both ends are one ref. An end that is nan says that
-nothing is known, not even that the value is a number; nan spreads by itself through whatever is computed from it.
+constants and what ops like `maximum` choose among them are *points*: both ends are one ref. An end that is nan says
+that nothing is known, not even that the value is a number; nan spreads by itself through what is computed from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, final
+from typing import Generic, final
 
 from typing_extensions import override
 
@@ -88,9 +88,9 @@ class Intervals(Wrapper[Interval[R], R]):
             self.infer(primitive, tuple([TensorType(r.shape, r.dtype) for r in refs]), static)
         from .rules import EXACT, OPEN_INTEGERS, RULES
 
-        points = all([r.point for r in refs])
+        points = all(r.point for r in refs)
         layout = primitive.kind is Kind.LAYOUT
-        exact = primitive in EXACT or layout or (primitive.core and not any([is_float(r.dtype) for r in refs]))
+        exact = primitive in EXACT or layout or (primitive.core and not any(is_float(r.dtype) for r in refs))
         with Quietly(self.cursor):
             if points and exact:
                 lower = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
@@ -114,8 +114,8 @@ class Intervals(Wrapper[Interval[R], R]):
     def refusal(self, primitive: Primitive, what: str) -> UnsupportedError:
         """The error for an op, or for one on `what`, that has no bounds."""
         return UnsupportedError(
-            f"there are no bounds of {primitive} for {what}: it has no rule in interpreters/intervals, and is made of no "
-            "ops that have; bound the part of the program before it",
+            f"there are no bounds of {primitive} for {what}: it has no rule in interpreters/intervals, and is made of "
+            "no ops that have; bound the part of the program before it",
             op=primitive.name,
             region=self.cursor.region.name,
         )

@@ -1,10 +1,10 @@
 """Outward rounding: how far a computed number may be from the exact one, as programs over Ops.
 
-An end of an interval is computed on the same interpreter as the program, so it is rounded itself. It is moved outward by
-the error of both: that of the end and that of the value in a run. The error is stated in ulps for elementwise ops, and as
-gamma_n = n·u / (1 - n·u) times the sum of magnitudes for sums of n products in any order (Higham, Accuracy and Stability
-of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal one may have lost all its digits, so
-that much is added wherever a result may underflow.
+An end of an interval is computed on the same interpreter as the program, so it is rounded itself. It is moved outward
+by the error of both: that of the end and that of the value in a run. The error is stated in ulps for elementwise ops,
+and as gamma_n = n·u / (1 - n·u) times the sum of magnitudes for sums of n products in any order (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd edition, section 3.1). A number below the smallest normal one may have lost all
+its digits, so that much is added wherever a result may underflow.
 
 What overflows becomes nan here: inf - inf in `down`. A nan end says that nothing is known.
 """

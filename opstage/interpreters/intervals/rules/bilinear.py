@@ -1,6 +1,6 @@
 """Products of matrices, and convolutions: by centre and radius (Rump, Fast and parallel interval arithmetic, BIT 1999).
 
-For a = ca ± ra and b = cb ± rb, with f the bilinear op, f(a, b) lies within f(|ca|, rb) + f(ra, |cb| + rb) of f(ca, cb).
+For a = ca ± ra and b = cb ± rb, with f the bilinear op, f(a, b) is within f(|ca|, rb) + f(ra, |cb| + rb) of f(ca, cb).
 The error of f itself, in a run and here, is at most gamma_n times f(|a|, |b|) each, and is added to rb: so an exact
 weight costs two products, and two operands that are open three.
 """

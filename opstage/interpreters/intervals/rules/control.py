@@ -75,7 +75,7 @@ def _switch(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
         inner = Intervals(tracer)
         pairs = [inner.between(tracer.adopt(ref.lower), tracer.adopt(ref.upper)) for ref in operands]
         traced.append((tracer, _on_pairs(inner, body, pairs)))
-    twice = [i for i, alike in enumerate(zip(*[outs for _, outs in traced])) if not all([x.point for x in alike])]
+    twice = [i for i, alike in enumerate(zip(*[outs for _, outs in traced])) if not all(x.point for x in alike)]
     found = bind_switch(
         bounds.inner,
         index.lower,
@@ -87,7 +87,7 @@ def _switch(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
 
 
 def _hull(bounds: Intervals[Any], alike: Sequence[Interval[Any]]) -> Interval[Any]:
-    """What any of several may be."""
+    """The least interval around several."""
     ops = bounds.inner
     least, most = (ops.logical_and, ops.logical_or) if alike[0].dtype == BOOL else (ops.minimum, ops.maximum)
     lower, upper = alike[0].lower, alike[0].upper
@@ -116,5 +116,10 @@ def _while(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     raise bounds.refusal(WHILE, "a loop whose length the values decide")
 
 
-RULES: dict[Primitive, Callable[..., Refs]] = {SCAN: _scan, SWITCH: _switch, WHILE: _while, LINEAR_RECURRENCE: _linear_recurrence}
+RULES: dict[Primitive, Callable[..., Refs]] = {
+    SCAN: _scan,
+    SWITCH: _switch,
+    WHILE: _while,
+    LINEAR_RECURRENCE: _linear_recurrence,
+}
 OPEN_INTEGERS = frozenset({SCAN, SWITCH})

@@ -102,11 +102,7 @@ def _div(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     one = filled(ops, y.lower, 1.0)
     divisor = bounds.between(ops.select(allowed, y.lower, one), ops.select(allowed, y.upper, one))
     lower, upper = extreme(ops, _corners(ops.div, x, divisor))
-    return (
-        bounds.between(
-            _known_where(ops, allowed, down(ops, lower)), _known_where(ops, allowed, up(ops, upper))
-        ),
-    )
+    return (bounds.between(_known_where(ops, allowed, down(ops, lower)), _known_where(ops, allowed, up(ops, upper))),)
 
 
 def _inv(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
@@ -173,11 +169,7 @@ def _power(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     size = greatest(ops, ops.abs(y.lower), ops.abs(y.upper))
     lower, upper = down(ops, lower, 32), up(ops, upper, 32)
     known = ops.logical_and(allowed, ops.less(size, filled(ops, size, float("inf"))))
-    return (
-        bounds.between(
-            _known_where(ops, known, ops.maximum(lower, 0.0)), _known_where(ops, known, upper)
-        ),
-    )
+    return (bounds.between(_known_where(ops, known, ops.maximum(lower, 0.0)), _known_where(ops, known, upper)),)
 
 
 def _floor_divide(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:

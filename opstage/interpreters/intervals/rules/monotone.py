@@ -69,10 +69,12 @@ class Monotone(NamedTuple):
     rises: Statics = lambda static: True
 
 
-_FALLS: Statics = lambda static: False
+def _falls(static: Static) -> bool:
+    return False
+
 
 MONOTONE: dict[Primitive, Monotone] = {
-    NEG: Monotone(0, rises=_FALLS),
+    NEG: Monotone(0, rises=_falls),
     RELU: Monotone(0),
     CLAMP: Monotone(0),
     HARDTANH: Monotone(0),
@@ -98,7 +100,7 @@ MONOTONE: dict[Primitive, Monotone] = {
     ERF: Monotone(4),
     ATAN: Monotone(4),
     ASIN: Monotone(8, absolute=True),
-    ACOS: Monotone(8, absolute=True, rises=_FALLS),
+    ACOS: Monotone(8, absolute=True, rises=_falls),
     SINH: Monotone(16, absolute=True),
     ASINH: Monotone(16, absolute=True),
     ACOSH: Monotone(16, absolute=True),
@@ -114,7 +116,7 @@ MONOTONE: dict[Primitive, Monotone] = {
 }
 """The stated errors are held by tests against exact values, on each interpreter; they leave room for those of a GPU."""
 
-DECOMPOSED_WHERE_IT_FALLS = frozenset({LEAKY_RELU, ELU, CELU})
+DECOMPOSED_WHERE_IT_falls = frozenset({LEAKY_RELU, ELU, CELU})
 """With a negative parameter they neither rise nor fall."""
 
 
@@ -122,7 +124,7 @@ def _bounded(primitive: Primitive, kind: Monotone) -> Callable[..., tuple[Interv
     def rule(bounds: Intervals[Any], refs: tuple[Interval[Any], ...], static: Static) -> tuple[Interval[Any]]:
         (x,), ops = refs, bounds.inner
         rises = kind.rises(static)
-        if not rises and primitive in DECOMPOSED_WHERE_IT_FALLS:
+        if not rises and primitive in DECOMPOSED_WHERE_IT_falls:
             return bounds.decompose(primitive, (x,), static)  # type: ignore[return-value]
         first, last = (x.lower, x.upper) if rises else (x.upper, x.lower)
         lower = ops.bind(primitive, (first,), static)[0]

@@ -34,7 +34,10 @@ def _wave(primitive: Primitive, crest: float) -> Callable[..., Refs]:
         first = ops.bind(primitive, (x.lower,), {})[0]
         last = first if x.point else ops.bind(primitive, (x.upper,), {})[0]
         one = filled(ops, first, 1.0)
-        lower, upper = down(ops, ops.minimum(first, last), _ULPS, of=one), up(ops, ops.maximum(first, last), _ULPS, of=one)
+        lower, upper = (
+            down(ops, ops.minimum(first, last), _ULPS, of=one),
+            up(ops, ops.maximum(first, last), _ULPS, of=one),
+        )
         # inf has a sine of nan, which stays: it is added
         unknown = ops.sub(ops.add(first, last), ops.add(first, last))
         lower = ops.select(_holds(ops, x, crest + math.pi), ops.neg(one), ops.maximum(lower, -1.0))

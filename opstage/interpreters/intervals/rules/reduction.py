@@ -19,7 +19,7 @@ from ....ops.catalogue.reduction import (
 from ....ops.catalogue.sequence import ARGSORT
 from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
-from ....ops.types import BOOL, INT64
+from ....ops.types import BOOL, INT64, TensorType
 from ..interpreter import Interval, Intervals
 from ..rounding import down, eps_of, gamma, up
 from .logic import known
@@ -44,7 +44,7 @@ def any_index(bounds: Intervals[Any], shape: Any, count: Any) -> Interval[Any]:
 
 def _arg(primitive: Primitive) -> Callable[..., Refs]:
     def rule(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
-        (type_,) = primitive.infer(tuple([refs[0]]), static)  # type: ignore[arg-type]
+        (type_,) = primitive.infer((TensorType(refs[0].shape, refs[0].dtype),), static)
         return (any_index(bounds, type_.shape, refs[0].shape[static["axis"]]),)
 
     return rule

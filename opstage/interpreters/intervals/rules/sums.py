@@ -22,7 +22,7 @@ from ....ops.dims import prod
 from ....ops.primitive import Primitive, Static
 from ....ops.types import is_float
 from ..interpreter import Interval, Intervals
-from ..rounding import gamma, eps_of
+from ..rounding import eps_of, gamma
 
 Refs = tuple[Interval[Any], ...]
 
@@ -56,7 +56,7 @@ def _sum(primitive: Primitive) -> Callable[..., Refs]:
 
         total, error = end([x.lower for x in refs])
         lower = ops.sub(total, error)
-        if not all([x.point for x in refs]):
+        if not all(x.point for x in refs):
             total, error = end([x.upper for x in refs])
         return (bounds.between(lower, ops.add(total, error)),)
 
