@@ -1,6 +1,6 @@
 """Programs from outside: run, differentiate and check them, on whatever interpreter the options name.
 
-Every function here turns a user's program into a *base program*, written against a base interpreter, in which a tape
+Every function here makes of a user's program a *base program*, written against a base interpreter, in which a tape
 or forward mode is nested as needed, and hands that to the interpreter's `execute`.
 """
 
@@ -55,7 +55,7 @@ def value_and_grad(
 ) -> tuple[Any, Any]:
     """Value of a scalar program and its gradients, shaped like `args[wrt]` (a tuple of them when wrt is several).
 
-    Every place of a tree has a gradient of its own, whatever array stands at it: one array at two places is two
+    Every place of a tree has a gradient of its own, whatever array is at it: one array at two places is two
     arguments here, and the derivative for both together is the sum of their gradients.
     """
     wrt = plain_sequence(wrt)

@@ -18,7 +18,7 @@ DEEPEST = 50
 
 @final
 class Document:
-    """A value of a document, and where it stands there. Whatever is not of the type asked for is a UsageError."""
+    """A value of a document, and its path there. Whatever is not of the type asked for is a UsageError."""
 
     __slots__ = ("value", "where", "advice")
 

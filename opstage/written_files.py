@@ -1,4 +1,4 @@
-"""The files of the user's that a file is made of, told from its text: what it imports from beside it, and so on."""
+"""The files of the user's that a file is made of, found in its text: what it imports from beside it, and so on."""
 
 from __future__ import annotations
 

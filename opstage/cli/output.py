@@ -20,7 +20,7 @@ UNHEARD = 128 + getattr(signal, "SIGPIPE", 13)
 
 
 def silence() -> None:
-    """Let nobody hear what is still written, nor what stands in the buffer."""
+    """Let nobody hear what is still written, nor what is in the buffer."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -95,7 +95,7 @@ def toml_literal(value: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line of each key by dotted path; what stands inside multi-line values is skipped.
+    """The line of each key by dotted path; what is inside multi-line values is skipped.
 
     `tomllib` gives no positions. A key that this reading misses is named in messages without its line.
     """

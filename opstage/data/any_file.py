@@ -1,4 +1,4 @@
-"""A dataset with inputs x and labels y from a file of any format, told by its name."""
+"""A dataset with inputs x and labels y from a file of any format, recognised by its name."""
 
 from __future__ import annotations
 

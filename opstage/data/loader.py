@@ -34,7 +34,7 @@ class Batches(Protocol):
 class Iterated:
     """`for batch in batches`: an epoch for each such loop, from epoch 0 on, so that each loop has an order of its own.
 
-    A loop that is left early has had its epoch. The number stands nowhere but in this object: `fit`, and whoever
+    A loop that is left early has had its epoch. The number is nowhere but in this object: `fit`, and whoever
     resumes a run, asks for `epoch(k)`.
     """
 

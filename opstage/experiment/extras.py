@@ -28,7 +28,7 @@ class Events:
     """TensorBoard's event file in a run directory."""
 
     def __init__(self, folder: Path, *, steps: int = 0):
-        """Events after `steps` steps; TensorBoard is told to forget what an earlier process wrote beyond them."""
+        """Events after `steps` steps; TensorBoard drops what an earlier process wrote beyond them."""
         require_extra("tensorboard", "tensorboard", "run.tensorboard")
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -91,5 +91,5 @@ def plot_png(curves: Curves, title: str) -> bytes:
 
 
 def _literal(name: str) -> str:
-    """A name as matplotlib shows it: what stands between two dollars would be a formula."""
+    """A name as matplotlib shows it: what is between two dollars would be a formula."""
     return name.replace("$", r"\$")

@@ -86,7 +86,7 @@ class Journal:
         elif isinstance(error, (KeyboardInterrupt, OpstageError)):
             try:
                 self._finish(error)
-            except OpstageError as another:  # who asks for the run's end is told of that first
+            except OpstageError as another:  # a request for the run's end is raised first
                 self._say(f"no {REPORT}: {another}")
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:

@@ -73,7 +73,7 @@ def run_task(
 ) -> RunOutcome:
     """Train, keeping what `run.out` asks for; with `resume` go on from the checkpoint there.
 
-    `say` is told in words what else there is to know; without it what is lost is a Python warning.
+    `say` receives in words what else there is to know; without it what is lost is a Python warning.
 
     `watch(steps done, all steps)` makes the one who is shown the progress. An interrupt saves a checkpoint, and then
     goes on its way; so does an error. The callbacks of the settings and `callbacks` are followed and saved as in
@@ -168,7 +168,7 @@ def run_task(
 
 
 def begin(task: Task, configuration: Configuration) -> Path:
-    """The directory of a run that has taken no step, its trainer as it stands: `--resume` goes on from there."""
+    """The directory of a run that has taken no step, its trainer as it is: `--resume` goes on from there."""
     with _directory(task.settings, task, configuration, resume=False) as directory:
         keeper = _Keeper(task, directory.path / CHECKPOINT, _identity(task, configuration))
         try:

@@ -107,7 +107,7 @@ def thinned(curve: Curve) -> Sequence[tuple[float, float]]:
 def _axis(
     values: Sequence[float], first: float, last: float, logarithmic: bool
 ) -> tuple[Callable[[float], float], list[float]]:
-    """Where a value stands between two ends of the drawing, and the ticks."""
+    """Where a value is between two ends of the drawing, and the ticks."""
     low, high = min(values), max(values)
     if low == high:
         low, high = (low / 2, high * 2) if logarithmic else (low - (abs(low) / 2 or 0.5), high + (abs(low) / 2 or 0.5))

@@ -197,7 +197,7 @@ class CallbackSettings:
             )
         if self.patience is not None:
             made.append(callbacks.EarlyStopping(self.metric, patience=self.patience, **watched))
-        if self.best is not None:  # last: what it keeps has been told by all others
+        if self.best is not None:  # last: all others have reported what it keeps
             made.append(callbacks.BestCheckpoint(self.best, folder, mode=self.mode))
         return made
 

@@ -1,6 +1,6 @@
 """The inputs of an imported model held to what it declares of them: its exporter computed with those sizes.
 
-A size that was fixed when a model was exported stands in it as a number wherever it was computed with, so another one
+A size that was fixed when a model was exported is in it as a number wherever it was computed with, so another one
 would give wrong numbers without an error. PyTorch and onnxruntime refuse it too.
 """
 
@@ -25,7 +25,7 @@ _UNTRIED = 2
 
 
 class _Unknown(Exception):
-    """A name stands in an expression alone."""
+    """The name appears in an expression alone."""
 
 
 def require_declared(

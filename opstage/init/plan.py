@@ -35,7 +35,7 @@ class Declaration:
     """A parameter that does not exist yet: its shape and its initialiser. A tree of these is a model without memory.
 
     It is a recipe: one Declaration at two places declares two parameters, with values of their own. Two layers share a
-    weight where they read it from one place, or where one `Param` stands at both.
+    weight where they read it from one place, or where one `Param` is at both.
     """
 
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ def place(
 class Plan:
     """One initialiser for every parameter: a tree like the parameters', or a flat list in the order of their paths.
 
-    A `Param` that stands at several places is one parameter, and its places must have one initialiser.
+    A `Param` that is at several places is one parameter, and its places must have one initialiser.
 
     Raises `UsageError` where an initialiser is none.
     """

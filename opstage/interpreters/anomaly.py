@@ -104,7 +104,7 @@ def source_of(program: Callable[..., Any], specs: Sequence[Spec], options: Optio
 
     @final
     class LineFinder(BaseInterpreter[Any]):
-        """Runs on shapes until it stands at the op."""
+        """Runs on shapes up to the op."""
 
         adopt = staticmethod(ops.adopt)
         const = staticmethod(ops.const)

@@ -42,7 +42,7 @@ class Noted(Typed, Generic[R]):
 
 
 class _NotedOp(NamedTuple):
-    """An op that was written down; `told` are its static parameters where equality does not tell them apart."""
+    """An op that was written down; `told` are its static parameters in a form that equality distinguishes."""
 
     equation: Equation
     types: tuple[TensorType, ...]

@@ -116,7 +116,7 @@ def _agree() -> bool:
 
 
 READABLE = _agree()
-"""Whether an array's id is where its object stands in memory, as it is in CPython."""
+"""Whether an array's id is where its object is in memory, as it is in CPython."""
 
 address_of: Callable[[Array], int] = _read_address if READABLE else _ask_address
 """The address of an array's first element. Asking NumPy takes a microsecond and makes a dict; reading takes a tenth."""

@@ -1,4 +1,4 @@
-"""`Trail`: an interpreter that stands in front of another one and keeps everything that it computes."""
+"""`Trail`: an interpreter that is in front of another one and keeps everything that it computes."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Writing(BaseInterpreter[Variable]):
     def write(
         self, primitive: Primitive, refs: Sequence[Variable], static: Static, types: Sequence[TensorType]
     ) -> tuple[Variable, ...]:
-        """The outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
+        """The outputs and residuals, of the given types, of an op that is bound at the cursor."""
         slots = self.trace.equation(primitive, tuple([ref.slot for ref in refs]), static, types, self.cursor)
         return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 

@@ -66,7 +66,7 @@ def logits(ops: Ops[R], params: Tree, x: R, *, config: Config, train: bool = Fal
 def next_logits(ops: Ops[R], params: Tree, x: R, last: R, *, config: Config) -> R:
     """Bytes (B, T) and for each text the position of its last byte (B,) -> (B, 256): the logits of the byte after it.
 
-    What stands behind that position is not seen, so texts can be filled up to one length.
+    What is behind that position is not seen, so texts can be filled up to one length.
     """
     h = _trunk(ops, params, x, config, False)
     length = ops.full(shape=last.shape, value=x.shape[1], dtype=last.dtype)
@@ -95,7 +95,7 @@ def _unembed(ops: Ops[R], weight: R, h: R) -> R:
 
 
 def _embed(ops: Ops[R], table: R, positions: R, x: R) -> R:
-    """(B, T) -> (B, T, width): what each byte is, and where it stands."""
+    """(B, T) -> (B, T, width): what each byte is, and where it is."""
     h = embedding(ops, table, x)
     where = ops.slice(positions, axis=0, start=0, length=x.shape[1])
     return ops.add(h, ops.broadcast_to(where, shape=h.shape))

@@ -37,7 +37,7 @@ def host(*ops: str) -> Callable[[Host], Host]:
 
 
 def fold(call: NodeCall[Any]) -> Value | tuple[Value | None, ...] | None:
-    """The outputs of a node of which everything is known; None where that cannot be told on the host."""
+    """The outputs of a node of which everything is known; None where that is not known on the host."""
     function = HOST.get(call.node.op)
     if function is None:
         return None

@@ -46,7 +46,7 @@ class GraphRun:
     """How many nodes have run in graphs of nodes, each as often as its loop is written out."""
 
     def graph(self, ops: Ops[Any], graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of a graph inside of a node, which reads what stands around it too."""
+        """The outputs of a graph inside of a node, which reads what is around it too."""
         own: dict[str, Any] = {each.name: value for each, value in zip(graph.inputs, inputs)}
         for name, array in graph.initializers.items():
             if isinstance(array, Foreign):

@@ -35,7 +35,7 @@ class Weights:
 
 
 def weights_of(main: OnnxGraph, constants: tuple[str, ...], weights: tuple[str, ...]) -> Weights:
-    """The numbers of a graph told apart; `constants` and `weights` are patterns of names that say otherwise.
+    """The numbers of a graph, weights or constants; `constants` and `weights` are patterns of names that say otherwise.
 
     Raises UsageError for a pattern that no name has.
     """

@@ -255,7 +255,7 @@ class Trace:
     def equation(
         self, primitive: Primitive, inputs: tuple[int, ...], static: Static, types: Sequence[TensorType], cursor: Cursor
     ) -> tuple[int, ...]:
-        """The slots of outputs and residuals, of the given types, of an op that is bound where the cursor stands."""
+        """The slots of outputs and residuals, of the given types, of an op that is bound at the cursor."""
         first = len(self.types)
         self.types.extend(types)
         outputs = tuple(range(first, len(self.types)))

@@ -1,7 +1,7 @@
 """Where a program is: the region path, the ordinal of the op, and the draws made so far.
 
 One cursor is shared by a whole stack of interpreters, so all of them number the user's ops alike. Only ops that the
-user's program calls are counted: while a derivative rule or a decomposition runs, the cursor is quiet and stands at
+user's program calls are counted: while a derivative rule or a decomposition runs, the cursor is quiet and is at
 the op which that rule serves.
 """
 
@@ -38,7 +38,7 @@ class Region:
 class Cursor:
     """The place of a running program, shared by all interpreters of a stack.
 
-    quiet       whether a rule or decomposition runs, on behalf of the op where the cursor stands
+    quiet       whether a rule or decomposition runs, on behalf of the op at the cursor
     backward    whether a tape is carrying cotangents back
     """
 
@@ -67,7 +67,7 @@ class Cursor:
 
 
 class Quietly:
-    """`with Quietly(cursor):` runs a rule or decomposition on behalf of the op where the cursor stands."""
+    """`with Quietly(cursor):` runs a rule or decomposition on behalf of the op at the cursor."""
 
     __slots__ = ("cursor", "_quiet", "_region", "_ordinal")
 

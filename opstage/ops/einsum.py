@@ -59,7 +59,7 @@ def _parse(equation: str, count: int) -> tuple[list[str], str]:
 
 
 def _sizes(equation: str, terms: Sequence[str], shapes: Sequence[Shape]) -> dict[str, Dim]:
-    """The size of each letter, the same wherever it stands."""
+    """The size of each letter, the same wherever it is."""
     sizes: dict[str, Dim] = {}
     for i, (letters, shape) in enumerate(zip(terms, shapes)):
         if len(letters) != len(shape):

@@ -78,7 +78,7 @@ class Place(NamedTuple):
         return SourceLine(file, self.number, start + 1, stop + 1)
 
 
-@cache  # asked of every frame of every op that a check places
+@cache  # called for every frame of every op that a check places
 def is_user_file(file: str) -> bool:
     """Whether code from `file` belongs to a program rather than to the framework."""
     return not file.startswith(_PACKAGE) or (file.startswith(_USER_CODE_INSIDE) and file != _LAYERS_INSIDE)

@@ -241,7 +241,7 @@ class Infix:
             raise no_such_method(self, name, OPS)
 
     def __repr__(self) -> str:
-        """Shape, dtype and, where an array of the host stands behind the ref, its values, for a debugger."""
+        """Shape, dtype and, where an array of the host is behind the ref, its values, for a debugger."""
         held: Any = self
         while isinstance(held, Infix):
             held = getattr(held, "value", None)

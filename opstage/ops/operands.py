@@ -25,7 +25,7 @@ NUMBERS = frozenset(
         *(kind for base in (DimExpr, DimFloat) for kind in (base, *base.__subclasses__())),  # numbers of a run
     }
 )
-"""The types of what may stand in place of a tensor; asked of every operand, so exact types, in a set."""
+"""The types of what may stand in place of a tensor; looked up for every operand, so exact types, in a set."""
 
 
 def with_numbers(ops: Any, op: str, names: tuple[str, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Names that PyTorch and NumPy have for what has another one here: whoever writes theirs is told ours.
+"""Names that PyTorch and NumPy have for what has another one here: an error names ours.
 
 The guide's table for who comes from PyTorch names the same pairs; a test holds both to each other.
 """
@@ -271,7 +271,7 @@ REF_NAMES: dict[str, str] = {
     "cuda": 'opstage.Options(device="cuda"): a program is the same on every device',
     "cpu": 'opstage.Options(device="cpu"): a program is the same on every device',
 }
-"""The names asked of a ref alone."""
+"""The names that are attributes of a ref alone."""
 
 PACKAGE_NAMES: dict[str, str] = {
     "nn": "functions over ops with a tree of parameters (ops.linear, ops.conv, opstage.init); opstage.ScalarModuleDef "
@@ -308,7 +308,7 @@ PACKAGE_NAMES: dict[str, str] = {
     "int64": 'its name as a string, "int64"',
     "int32": 'its name as a string, "int32"',
 }
-"""The names asked of the package."""
+"""The names that are attributes of the package."""
 
 
 def no_such_op(ops: object, name: str, known: Collection[str]) -> UnknownNameError:

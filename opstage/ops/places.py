@@ -1,9 +1,9 @@
-"""`Places`: which parameters a tree holds, and where. One that stands at several places is one parameter: it is tied.
+"""`Places`: which parameters a tree holds, and where. One that is at several places is one parameter: it is tied.
 
 Whatever goes over the parameters of a tree, to count, update, save or describe them, goes over `Places`, so that it
-meets none of them twice. Only the leaves of a class decorated with `identified` are told apart by identity: a `Param`
-is a parameter, wherever it stands. Everything else is a value or a recipe (an array, a Spec, a Declaration), and what
-stands at two places is two.
+meets none of them twice. Only the leaves of a class decorated with `identified` are compared by identity: a `Param`
+is a parameter, wherever it is. Everything else is a value or a recipe (an array, a Spec, a Declaration), and what
+is at two places is two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Places:
     """The parameters of a tree, each once, in the order in which they come first.
 
     structure   of the tree, which has a leaf for every place
-    owners      for every place the number of the parameter that stands there
+    owners      for every place the number of the parameter that is there
     """
 
     structure: trees.Structure
@@ -105,7 +105,7 @@ class Places:
         return [column[place] for place in self._firsts]
 
     def groups(self, column: Sequence[T]) -> list[tuple[T, ...]]:
-        """For every parameter that stands at several places what `column` has at each of them."""
+        """For every parameter that is at several places what `column` has at each of them."""
         at: dict[int, list[T]] = {}
         for entry, owner in zip(column, self.owners):
             at.setdefault(owner, []).append(entry)
@@ -142,7 +142,7 @@ class Places:
         return trees.unflatten(self.structure, self.spread(values))
 
     def arrays(self, values: Sequence[Any]) -> Any:
-        """`tree` of host arrays. One that stands at several places is read-only: whoever writes at each place in turn
+        """`tree` of host arrays. One that is at several places is read-only: whoever writes at each place in turn
         would write to it several times."""
         for value, count in zip(values, Counter(self.owners).values() if self.tied else ()):
             if count > 1 and isinstance(value, np.ndarray):

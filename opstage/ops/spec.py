@@ -27,7 +27,7 @@ class Spec:
     """The declared shape and dtype of a tensor.
 
     shape   dims separated by spaces: integers, names, and expressions of them, which hold spaces only in parentheses
-            (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means one size wherever it stands
+            (`"B T 3*H D//2 min(T, 8)"`); or a tuple of ints, names and dims. A name means one size wherever it is
             in one check, and is at least 1.
     dtype   None is the program's float dtype
     where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
@@ -121,7 +121,7 @@ def lists_by_specs(specs: Any, tree: Any) -> Any:
 
 def shapes_as_specs(tree: Any) -> Any:
     """The tree with a Spec for every tuple of sizes, and all other leaves as they are; `as_specs` leaves none as it
-    is, so whose identity matters is asked of this one."""
+    is, so this one decides whose identity matters."""
     flatten(tree)  # makes dataclasses known to optree
     return optree.tree_map(lambda x: Spec(x) if _is_shape(x) else x, tree, is_leaf=_is_shape, namespace="opstage")
 
@@ -147,7 +147,7 @@ def _as_spec(value: Any) -> Spec:
 
 
 def _dtype_of(dtype: Any) -> str | None:
-    """That of a Spec for arrays of `dtype`, NumPy's or another library's, which is told by its name."""
+    """That of a Spec for arrays of `dtype`, NumPy's or another library's, which is known by its name."""
     try:
         known = np.dtype(dtype)
     except TypeError:

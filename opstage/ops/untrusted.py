@@ -17,7 +17,7 @@ _LONGEST_MESSAGE = 5000
 
 
 class _Brief(reprlib.Repr):
-    """`repr`, cut where it is long; an integer that is too long to be read is told by its size."""
+    """`repr`, cut where it is long; an integer that is too long to be read is shown by its size."""
 
     def __init__(self) -> None:
         super().__init__()

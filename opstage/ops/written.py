@@ -1,7 +1,7 @@
 """The operator that a user wrote, where an error is raised in one of the ops by which infix does it.
 
-Infix inserts broadcasts, and makes matrices of vectors. What is wrong with those is told in terms of the operator and
-of its two operands, which are on the live stack: so a program that is right pays nothing for it.
+Infix inserts broadcasts, and makes matrices of vectors. What is wrong with those is reported in terms of the operator
+and of its two operands, which are on the live stack: so a program that is right pays nothing for it.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _int(bound: Any) -> int | None:
 
 
 def _name_of_dim(symbol: Any, shapes: Any) -> str | None:
-    """The name that the user gave a size, which PyTorch keeps beside the places where it stands; a file has none."""
+    """The name that the user gave a size, which PyTorch keeps beside the places where it is; a file has none."""
     names = getattr(shapes, "source_name_to_debug_name", None) or {}
     for source in (getattr(shapes, "var_to_sources", None) or {}).get(symbol, ()):
         own = getattr(source, "source_name", None)

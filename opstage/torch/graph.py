@@ -38,7 +38,7 @@ class AtenNode:
     complex_results   which results are complex
     used      which of several results are read
     label     how messages name it: its name, op, module, and the user's line that made it
-    modules   those that it stands in, outermost first
+    modules   those that it is in, outermost first
     """
 
     op: str
@@ -169,7 +169,7 @@ def _stack(node: Any) -> list[str]:
 
 
 def _modules(node: Any) -> tuple[str, ...]:
-    """The modules that a node stands in, each named as in the one around it: encoder, layers.0, norm."""
+    """The modules that a node is in, each named as in the one around it: encoder, layers.0, norm."""
     names: list[str] = []
     before = ""
     for path in _stack(node):

@@ -30,7 +30,7 @@ def check_data(
 def check_arrays(
     arrays: Mapping[str, ArrayHeader], batch: Mapping[str, Spec], origin: str, batch_size: int | None = None
 ) -> tuple[Finding, ...]:
-    """The same for arrays whose first axis counts rows; a batch has `batch_size` of them (at most 64 if not told)."""
+    """The same for arrays whose first axis counts rows; a batch has `batch_size` of them (at most 64 if not given)."""
     findings: list[Finding] = []
     fitting: list[tuple[str, Spec, ArrayHeader]] = []
     for name, spec in batch.items():

@@ -233,7 +233,7 @@ def _remove_unused(folder: Path, name: str, disk: Disk) -> None:
 
 
 def _remove_others(folder: Path, name: str, disk: Disk) -> None:
-    """Remove what earlier saves left. One that stays takes room and does no harm."""
+    """Remove what earlier saves left. One that stays takes space and is ignored."""
     with suppress(OSError):
         for path in folder.iterdir():
             unfinished = TEMPORARY.fullmatch(path.name)

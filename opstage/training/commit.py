@@ -57,7 +57,7 @@ def uninterrupted() -> Iterator[None]:
 
     The handler that stood before the block gets the signal right after it; Python's own raises KeyboardInterrupt.
     A signal that no handler in Python hears is left alone: it ends the process or does nothing, and so cuts nothing in
-    two. Python delivers signals to the main thread alone, so elsewhere there is nothing to put off.
+    two. Python delivers signals to the main thread alone, so elsewhere there is nothing to defer.
     """
     before: list[tuple[int, _Handler]] = []
     if threading.current_thread() is threading.main_thread():

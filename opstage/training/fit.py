@@ -1,6 +1,6 @@
-"""The training loop: epochs over batches, evaluation after each, and someone who is told about it.
+"""The training loop: epochs over batches, evaluation after each, and observers of both.
 
-The loop can be left and entered at any step boundary: `Position` is where it stands, a `Saver` is told every position
+The loop can be left and entered at any step boundary: `Position` is where it is, a `Saver` receives every position
 with the optimizer state that belongs to it, and `fit(start=…)` goes on from one, bit for bit as if it had never
 stopped.
 """
@@ -31,7 +31,7 @@ __all__ = ["EpochResult", "Observer", "Position", "Saver", "evaluate", "fit", "r
 
 
 class Observer(Protocol):
-    """Is told of every step and epoch; see opstage.experiment.progress."""
+    """Receives every step and epoch; see opstage.experiment.progress."""
 
     def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
         """After each training step."""
@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 class Saver(Protocol):
-    """Is told where the loop stands, and may save it; SIGINT and SIGTERM are put off while it does."""
+    """Receives the position of the loop, and may save it; SIGINT and SIGTERM are deferred while it does."""
 
     def boundary(self, state: OptimizerState, position: Position) -> None:
         """After each training step, and after each epoch's evaluation (`position.batch` is then 0)."""
@@ -72,11 +72,11 @@ def fit(
     `state` on. The arrays of a dataset go to the arguments of loss and metrics that have their names; see `data.bind`.
     A step is whole: an interrupt that comes during one is raised after it.
 
-    `callbacks` are told of every step and epoch in their order, before `observer`, and may end the run or scale its
+    `callbacks` receive every step and epoch in their order, before `observer`, and may end the run or scale its
     learning rate; see `Callback`. With `start` they must have been restored too.
 
-    With `require_finite` a loss or held-out metric that is nan or infinite raises NotFiniteError before `saver` is told
-    of it; so does such a number in parameters, state or moments, which are looked through after each epoch.
+    With `require_finite` a loss or held-out metric that is nan or infinite raises NotFiniteError before `saver` has it;
+    so does such a number in parameters, state or moments, which are looked through after each epoch.
     """
     require_callbacks(callbacks, trainer, metrics, held_out)
     train = bind(train, trainer.batch_arguments, "the loss")
@@ -152,7 +152,7 @@ def fit(
                 if saver is not None:
                     saver.boundary(state, loop.position)
     except KeyboardInterrupt:
-        # an exception that no signal raised may come when a step is taken, but not yet told of
+        # an exception that no signal raised may come when a step is taken, but not yet reported
         if saver is not None and told and steps == trainer.steps_taken:
             with uninterrupted():
                 saver.interrupted(state, loop.position)

@@ -62,7 +62,7 @@ class StepMemory:
 
     @property
     def has_formula(self) -> bool:
-        """Whether the peak can be told without numbers."""
+        """Whether the peak is known without numbers."""
         return self.options.backend == "eager" and self.options.device == "cpu"
 
     # What is asked --------------------------------------------------------------------------------------------------

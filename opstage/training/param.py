@@ -30,7 +30,7 @@ _NOBODYS = SharedLock()
 class _Value:
     """A value of a parameter, wherever it is known.
 
-    first     how to make it, while it stands nowhere
+    first     how to make it, while it is nowhere
     host      on the host; None also where it is known on an interpreter alone
     mirror    an interpreter, and the value there
     seen      whether an array of it may be held elsewhere
@@ -59,7 +59,7 @@ class _Value:
 class Param:
     """A value that training changes, whether it takes a gradient, and a name for messages.
 
-    It is one parameter wherever it stands: at two places of a tree it ties them, see `ops.places`.
+    It is one parameter wherever it is: at two places of a tree it ties them, see `ops.places`.
 
     The value stands on the host, and as a *mirror* on the interpreter that used it last: a training loop works on the
     mirror alone, and the host copy is made when someone asks for `value`, and given up when the mirror is newer. A new
@@ -213,7 +213,7 @@ class Param:
 
     @property
     def host(self) -> Array | None:
-        """The host's copy as it stands, None where there is none; to be looked at, not read or kept."""
+        """The host's copy as it is, None where there is none; to be looked at, not read or kept."""
         return self._now.host
 
     @property

@@ -166,7 +166,7 @@ def same_bits(a: Array, b: Array) -> bool:
 def cast(tree: Any, dtype: str) -> Any:
     """The tree with its floating leaves in another dtype; integers and masks stay. Params give new Params.
 
-    What stands at several places gives one result, which stands at all of them.
+    What is at several places gives one result, which is at all of them.
     """
     target = as_dtype(dtype)
 

@@ -15,9 +15,9 @@ from .param import mirrors
 
 @final
 class PreparedProgram:
-    """A quick call of a program on what a trainer holds, as it stands at each call, and on arrays like those it is for.
+    """A quick call of a program on what a trainer holds, as it is at each call, and on arrays like those it is for.
 
-    It gives None where it is not for these arrays, or what the program read or the trainer holds stands elsewhere now;
+    It gives None where it is not for these arrays, or what the program read or the trainer holds is elsewhere now;
     then the program is to be run as any other.
     """
 

@@ -65,7 +65,7 @@ class TrainerValues:
     state         the program's own state (running statistics) by path
     steps_taken   steps so far; it numbers the random draws
     moments       the states behind `adam_step` and its kin, by the optimizer's name
-    tied          for each parameter that stands at several places the paths of all of them, the first as in `params`
+    tied          for each parameter that is at several places the paths of all of them, the first as in `params`
     """
 
     params: Mapping[str, Array]

@@ -56,7 +56,7 @@ class SessionTape(Tape[Any]):
                 self._thread = thread
 
     def _take_if_live(self) -> None:
-        """The same for an op, of which an ended tape has none: its refs are told so, whichever thread was its last."""
+        """The same for an op, of which an ended tape has none: its refs raise that, whichever thread was its last."""
         if self.closed:
             raise ProgramError(self.closed)
         self.take()

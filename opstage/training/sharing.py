@@ -1,6 +1,6 @@
 """Arrays of one memory at two places of a parameter tree, where nobody can know whether two parameters are meant.
 
-A `Param` is one parameter wherever it stands (`ops.places`). An array is a value, of which a parameter gets a copy; so
+A `Param` is one parameter wherever it is (`ops.places`). An array is a value, of which a parameter gets a copy; so
 one array at two places may be meant as one parameter, as in libraries that tie weights so, or as two of the same first
 value. It is refused or reported, and never guessed.
 """

@@ -88,7 +88,7 @@ def allowed(specs: Sequence[Spec], sizes: Mapping[str, int]) -> bool:
 def largest(specs: Sequence[Spec], sizes: Mapping[str, int], name: str, fits: Callable[[int], bool], guess: int) -> int:
     """The largest size of `name` that fits and that the constraints allow; 0 if none does.
 
-    `fits` holds up to some size and for none beyond. It is asked of allowed sizes alone, from about `guess` on.
+    `fits` holds up to some size and for none beyond. It is called with allowed sizes alone, from about `guess` on.
     """
     left = sized(tuple(specs), sizes)
     bounds, others = _Constraints(left, name, bounds=True), _Constraints(left, name, bounds=False)

@@ -90,7 +90,7 @@ class StepLayout:
     zero: int = 0
     whole: tuple[Shape | None, ...] = ()
 
-    # What stands where ----------------------------------------------------------------------------------------------
+    # What is where ----------------------------------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> tuple[int, int, int, int, int]:

@@ -205,7 +205,7 @@ class ScalarTrainer:
     def loss_and_backward(self, *batch: Any) -> tuple[Any, Any]:
         """Loss and gradients of one batch, in training form; gradients are shaped like params, None where frozen.
 
-        A parameter at several places has one gradient, their sum: one read-only array, which stands at all of them.
+        A parameter at several places has one gradient, their sum: one read-only array, which is at all of them.
         """
         refs, structure = self._running.batch(batch)
         layout = self._running.layout(structure)

@@ -76,7 +76,7 @@ def test_a_product_is_described_as_the_library_reads_it(library: Without, precis
 
 
 def test_turned_operands_and_a_bias_are_described(library: Without) -> None:
-    shape = Shape(1, 2, 3, 4, x_turned=True, y_turned=True)
+    shape = Shape(1, 2, 3, 4, x_transposed=True, y_transposed=True)
     Gemm(library, lambda nbytes: 0, 0).product(0, 0, 0, shape, "fp32", bias=0x7F00)
     _, operation, a, b, _, d, *_ = library.asked["cublasLtMatmulAlgoGetHeuristic"]
     assert [library.layout(each)[:3] for each in (a, b, d)] == [[4, 3, 4], [2, 4, 2], [3, 2, 3]]

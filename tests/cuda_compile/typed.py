@@ -124,8 +124,8 @@ class Typed(Device):
     def product(self, out: DeviceBuffer, x: DeviceBuffer, y: DeviceBuffer, **more: Any) -> None:
         count = math.prod(out.shape[:-2])
         a, b = (_matrices(each, count, more.get(f"{name}_layout")) for each, name in ((x, "x"), (y, "y")))
-        left = a.swapaxes(-1, -2) if more.get("x_turned") else a
-        product = left @ (b.swapaxes(-1, -2) if more.get("y_turned") else b)
+        left = a.swapaxes(-1, -2) if more.get("x_transposed") else a
+        product = left @ (b.swapaxes(-1, -2) if more.get("y_transposed") else b)
         bias = more.get("bias")
         _matrices(out, count, more.get("out_layout"))[...] = product if bias is None else product + elements_of(bias)
 

@@ -405,7 +405,7 @@ def test_products_are_the_librarys(api: Api) -> None:
         gpu.product(out, gpu.upload(a), gpu.upload(b))
         np.testing.assert_allclose(gpu.download(out), a @ b, rtol=1e-5, atol=1e-6)
         turned = [gpu.upload(np.ascontiguousarray(m.swapaxes(-1, -2))) for m in (a, b)]
-        gpu.product(out, *turned, x_turned=True, y_turned=True)
+        gpu.product(out, *turned, x_transposed=True, y_transposed=True)
         np.testing.assert_allclose(gpu.download(out), a @ b, rtol=1e-5, atol=1e-6)
     bias, single = np.arange(4, dtype=np.float32), gpu.empty(TensorType((2, 4), FLOAT32))
     gpu.product(

@@ -215,25 +215,25 @@ def test_row_major_products_are_those_of_numpy(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize(("x_turned", "y_turned"), [(True, False), (False, True), (True, True)])
-def test_turned_operands_are_read_as_they_lie(batch: int, x_turned: bool, y_turned: bool) -> None:
+@pytest.mark.parametrize(("x_transposed", "y_transposed"), [(True, False), (False, True), (True, True)])
+def test_transposed_operands_are_read_as_they_lie(batch: int, x_transposed: bool, y_transposed: bool) -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((batch, 2, 5)).astype(np.float32)
     y = rng.standard_normal((batch, 5, 3)).astype(np.float32)
-    lies = [np.ascontiguousarray(a.swapaxes(1, 2)) if t else a for a, t in ((x, x_turned), (y, y_turned))]
+    lies = [np.ascontiguousarray(a.swapaxes(1, 2)) if t else a for a, t in ((x, x_transposed), (y, y_transposed))]
     out = np.zeros((batch, 2, 3), np.float32)
-    shape = Shape(batch, 2, 3, 5, x_turned, y_turned)
+    shape = Shape(batch, 2, 3, 5, x_transposed, y_transposed)
     gemm_of(Library()).product(out.ctypes.data, lies[0].ctypes.data, lies[1].ctypes.data, shape, "fp32")
     np.testing.assert_allclose(out, x @ y, rtol=1e-5, atol=1e-6)
 
 
 def test_operands_may_lie_in_strides() -> None:
-    """Heads side by side in one row of memory, turned or not, and one matrix for a whole stack."""
+    """Heads side by side in one row of memory, transposed or not, and one matrix for a whole stack."""
     rng = np.random.default_rng(2)
     memory = rng.standard_normal((4, 3, 5)).astype(np.float32)  # (n, heads, d)
     q, k = memory.swapaxes(0, 1), rng.standard_normal((6, 5)).astype(np.float32)
     out = np.zeros((3, 4, 6), np.float32)
-    shape = Shape(3, 4, 6, 5, y_turned=True, x_layout=MatrixLayout(4, 5, 15, 5), y_layout=MatrixLayout(6, 5, 5, 0))
+    shape = Shape(3, 4, 6, 5, y_transposed=True, x_layout=MatrixLayout(4, 5, 15, 5), y_layout=MatrixLayout(6, 5, 5, 0))
     gemm_of(Library()).product(out.ctypes.data, memory.ctypes.data, k.ctypes.data, shape, "fp32")
     np.testing.assert_allclose(out, q @ k.T, rtol=1e-5, atol=1e-6)
 

@@ -72,7 +72,7 @@ def _follow_parent() -> None:
 
 
 def _limit_memory(limit: int | None) -> None:
-    """Let an allocation beyond `limit` bytes raise MemoryError, where the system can be told so."""
+    """Let an allocation beyond `limit` bytes raise MemoryError, where the system has such a limit."""
     if limit is None:
         return
     try:

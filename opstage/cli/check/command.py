@@ -271,7 +271,7 @@ def _conclude(
 
 
 def _has_colours(stream: Any) -> bool:
-    """A terminal that was not told to be plain (no-color.org)."""
+    """A terminal on which NO_COLOR does not forbid colours (no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(stream.isatty())
 
 

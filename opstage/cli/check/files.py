@@ -78,5 +78,5 @@ def excluded_by(path: Path, exclude: Sequence[str], root: Path) -> str | None:
 
 
 def with_programs(files: Iterator[Path]) -> list[Path]:
-    """Those in which a function declares its shapes, or that are model files, told without running anything."""
+    """Those in which a function declares its shapes, or that are model files, found without running anything."""
     return [file for file in files if may_declare(file)]

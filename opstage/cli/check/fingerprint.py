@@ -1,6 +1,6 @@
 """The contents of a path, as text that is another one when it changes.
 
-Files of one's own are read; those of Python, of installed libraries and of Opstage are told by their size and time.
+Files of one's own are read; those of Python, of installed libraries and of Opstage are known by their size and time.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def read_target(word: str) -> CheckTarget:
 
 
 def may_declare(file: Path) -> bool:
-    """Whether `file` has something to check without being told its shapes, told without running anything: a function
+    """Whether `file` has something to check without being given its shapes, found without running anything: a function
     with a decorator called shapes, a model's `make` or a value `Model(…)`.
 
     pytest's mark of that name is no such decorator: it is for tests, which pytest checks. A file that cannot be read,

@@ -68,7 +68,7 @@ class Witness:
         os.lstat = self._told(os.lstat)
 
     def read(self) -> dict[str, list[list[str]]] | None:
-        """All that the check has read: paths with what stands there, by the kind of question; None where the
+        """All that the check has read: paths with what is there, by the kind of question; None where the
         check is not to be kept."""
         self._watching = False
         modules = {str(file) for m in list(sys.modules.values()) if (file := getattr(m, "__file__", None))}

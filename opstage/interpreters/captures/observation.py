@@ -46,7 +46,7 @@ class Observation:
     """The functions that ran in one thread, and what they read, while this was active; see `observed`.
 
     functions   by code and globals
-    asked       what was asked of the world outside of the program, a clock or a file, and where
+    asked       what was read from the world outside of the program, a clock or a file, and where
     arrays      the owners of memory of the arrays that became constants, and where
     variables   the environment variables that were read
     modules     the modules that were imported by importlib.import_module
@@ -242,7 +242,7 @@ _collector = _Collector()
 
 @contextmanager
 def observed() -> Iterator[Observation]:
-    """Note what runs in this thread. A profiler that is at work is told as before, where Python lets it."""
+    """Note what runs in this thread. A profiler that is at work is called as before, where Python lets it."""
     found, outer = Observation(), observation()
     before: Any = sys.getprofile()
 

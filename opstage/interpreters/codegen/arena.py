@@ -60,7 +60,7 @@ def arrange(items: Sequence[Item], alignment: int = ALIGNMENT) -> tuple[dict[Has
 
 def _blocks(items: Sequence[Item], alignment: int) -> Iterable[_Allocation]:
     """Items that take each other's place as one."""
-    blocks: dict[Hashable, _Allocation] = {}  # by the last item that stands there
+    blocks: dict[Hashable, _Allocation] = {}  # by the last item that is there
     for item in sorted(items, key=lambda item: item.first):
         before = blocks.pop(item.into) if item.into is not None else None
         if before is None:

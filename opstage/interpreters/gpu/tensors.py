@@ -13,7 +13,7 @@ FIRST = np.int32(0)
 
 @device_function
 def going(rows: Any, stop: Any) -> Any:
-    """The rows to go through: none once an index was out of range, so that nothing was changed when that is told."""
+    """The rows to go through: none once an index was out of range, so nothing has changed when that is reported."""
     return rows if stop[0] == 0 else FIRST
 
 

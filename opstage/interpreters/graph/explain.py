@@ -49,7 +49,7 @@ class Explanation:
     fused       loops over a cluster of ops, per step
     sums        loops that add up what the workers summed, per step
     products    calls of the BLAS, per step
-    by_hand     ops whose loops are written by hand, per step, by op; they have one loop or more
+    by_hand     ops whose loops are hand-written, per step, by op; they have one loop or more
     host        ops that are left to eager_cpu, per step, by op
     kernels     all steps of machine code, per step of the program
     distinct    different kernels that are generated for this program

@@ -30,7 +30,7 @@ class Remark(NamedTuple):
 def to_html(graph: Graph, title: str, remarks: Sequence[Remark] = ()) -> str:
     """The page. `title` says whose graph it is.
 
-    Each of the `remarks` stands above the drawing, and beside the ops of its name on its line, those of backward passes
+    Each of the `remarks` is above the drawing, and beside the ops of its name on its line, those of backward passes
     left out.
     """
     return _Page(graph, title, remarks).html()

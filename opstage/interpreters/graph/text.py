@@ -9,7 +9,7 @@
     %3: (B, 10) float32 = matmul(%x, %params.w)  # @1 mlp.py:39 layers.0
     output logits = %3
 
-A result stands before `=` with its type, an op with operands and static parameters after it (see `notation`). After #
+A result is before `=` with its type, an op with operands and static parameters after it (see `notation`). After #
 come the ordinal of the op in the program, the user's line, the region, `backward` where cotangents are carried back,
 and `opened` where a residual is read. A closed body that is a static parameter follows its equation, indented.
 """

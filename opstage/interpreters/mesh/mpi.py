@@ -37,7 +37,7 @@ _ANSWERS = 1.5
 
 
 def _nothing() -> None:
-    """Nobody is told that an exchange is over."""
+    """Does nothing: no process waits for the end of an exchange."""
 
 
 @final

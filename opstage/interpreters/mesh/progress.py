@@ -53,6 +53,6 @@ class Progress:
         while self._wanted.wait() and not self._closed:
             try:
                 self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
-            except self._mpi.Exception:  # whoever waits is told why
+            except self._mpi.Exception:  # raised where it is waited for
                 time.sleep(0.05)
             time.sleep(_PAUSE)

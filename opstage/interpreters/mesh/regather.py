@@ -1,6 +1,6 @@
 """`Regathering`: parameters that ranks keep in parts, gathered where an op reads them and dropped behind it.
 
-It stands between a tape and the interpreter beneath, and its refs of such parameters hold no values. So what a tape
+It is between a tape and the interpreter beneath, and its refs of such parameters hold no values. So what a tape
 keeps of one for the backward pass is that ref, and the rule that reads it there gathers the parameter anew: no more
 of them are whole at once than one op reads (ZeRO 3, Rajbhandari et al. 2020; reshard_after_forward of PyTorch's FSDP2).
 A view of such a parameter, such as its transpose, is made anew too.

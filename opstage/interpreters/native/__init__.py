@@ -1,7 +1,7 @@
 """Machine code on the cores of the CPU: compiled, kept on disk, run in one pool of threads.
 
 A *kernel* is compiled from a function `(lo, hi, worker, arguments)`: it does the tasks lo … hi of a step, in the worker
-of that number, on what stands at the address `arguments`: 64-bit words, each an address, an integer or a number's bits.
+of that number, on what is at the address `arguments`: 64-bit words, each an address, an integer or a number's bits.
 A *schedule* is a list of such steps; running it is one call, and the pool meets at the end of each step.
 
 There is one pool, because two that wait for work on the same cores stop each other: OpenBLAS with threads of its own

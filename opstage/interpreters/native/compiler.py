@@ -88,7 +88,7 @@ def _loaded(key: str) -> Kernel | None:
 def import_numba() -> Any:
     """numba, imported whole: were its import broken off by an interrupt, no second one in this process would succeed.
 
-    So another thread does it, and it is not told of signals.
+    So another thread does it, to which no signal is delivered.
     """
     if "numba" not in sys.modules:
         with compiling:  # a fork waits for it: a child could not go on with an import of its parent's

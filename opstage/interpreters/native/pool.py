@@ -66,7 +66,7 @@ def call(kernel: Kernel, tasks: int, arguments: npt.NDArray[np.uint64]) -> None:
 
 @cache
 def thread_switches() -> tuple[int, int]:
-    """The addresses by which OpenBLAS is told to use one thread while a schedule runs, and as many as before after."""
+    """The addresses by which OpenBLAS is set to one thread while a schedule runs, and as many as before after."""
     blas = find_blas()
     return (blas.set_threads, blas.get_threads) if blas is not None else (0, 0)
 
@@ -202,7 +202,7 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def workers() -> int:
-    """How many threads the pool has: as many as numba would, and asked of it only where it has been imported."""
+    """How many threads the pool has: as many as numba would, and read from numba only where it has been imported."""
     if "numba" in sys.modules:
         numba = import_numba()
         return int(numba.get_num_threads() if openmp.has_started() else numba.config.NUMBA_NUM_THREADS)

@@ -42,7 +42,7 @@ def check_base_program(
 ) -> Report:
     """Check `program(ops, *refs)`, written against a base interpreter, for tensors of `specs` called `names`.
 
-    The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that stands at
+    The first `parameters` tensors are counted as the model's parameters; `tied` are the paths of each that is at
     several places; `step` says which are trained; `naming` gives the names of what it returns; `written` is the user's
     own function, in whose signature arguments are found. The program is that of a rank of `mesh`, which
     keeps some tensors for itself: `kept` has, by name, the axis over which they differ.

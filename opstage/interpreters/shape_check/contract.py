@@ -122,7 +122,7 @@ class _Axis(NamedTuple):
         return self.shape[self.axis]
 
     def read(self, sizes: dict[str, int], names: Iterable[str]) -> bool:
-        """Take the size of a dim that stands alone; False for what is left to `solve` and `compare`."""
+        """Take the size of a dim that is alone; False for what is left to `solve` and `compare`."""
         alone = str(self.dim)
         if alone not in names:
             return False

@@ -31,7 +31,7 @@ from .written_call import WrittenCall, call_at
 _PARAMETERS = frozenset({"weight", "bias", "kernel", "gamma", "beta"})
 _BINARY = frozenset({ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM})
 _ORDERED = frozenset({LINEAR, CONV, CONV_TRANSPOSE, CROSS_ENTROPY, GATHER_ROWS, LAYER_NORM, BATCH_NORM, GROUP_NORM})
-"""Ops whose operands each have a part of their own, so that another order can be told to be the right one."""
+"""Ops whose operands each have a part of their own, so that another order can be recognised as the right one."""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class ShapeOps(Writing):
         return ref.type
 
     def follow(self, program: Callable[..., Any], refs: Sequence[Variable]) -> Any:
-        """`program(self, *refs)`; the lines that lead to an op are told from here on."""
+        """`program(self, *refs)`; the lines that lead to an op begin here."""
         return program(self, *refs)
 
     # The seam -------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class ShapeOps(Writing):
             self.places[self.cursor.ordinal] = user_place()
 
     def _source(self) -> SourceLine | None:
-        """The user's call of the op where the cursor stands."""
+        """The user's call of the op at the cursor."""
         place = self.places.get(self.cursor.ordinal)
         return None if place is None else place.source
 

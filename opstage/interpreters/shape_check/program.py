@@ -22,7 +22,7 @@ class CheckedProgram:
     names         the path of each input; empty for what is no argument: the random step
     output_names  makes those of what it returned, which takes a while
     parameters    how many of the inputs, from the first on, are the model's parameters
-    tied          for each parameter that stands at several places the paths of all of them, the first as in `names`
+    tied          for each parameter that is at several places the paths of all of them, the first as in `names`
     scope         where the named dims live
     places        where the user's program called each op, by its ordinal
     rules         first results of the ops that a derivative rule or a decomposition bound on behalf of another

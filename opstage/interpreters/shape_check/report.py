@@ -99,7 +99,7 @@ class Report:
 
     @property
     def tied(self) -> tuple[tuple[str, ...], ...]:
-        """For each parameter that stands at several places the paths of all of them; in `inputs` is the first."""
+        """For each parameter that is at several places the paths of all of them; in `inputs` is the first."""
         return self.program.tied
 
     @property

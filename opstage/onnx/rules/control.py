@@ -101,7 +101,7 @@ def _limited(call: NodeCall[Any], trips: KnownValue | TensorValue[Any] | None, c
 
 
 def _counted(call: NodeCall[Any], trips: Any, carried: list[Any], *, told: bool = False) -> tuple[Value, ...]:
-    """So many iterations; told so, or because the condition stays true in each."""
+    """So many iterations: `told` so, or because the condition stays true in each."""
     ops, body = call.ops, call.attribute("body")
     if isinstance(trips, int) and trips <= _UNROLLED:
         return _unrolled(call, body, trips, carried, told)

@@ -105,7 +105,7 @@ def _function(
     """The lines of a function of trees of tensors up to its `return`, and the expressions of its results.
 
     inner   the names of the body's inputs
-    after   whether a function stands before it
+    after   whether a function is before it
     """
     calls: list[Any] = [CallStep(e.primitive, e.static, e.inputs, e.outputs, ()) for e in body.equations]
     constants = {constant.slot: constant.value for constant in body.constants}

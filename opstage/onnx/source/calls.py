@@ -83,7 +83,7 @@ class CallTexts:
             elif name in static:
                 used.add(name)
                 positional.append(self.expressions.static(static[name]))
-            elif parameter.default is not None or operands:  # another one stands behind it
+            elif parameter.default is not None or operands:  # another one is behind it
                 positional.append("None")
         unknown = [n for n in static if n not in used and not n.startswith("has_") and n not in _OF_DRAWS]
         if operands or unknown:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from ...interpreters.graph.notation import digest
 
 MOST_INLINE = 16
-"""Elements up to which a constant stands in the source."""
+"""Elements up to which a constant is in the source."""
 
 
 def is_small(array: npt.NDArray[Any]) -> bool:
-    """Whether a constant stands in the source."""
+    """Whether a constant is in the source."""
     return array.size <= MOST_INLINE and (array.size > 0 or array.ndim == 1)
 
 

@@ -64,7 +64,7 @@ class Functions:
                 if key not in known:
                     before = block.members[-1] if block.members else None
                     if not draws and isinstance(before, RegionBlock) and before.name == key[-1][0]:
-                        known[key] = before  # nothing stands between them but what was known before the run
+                        known[key] = before  # nothing is between them but what was known before the run
                     else:
                         known[key] = RegionBlock(key[-1][0], key, first=i)
                         block.members.append(known[key])
@@ -106,7 +106,7 @@ class Functions:
         return kind == "params" and prefix is not None and name.startswith(f"{prefix}.")
 
     def _prefix(self, block: RegionBlock, outside: Sequence[int], steps: Sequence[Step]) -> str | None:
-        """The beginning of the names of the region's parameters: where its own path stands in them, else all share."""
+        """The beginning of the names of the region's parameters: where its own path is in them, else all share."""
         given = [self.found.inputs[slot] for slot in outside if slot in self.found.inputs]
         names = [name for kind, name in given if kind in ("params", "state")]
         dotted = ".".join(name for name, _ in block.path)

@@ -120,7 +120,7 @@ class _Recording:
 
 
 def _joined(plain: _Recording, trained: _Recording) -> ProgramSteps:
-    """Both recordings as one, node by node: what they share stands once, each other node is a choice.
+    """Both recordings as one, node by node: what they share appears once, each other node is a choice.
 
     A tensor is a pair of slots, one in each recording: where dropout does nothing, one slot of evaluation is two
     tensors in training.

@@ -101,7 +101,7 @@ def substitute(atoms: AtomTable, p: Polynomial, image: Callable[[Atom], Polynomi
         if isinstance(atom, Minimum):
             return minimum(atoms, parts)
         if poly.constant_value(parts[1]) == 0:
-            return poly.variable(atom)  # undefined there, and left as it stands
+            return poly.variable(atom)  # undefined there, and left as it is
         return floor_divide(atoms, *parts)
 
     result: Polynomial = {}

@@ -227,7 +227,7 @@ class Facts:
         return poly.strip(p, tuple([name for name in names if (self.range_of(name).low or 0) > 0]))
 
     def _solve_for_name(self, p: poly.Polynomial) -> bool:
-        """Use `p == 0` as `name = image` where a name stands alone with coefficient 1 or -1."""
+        """Use `p == 0` as `name = image` where a name is alone with coefficient 1 or -1."""
         solutions = [
             (name, poly.scale(poly.add(p, {(name,): p[(name,)]}, -1), -p[(name,)]))
             for name in _lone_names(p)

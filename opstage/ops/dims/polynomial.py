@@ -246,7 +246,7 @@ def parts(atom: Atom) -> tuple[Polynomial, ...]:
 
 
 def names_of(p: Polynomial) -> Iterator[NamedDim]:
-    """Every name in `p`, inside other atoms too; repeated as often as it stands there."""
+    """Every name in `p`, inside other atoms too; repeated as often as it is there."""
     for monomial in p:
         for atom in monomial:
             if isinstance(atom, NamedDim):

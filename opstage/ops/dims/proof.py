@@ -268,7 +268,7 @@ class Prover:
             low = n_low // d_low if n_low < 0 else 0 if d_high is None else n_low // d_high
         if n_high is not None:
             high = n_high // d_low if n_high >= 0 else -1 if d_high is None else n_high // d_high
-        # n >= k*d means q >= k, and n < k*d means q < k. This range stands while the two are looked for.
+        # n >= k*d means q >= k, and n < k*d means q < k. This range holds while the two are looked for.
         self._ranges[quotient] = Range(low, high)
         for k in (-1, 0, 1):
             if (low is None or low < k) and self._is_nonnegative(_minus_times(quotient, k), 1):

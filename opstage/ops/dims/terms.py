@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Opaque:
-    """A sum that stands under a root or a fraction bar as a whole, such as 1 + 1/sqrt(N); compared by its text."""
+    """A sum that is under a root or a fraction bar as a whole, such as 1 + 1/sqrt(N); compared by its text."""
 
     __slots__ = ("terms", "text")
 
@@ -303,7 +303,7 @@ def render(a: Terms) -> str:
 
 
 def _degree(factors: Factors) -> int:
-    """By what power of the sizes a product grows, so that 1 stands before 1/N."""
+    """By what power of the sizes a product grows, so that 1 is before 1/N."""
     degree = 0
     for base, twice in factors:
         if not isinstance(base, (int, Opaque)):

@@ -77,7 +77,7 @@ def tile(ops: Ops[R], x: R, /, *, repeats: Sequence[Dim]) -> R:
 
 
 def repeat_interleave(ops: Ops[R], x: R, /, *, repeats: int | Sequence[int], axis: int | None = None) -> R:
-    """Each entry along an axis repeated where it stands, `repeats` times or each its own number of times.
+    """Each entry along an axis repeated where it is, `repeats` times or each its own number of times.
 
     Without an axis x is flattened first. PyTorch: torch.repeat_interleave. NumPy: np.repeat.
     """
@@ -214,7 +214,7 @@ def diag(ops: Ops[R], x: R, /, *, k: int = 0) -> R:
         raise error(ops, "diag", f"x must be a vector or a matrix but is {show_shape(x.shape)}")
     k = int_of(ops, "diag", "k", k)
     n = x.shape[0] + abs(k)
-    row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element stands in its own column
+    row = ops.pad(x, padding=[(max(k, 0), max(-k, 0))], value=0)  # each element is in its own column
     spread = ops.broadcast_to(ops.unsqueeze(row, axis=0), shape=(n, n))
     own = ops.equal(_distance(ops, (n, n)), whole(ops, (n, n), k))
     return ops.select(own, spread, zeros(ops, spread))

@@ -37,7 +37,7 @@ def take_along_axis(ops: Ops[R], x: R, idx: R, /, *, axis: int, mode: str = "rai
 def put_along_axis(ops: Ops[R], x: R, idx: R, v: R, /, *, axis: int, reduce: str = "set", mode: str = "raise") -> R:
     """x with v at […, idx[…, i, …], …] along an axis; idx and v are of one shape, x's but for that axis.
 
-    With `reduce` "set" the last update of a place in row-major order stands; "add", "mul", "max" and "min" combine all
+    With `reduce` "set" the last update of a place in row-major order wins; "add", "mul", "max" and "min" combine all
     of them with what is there. For the last three the number of updates must be known. Gradients go to x and v as far
     as they are in the result; a tie of maxima shares them out. PyTorch: torch.scatter, torch.scatter_reduce. NumPy:
     np.put_along_axis. ONNX: ScatterElements.
@@ -224,7 +224,7 @@ def _written(ops: Ops[R], op: str, x: R, cells: R, v: R, reduce: str, mode: str)
     else:
         updates = _combined(ops, op, ops.gather_rows(v, order), ordered, combine)
         numbers = ops.iota(shape=(count,))
-    # For each row the number of the update that stands in the end, from 1 on; 0 where there is none.
+    # For each row the number of the update that wins, from 1 on; 0 where there is none.
     one, none = whole(ops, (count,), 1), whole(ops, (count,), 0)
     rows = (x.shape[0],)
     which = ops.scatter_add_vec(whole(ops, rows, 0), ops.select(last, ops.add(numbers, one), none), ordered, mode=mode)

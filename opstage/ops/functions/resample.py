@@ -147,7 +147,7 @@ def _targets(
 
 
 def _repeats(factor: Fraction | None, coordinates: str, rounding: str) -> int | None:
-    """How often each entry is repeated where it stands, if that is what the nearest entries are."""
+    """How often each entry is repeated where it is, if that is what the nearest entries are."""
     if factor is None or factor.denominator != 1:
         return None
     if coordinates == "asymmetric":

@@ -36,7 +36,7 @@ class SequenceOps(Calls[R]):
         """out[k] = a[k]·out[k - 1] + b[k] along an axis, from 0 on; with reverse=True from the other end.
 
         a and b have one shape. A running sum is that with a = 1, a running product with b = 0 behind the first. One
-        element after the other, so what stands beside each other along the axis is not rounded together.
+        element after the other, so what is beside each other along the axis is not rounded together.
         """
         axis = normalize_axis("linear_recurrence", axis, len(b.shape))
         return self._call(LINEAR_RECURRENCE, (a, b), {"axis": axis, "reverse": bool(reverse)})

@@ -223,7 +223,7 @@ def _score(a: _Layer, b: _Layer, place_a: tuple[int, ...], place_b: tuple[int, .
 
 
 def _places(layers: Sequence[_Layer]) -> list[tuple[int, ...]]:
-    """Where each layer stands among those of its shape, told by its numbers: the rank of each, and of all together.
+    """Where each layer stands among those of its shape, found from its numbers: the rank of each, and of all together.
 
     Ranks make `features.0` and `features.3` the first and second, as `layers.0` and `layers.1` are.
     """
@@ -276,8 +276,8 @@ def _layout(a: _Layer, b: _Layer, matched: Sequence[tuple[_Layer, _Layer]]) -> t
     """How their weight lies, and the doubt if nothing tells.
 
     A square weight fits either way. One that was cut out of a larger one lies as that was cut; any other lies as the
-    oblong weights of linear layers in the file do, and a layer with a bias is told by layers with a bias: embeddings,
-    and heads that share theirs, have none and lie the same way everywhere.
+    oblong weights of linear layers in the file do, and a layer with a bias is compared with those that have one:
+    embeddings, and heads that share theirs, have none and lie the same way everywhere.
     """
     possible = layouts(a.shapes, b.shapes)
     if not square(b.weight) or {"embedding", "position"} & set(a.name.words):

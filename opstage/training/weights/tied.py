@@ -20,7 +20,7 @@ from .propose import propose
 Tied = Mapping[str, tuple[str, ...]]
 """For each parameter at several places its name -> the paths of all of them."""
 
-_FORMAT = "format"  # whose tensors a file holds, which stands in the same metadata
+_FORMAT = "format"  # whose tensors a file holds, which is in the same metadata
 
 
 def with_dropped_names(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> dict[str, Array]:

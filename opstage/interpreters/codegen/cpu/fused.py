@@ -106,7 +106,7 @@ class FusedLoops:
         words: list[int] = []
         self._patches: list[_Patch] = []
         self._flags: list[int] = []  # words that say where an index out of range is noted
-        own: dict[Hashable, Item] = {}  # what stands in the scratch, all of it throughout a call
+        own: dict[Hashable, Item] = {}  # what is in the scratch, all of it throughout a call
         inside: list[tuple[int, Hashable, int]] = []
         self._steps: list[_LoopCall] = []
         for step in steps:

@@ -3,7 +3,7 @@
 Each family file has `KERNELS` for float32, float64, integers and masks, and `EXACT_KERNELS` for arrays of fractions;
 a family that has compiled kernels names them in `FAST_KERNELS`, which take the place of the NumPy ones when
 `Options.fast_kernels` is set. A composite without an entry runs by loops that are generated from its decomposition,
-where `fast_kernels` is set and they can do all of it; else op by op. Families without a file have no kernel by hand.
+where `fast_kernels` is set and they can do all of it; else op by op. Families without a file have no kernel here.
 The table also has the kernels of ops that other packages declare.
 """
 

@@ -1,4 +1,4 @@
-"""Convolution without a matrix of windows: a vector of neighbouring windows reads its cells as they stand in a copy.
+"""Convolution without a matrix of windows: a vector of neighbouring windows reads its cells as they are in a copy.
 
 The sums of a tile, some windows by some output channels, stay in registers over all cells of the kernel. A worker
 copies the lines that it needs within their padding. Cells that lie `stride` apart stand together in the copy, each
@@ -105,7 +105,7 @@ def planes_copier(dtype: str) -> Any:
 
 @cache
 def windows_placer(dtype: str) -> Any:
-    """`place(at, w, images, lines, ry, rx)`: vectors of windows of a block, told at `at`; gives how many there are.
+    """`place(at, w, images, lines, ry, rx)`: vectors of windows of a block, written at `at`; gives how many there are.
 
     Where each reads, in bytes from the first window's first cell, where it writes, from the block's first element, and
     the mask of its lanes: three runs of w[30] words.
@@ -295,7 +295,7 @@ def _direct(dtype: str, rows: int) -> Any:
         blocks = (channels_out + block - 1) // block
         panel_bytes = (channels_in * cells + 1) * block * size
         notes = panels + groups * blocks * panel_bytes
-        # What is told of each remainder: how many vectors, how many cells inside and in all, the places of vectors
+        # The description of each remainder: how many vectors, how many cells inside and in all, the places of vectors
         # and of cells.
         remainders, remainder_bytes = step_y * step_x, 8 * (3 + 3 * w[30] + 2 * cells)
         lines_at = own + (remainders * remainder_bytes + 63) // 64 * 64

@@ -119,7 +119,7 @@ def _factory(dtype: str, rows: int) -> Any:
                                     add_padding(of_group + o * channels_in * whole * size, padding, w)
                     for o0 in range(0, channels_out, w[34]):
                         o1 = min(o0 + w[34], channels_out)
-                        # So that what a step reads stands together: [output channels, vector, output channel, lane].
+                        # So that what a step reads is together: [output channels, vector, output channel, lane].
                         to = laid_at
                         for o in range(o0, o1, tile_rows):
                             for i in range(count):

@@ -51,7 +51,7 @@ def _side(g: ConvGeometry, back: bool) -> _PlaneGeometry:
     padding = _two(g.padding, 0)
     reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
     sources, targets = (counts, cells) if back else (cells, counts)
-    # Where a line would be padding for a good part of it, what windows have of each cell of the kernel stands apart.
+    # Where a line would be padding for a good part of it, what windows have of each cell of the kernel is kept apart.
     worth = _channels(g, back)[1] >= _CHANNELS_A_COPY
     own = tuple(
         worth and d > 2 and n <= 2 * (r // s) and (s == 1 or not back)

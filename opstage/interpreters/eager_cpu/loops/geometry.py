@@ -61,5 +61,5 @@ class ConvTiling(NamedTuple):
 
 
 def rounded_up(size: int) -> int:
-    """Bytes with which the next run of memory stands at a multiple of 64."""
+    """Bytes with which the next run of memory is at a multiple of 64."""
     return -(-size // _ALIGNED) * _ALIGNED

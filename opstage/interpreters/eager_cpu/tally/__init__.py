@@ -1,4 +1,4 @@
-"""Which memory a kernel takes, asked of the kernel itself: it is run on arrays without elements.
+"""The memory that a kernel takes, counted by running the kernel itself on arrays without elements.
 
 phantom.py      an array that has a shape, strides and memory, and no elements
 functions.py    NumPy's functions on those

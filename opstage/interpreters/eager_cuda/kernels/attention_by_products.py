@@ -148,7 +148,7 @@ def attention(
 ) -> tuple[DeviceBuffer, ...]:
     out, peak, total = map(device.empty, types)
     p = device.empty(TensorType((*q.shape[:-1], k.shape[-2]), q.dtype))
-    multiply(device, p, q, k, y_turned=True)
+    multiply(device, p, q, k, y_transposed=True)
     seen = _seen(device, q, mask, p.shape, causal)
     device.each_row(weights_kernel, math.prod(p.shape[:-1]), p.shape[-1], p, peak, total, *seen)
     multiply(device, out, p, v)
@@ -168,11 +168,11 @@ def attention_grad(
 ) -> tuple[DeviceBuffer, ...]:
     dq, dk, dv = map(device.empty, types)
     p, s = (device.empty(TensorType((*q.shape[:-1], k.shape[-2]), q.dtype)) for _ in range(2))
-    multiply(device, p, q, k, y_turned=True)
-    multiply(device, s, g, v, y_turned=True)
+    multiply(device, p, q, k, y_transposed=True)
+    multiply(device, s, g, v, y_transposed=True)
     seen = _seen(device, q, mask, p.shape, causal)
     device.each_row(cotangents_kernel, math.prod(p.shape[:-1]), p.shape[-1], s, p, *kept, *seen)
     multiply(device, dq, s, k)
-    multiply(device, dk, s, q, x_turned=True)
-    multiply(device, dv, p, g, x_turned=True)
+    multiply(device, dk, s, q, x_transposed=True)
+    multiply(device, dv, p, g, x_transposed=True)
     return dq, dk, dv

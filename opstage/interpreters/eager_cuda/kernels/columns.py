@@ -221,7 +221,7 @@ def conv_by_product(
     bias: DeviceBuffer | None,
 ) -> None:
     if images_are_columns(g):
-        return _each_image(device, g, out, kernel, x, bias, turned=False)
+        return _each_image(device, g, out, kernel, x, bias, transposed=False)
     weight = kernel.reshaped((g.groups, g.outputs, g.depth))
     for run in runs(g):
         columns = _columns(device, g, x, run)
@@ -245,12 +245,12 @@ def transpose_by_product(
 ) -> None:
     """The adjoint: `x` has the sizes of conv's result, `out` those of its x."""
     if images_are_columns(g):
-        return _each_image(device, g, out, kernel, x, bias, turned=True)
+        return _each_image(device, g, out, kernel, x, bias, transposed=True)
     weight = kernel.reshaped((g.groups, g.outputs, g.depth))
     channels, w = g.groups * g.inputs, g.w
     for run in runs(g):
         columns = _matrices(device, (g.groups, g.depth, run.length))
-        device.product(columns, weight, _rows(device, g, x, run), x_turned=True)
+        device.product(columns, weight, _rows(device, g, x, run), x_transposed=True)
         image = run.first // w.places
         images = (run.first + run.length - 1) // w.places + 1 - image
         numbers = (run.first, run.length, image, channels, w.places, w.plane, w.cells)
@@ -265,7 +265,7 @@ def kernel_grad_by_product(
     total = out.reshaped((g.groups, g.outputs, g.depth))
     for run in runs(g):
         part = _matrices(device, total.shape) if run.first else total
-        device.product(part, _rows(device, g, cotangent, run), _columns(device, g, x, run), y_turned=True)
+        device.product(part, _rows(device, g, cotangent, run), _columns(device, g, x, run), y_transposed=True)
         if run.first:
             device.each(add_kernel, total.size, total, part)
         del part
@@ -285,13 +285,13 @@ def _each_image(
     x: DeviceBuffer,
     bias: DeviceBuffer | None,
     *,
-    turned: bool,
+    transposed: bool,
 ) -> None:
     """out[n] = kernel·x[n] + bias, or kernelᵀ·x[n] + bias."""
-    to, of = (g.inputs, g.outputs) if turned else (g.outputs, g.inputs)
+    to, of = (g.inputs, g.outputs) if transposed else (g.outputs, g.inputs)
     results, images = (each.reshaped((g.images, n, g.w.places)) for each, n in ((out, to), (x, of)))
     same_for_all = MatrixLayout(g.outputs, g.inputs, row=g.inputs, matrix=0)
-    device.product(results, kernel, images, x_turned=turned, x_layout=same_for_all)
+    device.product(results, kernel, images, x_transposed=transposed, x_layout=same_for_all)
     if bias is not None:
         device.each(bias_kernel, out.size, out, bias, np.int32(to), np.int32(g.w.places))
 

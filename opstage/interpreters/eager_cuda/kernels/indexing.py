@@ -41,7 +41,7 @@ def gather_kernel(count: Any, out: Any, x: Any, idx: Any, rows: Any, width: Any,
 
 def chain_kernel(count: Any, after: Any, preceded: Any, idx: Any, first: Any, rows: Any, flag: Any, asked: Any) -> None:
     """For each of `count` updates from `first` on: after = the next one of the same row, NO_MORE if there is none; that
-    one is preceded. An update of no row stands by itself and is preceded, so nobody adds it."""
+    one is preceded. An update of no row is by itself and is preceded, so nobody adds it."""
     for i in steps(cuda.grid(1), count, cuda.gridsize(1)):
         row, found = idx[first + i], NO_MORE
         if row >= 0 and row < rows:

@@ -31,15 +31,15 @@ def multiply(
     x: DeviceBuffer,
     y: DeviceBuffer,
     *,
-    x_turned: bool = False,
-    y_turned: bool = False,
+    x_transposed: bool = False,
+    y_transposed: bool = False,
     bias: DeviceBuffer | None = None,
 ) -> None:
     """`Device.product`, of matrices that may be empty."""
     if not out.size:
         return
     if x.size:
-        by_even_rows(device, out, x, y, x_turned=x_turned, y_turned=y_turned, bias=bias)
+        by_even_rows(device, out, x, y, x_transposed=x_transposed, y_transposed=y_transposed, bias=bias)
     elif bias is None:
         device.each(fill_kernel, out.size, out, np.float32(0))
     else:
@@ -76,7 +76,7 @@ def linear(device: Device, types: Types, weight: DeviceBuffer, *rest: DeviceBuff
     out, x = device.empty(types[0]), rest[-1]
     (columns, extent), rows = weight.shape, math.prod(x.shape[:-1])
     matrices = out.reshaped((rows, columns)), x.reshaped((rows, extent))
-    multiply(device, *matrices, weight, y_turned=True, bias=rest[0] if has_bias else None)
+    multiply(device, *matrices, weight, y_transposed=True, bias=rest[0] if has_bias else None)
     return (out,)
 
 

@@ -1,6 +1,6 @@
 """Who may work with a device: one thread at a time, and only of the process that opened it.
 
-A device is one stream, one pinned memory, one set of plans of products, and what it was told of the op that asks. So
+A device is one stream, one pinned memory, one set of plans of products, and the op it works for. So
 every method that touches them holds the device's lock from the first of its calls of the driver to the last. An
 interpreter holds it for a whole op, and a compiled program for a whole run, so that what is set before a launch is that
 launch's own and a capture takes in nobody else's work. Whoever holds it may ask for it again.
@@ -53,7 +53,7 @@ Lock: TypeAlias = AbstractContextManager[object]
 
 
 def opened(device: Device) -> None:
-    """A device that is this process's own; children that it forks cannot use it, and are told so."""
+    """A device that is this process's own; children that it forks get an error from it."""
     tell_in_child(device, _inherit)
 
 

@@ -36,14 +36,14 @@ BLOCKS_OF_A_PROCESSOR = 32
 
 
 _entered = threading.local()
-"""`gpu`: the one that this thread last told the driver that it means."""
+"""`gpu`: the current device of this thread."""
 
 
 @final
 class Gpu(Device):
     """A GPU that this process sees. A handle of memory is a Buffer of cuda.core.
 
-    core, driver   the modules cuda.core and cuda.bindings.driver, or what stands in for them in a test
+    core, driver   the modules cuda.core and cuda.bindings.driver, or what a test puts in their place
     library        how cuBLASLt is found
     number         in the order of the driver, which lists what CUDA_VISIBLE_DEVICES lets it
     """
@@ -233,8 +233,8 @@ class Gpu(Device):
         x: DeviceBuffer,
         y: DeviceBuffer,
         *,
-        x_turned: bool = False,
-        y_turned: bool = False,
+        x_transposed: bool = False,
+        y_transposed: bool = False,
         x_layout: MatrixLayout | None = None,
         y_layout: MatrixLayout | None = None,
         out_layout: MatrixLayout | None = None,
@@ -242,10 +242,10 @@ class Gpu(Device):
     ) -> None:
         batch, (rows, columns, *_) = math.prod(out.shape[:-2]), layout_of(out, out_layout)
         left = layout_of(x, x_layout)
-        extent = left.rows if x_turned else left.columns
+        extent = left.rows if x_transposed else left.columns
         addresses = int(out.handle.handle), int(x.handle.handle), int(y.handle.handle)
         layouts = x_layout, y_layout, out_layout
-        shape = Shape(batch, rows, columns, extent, x_turned, y_turned, *layouts, alignment(*addresses))
+        shape = Shape(batch, rows, columns, extent, x_transposed, y_transposed, *layouts, alignment(*addresses))
         try:
             self._enter()
             if self._gemm is None:
@@ -254,7 +254,7 @@ class Gpu(Device):
                 *addresses, shape, self.context.precision, None if bias is None else int(bias.handle.handle)
             )
         except ProductFailed as error:
-            self.synchronize()  # an error that the driver knows of is told instead
+            self.synchronize()  # an error that the driver knows of is raised instead
             raise DeviceError(f"the {self.name} failed when a product was asked for: {error}; {GO_ON}") from error
         except LocatedError as error:
             error.place(self.context.op, self.context.region)

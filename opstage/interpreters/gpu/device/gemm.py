@@ -28,8 +28,8 @@ LAYOUT_BATCH_COUNT, LAYOUT_BATCH_STRIDE = 5, 6
 PREFERENCE_MOST_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
 PREFERENCE_ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C and D
 MOST_ALIGNED = 256  # bytes: what the library takes for granted
-TURN_A, TURN_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
-TURNED = 1  # CUBLAS_OP_T
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
+TRANSPOSED = 1  # CUBLAS_OP_T
 WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS: one number for each row of a column-major matrix, so for each column of ours
 REDUCTION_IN_WORKSPACE = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums in float32, added in one order
 
@@ -87,7 +87,7 @@ class ProductFailed(RuntimeError):
 class Shape(NamedTuple):
     """out (batch, rows, columns) = x (batch, rows, extent) · y (batch, extent, columns).
 
-    x_turned, y_turned   the operand lies in memory as its transpose
+    x_transposed, y_transposed   the operand lies in memory as its transpose
     x_layout, y_layout   how the operands lie in memory, if not one matrix after the other
     out_layout           how the result does
     aligned              bytes of which all addresses are multiples
@@ -97,8 +97,8 @@ class Shape(NamedTuple):
     rows: int
     columns: int
     extent: int
-    x_turned: bool = False
-    y_turned: bool = False
+    x_transposed: bool = False
+    y_transposed: bool = False
     x_layout: MatrixLayout | None = None
     y_layout: MatrixLayout | None = None
     out_layout: MatrixLayout | None = None
@@ -106,11 +106,13 @@ class Shape(NamedTuple):
 
     @property
     def x_stored(self) -> MatrixLayout:
-        return _stored(self.x_layout, *((self.extent, self.rows) if self.x_turned else (self.rows, self.extent)))
+        sides = (self.extent, self.rows) if self.x_transposed else (self.rows, self.extent)
+        return _stored(self.x_layout, *sides)
 
     @property
     def y_stored(self) -> MatrixLayout:
-        return _stored(self.y_layout, *((self.columns, self.extent) if self.y_turned else (self.extent, self.columns)))
+        sides = (self.columns, self.extent) if self.y_transposed else (self.extent, self.columns)
+        return _stored(self.y_layout, *sides)
 
     @property
     def out_stored(self) -> MatrixLayout:
@@ -147,7 +149,7 @@ def load() -> Any:
 
 
 def typed(library: Any) -> Any:
-    """The library, its functions told of their arguments."""
+    """The library, the argument types of its functions declared."""
     for name, types in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, c_int
@@ -213,9 +215,9 @@ class Gemm:
     def _plan(self, shape: Shape, precision: MatmulPrecision, bias: int | None) -> GemmPlan:
         operation = c_void_p()
         self._call("cublasLtMatmulDescCreate", byref(operation), COMPUTE_TYPES[precision], CUDA_R_32F, shape=shape)
-        for attribute, turned in ((TURN_A, shape.y_turned), (TURN_B, shape.x_turned)):
-            if turned:
-                self._set(_SET_OPERATION, operation, attribute, c_int32(TURNED), shape)
+        for attribute, transposed in ((TRANSPOSE_A, shape.y_transposed), (TRANSPOSE_B, shape.x_transposed)):
+            if transposed:
+                self._set(_SET_OPERATION, operation, attribute, c_int32(TRANSPOSED), shape)
         if bias is not None:  # the heuristic looks at its address
             self._set(_SET_OPERATION, operation, EPILOGUE, c_uint32(WITH_BIAS), shape)
             self._set(_SET_OPERATION, operation, BIAS_POINTER, c_void_p(bias), shape)

@@ -42,7 +42,7 @@ class Idle(Protocol):
 
 
 class Device(ABC):
-    """One GPU and one stream: what is asked of it happens in that order.
+    """One GPU and one stream: its calls take effect in their order.
 
     number          which of the process's GPUs it is
     lock            is held by who asks it for something; see `alone.py`
@@ -242,8 +242,8 @@ class Device(ABC):
         x: DeviceBuffer,
         y: DeviceBuffer,
         *,
-        x_turned: bool = False,
-        y_turned: bool = False,
+        x_transposed: bool = False,
+        y_transposed: bool = False,
         x_layout: MatrixLayout | None = None,
         y_layout: MatrixLayout | None = None,
         out_layout: MatrixLayout | None = None,
@@ -251,7 +251,7 @@ class Device(ABC):
     ) -> None:
         """out = x·y, of float32 matrices or stacks of as many: (..., m, k) · (..., k, n) -> (..., m, n), none empty.
 
-        A turned operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with a
+        A transposed operand is the transpose of what it stands for: x (..., k, m), y (..., n, k). An operand with a
         layout is all the elements that the layout reaches, in whatever shape; so is out, whose shape then says how many
         matrices there are, and its layout their sizes. A bias (n) is added to each row, of one
         product alone.

@@ -22,8 +22,8 @@ ZERO = np.float32(0)
 
 
 @cache
-def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
-    """out[b] = x[b]·y[b] + bias; a turned operand lies in memory as its transpose."""
+def product_kernel(x_transposed: bool, y_transposed: bool) -> Callable[..., None]:
+    """out[b] = x[b]·y[b] + bias; a transposed operand lies in memory as its transpose."""
 
     def product(
         rows: Any,
@@ -44,7 +44,7 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
     ) -> None:
         """Block (matrix, tile of rows, tile of columns); each thread adds up one element.
 
-        Both operands are read along their rows, by neighbouring threads, and turned on the way to shared memory.
+        Both operands are read along their rows, by neighbouring threads, and transposed on the way to shared memory.
         """
         left = cuda.shared.array((TILE, WIDTH), np.float32)
         right = cuda.shared.array((TILE, WIDTH), np.float32)
@@ -54,13 +54,13 @@ def product_kernel(x_turned: bool, y_turned: bool) -> Callable[..., None]:
         row, column = quotient(tile, across) * TILE, remainder(tile, across) * TILE
         total = ZERO
         for first in range(0, extent, TILE):
-            if x_turned:
+            if x_transposed:
                 inside_x = first + i < extent and row + j < rows
                 left[j, i] = x[matrix * x_matrix + (first + i) * x_row + row + j] if inside_x else ZERO
             else:
                 inside_x = row + i < rows and first + j < extent
                 left[i, j] = x[matrix * x_matrix + (row + i) * x_row + first + j] if inside_x else ZERO
-            if y_turned:
+            if y_transposed:
                 inside_y = column + i < columns and first + j < extent
                 right[j, i] = y[matrix * y_matrix + (column + i) * y_row + first + j] if inside_y else ZERO
             else:
@@ -84,8 +84,8 @@ def launch_product(
     x: DeviceBuffer,
     y: DeviceBuffer,
     *,
-    x_turned: bool = False,
-    y_turned: bool = False,
+    x_transposed: bool = False,
+    y_transposed: bool = False,
     x_layout: MatrixLayout | None = None,
     y_layout: MatrixLayout | None = None,
     out_layout: MatrixLayout | None = None,
@@ -95,12 +95,12 @@ def launch_product(
     to = layout_of(out, out_layout)
     rows, columns = to.rows, to.columns
     left, right = layout_of(x, x_layout), layout_of(y, y_layout)
-    extent = left.rows if x_turned else left.columns
+    extent = left.rows if x_transposed else left.columns
     tiles = -(-rows // TILE) * -(-columns // TILE)
     blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
     places = out, np.int32(to.row), np.int32(to.matrix)
     given = *places, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
-    kernel = product_kernel(x_turned, y_turned)
+    kernel = product_kernel(x_transposed, y_transposed)
     device.launch(kernel, blocks, TILE * TILE, *numbers, *given, *epilogue, np.int32(tiles))

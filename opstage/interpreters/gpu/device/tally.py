@@ -1,7 +1,7 @@
 """A device that computes nothing and counts the memory that it is asked for: what a program takes, without a GPU.
 
-The entries of the kernel tables ask for memory by shapes and static arguments alone. So what is asked of this device
-is what is asked of a GPU, in the same order.
+The entries of the kernel tables ask for memory by shapes and static arguments alone. So this device
+receives the calls that a GPU receives, in the same order.
 """
 
 from __future__ import annotations

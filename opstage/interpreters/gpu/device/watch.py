@@ -1,8 +1,8 @@
-"""Indices that kernels found out of range: noted on the device, told when a value is next read back.
+"""Indices that kernels found out of range: noted on the device, raised when a value is next read back.
 
 A kernel that meets such an index sets a flag to the number of its op, unless an earlier op did. Looking at the flag is
 a copy of four bytes; only when it is set is more done, and the error is then that of every interpreter. Each
-interpreter has a watch of its own, so an index that another one got wrong, perhaps in another thread, is told there.
+interpreter has a watch of its own, so an index that another one got wrong, perhaps in another thread, is raised there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops whose loops are written by hand: convolutions, pools, rows gathered and added up, where a maximum stands.
+"""Ops whose loops are hand-written: convolutions, pools, rows gathered and added up, where a maximum stands.
 
 Convolutions and pools are eager_cpu's own, which say their steps for given addresses; here the addresses are marks,
 put in place of what will be known when the memory is arranged.

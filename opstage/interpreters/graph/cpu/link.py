@@ -27,7 +27,7 @@ Segment: TypeAlias = "KernelSequence | HostStep | LoopStep | ControlStep"
 
 @final
 class Linked:
-    """A plan whose inputs and results move: they are said by each call, everything else stands in the arena.
+    """A plan whose inputs and results move: they are said by each call, everything else is in the arena.
 
     The arena is there while a run has it: between `stand` and `leave`.
 

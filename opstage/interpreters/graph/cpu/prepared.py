@@ -21,7 +21,7 @@ class PreparedCall:
     """Machine code with every address in its place but those of some inputs and of the results: what a call of few
     numbers takes is mostly what finding the others would.
 
-    It has memory of its own. One call runs at a time; another one that begins meanwhile is told None.
+    It has memory of its own. One call runs at a time; another one that begins meanwhile gets None.
     """
 
     __slots__ = ("_kept", "_patches", "_kinds", "_idle")

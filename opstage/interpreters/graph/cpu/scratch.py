@@ -72,7 +72,7 @@ class CpuScratch:
             raise OutOfMemoryError(
                 f"a compiled program needs {show_bytes(nbytes)} for what it computes on the way, and the system gives "
                 "no more; take smaller batches, or let trim() of other trainers give back what they keep. What a step "
-                "takes is told beforehand by opstage.training.memory, and by opstage check --memory"
+                "takes is predicted by opstage.training.memory, and by opstage check --memory"
             ) from None
         at = address_of(whole)
         start = -at % ALIGNMENT

@@ -1,7 +1,7 @@
 """The executor of a graph on a device: its plan on memory at fixed addresses, its inputs and outputs.
 
-A captured CUDA graph knows addresses, so every input and every result has a place. An input whose buffer stands there
-costs nothing; any other is copied there. A result is given out where it stands. If somebody still holds it when the
+A captured CUDA graph knows addresses, so every input and every result has a place. An input whose buffer is there
+costs nothing; any other is copied there. A result is given out where it is. If somebody still holds it when the
 next run begins, it is moved: a buffer knows its memory by a handle, and the handle can be exchanged.
 """
 
@@ -173,7 +173,7 @@ class CudaExecutor:
     # Places ---------------------------------------------------------------------------------------------------------
 
     def _stand(self, block: int, handle: Any) -> None:
-        """A block stands at this handle from now on."""
+        """A block is at this handle from now on."""
         if self._bound.get(block) is not handle:
             self._bound[block] = handle
             self._scripts = None

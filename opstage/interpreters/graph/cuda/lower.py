@@ -1,4 +1,4 @@
-"""A body in lowered form, asked of a device: generated kernels for clusters, eager_cuda's own for everything else."""
+"""A lowered body recorded on a device: generated kernels for clusters, eager_cuda's own for everything else."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Lowering:
         return found
 
     def _operand(self, slot: int) -> DeviceBuffer:
-        """A packed tensor where it stands."""
+        """A packed tensor where it is."""
         view = self.lowered.views[slot]
         if not view.size:
             return self._device.empty(self.lowered.types[slot])
@@ -206,8 +206,8 @@ class Lowering:
             self._own(e.outputs[0]),
             self._rest(a),
             self._rest(b),
-            x_turned=left.transposed,
-            y_turned=right.transposed,
+            x_transposed=left.transposed,
+            y_transposed=right.transposed,
             x_layout=_layout(a, left, a_step),
             y_layout=_layout(b, right, b_step),
         )

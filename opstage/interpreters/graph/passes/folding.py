@@ -26,9 +26,9 @@ LARGEST = 1 << 16
 def fold_constants(body: Body, *, largest: int = LARGEST) -> Body:
     """The body with constants in the place of equations that read nothing but constants.
 
-    A tensor that holds one number everywhere becomes a `full`, whatever its size: what is known of it then stands in
+    A tensor that holds one number everywhere becomes a `full`, whatever its size: what is known of it then is in
     the equation. Any other result is computed by NumPy's kernels and kept if it has at most `largest` bytes, except
-    an `iota` and what only repeats elements, which are smaller as they stand. Loops, random draws and what is seen
+    an `iota` and what only repeats elements, which are smaller as they are. Loops, random draws and what is seen
     outside stay, as does what raises, to raise when the graph runs.
     """
     rewrite = Rewrite(body)

@@ -70,7 +70,7 @@ class Uniforms:
 
 
 def same_bits(x: Any, y: Any) -> bool:
-    """Whether two numbers are the same, 0.0 and -0.0 told apart; nan is itself."""
+    """Whether two numbers are the same, 0.0 and -0.0 distinguished; nan is itself."""
     if isinstance(x, np.generic) and isinstance(y, np.generic):
         return x.dtype == y.dtype and x.tobytes() == y.tobytes()
     return type(x) is type(y) and bool(x == y)

@@ -36,7 +36,7 @@ class CheckOutcome:
     what       which part of it: `one training step`, `the forward pass`
     findings   errors, then warnings
     outputs    the type of what the program returns, empty where that is not one tensor
-    tied       for each parameter that stands at several places the paths of all of them, the first as in `inputs`
+    tied       for each parameter that is at several places the paths of all of them, the first as in `inputs`
     printed    what the target's file printed
     unusable   why it could not be checked; all else is empty then
     suppressed   the severities of findings that do not count

@@ -1,7 +1,7 @@
 """`MemoryOps`: an interpreter whose tensors are memory that is taken and given back, with nothing in it.
 
 A program runs on it as on the eager interpreter, the same tape and the same optimizers on top: what they hold on to is
-what they would hold there. What a kernel takes is asked of the kernel itself, at a few sizes of the named dims.
+what they would hold there. The kernels themselves are run on such tensors, at a few sizes of the named dims.
 """
 
 from __future__ import annotations

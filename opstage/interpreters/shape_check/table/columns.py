@@ -1,4 +1,4 @@
-"""The columns of a table: which there are, and what stands in them."""
+"""The columns of a table: which there are, and what is in them."""
 
 from __future__ import annotations
 

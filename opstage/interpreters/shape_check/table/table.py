@@ -54,7 +54,7 @@ class Table:
         self.rows: tuple[Row, ...] = (*rows, *shared)
         """Every op, in the order in which the program calls them."""
         self.tied = program.tied
-        """For each parameter that stands at several places, and is counted once, the paths of all of them."""
+        """For each parameter that is at several places, and is counted once, the paths of all of them."""
         self._known: dict[object, Amounts] = {}
 
     @cached_property

@@ -18,7 +18,7 @@ RULES: Mapping[Primitive, tuple[Rule, ...]] = (
 def simplify(body: Body) -> Body:
     """The body with every identity applied that holds in IEEE arithmetic, for zeros of either sign, infinities and nan.
 
-    Not told apart: which nan it is, and whether the sum of the one element -0.0 is 0.0. Identities of real numbers
+    Not distinguished: which nan it is, and whether the sum of the one element -0.0 is 0.0. Identities of real numbers
     that floats do not keep, such as x - x = 0, are not applied.
 
     Layout ops of one axis order or shape are written as `permute` and `reshape`, so that they combine.
