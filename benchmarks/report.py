@@ -53,7 +53,7 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 
 
 def training(record: Record) -> dict[str, Any]:
-    """The workloads that are training steps: a chain is no program that anyone trains, and has no part in a mean."""
+    """The workloads that are training steps: a chain is not a program that anyone trains, and has no part in a mean."""
     return {name: entry for name, entry in record["workloads"].items() if not name.startswith("chain")}
 
 

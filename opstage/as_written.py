@@ -10,7 +10,7 @@ from typing import Any, final
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _UNTOLD = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
-"""Raised by what is no literal."""
+"""Raised by what is not a literal."""
 
 
 def is_as_written(module: ModuleType, text: bytes) -> bool:

@@ -24,7 +24,7 @@ def jacobian(program: Program, *args: Any, wrt: int = 0, options: Options | None
     """∂value/∂args[wrt]: the tree of the value, each leaf a tree like the argument, of shape (*output, *input).
 
     It takes a backward pass for each element of the value. PyTorch: torch.func.jacrev. Raises UsageError where
-    the argument has a leaf that is no float.
+    the argument has a leaf that is not a float.
     """
     args = with_arrays(program, args)
     leaves = _float_leaves(args, wrt)

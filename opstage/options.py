@@ -163,7 +163,7 @@ class Options:
         """Options from the variables `OPSTAGE_BACKEND`, `OPSTAGE_DEVICE` …, one per field in capitals.
 
         Booleans are written true, false, 1 or 0. Raises `UsageError`, naming the variable, on a value that its field
-        refuses and on a variable that begins with `OPSTAGE_` and is no option.
+        refuses and on a variable that begins with `OPSTAGE_` and is not an option.
         """
         values: dict[str, Any] = {}
         for variable, text in (os.environ if environ is None else environ).items():

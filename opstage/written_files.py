@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FRAMEWORK = Path(__file__).resolve().parent
-"""Whose own checkout may be where a user's file is; it is no file of the user's there either."""
+"""Whose own checkout may be where a user's file is; it is not a file of the user's there either."""
 
 
 def source_root(file: Path) -> Path:

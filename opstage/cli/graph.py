@@ -54,7 +54,7 @@ def graph(
     sizes = read_sizes(at)
     form = _format(form, output)
     if form == "onnx" and output is None:
-        raise UsageError("an ONNX model is no text for a terminal; name a file for it with -o FILE")
+        raise UsageError("an ONNX model is not text for a terminal; name a file for it with -o FILE")
     if model is not None and Path(model).is_dir():
         if config is not None or dotted_flags():
             raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")

@@ -22,7 +22,7 @@ def new(name: str) -> None:
     """
     path = Path(name if name.endswith(".py") else f"{name}.py")
     if not path.stem.isidentifier():
-        raise UsageError(f"{path.name}: {path.stem!r} is no name for a Python module: letters, digits and _ alone")
+        raise UsageError(f"{path.name}: {path.stem!r} is not a name for a Python module: letters, digits and _ alone")
     if path.exists():
         raise UsageError(f"{path} is there already; choose another name")
     write_file(path, [files(__package__).joinpath(TEMPLATE).read_bytes()])

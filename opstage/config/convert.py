@@ -25,7 +25,7 @@ def convert(value: Any, annotation: Any) -> Any:
     """`value` as a value of type `annotation`. Raises `Mismatch`.
 
     Annotations are bool, int, float, str, Path, Literal, tuple[T, ...], tuple[T, U], and unions of these with None. A
-    float may be written as an integer. A tuple is a sequence. Nothing else is reinterpreted: "3" is no integer, see
+    float may be written as an integer. A tuple is a sequence. Nothing else is reinterpreted: "3" is not an integer, see
     `read_text`.
     """
     origin = get_origin(annotation)

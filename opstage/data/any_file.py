@@ -44,7 +44,7 @@ def is_array_folder(path: Path) -> bool:
 
 
 def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The names of the arrays in a file that is no table: its own for .npz, x and y for IDX; () where it has one."""
+    """The names of the arrays in a file that is not a table: its own for .npz, x and y for IDX; () where it has one."""
     file = Path(path)
     if file.suffix == ".npz":
         with open_npz(file) as archive:
@@ -55,7 +55,7 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def read_arrays(path: str | os.PathLike[str], names: Sequence[str]) -> Dataset:
-    """The arrays called `names` of a file that is no table, in that order; a .npy file has one, of any name."""
+    """The arrays called `names` of a file that is not a table, in that order; a .npy file has one, of any name."""
     file = Path(path)
     if file.suffix == ".npz":
         return from_npz(file, keys=names)

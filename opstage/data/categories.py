@@ -16,7 +16,7 @@ Categories: TypeAlias = "tuple[tuple[str, ...], ...]"
 """For each column its names in the order of their numbers, () for a column of numbers; () where no column has names."""
 
 MOST_ONE_HOT = 1000
-"""Names of one column of which one_hot makes columns: a column of identifiers is no column of categories."""
+"""Names of one column of which one_hot makes columns: a column of identifiers is not a column of categories."""
 
 
 def learn_categories(table: DataTable, columns: Sequence[str], how: CategoriesName) -> Categories:

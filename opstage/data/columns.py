@@ -50,7 +50,7 @@ def assign(
     for argument in given:
         if argument not in arguments:
             raise UsageError(
-                f"{path}: data.columns names {argument!r}, which is no argument of the model"
+                f"{path}: data.columns names {argument!r}, which is not an argument of the model"
                 f"{nearest(argument, arguments)}; it takes {shown(arguments)}"
             )
     found: dict[str, tuple[str, ...]] = {}

@@ -168,7 +168,7 @@ def _as_array(value: Any, origin: str) -> Array:
                     f"{origin}: row {row} is of shape {shapes[row]}, but row 0 of {shapes[0]} (rows are counted from "
                     "0); all must be alike"
                 ) from None
-        raise UsageError(f"{origin}: is no array: {error}") from None
+        raise UsageError(f"{origin}: is not an array: {error}") from None
 
 
 def _shares(counts: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:

@@ -40,7 +40,7 @@ def from_images(
     (bilinear); without it all must have one size. Photographs are turned as their EXIF data say. Files whose names
     begin with a dot are passed over.
 
-    Raises UsageError, naming the file, for one that is no image or a damaged one, of another size, of more than
+    Raises UsageError, naming the file, for one that is not an image or a damaged one, of another size, of more than
     50 million pixels, of more than 8 bits a channel, of several frames, or not opaque; for a folder without images; and
     without Pillow.
     """
@@ -54,7 +54,7 @@ def from_images(
     for name in groups:
         if name not in names:
             raise UsageError(
-                f"{Path(folder) / name}: {brief(name)} is no class of the data that were trained on"
+                f"{Path(folder) / name}: {brief(name)} is not a class of the data that were trained on"
                 f"{nearest(name, names)}; these are {shown(names)}"
             )
     x = read_images([path for paths in groups.values() for path in paths], size=size, channels=channels)
@@ -108,7 +108,7 @@ def _image(path: Path, size: tuple[int, int] | None, channels: int) -> Bytes:
     from PIL import Image, ImageOps
 
     if not path.is_file():
-        raise UsageError(f"{path}: " + ("is no file that can be read" if path.exists() else "no such file"))
+        raise UsageError(f"{path}: " + ("is not a file that can be read" if path.exists() else "no such file"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images; they are held to a bound of ours
@@ -147,7 +147,7 @@ def _require_usable(path: Path, image: Any) -> None:
 def _grouped(folder: Path) -> dict[str, list[Path]]:
     """The images in each folder of a folder, by its name; {} where there is none."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: " + ("is no folder" if folder.exists() else "no such folder"))
+        raise UsageError(f"{folder}: " + ("is not a folder" if folder.exists() else "no such folder"))
     inner = [path for path in _entries(folder) if path.is_dir()]
     groups = {path.name: _images(path) for path in inner}
     for name, images in groups.items():
@@ -164,7 +164,7 @@ def _images(folder: Path) -> list[Path]:
     paths = _entries(folder)
     for path in paths:
         if path.is_dir() or not _is_image(path):
-            raise UsageError(f"{path}: is no image; expected files of {', '.join(SUFFIXES)} alone")
+            raise UsageError(f"{path}: is not an image; expected files of {', '.join(SUFFIXES)} alone")
     return paths
 
 

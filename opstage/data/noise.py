@@ -21,7 +21,7 @@ def noisy(dataset: Dataset, *, deviation: float, copies: int = 1, seed: int = 0,
     """
     require_seed(seed)
     if not (math.isfinite(deviation) and deviation > 0):
-        raise UsageError(f"deviation={deviation} is no standard deviation; expected a finite number > 0")
+        raise UsageError(f"deviation={deviation} is not a standard deviation; expected a finite number > 0")
     if copies < 1:
         raise UsageError(f"copies={copies} leaves no sample; expected an integer > 0")
     clean = np.tile(dataset["x"], (copies, *(1,) * (dataset["x"].ndim - 1)))

@@ -1,7 +1,7 @@
 """NumPy's files, read with a limit on what they may make of their bytes, and never with pickles.
 
 `np.load` believes what a header says: it asks for terabytes, unpacks whatever an archive holds, and gives the bytes of
-a member that is no array. Here a header is held against the bytes that are there before an array is made.
+a member that is not an array. Here a header is held against the bytes that are there before an array is made.
 
 Source: "NEP 1: a simple file format for NumPy arrays"; an .npz file is a zip archive of such files.
 """

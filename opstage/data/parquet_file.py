@@ -49,7 +49,7 @@ def read_parquet(path: str | os.PathLike[str], choose: Choice, hint: str = "") -
                 raise UsageError(f"{path}: the dataset is empty: it has no row")
             read = file.read(columns=list(wanted), use_threads=False)
             if read.num_columns != len(wanted):
-                raise UsageError(f"{path}: a column of several values each is no column of numbers")
+                raise UsageError(f"{path}: a column of several values each is not a column of numbers")
             if read.num_rows != file.metadata.num_rows:
                 raise UsageError(f"{path}: has {read.num_rows} rows, but says that it has {file.metadata.num_rows}")
             columns = {name: _column(path, name, read.column(name), may_name.get(name), hint) for name in wanted}

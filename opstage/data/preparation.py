@@ -349,7 +349,7 @@ def _array(value: Any, name: str) -> Array:
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except ValueError as error:
-        raise UsageError(f"{name}: is no array of numbers: {error}") from None
+        raise UsageError(f"{name}: is not an array of numbers: {error}") from None
 
 
 def _each_prepared(array: Array, part: ArgumentData, origin: str) -> Any:

@@ -158,7 +158,7 @@ def side_options(side: str, options: Options) -> Options:
             changes["backend"] = word
         else:
             raise UsageError(
-                f"{side!r}: {word!r} is no backend, device or dtype{nearest(word, known)}; expected some of "
+                f"{side!r}: {word!r} is not a backend, device or dtype{nearest(word, known)}; expected some of "
                 f"{', '.join(known)}, joined by colons"
             )
     return options.replace(**changes)

@@ -94,7 +94,7 @@ class _Classifications(Transparent[Any]):
 
 
 def classify(trainer: ScalarTrainer, metrics: Callable[..., Any], batches: Batches) -> Classification | None:
-    """Its result on `batches`; None for a model that is no classifier of whole samples.
+    """Its result on `batches`; None for a model that is not a classifier of whole samples.
 
     A classifier is known by its metrics: they call cross_entropy once, on logits (B, classes) and labels (B). A
     negative label is none, and its sample is left out.

@@ -257,7 +257,7 @@ def _require_kinds(
     for name in settings or {}:
         if name.partition(".")[0] not in tables:
             raise UsageError(
-                f"settings= has {name!r}, which is no table{nearest(name, tables)}; these are {', '.join(tables)}"
+                f"settings= has {name!r}, which is not a table{nearest(name, tables)}; these are {', '.join(tables)}"
             )
 
 

@@ -70,7 +70,7 @@ def load_gpt(source: str | os.PathLike[str], config: gpt.Config | None = None) -
     if path.is_dir():
         if not (path / "config.toml").is_file():
             raise UsageError(
-                f"{path}: is no run directory: it has no config.toml; make one with opstage train gpt --out"
+                f"{path}: is not a run directory: it has no config.toml; make one with opstage train gpt --out"
             )
         settings = configure(file=path / "config.toml", environ={}).settings
         if settings.run.model != "gpt":

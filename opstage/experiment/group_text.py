@@ -72,4 +72,4 @@ def _number(part: str, text: str) -> float | bool:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"groups: {brief(part)}: {brief(text)} is no number; {_FORM}") from None
+        raise UsageError(f"groups: {brief(part)}: {brief(text)} is not a number; {_FORM}") from None

@@ -29,7 +29,7 @@ def measures_of(model: Model, options: Options) -> Callable[..., Any]:
 
 
 def _divisor(model: Model, options: Options) -> Divisor | None:
-    """The number that the loss of a batch is divided by; None where that is its rows, or nobody knows."""
+    """The number that the loss of a batch is divided by; None where that is its rows, or that is unknown."""
     try:
         made = training_step(
             model.require_loss(),

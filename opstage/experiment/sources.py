@@ -212,7 +212,7 @@ def _of_table(
             if kind_of(specs[name]) != "int":
                 raise UsageError(
                     f"{file}: {table.place(0)}: column {found[name][0]} holds names of classes, but {name} is declared "
-                    f"as {specs[name]}, numbers that are no classes"
+                    f"as {specs[name]}, numbers that are not classes"
                 )
     parts = {name: ArgumentData(name, columns, "float", (), label=name in labels) for name, columns in found.items()}
     for name, columns in found.items():

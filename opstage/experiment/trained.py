@@ -223,7 +223,7 @@ def load(
 def _require_same_model(directory: Path, kept: Mapping[str, Any], configuration: Configuration) -> None:
     """Raise UsageError where the run's configuration means another model than the one that was trained, as one does
     that was cut or changed: parameters may fit all the same."""
-    document = Document(dict(kept), f"{directory / CHECKPOINT}: the run's identity", "it is no checkpoint of a run")
+    document = Document(dict(kept), f"{directory / CHECKPOINT}: the run's identity", "it is not a checkpoint of a run")
     settings = document.get("settings")
     began: Mapping[str, Any] = {} if settings is None else settings.object()
     for path, now in configuration.literals().items():

@@ -61,7 +61,7 @@ def describe_run(
 def run_document(path: Path) -> Document:
     """The description that `describe_run` made, as its file has it.
 
-    Raises `UsageError` for what is no JSON, and for a run directory of another format.
+    Raises `UsageError` for what is not JSON, and for a run directory of another format.
     """
     document = Document.of(
         read_bytes(path), f"{path}: cannot be read as the description of a run", "restore it from a copy"
@@ -103,7 +103,9 @@ def read_preparation(directory: Path) -> Preparation | None:
     """The preparation that a run has learnt from its data file; None where it had none. Raises UsageError."""
     file = directory / PREPARATION
     if file.exists() and not (directory / RUN).exists():
-        raise UsageError(f"{directory / RUN}: is missing, without which nobody knows its data; restore it from a copy")
+        raise UsageError(
+            f"{directory / RUN}: is missing, and nothing else says which data it had; restore it from a copy"
+        )
     digest = read_run(directory / RUN).get("preparation") if (directory / RUN).exists() else None
     if not file.exists() and digest is None:
         return None

@@ -158,4 +158,4 @@ def _alike(a: Elementary, b: Elementary) -> bool:
 
 def _check_initialiser(item: Any, where: str) -> None:
     if not isinstance(item, Initialiser):
-        raise UsageError(f"{where} holds {item!r}, which is no initialiser; the module opstage.init has them")
+        raise UsageError(f"{where} holds {item!r}, which is not an initialiser; the module opstage.init has them")

@@ -45,7 +45,7 @@ class BaseProgram:
     """`base(ops, *trees)` on pytrees of refs, as a program on their leaves, `(ops, *refs) -> refs`.
 
     structure   of the trees; None for a base that takes refs as they are and returns some, with a structure of its own
-    key         two programs of one key, on trees of one structure, do the same; None if nobody knows
+    key         two programs of one key, on trees of one structure, do the same; None if unknown
     result      the structure of what it returned; set when it has run, or by an interpreter that knows it
     donated     the leaves, by their numbers, over which results may be written: those with True where they are, those
                 with False only in a copy. An interpreter that makes use of it sets

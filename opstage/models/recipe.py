@@ -34,6 +34,6 @@ class Recipe:
     """Share of all steps in which the learning rate rises."""
     clip_norm: float | None = None
     optimizer: str = "adamw"
-    """Its name in opstage.optim; muon leaves what is no matrix to adamw, at the same rate."""
+    """Its name in opstage.optim; muon leaves what is not a matrix to adamw, at the same rate."""
     read: Callable[[Path | None, float, Any], Split] | None = None
     """For data cut to a model's size: (file, share of it held out, model config) -> split; `data` where no file is."""

@@ -198,7 +198,7 @@ class NodeCall(Generic[R]):
 Rule = Callable[[NodeCall[Any]], "Value | tuple[Value | None, ...]"]
 RULES: dict[str, Rule] = {}
 HOST_INPUTS: dict[str, frozenset[int]] = {}
-"""By operator, which inputs must be known, or are buffers: an initializer among them is no weight."""
+"""By operator, which inputs must be known, or are buffers: an initializer among them is not a weight."""
 
 
 def rule(*ops: str, known: Sequence[int] = ()) -> Callable[[Rule], Rule]:

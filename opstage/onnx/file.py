@@ -52,7 +52,7 @@ class File:
 
 
 def read(source: str | os.PathLike[str] | bytes) -> File:
-    """The model of a file, or of the bytes of one. Raises UsageError for what is no model, or a damaged one."""
+    """The model of a file, or of the bytes of one. Raises UsageError for what is not a model, or a damaged one."""
     onnx = _package()
     if isinstance(source, bytes):
         where, stem, folder, data = "the ONNX model", "model", None, source
@@ -68,13 +68,13 @@ def read(source: str | os.PathLike[str] | bytes) -> File:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's own, of whichever implementation
-        raise UsageError(f"{where} is no ONNX model, or a damaged one: {brief(str(error))}") from None
+        raise UsageError(f"{where} is not an ONNX model, or a damaged one: {brief(str(error))}") from None
     if not model.HasField("graph") or not model.opset_import:
-        raise UsageError(f"{where} is no ONNX model: it has no graph, or says no version of its operators")
+        raise UsageError(f"{where} is not an ONNX model: it has no graph, or says no version of its operators")
     try:
         return _Reader(onnx, where, folder, model).file(stem, data)
     except _NoTextError as error:
-        raise UsageError(f"{where}: {brief(error.data)} is a name in it, which is no text in UTF-8") from None
+        raise UsageError(f"{where}: {brief(error.data)} is a name in it, which is not text in UTF-8") from None
 
 
 def _package() -> Any:
@@ -325,23 +325,23 @@ class _Reader:
         entries = {_text(each.key): _text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
         if self.folder is None:
-            self.refuse(f"{what} stands in the file {brief(location)}; load the model by its path")
+            self.refuse(f"{what} is in the file {brief(location)}; load the model by its path")
         folder = self.folder.resolve()
         if not location or "\0" in location:
-            self.refuse(f"{what} stands in another file, of which no name is given")
+            self.refuse(f"{what} is in another file, of which no name is given")
         try:
             path = (folder / location).resolve()
             inside, there = path.is_relative_to(folder) and path != folder, path.is_file()
         except OSError as error:  # such as a name that is too long
-            self.refuse(f"{what} stands in {brief(location)}, which cannot be read: {error.strerror}")
+            self.refuse(f"{what} is in {brief(location)}, which cannot be read: {error.strerror}")
         if not inside:
-            self.refuse(f"{what} stands in {brief(location)}, which is not in the model's folder; nothing else is read")
+            self.refuse(f"{what} is in {brief(location)}, which is not in the model's folder; nothing else is read")
         if not there:
-            self.refuse(f"{what} stands in {brief(location)}, which is not there")
+            self.refuse(f"{what} is in {brief(location)}, which is not there")
         try:
             offset, length = int(entries.get("offset") or 0), int(entries.get("length") or count * stored.itemsize)
         except ValueError:
-            self.refuse(f"{what}: offset and length in {brief(location)} are no numbers")
+            self.refuse(f"{what}: offset and length in {brief(location)} are not numbers")
         size = path.stat().st_size
         if length != count * stored.itemsize or offset < 0 or offset + length > size:
             self.refuse(

@@ -136,7 +136,7 @@ def _floor(entry: Any) -> Any:
     if isinstance(entry, DimFloat):
         whole = entry.floor() if hasattr(entry, "floor") else None
         if whole is None:
-            raise UnsupportedError(f"{entry} rounded down is no expression in sizes")
+            raise UnsupportedError(f"{entry} rounded down is not an expression in sizes")
         return whole
     return entry if isinstance(entry, DimExpr) else math.floor(entry)
 

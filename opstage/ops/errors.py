@@ -174,7 +174,7 @@ class ProgramWarning(UserWarning):
 
 
 class ProgramError(OpstageError, TypeError):
-    """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is no ref."""
+    """A program that breaks the rules of refs: mixes interpreters, uses a ref too late, returns what is not a ref."""
 
 
 class UnknownNameError(OpstageError, AttributeError):

@@ -254,8 +254,8 @@ class Infix:
 def _constant(ops: Any, value: Any) -> Any:
     if _holds_refs(value):
         raise ProgramError(
-            f"a list of {len(value)} refs is no tensor: ops.stack(xs, axis=0) makes one of them, and np.asarray(…) one "
-            "of a list of numbers that is passed to the program"
+            f"a list of {len(value)} refs is not a tensor: ops.stack(xs, axis=0) makes one of them, and np.asarray(…) "
+            "one of a list of numbers that is passed to the program"
         )
     return ops.const(value)
 

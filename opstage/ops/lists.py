@@ -104,5 +104,5 @@ def kind_of(value: Any) -> str:
 
 
 def if_list(value: Any) -> str:
-    """How a message about a value that is no tensor goes on where it is a list."""
+    """How a message about a value that is not a tensor goes on where it is a list."""
     return f"; {_CURE}" if isinstance(value, (list, tuple)) else ""

@@ -37,7 +37,9 @@ class Mesh:
             name, equals, size = (each.strip() for each in part.partition("="))
             number = size.isascii() and size.isdigit() and len(size) < 9
             if not (equals and name.isidentifier() and (number or (size.isidentifier() and len(size) < 33))):
-                raise UsageError(f"mesh {brief(text)}: {brief(part)} is no axis; expected name=size, such as data=4")
+                raise UsageError(
+                    f"mesh {brief(text)}: {brief(part)} is not an axis; expected name=size, such as data=4"
+                )
             if number and int(size) < 1:
                 raise UsageError(f"mesh {brief(text)}: axis {name} has {size} ranks; expected at least 1")
             if name in dict(axes):

@@ -171,7 +171,7 @@ OPS_NAMES: dict[str, str] = {
     "narrow": "ops.slice(x, axis=…, start=…, length=…), or x[:, 1:5]",
     "flip": "opstage.ops.derived.flip(ops, x, axis=…)",
     "roll": "opstage.ops.derived.roll(ops, x, shift=…, axis=…)",
-    "contiguous": "the ref itself: layout is no part of the language",
+    "contiguous": "the ref itself: layout is not a part of the language",
     "clone": "the ref itself: nothing changes in place",
     "copy": "the ref itself: nothing changes in place",
     "fliplr": "opstage.ops.derived.flip(ops, x, axis=1)",

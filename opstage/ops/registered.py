@@ -67,7 +67,7 @@ def table_with_registered(
 def registered(name: str) -> Primitive | None:
     """The op of this name that was declared outside; its entry point is loaded if need be. None where there is none.
 
-    Raises UsageError for an entry point that cannot be loaded or is no op, and for a name that two packages have.
+    Raises UsageError for an entry point that cannot be loaded or is not an op, and for a name that two packages have.
     """
     found = () if name in _NAMED else _entries().get(name, ())
     if len(found) > 1:

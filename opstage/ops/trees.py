@@ -2,8 +2,8 @@
 
 A tree is flattened in one order whoever built it: the keys of a dict sorted, everything else in its own order. None is
 a tree without leaves. A dataclass is a node whose fields are its children; a field made with
-`dataclasses.field(metadata={"static": True})` is no child but part of the structure, and must be hashable. A dataclass
-that is to be a leaf is decorated with `leaf`.
+`dataclasses.field(metadata={"static": True})` is not a child but part of the structure, and must be hashable. A
+dataclass that is to be a leaf is decorated with `leaf`.
 """
 
 from __future__ import annotations

@@ -67,14 +67,14 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def _refuse(where: str, why: str) -> NoReturn:
-    raise UsageError(f"{where} is no program of torch.export.save that can be read: {why}")
+    raise UsageError(f"{where} is not a program of torch.export.save that can be read: {why}")
 
 
 def _require_harmless(torch: Any, where: str, data: bytes) -> None:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, OSError):
-        hint = "it is a pickle" if data[:1] == b"\x80" else "it is no archive, or a truncated one"
+        hint = "it is a pickle" if data[:1] == b"\x80" else "it is not an archive, or a truncated one"
         _refuse(where, f"{hint}; save the program that torch.export.export gives with torch.export.save")
     with archive:
         entries = archive.infolist()
@@ -134,13 +134,13 @@ def _parsed(where: str, data: bytes) -> Any:
 
 
 def _require_harmless_graph(where: str, data: bytes) -> None:
-    """Refuse functions that are no ops, and texts of sizes that are no arithmetic."""
+    """Refuse functions that are not ops, and texts of sizes that are no arithmetic."""
     for key, value in _entries(where, _parsed(where, data), 0):
         if key == "target" and not isinstance(value, (dict, list)):
             if value is not None and "/" not in str(value) and _names_function(str(value)):
-                _refuse(where, f"its graph calls {brief(str(value))}, which is no op")
+                _refuse(where, f"its graph calls {brief(str(value))}, which is not an op")
         elif key == "expr_str" and not _is_arithmetic(str(value)):
-            _refuse(where, f"a size in it is {brief(str(value))}, which is no arithmetic")
+            _refuse(where, f"a size in it is {brief(str(value))}, which is not arithmetic")
 
 
 def _names_function(target: str) -> bool:

@@ -50,7 +50,7 @@ class Sizes:
         self.asked[wanted] = None
         wanted = self.given.get(wanted, wanted)
         if not wanted.isidentifier():
-            raise UsageError(f"sizes=: {wanted!r} is no name of a size; a name is like batch")
+            raise UsageError(f"sizes=: {wanted!r} is not a name of a size; a name is like batch")
         self.names[str(symbol)] = argument_name(wanted, set(self.names.values()))
 
     def _text(self, expression: Any) -> str:

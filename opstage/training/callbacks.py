@@ -46,7 +46,9 @@ def mode_of(owner: str, metric: str, mode: str | None) -> str:
         return "max"
     if metric.endswith(_FALLING):
         return "min"
-    raise UsageError(f"{owner}: nobody knows whether a great or a small {metric!r} is good; give mode='max' or 'min'")
+    raise UsageError(
+        f"{owner}: it is not known whether a larger or a smaller {metric!r} is better; give mode='max' or 'min'"
+    )
 
 
 class _Watching(Callback):

@@ -67,7 +67,7 @@ class Joinable:
             self._unknown(found, f"it cannot be compared with that of its parts: {str(error).splitlines()[0]}")
         seen = [each for each in found_at if each is not None and math.isfinite(each[0])]
         if len(seen) < len(found_at):
-            return  # no metric of this name, or a loss that is no number, is reported elsewhere
+            return  # no metric of this name, or a loss that is not a number, is reported elsewhere
         whole, again, *pieces = seen
         if whole != again:
             if not proved:

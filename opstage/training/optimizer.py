@@ -129,7 +129,7 @@ class Optimizer(ABC):
     def program_key(self) -> tuple[Hashable, ...]:
         """A key of the program that `update` is: all hyperparameters but the learning rate.
 
-        Of an optimizer of somebody else's nobody knows what its `update` reads: it is like itself alone.
+        What `update` of another package's optimizer reads is unknown: it is like itself alone.
         """
         if type(self).__module__ != f"{__package__}.optim":
             return (Identity(self.update),)

@@ -211,6 +211,6 @@ def _state(ops: Varying, state: Any) -> Any:
         if ref.axes and ref.dtype.kind not in "fO":
             raise UsageError(
                 f"the new state {path or 'of the loss'} is {dtype_name(ref.dtype)} and differs between the ranks of a "
-                "mesh, so nobody knows which one holds; make it of what all ranks have, or sum it with ops.all_reduce"
+                "mesh, so which one holds is unknown; make it of what all ranks have, or sum it with ops.all_reduce"
             )
     return unflatten(structure, [(all_mean(ops, ref, axis=DATA) if ref.axes else ref).value for ref in refs])

@@ -268,7 +268,7 @@ def _called_loss(program: Any, name: str, outputs: Any) -> Finding:
         source=line_of(program),
         rule=NO_SCALAR_LOSS,
         severity="warning",
-        fix="reduce it to a scalar, for instance with ops.reduce_mean; if it is no loss, call it otherwise",
+        fix="reduce it to a scalar, for instance with ops.reduce_mean; if it is not a loss, call it otherwise",
     )
 
 

@@ -49,7 +49,7 @@ class Term:
 SUMMED = -1
 
 RowRule = Callable[[Equation, Sequence[Term], Sequence[TensorType], TensorType], "int | None"]
-"""The axis of rows of a result, `SUMMED` where it is a sum over them, None where rows meet or nobody knows."""
+"""The axis of rows of a result, `SUMMED` where it is a sum over them, None where rows meet or that is unknown."""
 
 
 def all_along_one(equation: Equation, given: Sequence[Term], types: Any, out: TensorType) -> int | None:

@@ -112,7 +112,7 @@ class Joinings:
     ) -> Iterator[tuple[Joining, bool]]:
         """`joining` of these, and whether it was proved now; then it is remembered by `key` if the block has no error.
 
-        State that cannot be compared, such as a large array, is no error here: the proof is made in every call.
+        State that cannot be compared, such as a large array, is not an error here: the proof is made in every call.
         """
         kept = self._known.get(key)
         if kept is not None and kept[1].holds():

@@ -301,7 +301,7 @@ class Session(Interpreter[Ref]):
         """The forward derivative J v of a computed ref when leaves move by their tangents, the others staying.
 
         Nothing is computed anew: the tape's pullback is itself pulled back (`interpreters.pushforward`), so it costs
-        about three backward passes. Raises ProgramError for what is no leaf, and after a sparse backward pass.
+        about three backward passes. Raises ProgramError for what is not a leaf, and after a sparse backward pass.
         """
         node = self._differentiable(ref, "jvp", "the result")
         moves = {}

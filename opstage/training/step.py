@@ -65,7 +65,7 @@ class StepLayout:
     trained     for each parameter, whether it is trained
     state       the structure of the program's own state; None for a program without one
     batch       the structure of the tuple of its batch arguments
-    key         what tells it from other layouts of one trainer; None if nobody knows
+    key         what tells it from other layouts of one trainer; None if unknown
     slots       how many slots the optimizer keeps of each trained parameter
     scalars     the names of what it computes for each step
     weigh       by what parts of a batch are weighed, where they are computed one by one: a metric of this name, or what

@@ -1,4 +1,4 @@
-"""The garbage collector rests while any thread records: what it calls is no part of a program."""
+"""The garbage collector rests while any thread records: what it calls is not a part of a program."""
 
 from __future__ import annotations
 

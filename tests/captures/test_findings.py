@@ -1,4 +1,4 @@
-"""A check lists the state of Python's that a program reads, with its line; what cannot change is no finding."""
+"""A check lists the state of Python's that a program reads, with its line; what cannot change is not a finding."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ def test_words_that_cannot_be_used(opstage: Command, folder: Path) -> None:
         (["mlp", "--input", "x: B"], "--input is for a program of your own"),
         (["my_model.py:loss", "--model.hidden", "8"], "--model.hidden is a setting of models"),
         (["my_model.py:loss", "--time-limit", "soon"], "'soon' is not a duration"),
-        (["my_model.py:loss", "--memory-limit", "much"], "'much' is no amount of memory"),
+        (["my_model.py:loss", "--memory-limit", "much"], "'much' is not an amount of memory"),
     ]:
         code, out, err = opstage("check", *words)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1, err

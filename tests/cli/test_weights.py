@@ -67,7 +67,7 @@ def test_an_import_is_where_a_run_begins(opstage: Command, file: Path, tmp_path:
 def test_bad_imports_are_one_message_and_leave_nothing(
     opstage: Command, file: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
-    (tmp_path / "notes.txt").write_text("a note that is no file of tensors at all")
+    (tmp_path / "notes.txt").write_text("a note that is not a file of tensors at all")
     code, _, err = opstage("import-weights", *words, "--out", "run")
     assert (code, err.startswith("opstage: ")) == (2, True)
     assert message in err

@@ -139,7 +139,7 @@ def test_columns_go_where_settings_say(tmp_path: Path, form: str, columns: str) 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("x=weight,size; zz=colour", "data.columns names 'zz', which is no argument of the model"),
+        ("x=weight,size; zz=colour", "data.columns names 'zz', which is not an argument of the model"),
         ("x=weight,size", "data.columns says no columns for 'z', and none has its name; add '; z=COLUMN,…'"),
         ("x=weight,sise; z=colour", "no column is called 'sise' (did you mean 'size'?)"),
         ("x=weight,kind; z=colour", "column 'kind' would go to two places"),

@@ -84,7 +84,7 @@ def test_a_run_reads_new_images_as_its_own(folder: Path, tmp_path: Path) -> None
     (folder / "ape").rename(tmp_path / "ape")
     assert kept.labelled(folder)["y"].tolist() == [1] * 4 + [2] * 4  # by the run's classes
     (folder / "dog").rename(folder / "dogs")
-    with pytest.raises(UsageError, match=r"dogs: 'dogs' is no class .*did you mean 'dog'"):
+    with pytest.raises(UsageError, match=r"dogs: 'dogs' is not a class .*did you mean 'dog'"):
         kept.labelled(folder)
 
 
@@ -173,10 +173,10 @@ def test_folders_that_are_none_of_images(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (folder / "dog" / "notes.txt").write_text("woof")
     for path, message in (
-        (folder, "notes.txt: is no image"),
+        (folder, "notes.txt: is not an image"),
         (tmp_path / "empty", "the dataset is empty"),
         (tmp_path / "none", "no such folder"),
-        (folder / "cat" / "00.png", "is no folder"),
+        (folder / "cat" / "00.png", "is not a folder"),
     ):
         with pytest.raises(UsageError, match=message):
             from_images(path)

@@ -124,7 +124,7 @@ def test_new_data_are_read_as_the_runs_own(tmp_path: Path, scale: Any) -> None:
         ({"a": [1], "bb": [1], "c": [1]}, "no column is called 'b' (did you mean 'bb'?); the columns are"),
         (
             {"a": [1, 1], "b": [1, 1], "c": [1, 1], "species": ["setosa", "setossa"]},
-            "row at line 3: column species is 'setossa', which is no class of the data that were trained on "
+            "row at line 3: column species is 'setossa', which is not a class of the data that were trained on "
             "(did you mean 'setosa'?)",
         ),
         ({"a": [1], "b": [1], "c": [1], "species": [0]}, "column species holds numbers; expected the names of classes"),

@@ -309,7 +309,7 @@ def _initializers(rng: random.Random, model: Any) -> None:
 
 
 def _external(rng: random.Random, model: Any) -> None:
-    """Weights in a file: of elsewhere, of a wrong place or length, one that is no file, or the model's own."""
+    """Weights in a file: of elsewhere, of a wrong place or length, one that is not a file, or the model's own."""
     tensors = _tensors(model)
     if not tensors:
         return

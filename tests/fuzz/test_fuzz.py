@@ -49,8 +49,8 @@ def raises(error: BaseException) -> None:
 
 CASES_OF_OURS = {
     "fine": (lambda: None, None),
-    "an error that says where": (lambda: raises(UsageError("/a/b: is no file")), None),
-    "an error that does not": (lambda: raises(UsageError("is no file")), "says not where"),
+    "an error that says where": (lambda: raises(UsageError("/a/b: is not a file")), None),
+    "an error that does not": (lambda: raises(UsageError("is not a file")), "says not where"),
     "an error of a screenful": (lambda: raises(LookupError("x")), "LookupError"),
     "a hang": (lambda: sum(0 for _ in iter(int, 1)), "OutOfTime"),
     "a hang outside of Python": (lambda: time.sleep(60), "hung"),

@@ -280,7 +280,7 @@ def test_a_schedule_compiles_once_and_a_new_batch_size_once_more(compilations: C
     for rows in (7, 16, 7):
         state = trainer.step_with(optimizer, state, *sample(rows))
     assert compilations() == 2
-    other = opstage.optim.adamw(lr=0.5)  # a rate is no part of the program
+    other = opstage.optim.adamw(lr=0.5)  # a rate is not a part of the program
     state = trainer.step_with(other, state, *sample(16))
     assert compilations() == 2
     trainer.step(0.1, *sample(16))  # another optimizer

@@ -235,7 +235,7 @@ def test_small_arrays_are_read_exactly(values: list[float]) -> None:
         assert read_array(text, array.shape, array.dtype).tobytes() == array.tobytes()
 
 
-# What is no graph -----------------------------------------------------------------------------------------------------
+# What is not a graph ------------------------------------------------------------------------------------------------
 
 
 TEXT = """graph 1: float32, seed 0
@@ -258,9 +258,9 @@ output out = %2
         ("relu(%x)", "relu(%z)", "line 6 .*no input is called z"),
         ("relu(%x)", "relu(%7)", "typed: equation 0: %7 has no type: there are 3 slots"),
         ("relu(%x)", 'full(shape=1/2, value=0.0, dtype="float32")', "static parameters are not those of full"),
-        ("relu(%x)", "relu(%x, c=open(1))", r"line 6 .*'open\(1\)' is no static parameter"),
+        ("relu(%x)", "relu(%x, c=open(1))", r"line 6 .*'open\(1\)' is not a static parameter"),
         ("relu(%x)", "relu(%x, c=body(0))", "body 0 does not follow"),
-        ("relu(%x)", "relu(%x", "is no equation"),
+        ("relu(%x)", "relu(%x", "is not an equation"),
         (
             "(B, 3) float32 = relu",
             "(B, 4) float32 = relu",

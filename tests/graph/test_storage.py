@@ -189,7 +189,7 @@ def test_any_flipped_byte_is_found(file: Path) -> None:
     ("change", "why"),
     (
         (lambda d: d["bodies"][-1]["equations"][0].update(op="system"), "no op 'system'"),
-        (lambda d: d["bodies"][-1]["equations"][0].update(static="x=__import__('os')"), "is no static parameter"),
+        (lambda d: d["bodies"][-1]["equations"][0].update(static="x=__import__('os')"), "is not a static parameter"),
         (lambda d: d["bodies"][-1]["equations"][0].update(inputs=[999]), "typed: equation 0: %999 has no type"),
         (lambda d: d["bodies"][-1]["equations"][0].update(region=-1), "IndexError: position -1 of a table"),
         (lambda d: d["bodies"][-1]["equations"][0].update(bodies=[7]), "IndexError"),
@@ -199,7 +199,7 @@ def test_any_flipped_byte_is_found(file: Path) -> None:
         (lambda d: d.update(bodies=3), "TypeError"),
         (lambda d: d.update(dtype="float23"), "unknown dtype"),
         (lambda d: d.update(inputs=[]), "names: 0 names for 1 inputs"),
-        (lambda d: d["types"].__setitem__(0, "(6, 6"), "is no type|unknown dtype"),
+        (lambda d: d["types"].__setitem__(0, "(6, 6"), "is not a type|unknown dtype"),
     ),
 )
 def test_a_document_that_was_written_by_hand(file: Path, change: Callable[[Any], Any], why: str) -> None:

@@ -150,7 +150,7 @@ def test_one_nan_reaches_every_rank() -> None:
     "call, message",
     [
         (lambda o, x: o.shard(x, axis=AXIS), r"axis 0 has 6, which 4 ranks of mesh axis 'data' cannot share equally"),
-        (lambda o, x: o.reduce_scatter(x, axis=AXIS, dim=3), r"dim=3 is no axis of x"),
+        (lambda o, x: o.reduce_scatter(x, axis=AXIS, dim=3), r"dim=3 is not an axis of x"),
         (lambda o, x: o.all_to_all(x, axis=AXIS, split=1, join=0), r"axis 1 has 3, which 4 ranks"),
     ],
 )

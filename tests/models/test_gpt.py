@@ -242,7 +242,7 @@ def test_the_command_takes_a_run_directory(tmp_path: Path) -> None:
         (("{weights}", "--top-k", "300", *FLAGS), "top_k must be from 1 to 256"),
         (("{weights}", *FLAGS[:-1]), r"blocks\.0\.mlp\.down\.weight: expected \(12, 512\) float32, found \(12, 20\)"),
         (("{weights}.none", *FLAGS), "tiny.safetensors.none"),
-        (("{folder}",), "is no run directory"),
+        (("{folder}",), "is not a run directory"),
         (("{weights}", "--backend", "shape_check", *FLAGS), "computes no values"),
         (("{weights}", "--backend", "eagre", *FLAGS), "unknown backend"),
     ],

@@ -50,7 +50,7 @@ def test_what_each_process_keeps_a_part_of_is_saved_whole(tmp_path: Path, undist
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("-n", "2", "train", "mlp", "--mesh", "data4"), "'data4' is no axis"),
+        (("-n", "2", "train", "mlp", "--mesh", "data4"), "'data4' is not an axis"),
         (("-n", "3", *TRAIN), "has 4 ranks, which 3 processes cannot host in equal numbers"),
         (("-n", "2", "train", "mlp"), "there is no mesh, so there is one rank, but 2 processes were started"),
         (("-n", "2", *TRAIN, "--batch-size", "66"), "4 ranks cannot share batches of 66 samples equally"),

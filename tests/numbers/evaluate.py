@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 def evaluate(
     base: BaseInterpreter[Any], call: Callable[..., Any], args: tuple[Any, ...], cotangents: list[Any] | None
 ) -> Outcome:
-    """`call(ops, *args)`, and the pullback of `cotangents`, one for each result, None for one that is no float.
+    """`call(ops, *args)`, and the pullback of `cotangents`, one for each result, None for one that is not a float.
 
     With None for them all, no gradient is taken.
     """

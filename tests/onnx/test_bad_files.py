@@ -1,4 +1,4 @@
-"""Files that are no models, damaged and hostile ones: one clear error each, and nothing read outside of the folder."""
+"""Files that are not models, damaged and hostile ones: one clear error each, and nothing read outside of the folder."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def test_an_attribute_that_nothing_reads() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no ONNX model"),
-        (b"not a model at all", "is no ONNX model"),
-        (b"\xff" * 100, "is no ONNX model"),
+        (b"", "is not an ONNX model"),
+        (b"not a model at all", "is not an ONNX model"),
+        (b"\xff" * 100, "is not an ONNX model"),
     ],
 )
 def test_bytes_that_are_no_model(data: bytes, message: str) -> None:
@@ -165,7 +165,7 @@ def _external(location: str, offset: str = "0", length: str = "12") -> Any:
         ("data.bin", "1000", "12", "needs 12 bytes"),
         ("data.bin", "-4", "12", "needs 12 bytes"),
         ("data.bin", "0", "8", "needs 12 bytes"),
-        ("data.bin", "x", "12", "are no numbers"),
+        ("data.bin", "x", "12", "are not numbers"),
     ],
 )
 def test_external_data_of_elsewhere_are_not_read(
@@ -255,7 +255,7 @@ def test_faults_of_opstage_are_not_the_file_s(monkeypatch: pytest.MonkeyPatch, e
 
 def test_names_that_are_no_text() -> None:
     text = model([helper.make_node("Relu", ["x"], ["y"], name="name")], {"x": [3]}, ["y"]).SerializeToString()
-    with pytest.raises(UsageError, match=r"b'na\\xffe' is a name in it, which is no text in UTF-8"):
+    with pytest.raises(UsageError, match=r"b'na\\xffe' is a name in it, which is not text in UTF-8"):
         opstage.onnx.load(text.replace(b"name", b"na\xffe"))
 
 

@@ -13,7 +13,7 @@ import pytest
 import opstage
 from opstage import Options, Spec
 
-torch: Any = ModuleType("torch")  # as it refuses what is no tensor of its own
+torch: Any = ModuleType("torch")  # as it refuses what is not a tensor of its own
 exec(compile("def cat(x): raise TypeError(f'must be Tensor, not {type(x).__name__}')", "<torch>", "exec"), vars(torch))
 
 PARAMS = {"dense": {"weight": np.ones((2, 3)), "bias": np.ones(2)}, "scale": np.ones(())}

@@ -158,7 +158,7 @@ def test_sides_are_read_in_any_order() -> None:
     [
         (["eager"], "needs two sides"),
         (["eager", ""], "needs two sides"),
-        (["eager", "eagr"], r"'eagr' is no backend, device or dtype \(did you mean 'eager'\?\)"),
+        (["eager", "eagr"], r"'eagr' is not a backend, device or dtype \(did you mean 'eager'\?\)"),
         (["eager", "eager:sed=1"], r"^'eager:sed=1': unknown option 'sed' \(did you mean 'seed'\?\); the options are"),
         (["eager", "eager:SEED=1"], r"^'eager:SEED=1': unknown option 'SEED'"),
         (["eager", "eager:seed=x"], r"^'eager:seed=x': 'x' is not a seed"),

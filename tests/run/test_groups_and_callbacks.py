@@ -40,7 +40,7 @@ def test_groups_are_a_text_and_back() -> None:
     [
         ("*.bias", "expected PATTERN: NAME=NUMBER"),
         ("*.bias: decay", "'decay': expected PATTERN"),
-        ("*.bias: lr=fast", "'fast' is no number"),
+        ("*.bias: lr=fast", "'fast' is not a number"),
         ("a: lr=1; a: lr=2", "'a' is given twice"),
         ("a: lr=1, lr=2", "expected PATTERN"),
     ],

@@ -140,7 +140,7 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path: Path) -> None:
         ({"held_out": "0.5"}, "held_out= is a str"),
         ({"held_out": 1}, "held_out must lie between 0 and 1"),
         ({"callbacks": 3}, "callbacks= is a int"),
-        ({"settings": {"dta": {}}}, "settings= has 'dta', which is no table .did you mean 'data'"),
+        ({"settings": {"dta": {}}}, "settings= has 'dta', which is not a table .did you mean 'data'"),
         ({"settings": {"data": {"scale": "standard"}}}, "data.scale is for a data file"),
         ({"settings": {"data": {"batch_size": 3}}}, "batch_size is given twice"),
         ({"out": 3}, "out= is a int; expected a path"),

@@ -90,7 +90,7 @@ def test_a_check_goes_on_after_an_error_in_the_body() -> None:
     assert [finding.op for finding in report.errors] == [
         "linear",
         "matmul",
-    ]  # what follows from the first is no finding
+    ]  # what follows from the first is not a finding
     assert report.errors[0].source is not None and "ops.linear(w" in report.errors[0].source.text
 
 

@@ -207,7 +207,10 @@ def test_what_is_no_set_of_callbacks_is_refused_before_a_step(given: Any, messag
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: callbacks.EarlyStopping("quality", patience=1), "nobody knows whether a great or a small 'quality'"),
+        (
+            lambda: callbacks.EarlyStopping("quality", patience=1),
+            "it is not known whether a larger or a smaller 'quality'",
+        ),
         (lambda: callbacks.EarlyStopping(patience=0), "patience must be an int that is at least 1 but is 0"),
         (lambda: callbacks.EarlyStopping(patience=1, mode="up"), "mode must be one of"),
         (lambda: callbacks.EarlyStopping(patience=1, min_delta=-1.0), "min_delta must be"),

@@ -158,7 +158,7 @@ def test_empty_parameters() -> None:
             lambda: init.flat(np.ones((2, 3))).materialise((3, 2)),
             "flat has values of shape (2, 3) but the parameter has",
         ),
-        (lambda: init.Declaration((3,), 0.0), "a declaration holds 0.0, which is no initialiser"),  # type: ignore[arg-type]
+        (lambda: init.Declaration((3,), 0.0), "a declaration holds 0.0, which is not an initialiser"),  # type: ignore[arg-type]
     ],
 )
 def test_errors(make: Any, message: str) -> None:
@@ -268,7 +268,7 @@ def test_plan_errors_name_the_parameter(initialisers: Any, message: str) -> None
 
 
 def test_plan_takes_initialisers_and_shapes_only() -> None:
-    with pytest.raises(UsageError, match=r"the plan at b\.0 holds 0, which is no initialiser"):
+    with pytest.raises(UsageError, match=r"the plan at b\.0 holds 0, which is not an initialiser"):
         init.Plan({"a": init.zeros, "b": [0]})
     with pytest.raises(UsageError, match="parameter a has no shape: it is 3; give an array or a Declaration"):
         init.Plan([init.zeros]).placements({"a": 3})

@@ -138,7 +138,7 @@ def test_instantiate_with_init_takes_a_list_in_the_order_of_the_paths() -> None:
         ([init.ones], r"the plan has 1 initialisers for 2 parameters: parameter w \(2, 3\) has none"),
         ([], r"the plan has 0 initialisers for 2 parameters: parameter b \(2,\) has none"),
         ([init.ones] * 3, r"the plan has 3 initialisers for 2 parameters: there is no parameter for initialiser 2"),
-        ([init.ones, np.zeros((2, 3))], r"which is no initialiser; the module opstage.init has them"),
+        ([init.ones, np.zeros((2, 3))], r"which is not an initialiser; the module opstage.init has them"),
         ([init.flat([1, 2, 3]), init.ones], r"parameter b: .*3.*2"),
     ],
     ids=["short", "none", "long", "an array", "misfit"],

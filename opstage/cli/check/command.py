@@ -54,7 +54,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
     try:
         return parse_bytes(text)
     except UsageError:
-        raise click.BadParameter(f"{text!r} is no amount of memory; expected one such as 8GiB or 500MB") from None
+        raise click.BadParameter(f"{text!r} is not an amount of memory; expected one such as 8GiB or 500MB") from None
 
 
 @click.command(cls=DottedCommand)

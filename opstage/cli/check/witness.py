@@ -83,7 +83,7 @@ class Witness:
         return found
 
     def _is_new(self, path: str) -> bool:
-        """Whether a file was changed since the check began, so that nobody knows what the check has read."""
+        """Whether a file was changed since the check began, so that it is not known what the check has read."""
         try:
             return os.stat(path).st_mtime_ns >= self._started - _MARGIN
         except OSError:

@@ -81,7 +81,7 @@ def _serve(folder: Path, request: Request, tasks: int, reports: int, wake: int) 
     if pid == 0:
         _be_child(folder, request, writes, (reads, tasks, reports, wake))
     with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)  # here and there, as nobody knows who comes first
+        os.setpgid(pid, pid)  # here and there, as either may come first
     os.close(writes)
     os.write(reports, b"%d\n" % pid)
     printed, late, code = Printed(), False, None

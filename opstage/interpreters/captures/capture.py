@@ -93,7 +93,7 @@ class Capture:
                 self._contents.whole(outlives, "an array that is given to ops.const", where)
 
     def _namespace(self, names: dict[str, Any], where: SourceLine | None) -> None:
-        """All names of a module, of which nobody knows which one is read, and the containers among their values."""
+        """All names of a module, any of which may be read, and the containers among their values."""
         for name, value in list(names.items()):
             self._contents.add(DictEntry(names, name, f"globals()[{name!r}]", where), names, name)
             if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("__"):

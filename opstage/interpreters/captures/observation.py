@@ -264,6 +264,6 @@ def observed() -> Iterator[Observation]:
 def _restore(profiler: Any) -> None:
     if profiler is None or callable(profiler):
         sys.setprofile(profiler)
-    else:  # cProfile's own, which is no function and begins again by itself
+    else:  # cProfile's own, which is not a function and begins again by itself
         sys.setprofile(None)
         profiler.enable()

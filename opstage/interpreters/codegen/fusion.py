@@ -114,7 +114,7 @@ class _Fusion:
         group = FusionGroup(e, len(self.found), cluster)
         self.found.append(group)
         for maker in makers:
-            if self.found[maker.number] is maker:  # it is no part of another one
+            if self.found[maker.number] is maker:  # it is not a part of another one
                 self._merge(maker, group)
         return group
 

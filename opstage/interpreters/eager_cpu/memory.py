@@ -38,5 +38,5 @@ def give_back_freed_memory() -> None:
 def _trim() -> Callable[[int], int] | None:
     try:
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(("malloc_trim", ctypes.CDLL(None)))
-    except (AttributeError, OSError, TypeError):  # another C library; there the process itself is no library
+    except (AttributeError, OSError, TypeError):  # another C library; there the process itself is not a library
         return None

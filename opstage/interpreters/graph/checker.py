@@ -53,7 +53,7 @@ def _typed(body: Body) -> Iterator[Violation]:
                 yield where, f"%{_number(slot)} has no type: there are {len(body.types)} slots"
     for slot, type_ in enumerate(body.types):
         if not isinstance(type_, TensorType):
-            yield None, f"%{slot} has the type {type_!r}, which is no TensorType"
+            yield None, f"%{slot} has the type {type_!r}, which is not a TensorType"
 
 
 def _number(slot: object) -> str:
@@ -125,7 +125,7 @@ def _types_follow(body: Body) -> Iterator[Violation]:
         stated = tuple([body.types[slot] for slot in equation.outputs])
         try:
             _require_signature(equation, operands)
-            # in words already: a static parameter that is no shape may go through a rule, and is seen when shown
+            # in words already: a static parameter that is not a shape may go through a rule, and is seen when shown
             inferred = [str(t) for t in equation.primitive.infer(operands, equation.static, equation.region.name)]
         except OpstageError as error:
             yield position, f"its operands do not fit: {getattr(error, 'reason', error)}"
@@ -187,7 +187,7 @@ def _placed(body: Body) -> Iterator[Violation]:
 def _primitives(body: Body) -> Iterator[Violation]:
     for position, equation in enumerate(body.equations):
         if not isinstance(equation.primitive, Primitive):
-            yield position, f"{equation.primitive!r} is no Primitive"
+            yield position, f"{equation.primitive!r} is not a Primitive"
 
 
 def _opened(body: Body) -> Iterator[Violation]:
@@ -227,7 +227,7 @@ RULES: tuple[Invariant, ...] = (
     Invariant(
         "constants", "the value of a constant is a read-only array of its type", _constants_fit, needs=("typed",)
     ),
-    Invariant("place", "every equation stands in a region and belongs to an op of the program", _placed),
+    Invariant("place", "every equation is in a region and belongs to an op of the program", _placed),
     Invariant("opened", "who reads a residual of an op has had it opened", _opened, needs=("primitive",)),
 )
 """Rules of one body. Those of closed bodies within it are the same; what they read from outside are their operands."""

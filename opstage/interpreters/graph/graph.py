@@ -54,7 +54,7 @@ class Graph:
     def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
         """The graph whose text this is; `large_constants(graph)` gives the arrays that a text only names.
 
-        Raises UsageError, with the line, for text that is no graph.
+        Raises UsageError, with the line, for text that is not a graph.
         """
         from .parser import parse
 

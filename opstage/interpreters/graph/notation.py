@@ -3,7 +3,7 @@
 Static parameters are written as Python writes them: 3, 0.1, True, "text", (1, 2). What Python has no sign for is:
 
     1/3             a Fraction, also 2/1          B*T + 1         a size
-    real(1/(2*B))   an exact real in sizes        float("inf")    a float that is no number or not finite
+    real(1/(2*B))   an exact real in sizes        float("inf")    a float that is not a number or not finite
     body(0)         a closed body, by its position among those that stand with the text
 """
 
@@ -64,7 +64,7 @@ def read_type(text: str, scope: DimScope) -> TensorType:
     """Parse the text of `show_type`, its sizes in `scope`. Raises UsageError."""
     shape, _, dtype = text.rpartition(" ")
     if not (shape.startswith("(") and shape.endswith(")")):
-        raise UsageError(f"{brief(text)} is no type; one is written like (B, 3) float32")
+        raise UsageError(f"{brief(text)} is not a type; one is written like (B, 3) float32")
     sizes = tuple([scope.parse(entry) for entry in split_outside(shape[1:-1], ",")])
     require_shape(sizes)
     return TensorType(sizes, as_dtype(dtype))
@@ -105,7 +105,7 @@ def read_statics(text: str, scope: DimScope, body: Callable[[int], Body]) -> dic
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value.bit_length() > _MOST_BITS:
             raise UsageError(f"cannot read {brief(text)}: {brief(node.value)} is larger than any float")
     if not isinstance(call, ast.Call) or call.args:
-        raise UsageError(f"{brief(text)} is no list of static parameters, name=value, name=value")
+        raise UsageError(f"{brief(text)} is not a list of static parameters, name=value, name=value")
     values = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in values:
@@ -184,13 +184,13 @@ def _terms(node: ast.expr, scope: DimScope) -> algebra.Terms:
 
 
 def _unreadable(node: ast.expr) -> NoReturn:
-    raise UsageError(f"{brief(ast.unparse(node))} is no static parameter; see the notation of graphs")
+    raise UsageError(f"{brief(ast.unparse(node))} is not a static parameter; see the notation of graphs")
 
 
 def read_text(text: str) -> str:
     """The text itself. Raises UsageError for one with half of a character, which no file can hold."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise UsageError(f"{brief(text)} is no text: it holds half of a character")
+        raise UsageError(f"{brief(text)} is not text: it holds half of a character")
     return text
 
 
@@ -215,16 +215,16 @@ def read_region(text: str) -> Region:
     """Parse the text of `show_region`. Raises UsageError."""
     path = []
     if text.count("/") >= MOST_LEVELS:
-        raise UsageError(f"{brief(text)} is no region: it has more than {MOST_LEVELS} levels")
+        raise UsageError(f"{brief(text)} is not a region: it has more than {MOST_LEVELS} levels")
     for segment in text.split("/") if text else ():
         name, _, occurrence = segment.partition("#")
         if occurrence and not re.fullmatch(r"\d{1,18}", occurrence, re.ASCII):
-            raise UsageError(f"{brief(text)} is no region: an occurrence is a number")
+            raise UsageError(f"{brief(text)} is not a region: an occurrence is a number")
         if name.startswith('"'):
             try:
                 name = json.loads(name)
             except ValueError:
-                raise UsageError(f"{brief(text)} is no region: its quotes do not close") from None
+                raise UsageError(f"{brief(text)} is not a region: its quotes do not close") from None
         path.append((read_text(str(name)), int(occurrence or 0)))
     return Region(tuple(path))
 
@@ -256,7 +256,7 @@ def read_array(text: str, shape: tuple[int, ...], dtype: DType) -> Array:
     """The array of `show_array`'s text. Raises UsageError."""
     tree = _tree(text, text)
     if not isinstance(tree, ast.List):
-        raise UsageError(f"{brief(text)} is no list of numbers")
+        raise UsageError(f"{brief(text)} is not a list of numbers")
     numbers = [_read(entry, DimScope(), _no_body) for entry in tree.elts]
     try:
         if dtype == EXACT:

@@ -62,7 +62,7 @@ def parse(
     constants           the larger ones by digest, as `large_constants` gives them
     more_primitives     those that are not Opstage's own, by name
 
-    Raises UsageError, with the number of the line, for text that is no graph, and for a graph that breaks the rules.
+    Raises UsageError, with the number of the line, for text that is not a graph, and for a graph that breaks the rules.
     """
     return _Parser(text, constants or {}, every_primitive(more_primitives)).graph()
 
@@ -164,7 +164,7 @@ class _Parser:
         call = _CALL.fullmatch(right)
         if call is None or _RESULT.sub("", left):
             raise UsageError(
-                f"{brief(row.strip())} is no equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …"
+                f"{brief(row.strip())} is not an equation; expected %NUMBER: TYPE = OP(%…, NAME=…)  # @ORDINAL …"
             )
         operands = tuple([_slot(ref, slots) for ref in re.findall(r"%([^\s,()]+)", call[2])])
         primitive = find_primitive(call[1], self.known)

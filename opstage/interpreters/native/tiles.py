@@ -33,7 +33,7 @@ def tiles(dtype: str, rows: int, vectors: int) -> SimpleNamespace:
     finish_apart(tile, to, places, apart, masks, count, step)    the lanes of its mask, each `step` bytes from the next
     lay(to, source, apart, count, present)  writes numbers 0 … count (at most as many as a vector has lanes) of each of
                                             `rows` rows, those of one place together; rows from `present` on are zeros.
-                                            Gives 0 at all lanes, or nan where one is no number
+                                            Gives 0 at all lanes, or nan where one is not a number
     """
     size = 4 if dtype == "float32" else 8
     lanes = BYTES // size

@@ -1,7 +1,7 @@
 """Findings on captured state that others may change: lists, dicts, arrays, attributes of objects.
 
 Such a program is right on every interpreter: an eager run sees a change by itself, and a compiled program is recorded
-anew. But each change costs a recording, and what is no argument is neither in a checkpoint nor in a graph.
+anew. But each change costs a recording, and what is not an argument is neither in a checkpoint nor in a graph.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Contract:
                 continue
             held = _holds(assumption.holds, sizes)
             if held is None:
-                reason = f"cannot be told from the sizes of the {self._given}"
+                reason = f"is not determined by the sizes of the {self._given}"
                 raise ShapeError(f"{assumption} {reason}: let each dim stand alone on an axis of some Spec")
             if not held:
                 raise ShapeError(f"{assumption} does not hold at {at}")

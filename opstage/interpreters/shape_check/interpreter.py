@@ -1,7 +1,7 @@
 """`ShapeOps`: an interpreter whose tensors have shapes and dtypes but no values.
 
 It runs the same shape rules as every other interpreter, on dims that may be symbolic. Where a program is wrong it
-notes the error, goes on with dims that nobody knows, and so finds the next one.
+notes the error, goes on with unknown dims, and so finds the next one.
 """
 
 from __future__ import annotations

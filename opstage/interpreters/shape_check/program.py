@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class CheckedProgram:
     """body          every op in order, those on which no output depends too; without outputs where an error kept it
                   from returning
-    names         the path of each input; empty for what is no argument: the random step
+    names         the path of each input; empty for what is not an argument: the random step
     output_names  makes those of what it returned, which takes a while
     parameters    how many of the inputs, from the first on, are the model's parameters
     tied          for each parameter that is at several places the paths of all of them, the first as in `names`

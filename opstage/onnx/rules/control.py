@@ -248,7 +248,7 @@ def _scan(call: NodeCall[Any]) -> tuple[Any, ...]:
 def _sequence(call: NodeCall[Any]) -> list[Any]:
     value = call.inputs[0]
     if not isinstance(value, list):
-        raise UnsupportedError("its first input is no sequence")
+        raise UnsupportedError("its first input is not a sequence")
     return value
 
 

@@ -46,8 +46,8 @@ def write_source(
     force          write over files that are there
 
     The source is a model file: `opstage check`, `graph`, `train` and `predict` take it. It is proved to compute what
-    the model computes, op by op, before anything is written. Raises UsageError for a name that is no module's and for
-    files that are there, UnsupportedError for a program that has no text.
+    the model computes, op by op, before anything is written. Raises UsageError for a name that no module can have and
+    for files that are there, UnsupportedError for a program that has no text.
     """
     source = Path(out)
     if source.suffix != ".py" or not source.stem.isidentifier() or iskeyword(source.stem):

@@ -38,7 +38,7 @@ def _require_numbers(x: TensorType) -> None:
 def _along(x: TensorType, dim: int) -> int:
     rank = len(x.shape)
     if not -rank <= dim < rank:
-        raise ShapeError(f"dim={dim} is no axis of x, which is {show_shape(x.shape)}")
+        raise ShapeError(f"dim={dim} is not an axis of x, which is {show_shape(x.shape)}")
     return dim % rank
 
 

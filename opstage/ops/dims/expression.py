@@ -261,7 +261,7 @@ UNKNOWN: DimExpr = _UnknownDim()
 
 
 def polynomial_of(value: object, beside: DimExpr) -> poly.Polynomial | None:
-    """The polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and whatever is no dim.
+    """The polynomial of an int or of a dim in the scope of `beside`; None for `UNKNOWN` and whatever is not a dim.
 
     Raises `UsageError` for a dim of another scope.
     """

@@ -53,7 +53,7 @@ class DimScope:
         return tuple(self._dims)
 
     def dim(self, name: str) -> DimExpr:
-        """The dim of a name, made on first use. Raises `UsageError` when the name is no identifier."""
+        """The dim of a name, made on first use. Raises `UsageError` when the name is not an identifier."""
         found = self._dims.get(name)
         if found is None:
             if not name.isidentifier() or keyword.iskeyword(name):
@@ -70,7 +70,7 @@ class DimScope:
         """Declare a fact: `T <= 1024`, `1 <= B < 64`, `D == H*K`, `N % 3 == 0`.
 
         A declared lower end takes the place of the default 1; sizes are never negative. Raises `UsageError` for text
-        that is no constraint, for a name that the scope does not know, and for a fact that contradicts earlier ones.
+        that is not a constraint, for a name that the scope does not know, and for a fact that contradicts earlier ones.
         """
         added = [claim for claim in self._claims(constraint) if poly.constant_value(claim.polynomial) is None]
         if not added:

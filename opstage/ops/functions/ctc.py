@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the likelihood of labels whose places in time nobody knows."""
+"""Connectionist temporal classification: the likelihood of labels whose places in time are unknown."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .calls import Calls
 
 
 def _over_root(scale: Any, shape: Shape) -> Any:
-    """scale·√d; for shapes that an op refuses, and what is no number, something that it refuses too."""
+    """scale·√d; for shapes that an op refuses, and what is not a number, something that it refuses too."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float, Fraction, DimFloat)):
         return InvalidStatic(f"scale must be a number but is {scale!r}", SCALED_DOT_PRODUCT_ATTENTION.name)
     has_width = len(shape) > 1 and not (isinstance(shape[-1], int) and shape[-1] < 1)

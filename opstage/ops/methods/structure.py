@@ -17,7 +17,7 @@ from ..types import DType
 
 
 class Structure(ABC, Generic[R]):
-    """The seam and the methods that are no ops, over refs of type R."""
+    """The seam and the methods that are not ops, over refs of type R."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ def _evaluated(call: AtenCall[Any], x: Any, g: Any, b: Any, mean: Any, var: Any,
         return [_by(call, x, g, b, mean, var, eps), None, None]
     names = [call.around.buffer(call.node, i) for i in (3, 4)]
     if None in names:
-        raise UnsupportedError("its running statistics are no buffers, so training cannot move them")
+        raise UnsupportedError("its running statistics are not buffers, so training cannot move them")
     old = [call.around.value(str(name)) for name in names]
     y, new_mean, new_var = _of_batch(call, x, g, b, old[0], old[1], momentum, eps)
     for name, value in zip(names, (new_mean, new_var)):

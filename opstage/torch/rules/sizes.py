@@ -28,7 +28,7 @@ def _floor(x: Any) -> Any:
     if isinstance(x, DimFloat):
         whole = x.floor() if hasattr(x, "floor") else None
         if whole is None:
-            raise UnsupportedError(f"{x} rounded down is no expression in sizes")
+            raise UnsupportedError(f"{x} rounded down is not an expression in sizes")
         return whole
     return math.floor(x)
 

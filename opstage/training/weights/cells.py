@@ -19,7 +19,7 @@ _MODULE = re.compile(r"(.*?)\.?\b(ih|hh)((?:_l\d+)?(?:_reverse)?)")
 
 
 def cell_and_side(module: str) -> tuple[str, str] | None:
-    """`lstm.hh_l0`, from `lstm.weight_hh_l0`, -> (`lstm_l0`, `recurrent`); None for what is no part of a cell."""
+    """`lstm.hh_l0`, from `lstm.weight_hh_l0`, -> (`lstm_l0`, `recurrent`); None for what is not a part of a cell."""
     match = _MODULE.fullmatch(module)
     return None if match is None else (match[1] + match[3], _SIDES[match[2]])
 

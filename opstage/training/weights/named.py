@@ -24,7 +24,7 @@ def read_named(
 
     names    path of a parameter -> name of its tensor; `{}` in both stands for the number of a layer:
              `{"blocks.{}.mlp.up": "model.layers.{}.mlp.up_proj.weight"}`
-    ignore   what tensors that are no parameters have in their names
+    ignore   what tensors that are not parameters have in their names
 
     Raises UsageError that lists all parameters without a name or a tensor, tensors of other shapes than their
     declarations, and tensors that nothing takes.

@@ -1,4 +1,4 @@
-"""What is no program of torch.export, damaged and hostile files: one clear error each, and nothing in them is run."""
+"""What is not a program of torch.export, damaged and hostile files: one clear error each, nothing is run."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         "which holds weights and no program",
     ),
     "TorchScript": (_script, "it is a TorchScript file"),
-    "text": (lambda: b"import torch", "it is no archive"),
-    "empty": (lambda: b"", "it is no archive"),
-    "truncated": (lambda: _saved()[:-2000], "it is no archive, or a truncated one"),
+    "text": (lambda: b"import torch", "it is not an archive"),
+    "empty": (lambda: b"", "it is not an archive"),
+    "truncated": (lambda: _saved()[:-2000], "it is not an archive, or a truncated one"),
     "compressed": (lambda: _changed(lambda name, data: data, compress=True), "its entries are compressed"),
     "no weights": (lambda: _changed(lambda name, data: None if "weight_0" in name else data), "damaged"),
     "no json": (lambda: _changed(lambda name, data: b"{" if "/models/" in name else data), "damaged"),
@@ -121,7 +121,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: _changed(_in_graph("torch.ops.aten.relu_.default", "torch.os.system")),
         "its graph calls 'torch.os.system'",
     ),
-    "sizes that are code": (lambda: _changed(_sized), "which is no arithmetic"),
+    "sizes that are code": (lambda: _changed(_sized), "which is not arithmetic"),
 }
 
 
@@ -130,7 +130,7 @@ def test_bad_files_are_one_error(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     make, message = FILES[name]
     Path("net.pt2").write_bytes(make())
-    with pytest.raises(UsageError, match="is no program of") as caught:
+    with pytest.raises(UsageError, match="is not a program of") as caught:
         opstage.torch.load("net.pt2")
     assert message in str(caught.value)
     assert not Path("trapped").exists()

@@ -173,7 +173,7 @@ def conv_transpose(
     if turns and only_numbers(kernel):
         # Without strides the adjoint is a conv with the kernel turned round. It moves more cells where x has more
         # channels than the result, but copying windows is faster than adding them up, by about two to one. Its padding
-        # is zeros that the adjoint has not; a weight that is no number would make nan of them.
+        # is zeros that the adjoint has not; a weight that is not a number would make nan of them.
         turned = np.flip(by_group, tuple(range(3, by_group.ndim))).swapaxes(1, 2)
         turned = turned.reshape(channels, kernel.shape[0] // groups, *sizes)
         return conv(

@@ -236,7 +236,7 @@ def _combine(dtype: str, wide: bool) -> Any:
 def _turn(dtype: str, wide: bool) -> Any:
     """The kernel of the conv that is a conv's adjoint in x, in the partial sums: [c, o, -j] = kernel[o, c, j].
 
-    Behind it a note for each c: 1 if some weight is no number, else 0.
+    Behind it a note for each c: 1 if some weight is not a number, else 0.
     """
     v, memory, _ = _modules(dtype, wide)
     size, load, store = v.size, v.load, v.store

@@ -181,7 +181,7 @@ def conv_kernel_grad_steps(
 def conv_transpose_plan(geometry: ConvGeometry) -> ConvTiling:
     """Of conv's adjoint in x. It is computed as a conv with the kernel turned round where that is faster.
 
-    That conv has a padding of zeros, which the adjoint has not. Where a weight is no number, of which zeros make nan,
+    That conv has a padding of zeros, which the adjoint has not. Where a weight is not finite, of which zeros make nan,
     the adjoint is computed once more; notes say where, and stand behind the kernel that was turned.
     """
     adjoint = col2im_plan(geometry)

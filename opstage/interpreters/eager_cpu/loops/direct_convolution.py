@@ -187,7 +187,7 @@ def cells_placer(dtype: str) -> Any:
 def _lay_out(dtype: str, rows: int) -> Any:
     """For each block of output channels its biases, and then for each cell of the kernel a number for each of them.
 
-    Behind all of them stands a note for each block: 1 if some weight is no number, else 0.
+    Behind all of them stands a note for each block: 1 if some weight is not a number, else 0.
     """
     r, v, words, word_count, block = (
         _native("registers").registers(dtype), _native("vectors").vectors(dtype), _native("memory").int64s, WORDS, rows
@@ -198,7 +198,7 @@ def _lay_out(dtype: str, rows: int) -> Any:
     load_some, fma, between = r.load_some, r.fma, v.between
 
     def add_padding(to, row, w):
-        """Adds weights of cells that are padding to every window, times 0: nan if one of them is no number."""
+        """Adds weights of cells that are padding to every window, times 0: nan if one of them is not a number."""
         depth, whole = w[7] * w[39] * w[40], w[39] * w[40]
         zeros = splat(zero)
         all_of_them = zeros
@@ -320,7 +320,7 @@ def _direct(dtype: str, rows: int) -> Any:
                     count, cells_at = told[0], at + 24 + 24 * w[30]
                     for o in range(blocks):
                         panel = panels + (group * blocks + o) * panel_bytes
-                        # Weights that are no numbers make nan of padding; the adjoint has none, and is mended then.
+                        # Weights that are not numbers make nan of padding; the adjoint has none, and is mended then.
                         is_finite = w[32] or load(notes + (group * blocks + o) * size) == zero
                         of_cells = told[1] if is_finite else told[2]
                         into, present = image + o * block * plane * size, channels_out - o * block

@@ -285,7 +285,7 @@ def queries_kernel(width: int, side: int, masked: bool) -> Kernel:
 
         The keys are gone through twice, as a mean is known when all were seen. To keep Σ p·s·k and Σ p·k until then
         would save a product of nine, and take registers for half as many threads. The flags are of keys and values: a
-        query or cotangent that is no number makes nan of its row already where it meets the keys that it sees.
+        query or cotangent that is not a number makes nan of its row already where it meets the keys that it sees.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)
@@ -383,7 +383,7 @@ def keys_kernel(width: int, side: int, masked: bool) -> Kernel:
         """dk = factor·Σ p·(s - mean)·q and dv = Σ p·g of each key over the queries, s = g·vᵀ; `count` tiles of keys.
 
         Here a thread's rows are of keys, and its columns of queries. `of_queries` are the flags of queries and means; a
-        mean is no number where a total or a cotangent is none.
+        mean is not a number where a total or a cotangent is none.
         """
         left = cuda.shared.array(chunk, np.float32, ALIGNED)
         right = cuda.shared.array(chunk, np.float32, ALIGNED)

@@ -26,7 +26,7 @@ _ARRAYS_OF_A_RESULT = 3
 
 
 class ScratchBlock(NamedTuple):
-    """Memory for one run, its first byte at a multiple of `ALIGNMENT`; what is in it nobody knows."""
+    """Memory for one run, its first byte at a multiple of `ALIGNMENT`; its content is undefined."""
 
     memory: Array
     address: int

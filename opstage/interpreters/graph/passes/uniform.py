@@ -40,7 +40,7 @@ class Uniforms:
             self.see_constant(constant)
 
     def get(self, slot: int) -> Any:
-        """The number; None for a tensor that does not hold one alone, or of which nobody knows."""
+        """The number; None for a tensor that does not hold one alone, or is not known to."""
         return self._values.get(slot)
 
     def see_constant(self, constant: BodyConstant) -> None:

@@ -62,7 +62,7 @@ class Expressions(ABC):
     def value(self, node: ast.expr) -> Value:
         found = self.evaluate(node)
         if not isinstance(found, Value):
-            raise self.source.fail(node, f"{found!r} is no number")
+            raise self.source.fail(node, f"{found!r} is not a number")
         return found
 
     def condition(self, node: ast.expr) -> Value:

@@ -194,7 +194,7 @@ class _Function(Expressions):
             elif not arrays.store(self.builder, owner, self.place(target, owner), value):
                 raise self.source.fail(target, f"{value!r} as an element of {owner[0].dtype}")
         else:
-            raise self.source.fail(target, "a target that is no name, tuple or element")
+            raise self.source.fail(target, "a target that is not a name, tuple or element")
 
     def _augassign(self, node: ast.AugAssign) -> None:
         target = node.target

@@ -121,7 +121,7 @@ def _summary(outcome: CheckOutcome, paint: Paint, strictly: bool, title: str = "
     rest = f", {counts[1]}" if outcome.warnings else ""
     rest += f", {len(outcome.suppressed)} suppressed" if outcome.suppressed else ""
     work = f"{outcome.ops} ops, {_large(outcome.flops)} flops, {_large(outcome.bytes)} bytes moved{rest}"
-    if (hidden := outcome.suppressed.count("error")) > 0:  # after which nobody knows what the program does
+    if (hidden := outcome.suppressed.count("error")) > 0:  # after which what the program does is unknown
         work = f"{_count(hidden, 'error')} suppressed"
     return f"{paint('ok', 'good')}: {title}{work}"
 

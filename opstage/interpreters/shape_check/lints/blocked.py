@@ -14,7 +14,7 @@ from .subject import Leaf, Subject
 
 RULE = "blocked-gradient"
 
-_IDLE = "if that is meant, freeze what stands before it with requires_grad=False"
+_IDLE = "if that is meant, freeze what comes before it with requires_grad=False"
 
 
 def blocked_gradients(subject: Subject) -> Iterator[Finding]:

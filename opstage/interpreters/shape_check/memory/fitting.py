@@ -13,7 +13,7 @@ from ....ops.dims.polynomial import Monomial
 def fitted(values: Sequence[int], samples: Sequence[Mapping[str, int]], parts: Sequence[Dim], scope: DimScope) -> Dim:
     """The polynomial of the monomials in `parts` that has these values at the samples.
 
-    The first value where there is none: then it is no polynomial, and is taken as it is at the first sample.
+    The first value where there is none: then it is not a polynomial, and is taken as it is at the first sample.
     """
     if all(value == values[0] for value in values):
         return values[0]
