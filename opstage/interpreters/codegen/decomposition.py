@@ -34,8 +34,7 @@ def _catalogue() -> frozenset[Primitive]:
 def is_fixed(primitive: Primitive) -> bool:
     """Whether an op is a composite that is decomposed alike in every call, so that what is made of it can be kept.
 
-    Those of the catalogue are, and closed bodies. Of another package's it is unknown what Python state its decomposition
-    reads.
+    Those of the catalogue are, and closed bodies. What Python state another package's decomposition reads is unknown.
     """
     return type(primitive) is Composite or (primitive.decomposition is not None and primitive in _catalogue())
 

@@ -36,7 +36,7 @@ class _File(NamedTuple):
 
 
 def limit() -> int:
-    """The bytes of machine code that are kept on disk, 0 for none. Raises UsageError if the variable is not an amount."""
+    """Bytes of machine code that are kept on disk, 0 for none. Raises UsageError if the variable is not an amount."""
     text = os.environ.get(KERNEL_CACHE, "").strip()
     if not text or text == "0":
         return 0 if text else DEFAULT

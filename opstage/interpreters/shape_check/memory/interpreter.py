@@ -102,7 +102,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
 
     timeline    what has happened
     kind        of the memory that is taken while neither a backward pass nor an update runs
-    samples     for every named dim a size at which it is decided what has no formula: views, blocks, the fitting kernel;
+    samples     for every named dim a size that decides what has no formula: views, blocks, the fitting kernel;
                 then others near those, from which it is seen what depends on them as a polynomial
     regions     the kind of what is made in regions of some names
     mesh        that of which a rank runs the program: the memory of a rank in a process of its own
