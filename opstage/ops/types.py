@@ -103,7 +103,7 @@ def require_value(value: Any, dtype: DType) -> None:
         limits = np.iinfo(dtype)
         fits = int(value) == value and limits.min <= value <= limits.max
     if not fits:
-        raise DtypeError(f"value {value!r} is no {dtype_name(dtype)}; give one that is, or another dtype")
+        raise DtypeError(f"value {value!r} is not a value of {dtype_name(dtype)}; give one that is, or another dtype")
 
 
 def require_float(x: TensorType, name: str) -> None:

@@ -124,7 +124,7 @@ def test_new_data_are_read_as_the_runs_own(tmp_path: Path, scale: Any) -> None:
         ({"a": [1], "bb": [1], "c": [1]}, "no column is called 'b' (did you mean 'bb'?); the columns are"),
         (
             {"a": [1, 1], "b": [1, 1], "c": [1, 1], "species": ["setosa", "setossa"]},
-            "row at line 3: column species is 'setossa', which is not a class of the data that were trained on "
+            "row at line 3: column species is 'setossa', which is no class of the data that were trained on "
             "(did you mean 'setosa'?)",
         ),
         ({"a": [1], "b": [1], "c": [1], "species": [0]}, "column species holds numbers; expected the names of classes"),
@@ -359,5 +359,5 @@ def test_classes_of_new_data_are_those_of_the_run(tmp_path: Path) -> None:
         named.labelled(from_csv(tmp_path / "numbers.csv", label="kind"))
     np.savez(tmp_path / "rows.npz", x=np.ones((2, 1)), a=np.zeros((2, 1)))
     assert named.inputs(tmp_path / "rows.npz", ["x"])["x"].tolist() == [[1], [1]]
-    with pytest.raises(UsageError, match="no array of numbers"):
+    with pytest.raises(UsageError, match="not an array of numbers"):
         named.inputs({"x": [[1], [1, 2]]}, ["x"])

@@ -28,16 +28,16 @@ def test_a_mesh_of_nothing_is_one_rank() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("data", "no axis; expected name=size"),
-        ("data=", "no axis"),
-        ("data=2x", "no axis"),
-        ("data=-2", "no axis"),
-        ("2=data", "no axis"),
+        ("data", "not an axis; expected name=size"),
+        ("data=", "not an axis"),
+        ("data=2x", "not an axis"),
+        ("data=-2", "not an axis"),
+        ("2=data", "not an axis"),
         ("data=0", "at least 1"),
         ("data=2,data=3", "two axes are called data"),
         ("data=1048576,model=2", "2,097,152 ranks; at most"),
-        ("data=" + "9" * 5000, "no axis"),
-        ("data=²", "no axis"),
+        ("data=" + "9" * 5000, "not an axis"),
+        ("data=²", "not an axis"),
         (4, "is not a mesh; expected text"),
     ],
 )

@@ -316,9 +316,9 @@ WRONG = [
     ("a, b = lo", "the parts of a tuple and their names differ in number"),
     ("x = int32(lo).view(float64)", "int32 viewed as float64"),
     ("x = lo.real", "has no real"),
-    ("x = min(lo, 0.5)", "a number float64 is no int64"),
-    ("int64s(arguments, 1)[0] = 0.5", "a number float64 is no int64"),
-    ("for x in range(1.5): pass", "a number float64 is no int64"),
+    ("x = min(lo, 0.5)", "a number float64 is not a value of int64"),
+    ("int64s(arguments, 1)[0] = 0.5", "a number float64 is not a value of int64"),
+    ("for x in range(1.5): pass", "a number float64 is not a value of int64"),
     ("x = lo ** hi", "Pow of int64 and int64"),
     ("x = 1.5 // 0.5", "FloorDiv of float64 and float64"),
 ]

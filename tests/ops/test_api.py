@@ -377,13 +377,13 @@ def test_exact_refuses_what_is_not_rational() -> None:
     for number in (math.nan, math.inf):
         with pytest.raises(UsageError, match="argument x: dtype exact holds fractions alone"):
             opstage.run(lambda ops, x: x, number, options=EXACT)
-        with pytest.raises(DtypeError, match=r"value (nan|inf) is no exact"):
+        with pytest.raises(DtypeError, match=r"value (nan|inf) is not a value of exact"):
             opstage.run(lambda ops, x: ops.full(shape=(2,), value=number), 0.0, options=EXACT)
 
 
 def test_a_number_that_the_dtype_does_not_hold_is_refused() -> None:
     for value, dtype in [(0.5, "int64"), (2**70, "int64"), (-(2**31) - 1, "int32"), (math.nan, "int64"), (2, "bool")]:
-        with pytest.raises(DtypeError, match=f"is no {dtype}"):
+        with pytest.raises(DtypeError, match=f"is not a value of {dtype}"):
             opstage.run(lambda ops, x: ops.full(shape=(2,), value=value, dtype=dtype), 0.0)
     assert opstage.run(lambda ops, x: ops.full(shape=(), value=2.0, dtype="int32"), 0.0).dtype == np.int32
 

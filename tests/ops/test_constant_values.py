@@ -14,15 +14,15 @@ from opstage.ops.errors import DtypeError, UsageError
 from tests.conformance.harness import EXECUTING
 
 BAD: dict[str, tuple[Any, str | None, type[Exception], str]] = {
-    "too large": ([1, 2**40], "int32", DtypeError, f"value {2**40} is no int32"),
-    "too small": (np.array([-(2**31) - 1]), "int32", DtypeError, "is no int32"),
-    "half": ([1.0, 1.5], "int32", DtypeError, "value 1.5 is no int32"),
-    "a fraction": ([Fraction(3, 2)], "int64", DtypeError, "is no int64"),
-    "nan": (np.nan, "int64", DtypeError, "value nan is no int64"),
-    "infinite": (-np.inf, "int32", DtypeError, "value -inf is no int32"),
-    "2⁶³ unsigned": (np.array([1, 2**63], np.uint64), "int64", DtypeError, f"value {2**63} is no int64"),
-    "2⁶³ as a float": (2.0**63, "int64", DtypeError, "is no int64"),
-    "2⁷⁰": (2**70, "int64", DtypeError, "is no int64"),
+    "too large": ([1, 2**40], "int32", DtypeError, f"value {2**40} is not a value of int32"),
+    "too small": (np.array([-(2**31) - 1]), "int32", DtypeError, "is not a value of int32"),
+    "half": ([1.0, 1.5], "int32", DtypeError, "value 1.5 is not a value of int32"),
+    "a fraction": ([Fraction(3, 2)], "int64", DtypeError, "is not a value of int64"),
+    "nan": (np.nan, "int64", DtypeError, "value nan is not a value of int64"),
+    "infinite": (-np.inf, "int32", DtypeError, "value -inf is not a value of int32"),
+    "2⁶³ unsigned": (np.array([1, 2**63], np.uint64), "int64", DtypeError, f"value {2**63} is not a value of int64"),
+    "2⁶³ as a float": (2.0**63, "int64", DtypeError, "is not a value of int64"),
+    "2⁷⁰": (2**70, "int64", DtypeError, "is not a value of int64"),
     "2⁷⁰, no dtype": ([1, 2**70], None, UsageError, "integers are at most"),
     "masked": (np.ma.array([1.0, 2.0], mask=[False, True]), None, UsageError, "fill them first"),
 }
@@ -60,7 +60,7 @@ def test_values_that_it_holds(interpreter: str, name: str) -> None:
 
 def test_a_check_says_so_too() -> None:
     report = opstage.check(lambda ops: ops.const([1.5], dtype="int32"))
-    assert not report.ok and "value 1.5 is no int32" in str(report)
+    assert not report.ok and "value 1.5 is not a value of int32" in str(report)
 
 
 def test_masked_arguments_are_refused() -> None:

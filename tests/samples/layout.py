@@ -243,5 +243,11 @@ BAD_CALLS = [
     BadCall("pad", "no int", _ones(2), "padding must be an integer but is 0.5", {"padding": ((0, 0.5),)}),
     BadCall("pad", "between", _ones(2), "interior must be at least 0", {"padding": ((0, 0),), "interior": (-1,)}),
     BadCall("pad", "between rank", _ones(2), "interior has 2 entries", {"padding": ((0, 0),), "interior": (0, 0)}),
-    BadCall("pad", "value", lambda: (np.arange(2),), "value 0.5 is no int64", {"padding": ((1, 0),), "value": 0.5}),
+    BadCall(
+        "pad",
+        "value",
+        lambda: (np.arange(2),),
+        "value 0.5 is not a value of int64",
+        {"padding": ((1, 0),), "value": 0.5},
+    ),
 ]

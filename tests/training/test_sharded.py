@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     "two files": (second({**BC, "a": np.ones(4)}), f"'a' is in two files, {FIRST} and {SECOND}"),
     "same key": (text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}'), "'a' is in it twice"),
     "no JSON": (text("{"), "it is not JSON"),
-    "no text": (text(b"\xff\xfe\x00"), "it is not JSON"),
+    "not text": (text(b"\xff\xfe\x00"), "it is not JSON"),
     "deep": (text("[" * 200_000), "it is not JSON"),
     "digits": (text('{"weight_map": ' + "9" * 10_000 + "}"), "it is not JSON"),
     "list": (text("[]"), 'expected "weight_map"'),
