@@ -94,7 +94,7 @@ class _Condition:
         return None
 
     def _step(self, name: str, start: str, depth: int) -> int | None:
-        """What an iteration adds to the carried `start` of which it makes `name`; None where that is not a number."""
+        """The amount that an iteration adds to the carried `start` of which it makes `name`; None where that varies."""
         if name == start:
             return 0
         node = self.makers.get(name)
