@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .certified.bounds import bounds
     from .compilation import CompiledOut, CompiledScalar, compile, record
     from .experiment.fitting import fit
+    from .experiment.planned import plan
     from .experiment.trained import load
     from .init import Declaration
     from .interpreters.custom import custom_op, custom_vjp
@@ -103,6 +104,7 @@ __all__ = [
     "models",
     "optim",
     "per_sample_gradients",
+    "plan",
     "record",
     "register_interpreter",
     "register_wire_format",
@@ -121,6 +123,7 @@ _HOMES = {
     ".certified.bounds": "bounds",
     ".compilation": "CompiledOut CompiledScalar compile record",
     ".experiment.fitting": "fit",
+    ".experiment.planned": "plan",
     ".experiment.trained": "load",
     ".init": "Declaration",
     ".interpreters.custom": "custom_op custom_vjp",

@@ -35,6 +35,7 @@ COMMANDS = {
     "check": "check.command:check",
     "graph": "graph:graph",
     "bench": "bench:bench",
+    "plan": "plan:plan",
     "info": "info:info",
     "import": "import_model:import_command",
     "import-weights": "weights:import_command",

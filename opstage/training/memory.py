@@ -9,7 +9,7 @@ from typing import Any, final
 from ..interpreters.graph.cpu.optimise import optimise
 from ..interpreters.graph.cpu.plan import CpuPlan
 from ..interpreters.graph.recorder import record
-from ..interpreters.shape_check.memory import AllocationTrace, Formula, MemoryKind, MemoryOps, PeakMemory
+from ..interpreters.shape_check.memory import AllocationTrace, Formula, KernelRun, MemoryKind, MemoryOps, PeakMemory
 from ..interpreters.wire import DEVICE_DTYPES, no_wire_form
 from ..models import Model
 from ..ops.amounts import parse_bytes, show_bytes
@@ -155,13 +155,28 @@ class StepMemory:
     def _program(self, ops: Any, *refs: Any) -> tuple[Any, ...]:
         return tuple(self.step.layout.program(ops, *refs)[0])
 
-    def _history(self, sizes: Mapping[str, int], sample: Mapping[str, int]) -> AllocationTrace:
+    def kernel_runs(self, watch: Callable[[KernelRun], None], **sizes: int) -> None:
+        """Call `watch` with every kernel of a step on the eager interpreter, in order."""
+        self._require_all(sizes)
+        self._history(sizes, {}, watch)
+
+    def plan(self, **sizes: int) -> CpuPlan:
+        """The plan of the compiled step, with a size for every named dim; its kernels are not compiled."""
+        self._require_all(sizes)
+        types = self._types(sizes, DimScope())
+        graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
+        return CpuPlan(optimise(graph)[0].body, donated=self.step.layout.donated())
+
+    def _history(
+        self, sizes: Mapping[str, int], sample: Mapping[str, int], watch: Callable[[KernelRun], None] | None = None
+    ) -> AllocationTrace:
         """The allocations of a step on the eager interpreter; `sample` has sizes for the names left symbolic."""
         scope = DimScope()
         types = self._types(sizes, scope)
         samples = [sample, *near(self._specs, sizes, sample)]
         mesh = self.step.mesh.bound(lambda name: sizes.get(name) or scope.dim(name))
         ops = MemoryOps(self.options, scope, samples, {UPDATE: MemoryKind.RESULTS}, mesh)
+        ops.watch = watch
         refs = tuple([ops.new(type_, kind) for type_, kind in zip(types, self._kinds)])
         results = ops.execute_each(self._program, refs)
         history = ops.history()
@@ -176,9 +191,7 @@ class StepMemory:
 
     def _compiled(self, sizes: Mapping[str, int]) -> PeakMemory:
         """The memory of the compiled step: its plan, and its inputs."""
-        types = self._types(sizes, DimScope())
-        graph = record(self._program, types, as_dtype(self.options.dtype), self.options.seed)
-        plan = CpuPlan(optimise(graph)[0].body, donated=self.step.layout.donated())
+        types, plan = self._types(sizes, DimScope()), self.plan(**sizes)
         given = dict.fromkeys([kind.name.lower() for kind in _KINDS], 0)
         for type_, kind in zip(types, self._kinds):
             given[kind.name.lower()] += _nbytes(type_)

@@ -13,6 +13,7 @@ ROOT = Path(opstage.__file__).parent
 HOUSE = (
     "cli",
     "experiment",
+    "planning",
     "testing",
     "callbacks",
     "optim",

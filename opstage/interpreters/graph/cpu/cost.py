@@ -30,6 +30,9 @@ class Work(NamedTuple):
 
     name      of the kernels
     detail    the sizes of the operands, for an op that is not fused with others; else empty
+    ops       the equations that it computes, of the plan's `lowered`; none for the loops that add up workers' sums
+    traffic   slots that have memory of their own, and the bytes of them that it reads or writes
+    parallel  whether the workers share it
     """
 
     name: str
@@ -37,6 +40,9 @@ class Work(NamedTuple):
     first: int
     steps: int
     cost: Cost
+    ops: tuple[Equation, ...] = ()
+    traffic: tuple[tuple[int, int], ...] = ()
+    parallel: bool = False
 
 
 def works(plan: CpuPlan) -> list[Work]:
@@ -63,7 +69,7 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
         iterations = int(ScanParameters(**e.static).length)
         inner = [work.cost for work in works(step.plan)]
         cost = Cost(iterations * sum(int(c.flops) for c in inner), iterations * sum(int(c.bytes) for c in inner))
-        return Work(f"scan, {iterations} iterations", "", first, count, cost)
+        return Work(f"scan, {iterations} iterations", "", first, count, cost, (e,))
     if isinstance(step, ControlStep):
         name = f"{e.primitive} of values"
     elif isinstance(step, HostStep):
@@ -71,14 +77,17 @@ def _single(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> Work:
     else:
         names = [s.loop.kernel.name for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
         name = " + ".join(names)
-    return Work(name, detail, first, count, _unit_cost(plan, group))
+    parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps[first : first + count])
+    traffic = _traffic(plan, group)
+    return Work(name, detail, first, count, _cost(plan, group, traffic), (e,), traffic, parallel)
 
 
 def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[Work]:
     """A fused loop, and the loops that add up what its workers have summed."""
     lowered = plan.lowered
     main, *sums = [s for s in plan.steps[first : first + count] if isinstance(s, NativeStep)]
-    cost = _unit_cost(plan, group)
+    traffic = _traffic(plan, group)
+    cost = _cost(plan, group, traffic)
     found: list[Work] = []
     for i, step in enumerate(sums, 1):
         _, result, parts, _ = step.loop.words
@@ -87,10 +96,15 @@ def _cluster(plan: CpuPlan, group: FusionGroup, first: int, count: int) -> list[
         name = f"{step.loop.kernel.name} of {main.loop.kernel.name}"
         found.append(Work(name, "", first + i, 1, Cost((parts - 1) * step.loop.tasks, (parts + 1) * size)))
         cost = Cost(cost.flops, cost.bytes + (parts - 1) * size)  # the parts are written in place of their sum
-    return [Work(main.loop.kernel.name, "", first, 1, cost), *found]
+        traffic = (*traffic, (result.slot, (parts - 1) * size))
+    return [Work(main.loop.kernel.name, "", first, 1, cost, tuple(group.equations), traffic, main.parallel), *found]
 
 
-def _unit_cost(plan: CpuPlan, group: FusionGroup) -> Cost:
+def _cost(plan: CpuPlan, group: FusionGroup, traffic: tuple[tuple[int, int], ...]) -> Cost:
+    return Cost(sum(_flops(plan.lowered, e) for e in group.equations), sum(nbytes for _, nbytes in traffic))
+
+
+def _traffic(plan: CpuPlan, group: FusionGroup) -> tuple[tuple[int, int], ...]:
     lowered = plan.lowered
     made = {slot for e in group.equations for slot in e.outputs}
     read: dict[int, dict[View, int]] = {}  # by root, the bytes that each view of it shows
@@ -103,9 +117,8 @@ def _unit_cost(plan: CpuPlan, group: FusionGroup) -> Cost:
             if e.primitive in _GATHERS and slot == e.inputs[0]:
                 size = min(size, _nbytes(lowered, e.outputs[0]))
             read.setdefault(view.root, {})[view] = size
-    moved = sum(min(sum(views.values()), _nbytes(lowered, root)) for root, views in read.items())
-    moved += sum(_nbytes(lowered, slot) for slot in made if _is_stored(plan, group, slot))
-    return Cost(sum(_flops(lowered, e) for e in group.equations), moved)
+    moved = [(root, min(sum(views.values()), _nbytes(lowered, root))) for root, views in read.items()]
+    return (*moved, *[(slot, _nbytes(lowered, slot)) for slot in sorted(made) if _is_stored(plan, group, slot)])
 
 
 def _flops(lowered: Lowered, e: Equation) -> int:

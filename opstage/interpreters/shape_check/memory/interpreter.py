@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from ....ops.catalogue.collective import SHARD
 from ....ops.closed import Body, ScanParameters, WhileParameters
+from ....ops.cursor import Region
 from ....ops.dims import Dim, DimScope, evaluate
 from ....ops.kinds import Kind
 from ....ops.lists import no_ref
@@ -55,6 +56,25 @@ class Tensor(Typed):
         self.ops = ops
         self.buffer = buffer
         self.layout = layout
+
+
+class KernelRun(NamedTuple):
+    """A kernel that the eager interpreter would run: operands and results, and how often it runs in a row.
+
+    A choice and a loop whose length nobody knows come without results, before what their bodies run.
+
+    backward    whether it carries cotangents back
+    looped      whether it stands in the body of a loop
+    """
+
+    primitive: Primitive
+    static: Static
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    region: Region
+    backward: bool
+    times: int
+    looped: bool
 
 
 class _Result(NamedTuple):
@@ -106,9 +126,23 @@ class MemoryOps(BaseInterpreter[Tensor]):
                 then others near those, from which it is seen what depends on them as a polynomial
     regions     the kind of what is made in regions of some names
     mesh        that of which a rank runs the program: the memory of a rank in a process of its own
+    watch       called with every kernel that would run, and not to keep it: its memory lives as long
     """
 
-    __slots__ = ("_mesh", "scope", "timeline", "kind", "samples", "regions", "_options", "_known", "_keeping")
+    __slots__ = (
+        "_mesh",
+        "scope",
+        "timeline",
+        "kind",
+        "samples",
+        "regions",
+        "watch",
+        "_options",
+        "_known",
+        "_keeping",
+        "_times",
+        "_loops",
+    )
 
     def __init__(
         self,
@@ -128,6 +162,9 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self._options = options
         self._known: dict[Any, _OpFootprint] = {}
         self._keeping: list[Callable[[Mapping[str, int]], int]] = []
+        self.watch: Callable[[KernelRun], None] | None = None
+        self._times = 1
+        self._loops = 0
 
     @property
     @override
@@ -204,12 +241,16 @@ class MemoryOps(BaseInterpreter[Tensor]):
         refs = tuple([self.adopt(ref) for ref in refs])
         if primitive is SCAN:
             return self._loop(refs, ScanParameters(**static))
+        if primitive is WHILE or primitive is SWITCH:
+            self._watched(primitive, static, refs, ())
         if primitive is WHILE:
             return self._while(refs, WhileParameters(**static))
         if primitive is SWITCH:
             return self._choice(refs[1:], branches_of(static))
         if primitive.kind is Kind.COLLECTIVE:
-            return (self._collective(primitive, refs, static),)
+            result = self._collective(primitive, refs, static)
+            self._watched(primitive, static, refs, (result,))
+            return (result,)
         key = (primitive, *[ref.type for ref in refs], *[ref.layout for ref in refs], *static.values())
         known = self._known.get(key)
         if known is None:
@@ -225,12 +266,22 @@ class MemoryOps(BaseInterpreter[Tensor]):
         for _, _, of, nbytes in known.results:
             buffers.append(self.timeline.take(nbytes, kind) if of is None else buffers[of])
         self.timeline.work_in(known.workspace)
-        return tuple(
+        results = tuple(
             [
                 Tensor(type_, self, buffer, layout)
                 for (type_, layout, _, _), buffer in zip(known.results, buffers[len(refs) :])
             ]
         )
+        self._watched(primitive, static, refs, results)
+        return results
+
+    def _watched(
+        self, primitive: Primitive, static: Static, refs: tuple[Tensor, ...], results: tuple[Tensor, ...]
+    ) -> None:
+        if self.watch is not None:
+            cursor = self.cursor
+            place = cursor.region, cursor.backward, self._times, self._loops > 0
+            self.watch(KernelRun(primitive, static, refs, results, *place))
 
     def _asked(
         self, primitive: Primitive, refs: tuple[Tensor, ...], types: tuple[TensorType, ...], static: Static
@@ -325,7 +376,12 @@ class MemoryOps(BaseInterpreter[Tensor]):
         stacked = [
             self.new(TensorType((loop.length, *type_.shape), type_.dtype)) for type_ in body.output_types[carries:]
         ]
-        for _ in range(min(_TURNS, evaluate(loop.length, self.samples[0]))):
+        length = evaluate(loop.length, self.samples[0])
+        times, turns = self._times, min(_TURNS, length)
+        self._loops += 1
+        for turn in range(turns):
+            self._times = times * (length - turns + 1 if turn == turns - 1 else 1)
             outs = evaluate_body(self, body, (*state, *map(self._row, xs), *captured), held)
             state = outs[:carries]
+        self._times, self._loops = times, self._loops - 1
         return (*state, *stacked)

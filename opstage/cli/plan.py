@@ -1,0 +1,56 @@
+"""`opstage plan MODEL`: how long a training step will take, on what, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..experiment.planned import CPU, plan_settings, settings_of
+from ..ops.errors import UsageError
+from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
+
+
+@click.command(cls=DottedCommand)
+@click.argument("model", required=False)
+@click.option("--at", metavar="B=64,…", default="", help="A number for every named size of the batch.")
+@click.option(
+    "--on",
+    metavar="DEVICE",
+    default=CPU,
+    show_default=True,
+    help="cpu, this machine, whose rates are measured; a100, h100, h200 by published peaks; or a TOML file.",
+)
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
+@with_option_flags
+def plan(
+    model: str | None,
+    at: str,
+    on: str,
+    steps: int | None,
+    epochs: int | None,
+    as_json: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Predict the time of a training step of MODEL (by default cnn), by block and by what it is bound; its memory, the
+    largest batch that fits, and what a run takes.
+
+    MODEL is a shipped model, a file of your own or a run, configured as by train. The rates of this machine are
+    measured once, in a few seconds, and kept.
+    """
+    is_run = model is not None and Path(model).is_dir()
+    if is_run and (config is not None or dotted_flags()):
+        raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
+    settings = settings_of(model, config, [] if is_run else [flag_layer(OPTION_PATHS, flags)])
+    if is_run:
+        given = {name: value for name, value in flags.items() if value is not None}
+        settings = replace(settings, options=settings.options.replace(**given))
+    made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs)
+    click.echo(json.dumps(made.as_data(), indent=1) if as_json else str(made))

@@ -1,0 +1,150 @@
+"""`plan`: the time, memory and energy of training a model, predicted before any of it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..config import Layer
+from ..models import Model
+from ..ops.errors import UsageError
+from ..options import Options
+from ..planning.calibration import machine_rates, require_measurable
+from ..planning.published import device_called
+from ..planning.rates import Rates
+from ..planning.step_plan import StepPlan, plan_step
+from ..training.clip import Clip
+from ..training.memory import StepMemory, model_memory
+from ..training.optimizer import Optimizer
+from ..training.sizes import dim_names
+from .settings import Settings, configure, configure_kept
+from .sources import load_data
+
+CPU = "cpu"
+_SCHEDULE = 1000  # steps of the optimizer's schedule, whose rates are inputs of a step: their number changes no time
+
+
+def plan(
+    model: str | os.PathLike[str] | Model,
+    *,
+    at: Mapping[str, int],
+    on: str | Rates = CPU,
+    options: Options | None = None,
+    optimizer: Optimizer | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+) -> StepPlan:
+    """Predict the time of a training step of `model`, its memory, and what a run of such steps takes.
+
+    model       a shipped model's name, a model file, a run directory, or a `Model`
+    at          a number for every named size of the batch: {"B": 64}
+    on          `cpu`, this machine, whose rates are measured once and kept; `a100`, `h100` or `h200`, by published
+                peaks; a TOML file that describes a device; or rates at hand
+    optimizer   that of the model's recipe if none is given
+    steps       of a run; or `epochs` of the data of the recipe
+
+    Raises UsageError for what there is no prediction for.
+    """
+    if isinstance(model, Model):
+        if optimizer is None:
+            raise UsageError(
+                "a Model has no recipe: give the optimizer too, such as optimizer=opstage.optim.adamw(lr=1e-3)"
+            )
+        if epochs is not None:
+            raise UsageError("a Model has no data, so nobody knows how long an epoch is: give steps= instead")
+        return _planned(model, optimizer, None, options or Options(), at, on, steps)
+    settings = settings_of(os.fspath(model))
+    if options is not None:
+        settings = replace(settings, options=options)
+    return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs)
+
+
+def settings_of(model: str | None, file: Path | None = None, flags: Sequence[Layer] = ()) -> Settings:
+    """The settings of a model as train takes them, or of a run as it was configured."""
+    if model is not None and Path(model).is_dir():
+        return configure_kept(Path(model), "plan").settings
+    return configure(model, file=file, flags=flags).settings
+
+
+def plan_settings(
+    settings: Settings,
+    at: Mapping[str, int],
+    on: str | Rates = CPU,
+    *,
+    optimizer: Optimizer | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+) -> StepPlan:
+    """The plan of a configured model; see `plan`."""
+    model = settings.defined.make(settings.model)
+    if steps is not None and epochs is not None:
+        raise UsageError("a run has either so many steps or so many epochs; give one of them")
+    for name, count in (("steps", steps), ("epochs", epochs)):
+        if count is not None and count < 1:
+            raise UsageError(f"{name} = {count}: a run has at least one")
+    model.require_loss()
+    batch = batch_size_name(model)
+    if epochs is not None:
+        require_sizes(model, at)
+        if batch is None:
+            raise UsageError(
+                f"model {model.name}: the batch has no named size, so nobody knows how long an epoch is; give steps"
+            )
+        rows = len(load_data(settings, model, settings.defined.recipe).training)
+        steps = epochs * (rows // at[batch])
+        if not steps:
+            raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
+    made = optimizer if optimizer is not None else settings.optimizer.make(_SCHEDULE)
+    return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps)
+
+
+def batch_size_name(model: Model) -> str | None:
+    """The named size that comes first in the first argument of the batch; None where that has no name."""
+    entries = model.batch[0].entries if model.batch else ()
+    return entries[0] if entries and entries[0] in dim_names(model.batch) else None
+
+
+def require_sizes(model: Model, at: Mapping[str, int]) -> None:
+    """Raise UsageError for a named size of the batch without a number."""
+    missing = [name for name in dim_names(model.batch) if name not in at]
+    if missing:
+        example = ",".join(f"{name}={at.get(name, 64)}" for name in dim_names(model.batch))
+        raise UsageError(
+            f"the time of a step depends on {', '.join(missing)}: give a number, --at {example} (at= in Python)"
+        )
+
+
+def _planned(
+    model: Model,
+    optimizer: Optimizer,
+    clip: Clip | None,
+    options: Options,
+    at: Mapping[str, int],
+    on: str | Rates,
+    steps: int | None,
+) -> StepPlan:
+    model.require_loss()
+    require_sizes(model, at)
+    options.require_one_rank("plan")
+    rates: Rates
+    if isinstance(on, Rates):
+        rates = on
+    elif on == CPU:
+        require_measurable(options)
+        step_memory(model, optimizer, clip, options).at(
+            **at
+        )  # sizes that are wrong are said before anything is measured
+        rates = machine_rates(options)
+    else:
+        device, origin = device_called(on)
+        rates = device.rates(options.replace(device="cuda"), origin)
+        options = options.replace(device="cuda")
+    memory = step_memory(model, optimizer, clip, options)
+    return plan_step(memory, at, rates, model=model.name, batch=batch_size_name(model), steps=steps)
+
+
+def step_memory(model: Model, optimizer: Optimizer, clip: Clip | None, options: Options) -> StepMemory:
+    """The step whose time and memory are predicted."""
+    return model_memory(model, optimizer, options, clip)

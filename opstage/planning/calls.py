@@ -1,0 +1,274 @@
+"""The kernels of a training step, in order: what each computes, and which bytes it moves how far from the caches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ..interpreters.branching import SWITCH
+from ..interpreters.codegen.lowered import Lowered
+from ..interpreters.folding import UPDATE
+from ..interpreters.graph.cpu.cost import Work, works
+from ..interpreters.graph.cpu.plan import ControlStep, CpuPlan, HostStep, LoopStep
+from ..interpreters.looping import WHILE
+from ..interpreters.shape_check.memory import KernelRun
+from ..ops.closed import Equation
+from ..ops.cursor import Region
+from ..ops.kinds import Kind
+from ..ops.primitive import Primitive
+from ..ops.types import TensorType
+from ..training.memory import StepMemory
+
+FORWARD, BACKWARD = "forward", "backward"
+PHASES = (FORWARD, BACKWARD, UPDATE)
+
+_PAGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op as its rate is looked up: its name, its arithmetic, and the elements of its operands and results."""
+
+    name: str
+    flops: int
+    sizes: tuple[int, ...] = ()
+    contraction: bool = False
+    """Whether its results are sums of products: then its rate depends on its shape."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """Bytes that a kernel reads or writes, and how many bytes all kernels have touched since they touched these."""
+
+    nbytes: int
+    distance: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel of a step.
+
+    ops         what it computes
+    fused       whether it is one generated loop over all of its ops, and not a kernel that an op has for itself
+    looped      whether it stands in the body of a loop
+    parallel    whether all threads share it
+    region      path of the block in which its ops were called
+    """
+
+    kernel: str
+    ops: tuple[Op, ...]
+    moves: tuple[Move, ...]
+    region: tuple[str, ...]
+    phase: str
+    times: int = 1
+    fused: bool = False
+    looped: bool = False
+    parallel: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Of one run."""
+        return sum(op.flops for op in self.ops)
+
+    @property
+    def nbytes(self) -> int:
+        """Of one run."""
+        return sum(move.nbytes for move in self.moves)
+
+
+@final
+@dataclass(frozen=True)
+class StepCalls:
+    """The kernels of a step, and what of it is not counted, as sentences."""
+
+    calls: tuple[Call, ...]
+    not_counted: tuple[str, ...] = ()
+
+
+def calls_of(step: StepMemory, sizes: Mapping[str, int]) -> StepCalls:
+    """The kernels of a step on the interpreter that its options name."""
+    if step.options.backend == "compiled":
+        return compiled_calls(step.plan(**sizes))
+    return eager_calls(step, sizes)
+
+
+# Eager ----------------------------------------------------------------------------------------------------------------
+
+
+def eager_calls(step: StepMemory, sizes: Mapping[str, int]) -> StepCalls:
+    """The kernels of a step on the eager interpreter, each op's own."""
+    noted: list[tuple[KernelRun, _Types, list[tuple[Hashable, int]]]] = []
+    owners: dict[int, int] = {}
+    numbers = itertools.count()
+    lost: dict[str, None] = {}
+
+    def watch(run: KernelRun) -> None:
+        if not run.results:
+            lost[_UNKNOWN[run.primitive]] = None
+            return
+        shared = {id(tensor.buffer) for tensor in run.operands}
+        touched: list[tuple[Hashable, int]] = []
+        fresh = [tensor for tensor in run.results if id(tensor.buffer) not in shared]
+        for tensor in fresh:
+            owners[id(tensor.buffer)] = next(numbers)  # the same memory may be given out again
+        if fresh:
+            for tensor in (*run.operands, *fresh):
+                if id(tensor.buffer) not in owners:
+                    owners[id(tensor.buffer)] = next(numbers)
+                touched.append((owners[id(tensor.buffer)], _nbytes(tensor.type)))
+        types = tuple([t.type for t in run.operands]), tuple([t.type for t in run.results])
+        noted.append((run._replace(operands=(), results=()), types, touched))
+
+    step.kernel_runs(watch, **sizes)
+    distances = _Distances()
+    for _, _, touched in noted:  # the step before this one
+        distances.moves(touched)
+    calls = [_eager_call(run, types, distances.moves(touched)) for run, types, touched in noted]
+    return StepCalls(tuple(calls), tuple(lost))
+
+
+_Types = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
+_UNKNOWN: Mapping[Primitive, str] = {
+    WHILE: "the iterations of a while_loop, of which nobody knows how many there are: the first three are counted",
+    SWITCH: "which branch of a choice runs: all of them are counted",
+}
+
+
+def _eager_call(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> Call:
+    phase = _phase(run.region, run.backward)
+    op = op_of(run.primitive, types, run.static)
+    return Call(run.primitive.name, (op,), moves, _path(run.region), phase, run.times, looped=run.looped)
+
+
+def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Op:
+    """The op of operands and results of these types."""
+    inputs, outputs = types
+    flops: Any = primitive.flops(inputs, outputs, **static)
+    sizes = tuple([_size(t) for t in (*inputs, *outputs)])
+    return Op(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
+
+
+def _phase(region: Region, backward: bool) -> str:
+    if region.path and region.path[0][0] == UPDATE:
+        return UPDATE
+    return BACKWARD if backward else FORWARD
+
+
+def _path(region: Region) -> tuple[str, ...]:
+    return tuple([Region((part,)).name for part in region.path])
+
+
+def _size(type_: TensorType) -> int:
+    size: Any = type_.size
+    return int(size)
+
+
+def _nbytes(type_: TensorType) -> int:
+    nbytes: Any = type_.nbytes
+    return int(nbytes)
+
+
+# Compiled -------------------------------------------------------------------------------------------------------------
+
+
+def compiled_calls(plan: CpuPlan) -> StepCalls:
+    """The kernels of a plan, those of its loops in their place."""
+    lost: dict[str, None] = {}
+    found = _plan_calls(plan, lost, 1, ())
+    distances = _Distances()
+    for _, touched in found:
+        distances.moves(touched)
+    calls = [replace(call, moves=distances.moves(touched)) for call, touched in found]
+    return StepCalls(tuple(calls), tuple(lost))
+
+
+_Touched = list[tuple[Hashable, int]]
+
+
+def _plan_calls(
+    plan: CpuPlan, lost: dict[str, None], times: int, inside: tuple[int, ...]
+) -> list[tuple[Call, _Touched]]:
+    found: list[tuple[Call, _Touched]] = []
+    before: Call | None = None
+    for work in works(plan):
+        step = plan.steps[work.first]
+        if isinstance(step, LoopStep):
+            length = int(step.equation.static["length"])
+            found += _plan_calls(step.plan, lost, times * length, (*inside, work.first))
+            continue
+        if isinstance(step, ControlStep):
+            (e,) = work.ops
+            lost[_UNKNOWN[e.primitive]] = None
+            for number, inner in enumerate(step.plans):
+                found += _plan_calls(inner, lost, times, (*inside, work.first, number))
+            continue
+        if isinstance(step, HostStep):
+            lost.setdefault(f"{step.equation.primitive}, which a compiled step leaves to Python", None)
+        call = _compiled_call(plan.lowered, work, times, bool(inside), before)
+        before = call
+        touched = [page for slot, nbytes in work.traffic for page in _pages(plan, slot, nbytes, inside)]
+        if not work.ops:
+            touched = [((*inside, "sums", work.first), int(work.cost.bytes))]
+        found.append((call, touched))
+    return found
+
+
+def _compiled_call(lowered: Lowered, work: Work, times: int, looped: bool, before: Call | None) -> Call:
+    alone = len(work.ops) == 1 and bool(work.detail)
+    ops = tuple([_lowered_op(lowered, e) for e in work.ops])
+    if work.ops:
+        e = _main(work.ops, ops)
+        region, phase = _path(e.region), _phase(e.region, e.backward)
+    else:  # it adds up what the loop before it has left
+        ops = (Op("add", int(work.cost.flops)),)
+        region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)
+    name = f"{work.name} ({work.detail})" if work.detail else work.name
+    return Call(name, ops, (), region, phase, times, not alone, looped, work.parallel)
+
+
+def _main(equations: tuple[Equation, ...], ops: tuple[Op, ...]) -> Equation:
+    """The equation whose place stands for a kernel: that with the most arithmetic, the last of those."""
+    return max(zip(equations, ops), key=lambda pair: pair[1].flops)[0]
+
+
+def _lowered_op(lowered: Lowered, e: Equation) -> Op:
+    types = tuple([lowered.types[slot] for slot in e.inputs]), tuple([lowered.types[slot] for slot in e.outputs])
+    return op_of(e.primitive, types, e.static)
+
+
+def _pages(plan: CpuPlan, slot: int, nbytes: int, inside: tuple[int, ...]) -> Iterable[tuple[Hashable, int]]:
+    """Memory in pages: of the arena by address, so that what lies where something else has lain is near."""
+    start = plan.offsets.get(slot)
+    slot = plan.aliased.get(slot, slot)
+    while nbytes > 0:
+        if start is None:
+            yield (inside, slot), nbytes
+            return
+        length = min(nbytes, _PAGE - start % _PAGE)
+        yield (*inside, "arena", start // _PAGE), length
+        start, nbytes = start + length, nbytes - length
+
+
+@final
+class _Distances:
+    """How much was touched since each piece of memory was touched last; what never was is as far as all of it."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._last: dict[Hashable, int] = {}
+
+    def moves(self, touched: Iterable[tuple[Hashable, int]]) -> tuple[Move, ...]:
+        """The moves of a kernel that touches these."""
+        pieces = [*touched]
+        own = sum(nbytes for _, nbytes in pieces)
+        found: dict[int, int] = {}
+        for key, nbytes in pieces:
+            at = self._last.get(key)
+            distance = own if at is None else self._total - at + own
+            found[distance] = found.get(distance, 0) + nbytes
+        self._total += own
+        for key, _ in pieces:
+            self._last[key] = self._total
+        return tuple([Move(nbytes, distance) for distance, nbytes in found.items()])

@@ -1,0 +1,163 @@
+"""Small models that a calibration trains for a few steps: between them they run the kernels of most others.
+
+Their sizes are between those of models in use, so that a rate for a shape that was not measured lies between rates
+that were.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops import derived
+
+Program = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A loss, the shapes of its parameters, and its batch: shapes, or (shape, number of classes) of integers."""
+
+    name: str
+    loss: Program
+    params: Mapping[str, tuple[int, ...]]
+    batch: tuple[Any, ...]
+
+    def made(self, dtype: str) -> tuple[dict[str, Any], list[Any]]:
+        """Parameters and a batch."""
+        rng = np.random.default_rng(0)
+        params = {name: (0.1 * rng.standard_normal(shape)).astype(dtype) for name, shape in self.params.items()}
+        batch: list[Any] = []
+        for entry in self.batch:
+            if entry and isinstance(entry[0], tuple):
+                batch.append(rng.integers(0, entry[1], entry[0]))
+            else:
+                batch.append(rng.standard_normal(entry).astype(dtype))
+        return params, batch
+
+
+def chain(length: int) -> Probe:
+    """Ops on four numbers: what a step takes besides its kernels, and each op besides its work. A product between two
+    ops keeps them from being fused."""
+
+    def loss(ops: Any, p: Any, x: Any) -> Any:
+        for _ in range(length):
+            x = ops.matmul(x, p["w"])
+        return ops.sum(x)
+
+    return Probe(f"chain of {length}", loss, {"w": (2, 2)}, ((2, 2),))
+
+
+def loop(length: int) -> Probe:
+    """The same in a loop."""
+
+    def loss(ops: Any, p: Any, x: Any) -> Any:
+        def body(ops: Any, carry: Any, _: Any) -> Any:
+            return ops.matmul(ops.matmul(carry, p["w"]), p["w"]), None
+
+        last, _ = ops.scan(body, x, None, length=length)
+        return ops.sum(last)
+
+    return Probe(f"loop of {length}", loss, {"w": (2, 2)}, ((2, 2),))
+
+
+def dense(batch: int, widths: tuple[int, ...]) -> Probe:
+    """Dense layers with relu and dropout."""
+
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        last = len(widths) - 2
+        for i in range(last + 1):
+            x = ops.linear(p[f"w{i}"], p[f"b{i}"], x)
+            if i < last:
+                x = ops.relu(x)
+        return ops.cross_entropy(derived.dropout(ops, x, 0.1, train=True), y)
+
+    params: dict[str, tuple[int, ...]] = {}
+    for i, (inner, outer) in enumerate(itertools.pairwise(widths)):
+        params[f"w{i}"], params[f"b{i}"] = (outer, inner), (outer,)
+    return Probe(f"dense {batch} {widths}", loss, params, ((batch, widths[0]), ((batch,), widths[-1])))
+
+
+def images(batch: int, size: int, channels: tuple[int, ...]) -> Probe:
+    """Convolutions of 3 × 3 with strides 1 and 2 and of 1 × 1, normalisation, pooling."""
+
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        for i in range(len(channels) - 1):
+            x = ops.conv(p[f"k{i}"], p[f"b{i}"], x, stride=1 + i % 2, padding=1)
+            x = ops.silu(ops.group_norm(x, p[f"g{i}"], p[f"h{i}"], groups=4))
+            same = ops.conv(p[f"s{i}"], None, x, padding=1)
+            same, _, _ = ops.batch_norm(same, p[f"g{i}"], p[f"h{i}"])
+            x = ops.relu(ops.add(x, same))
+        x = ops.conv(p["one"], None, x)
+        x = ops.max_pool2d(x, kernel=2)
+        return ops.cross_entropy(ops.linear(p["w"], p["b"], ops.reduce_mean(x, axis=(2, 3))), y)
+
+    params: dict[str, tuple[int, ...]] = {}
+    for i, (inner, outer) in enumerate(itertools.pairwise(channels)):
+        params |= {f"k{i}": (outer, inner, 3, 3), f"s{i}": (outer, outer, 3, 3)}
+        params |= {f"{name}{i}": (outer,) for name in "bgh"}
+    last = channels[-1]
+    params |= {"one": (last, last, 1, 1), "w": (10, last), "b": (10,)}
+    return Probe(f"images {batch} {size} {channels}", loss, params, ((batch, channels[0], size, size), ((batch,), 10)))
+
+
+def tokens(batch: int, length: int, width: int, heads: int, vocabulary: int) -> Probe:
+    """An embedding, a block of a transformer, a loss of every token."""
+
+    def loss(ops: Any, p: Any, tokens: Any, y: Any) -> Any:
+        x = ops.gather_rows(p["e"], tokens)
+        x = ops.add(x, ops.broadcast_to(p["place"], shape=x.shape))
+        h = ops.linear(p["qkv"], p["bqkv"], ops.layer_norm(x, p["g"], p["h"]))
+        thirds = [ops.slice(h, axis=2, start=i * width, length=width) for i in range(3)]
+        split = (batch, length, heads, width // heads)
+        q, k, v = (ops.permute(ops.reshape(third, shape=split), axes=(0, 2, 1, 3)) for third in thirds)
+        a = ops.permute(ops.scaled_dot_product_attention(q, k, v, causal=True), axes=(0, 2, 1, 3))
+        x = ops.add(x, ops.linear(p["out"], p["bout"], ops.reshape(a, shape=x.shape)))
+        h = ops.gelu(ops.linear(p["up"], p["bup"], ops.layer_norm(x, p["g"], p["h"])))
+        x = ops.add(x, derived.dropout(ops, ops.linear(p["down"], p["bdown"], h), 0.1, train=True))
+        logits = ops.matmul(ops.reshape(x, shape=(batch * length, width)), ops.transpose2d(p["e"]))
+        return ops.cross_entropy(logits, ops.reshape(y, shape=(batch * length,)))
+
+    layers = {"qkv": (3 * width, width), "out": (width, width), "up": (4 * width, width), "down": (width, 4 * width)}
+    params = {**layers, **{f"b{name}": (shape[0],) for name, shape in layers.items()}}
+    params |= {"g": (width,), "h": (width,), "e": (vocabulary, width), "place": (length, width)}
+    shape = ((batch, length), vocabulary)
+    return Probe(f"tokens {batch} {length} {width}", loss, params, (shape, shape))
+
+
+def probes() -> list[Probe]:
+    """Those by which kernels are measured."""
+    return [
+        dense(16, (24, 48, 12)),
+        dense(96, (80, 160, 320, 40)),
+        dense(48, (640, 1280, 384, 96)),
+        images(8, 12, (3, 8, 24)),
+        images(24, 16, (4, 24, 48)),
+        tokens(4, 24, 48, 2, 80),
+        tokens(10, 48, 96, 3, 160),
+    ]
+
+
+LOOPS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    "any": lambda ops, x, y: ops.mul(ops.add(x, y), y),
+    "div": lambda ops, x, y: ops.div(x, y),
+    "inv": lambda ops, x, y: ops.inv(x),
+    "sqrt": lambda ops, x, y: ops.sqrt(x),
+    "exp": lambda ops, x, y: ops.exp(x),
+    "log": lambda ops, x, y: ops.log(x),
+    "tanh": lambda ops, x, y: ops.tanh(x),
+    "tanh_grad": lambda ops, x, y: ops.mul(ops.tanh(x), y),
+    "sigmoid": lambda ops, x, y: ops.sigmoid(x),
+    "erf": lambda ops, x, y: ops.erf(x),
+    "sin": lambda ops, x, y: ops.sin(x),
+    "cos": lambda ops, x, y: ops.cos(x),
+    "softplus": lambda ops, x, y: ops.softplus(x),
+    "gelu": lambda ops, x, y: ops.gelu(x),
+    "silu": lambda ops, x, y: ops.silu(x),
+    "power": lambda ops, x, y: ops.power(x, y),
+}
+"""Ops that take more than an addition in a generated loop, as programs of two vectors."""

@@ -1,0 +1,118 @@
+"""Devices whose peaks their makers publish: what a prediction for a device that was not measured is made from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..ops.errors import UsageError, nearest
+from ..options import Options
+from ..readable import require_file
+from .rates import GIVEN, PUBLISHED, Rates
+
+_LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as its maker describes it.
+
+    flops        dense FLOPs a second, by dtype or precision of products: float64, float32, tf32, bf16
+    bandwidth    bytes a second of its memory
+    memory       bytes
+    watts        the most electrical power that it takes
+    call         seconds between one kernel of a step and the next, eager; graph: in a captured graph
+    source       where these numbers stand
+    """
+
+    name: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    memory: int
+    watts: float
+    call: float
+    graph: float
+    source: str
+
+    def rates(self, options: Options, origin: str = PUBLISHED) -> Rates:
+        """Its rates on the interpreter and in the dtype of `options`. Raises UsageError for a dtype without a peak."""
+        kind = options.dtype if options.matmul_precision == "fp32" else options.matmul_precision
+        if kind not in self.flops:
+            raise UsageError(f"device {self.name}: no peak is known for {kind}, only for {', '.join(self.flops)}")
+        call = self.graph if options.backend == "compiled" else self.call
+        bandwidths = ((1, self.bandwidth),)
+        peak = self.flops[kind]
+        return Rates(self.name, origin, self.source, peak, bandwidths, call, watts=self.watts, memory=self.memory)
+
+
+# Dense rates: what NVIDIA prints for tensor cores with sparsity is halved. A launch: 3.8 µs for a kernel of 2.9 µs
+# where launches overlap, 3.4 µs for one in a graph (_LAUNCHES, on a V100).
+_HOPPER = {"float64": 34e12, "float32": 67e12, "tf32": 494.7e12, "bf16": 989.4e12}
+PUBLISHED_DEVICES: Mapping[str, Device] = {
+    "a100": Device(
+        "NVIDIA A100 80GB SXM",
+        {"float64": 9.7e12, "float32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
+        *(2039e9, 80 * 10**9, 400.0, 0.9e-6, 0.5e-6),
+        source="https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
+        f"nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf; launches: {_LAUNCHES}",
+    ),
+    "h100": Device(
+        "NVIDIA H100 SXM",
+        _HOPPER,
+        *(3.35e12, 80 * 10**9, 700.0, 0.9e-6, 0.5e-6),
+        source=f"https://www.nvidia.com/en-us/data-center/h100/; launches: {_LAUNCHES}",
+    ),
+    "h200": Device(
+        "NVIDIA H200 SXM",
+        _HOPPER,
+        *(4.8e12, 141 * 10**9, 700.0, 0.9e-6, 0.5e-6),
+        source=f"https://www.nvidia.com/en-us/data-center/h200/; launches: {_LAUNCHES}",
+    ),
+}
+
+_NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
+
+
+def device_called(word: str) -> tuple[Device, str]:
+    """The device of a name, or of a TOML file, and where its numbers are from. Raises UsageError."""
+    if word in PUBLISHED_DEVICES:
+        return PUBLISHED_DEVICES[word], PUBLISHED
+    if word.endswith(".toml"):
+        return _read(word), GIVEN
+    known = ["cpu", *PUBLISHED_DEVICES]
+    raise UsageError(
+        f"unknown device {word!r}{nearest(word, known)}; known are {', '.join(known)}, and a device of your own is "
+        "described by a TOML file: --on FILE.toml"
+    )
+
+
+def _read(path: str) -> Device:
+    require_file(path)
+    try:
+        document: dict[str, Any] = tomllib.loads(Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: no TOML file that can be read: {error}") from error
+    names = [f.name for f in fields(Device)]
+    for name in document:
+        if name not in names:
+            raise UsageError(f"{path}: unknown key {name!r}{nearest(name, names)}; expected {', '.join(names)}")
+    missing = [name for name in names if name not in document]
+    if missing:
+        raise UsageError(f"{path}: {', '.join(missing)} missing; a device has {', '.join(names)}")
+    peaks = document["flops"]
+    if not isinstance(peaks, dict) or not peaks or not all(map(_is_positive, peaks.values())):
+        raise UsageError(f"{path}: flops is not a table of FLOPs a second, such as float32 = 67e12")
+    for name in _NUMBERS:
+        if not _is_positive(document[name]):
+            raise UsageError(f"{path}: {name} = {document[name]!r} is not a number above 0")
+    for name in ("name", "source"):
+        if not isinstance(document[name], str):
+            raise UsageError(f"{path}: {name} = {document[name]!r} is not a text")
+    return Device(**{**document, "memory": int(document["memory"])})
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")

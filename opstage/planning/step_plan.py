@@ -1,0 +1,200 @@
+"""`StepPlan`: the predicted time of a training step, by block and by kernel, and what a run of such steps takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from ..interpreters.shape_check.memory import PeakMemory
+from ..options import Options
+from ..training.memory import StepMemory
+from .calls import PHASES, calls_of
+from .rates import MEASURED, PUBLISHED, Rates
+from .roofline import COMPUTE, MEMORY, OVERHEAD, CallTime, time_of
+
+REST = "(step)"
+"""What a step takes beside its kernels, as a group."""
+_DEPTH = 2
+"""The levels of regions that are told apart as groups."""
+
+
+@dataclass(frozen=True)
+class GroupTime:
+    """The kernels of one block: their seconds by phase, and by what most of their time is bound."""
+
+    name: str
+    phases: Mapping[str, float]
+    bound: str
+    calls: int
+
+    @property
+    def seconds(self) -> float:
+        """All phases."""
+        return sum(self.phases.values())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of so many steps. `joules` is an estimate: the device's power all the time; None where nobody says."""
+
+    steps: int
+    seconds: float
+    joules: float | None
+
+
+@final
+@dataclass(frozen=True)
+class StepPlan:
+    """The predicted time of one training step.
+
+    model        its name
+    sizes        of the named dims
+    times        of every kernel, in order
+    memory       at the peak of the step
+    largest      the largest size of the batch that fits the device, the others as they are; None where nobody says
+    not_counted  what the prediction leaves out, as sentences
+    """
+
+    model: str
+    options: Options
+    sizes: Mapping[str, int]
+    rates: Rates
+    times: tuple[CallTime, ...]
+    memory: PeakMemory
+    largest: tuple[str, int] | None = None
+    not_counted: tuple[str, ...] = ()
+    run: Run | None = None
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of one step."""
+        return self.rates.step + sum(time.seconds for time in self.times)
+
+    @property
+    def flops(self) -> int:
+        """Of one step."""
+        return sum(time.call.times * time.call.flops for time in self.times)
+
+    @property
+    def nbytes(self) -> int:
+        """That the kernels of a step read and write."""
+        return sum(time.call.times * time.call.nbytes for time in self.times)
+
+    @cached_property
+    def groups(self) -> tuple[GroupTime, ...]:
+        """The blocks in the order in which a step comes to them; their seconds add up to those of the step."""
+        found: dict[str, list[CallTime]] = {}
+        for time in self.times:
+            found.setdefault(group_of(time), []).append(time)
+        rows = [_group(name, times) for name, times in found.items()]
+        return (*rows, GroupTime(REST, {"": self.rates.step}, OVERHEAD, 0))
+
+    @cached_property
+    def unrated(self) -> tuple[str, ...]:
+        """Ops that have no measured rate, and are taken to be as fast as a generated loop of additions."""
+        return tuple(dict.fromkeys(t.call.ops[0].name for t in self.times if not t.rated))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What whoever reads the numbers has to know about them."""
+        said = []
+        if self.rates.origin == PUBLISHED:
+            said.append(
+                f"by published peaks: {self.rates.name} was not measured, so this is the least that a step can take "
+                f"({self.rates.source})"
+            )
+        elif self.rates.origin == MEASURED:
+            said.append(f"rates {self.rates.source}: {self.rates.name}")
+        else:
+            said.append(f"by rates that are given: {self.rates.name} ({self.rates.source})")
+        if self.options.use_gpu:
+            said.append("its kernels are taken to be those of the CPU's interpreter of that name")
+        if self.unrated:
+            said.append(f"no measured rate, taken as loops of additions: {', '.join(self.unrated)}")
+        return said + [f"not counted: {reason}" for reason in self.not_counted]
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "model": self.model,
+            "backend": self.options.backend,
+            "device": self.rates.name,
+            "dtype": self.options.dtype,
+            "sizes": dict(self.sizes),
+            "rates": {"origin": self.rates.origin, "source": self.rates.source},
+            "step_ms": 1e3 * self.seconds,
+            "flops": self.flops,
+            "bytes": self.nbytes,
+            "groups": [
+                {
+                    "group": row.name,
+                    "ms": 1e3 * row.seconds,
+                    "share": row.seconds / self.seconds if self.seconds else 0.0,
+                    "bound": row.bound,
+                    "kernels": row.calls,
+                    **{f"{phase}_ms": 1e3 * s for phase, s in row.phases.items() if phase},
+                }
+                for row in self.groups
+            ],
+            "peak_bytes": self.memory.peak,
+            "largest": None if self.largest is None else dict([self.largest]),
+            "run": None
+            if self.run is None
+            else {"steps": self.run.steps, "hours": self.run.seconds / 3600, "joules": self.run.joules},
+            "remarks": self.remarks,
+        }
+
+    def __str__(self) -> str:
+        from .text import plan_text
+
+        return plan_text(self)
+
+
+def group_of(time: CallTime) -> str:
+    """The name of the group of a kernel: its block, or its op where it is in none."""
+    region = time.call.region[:_DEPTH]
+    if region and region[0] != PHASES[-1]:
+        return ".".join(region)
+    if region:
+        return region[0]
+    return time.call.ops[0].name if len(time.call.ops) == 1 else "fused loops"
+
+
+def _group(name: str, times: Sequence[CallTime]) -> GroupTime:
+    phases = dict.fromkeys(PHASES, 0.0)
+    bounds = dict.fromkeys((COMPUTE, MEMORY, OVERHEAD), 0.0)
+    for time in times:
+        phases[time.call.phase] += time.seconds
+        bounds[time.bound] += time.seconds
+    return GroupTime(name, phases, max(bounds, key=lambda bound: bounds[bound]), sum(t.call.times for t in times))
+
+
+def plan_step(
+    step: StepMemory,
+    sizes: Mapping[str, int],
+    rates: Rates,
+    *,
+    model: str = "",
+    batch: str | None = None,
+    steps: int | None = None,
+) -> StepPlan:
+    """Predict a step at these sizes on a device of these rates.
+
+    batch   the named size of which the largest is looked for that fits the device's memory
+    steps   of a run
+    """
+    found = calls_of(step, sizes)
+    times = tuple([time_of(call, rates) for call in found.calls])
+    memory = step.at(**sizes)
+    largest = None
+    if batch is not None and rates.memory is not None:
+        others = {name: size for name, size in sizes.items() if name != batch}
+        largest = batch, step.largest(batch, rates.memory, **others)
+    made = StepPlan(model, step.options, sizes, rates, times, memory, largest, found.not_counted)
+    if steps is None:
+        return made
+    seconds = steps * made.seconds
+    run = Run(steps, seconds, None if rates.watts is None else rates.watts * seconds)
+    return StepPlan(model, step.options, sizes, rates, times, memory, largest, found.not_counted, run)

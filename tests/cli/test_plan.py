@@ -1,0 +1,93 @@
+"""`opstage plan`: what it prints, and one clear line for each thing that cannot be used. No figure is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opstage.experiment import planned
+from tests.cli.conftest import Command
+from tests.cli.test_cli import refusal
+from tests.planning.flat import FLAT
+
+MLP = ["mlp", "--model.hidden", "8"]
+DEVICE = """
+name = "half"
+source = "made up"
+bandwidth = 1e9
+memory = 1_000_000_000
+watts = 10
+call = 1e-6
+graph = 1e-7
+flops = { float32 = 1e10 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose rates need not be measured."""
+    monkeypatch.setattr(planned, "machine_rates", lambda options: FLAT)
+
+
+def test_a_table_by_block(opstage: Command) -> None:
+    code, out, err = opstage("plan", *MLP, "--at", "B=16", "--steps", "1000")
+    assert (code, err) == (0, "")
+    assert out.startswith("mlp at B=16: a step of ")
+    assert "layers.0" in out and "bound by" in out and "(step)" in out
+    assert "1,000 steps: " in out and "kWh (100 W, an estimate)" in out
+    assert "is the largest that fits 95.4 MiB" in out
+
+
+def test_the_same_as_json(opstage: Command) -> None:
+    code, out, err = opstage("plan", *MLP, "--at", "B=16", "--epochs", "2", "--json", "--backend", "compiled")
+    assert (code, err) == (0, "")
+    made = json.loads(out)
+    assert sum(row["ms"] for row in made["groups"]) == pytest.approx(made["step_ms"])
+    assert (made["backend"], made["sizes"]) == ("compiled", {"B": 16})
+    assert made["run"]["steps"] % 2 == 0 and made["run"]["hours"] == pytest.approx(
+        made["run"]["steps"] * made["step_ms"] / 3.6e6
+    )
+
+
+def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
+    (tmp_path / "half.toml").write_text(DEVICE)
+    code, out, err = opstage("plan", *MLP, "--at", "B=16", "--on", str(tmp_path / "half.toml"))
+    assert (code, err) == (0, "")
+    assert "by rates that are given: half (made up)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("mlp",), "depends on B: give a number, --at B=64"),
+        (("mlp", "--at", "B=64", "--on", "h10"), "unknown device 'h10' (did you mean 'h100'?)"),
+        (("mlp", "--at", "B=64", "--on", "none.toml"), "none.toml"),
+        (("mlp", "--at", "B=64,C=3"), "C"),
+        (("mlp", "--at", "B=64", "--dtype", "exact"), "fractions"),
+        (("mlp", "--at", "B=64", "--backend", "shape_check"), "no calibration for backend"),
+        (("mlp", "--at", "B=64", "--steps", "1", "--epochs", "1"), "give one of them"),
+        (("mlp", "--at", "B=100000000", "--epochs", "1"), "no batch of 100000000"),
+        (("gpt", "--at", "B=2,T=1000"), "T"),
+        (("cnnn", "--at", "B=2"), "unknown model 'cnnn'"),
+    ],
+)
+def test_what_cannot_be_used(opstage: Command, words: tuple[str, ...], why: str) -> None:
+    assert why in refusal(opstage("plan", *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("flops = 3", "missing"),
+        (DEVICE.replace("watts = 10", "watts = -1"), "watts = -1 is not a number above 0"),
+        (DEVICE.replace("watts", "wats"), "unknown key 'wats' (did you mean 'watts'?)"),
+        (DEVICE.replace("float32", "float64"), "no peak is known for float32"),
+        (DEVICE.replace("= { float32 = 1e10 }", "= 1e10"), "not a table"),
+        ("name = ", "no TOML file"),
+    ],
+)
+def test_files_of_devices_that_say_nothing_useful(opstage: Command, tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "device.toml").write_text(text)
+    assert why in refusal(opstage("plan", *MLP, "--at", "B=4", "--on", str(tmp_path / "device.toml")))

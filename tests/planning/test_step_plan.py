@@ -1,0 +1,163 @@
+"""Whole steps: nothing is lost between the programs and the prediction, and more samples never take less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import opstage
+from opstage import Options, Spec, optim
+from opstage.interpreters.graph.cpu.cost import works
+from opstage.interpreters.graph.cpu.plan import CpuPlan, LoopStep
+from opstage.models import Model, model
+from opstage.ops.errors import UsageError
+from opstage.planning.calls import calls_of
+from opstage.planning.published import PUBLISHED_DEVICES
+from opstage.planning.step_plan import StepPlan, plan_step
+from opstage.training.memory import StepMemory, model_memory
+from tests.planning.flat import FLAT
+
+BACKENDS = ("eager", "compiled")
+SIZES: dict[str, dict[str, int]] = {"mlp": {"B": 8}, "cnn": {"B": 4}, "lstm": {"B": 4}, "gpt": {"B": 2, "T": 8}}
+
+
+def memory_of(made: Model, backend: str) -> StepMemory:
+    return model_memory(made, optim.adamw(lr=1e-3), Options(backend=backend))
+
+
+def planned(name: str, backend: str, **sizes: int) -> StepPlan:
+    return plan_step(memory_of(model(name), backend), {**SIZES[name], **sizes}, FLAT, model=name)
+
+
+def one_layer() -> Model:
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        return ops.sum(ops.matmul(x, params["w"]))
+
+    init = {"w": opstage.Declaration((32, 16), opstage.init.zeros)}
+    return Model("one", None, init, loss, None, (Spec("B 32"),))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SIZES)
+def test_the_parts_add_up_to_the_whole(name: str, backend: str) -> None:
+    made = planned(name, backend)
+    assert sum(row.seconds for row in made.groups) == pytest.approx(made.seconds)
+    assert sum(row.calls for row in made.groups) == sum(time.call.times for time in made.times)
+    by_hand = sum(
+        t.call.times
+        * ((1e-7 if t.call.looped else 1e-6) + 1e-5 * t.call.parallel + max(t.call.flops / 1e9, t.call.nbytes / 1e8))
+        for t in made.times
+    )
+    assert made.seconds == pytest.approx(by_hand + 1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SIZES)
+def test_more_samples_take_longer(name: str, backend: str) -> None:
+    seconds = [planned(name, backend, B=size).seconds for size in (4, 8, 64)]
+    assert seconds == sorted(seconds)
+
+
+def _costs(plan: CpuPlan, times: int = 1) -> tuple[int, int, int]:
+    kernels = flops = nbytes = 0
+    for work in works(plan):
+        step = plan.steps[work.first]
+        if isinstance(step, LoopStep):
+            inner = _costs(step.plan, times * step.equation.static["length"])
+            kernels, flops, nbytes = kernels + inner[0], flops + inner[1], nbytes + inner[2]
+        else:
+            kernels, flops, nbytes = (
+                kernels + times,
+                flops + times * int(work.cost.flops),
+                nbytes + times * int(work.cost.bytes),
+            )
+    return kernels, flops, nbytes
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_compiled_kernel_is_counted(name: str) -> None:
+    memory = memory_of(model(name), "compiled")
+    calls = calls_of(memory, SIZES[name]).calls
+    found = [sum(c.times * getattr(c, what) for c in calls) for what in ("flops", "nbytes")]
+    assert (sum(c.times for c in calls), *found) == _costs(memory.plan(**SIZES[name]))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+def test_eager_arithmetic_is_that_of_the_check(name: str) -> None:
+    """As the check counts it, whose ops may be written out where the interpreter has a kernel: within two percent."""
+    made = model(name)
+    report = opstage.check_step(made.loss, made.init, *made.batch, optimizer=optim.adamw(lr=1e-3))
+    checked = report.at(**SIZES[name]).table.total.flops
+    assert planned(name, "eager").flops == pytest.approx(checked, rel=0.02)
+
+
+def test_one_layer_by_hand() -> None:
+    """x (8, 32) · w (32, 16): forward, and backward for w alone; sums; and the update of 512 numbers."""
+    made = plan_step(memory_of(one_layer(), "eager"), {"B": 8}, FLAT)
+    products = [time for time in made.times if time.call.kernel == "matmul"]
+    assert [time.call.flops for time in products] == [2 * 8 * 32 * 16] * 2
+    forward, backward = products
+    assert forward.memory == pytest.approx(4 * (8 * 32 + 32 * 16 + 8 * 16) / 1e8)
+    assert backward.memory == pytest.approx(4 * (32 * 8 + 8 * 16 + 32 * 16) / 1e8)
+    (update,) = [time for time in made.times if time.call.phase == "update"]
+    assert update.call.nbytes == 4 * (7 * 512 + 3)  # parameter, gradient and two moments read, three written
+
+
+def test_what_a_run_takes() -> None:
+    memory = memory_of(model("mlp"), "eager")
+    made = plan_step(memory, {"B": 8}, FLAT, batch="B", steps=1000)
+    assert made.run is not None and made.run.seconds == pytest.approx(1000 * made.seconds)
+    assert made.run.joules == pytest.approx(100 * made.run.seconds)
+    assert made.largest is not None
+    name, size = made.largest
+    assert name == "B" and memory.at(B=size).needed <= 10**8 < memory.at(B=size + 1).needed
+    assert plan_step(memory, {"B": 8}, replace(FLAT, watts=None), steps=10).run.joules is None  # type: ignore[union-attr]
+
+
+def test_a_loop_of_unknown_length_is_said() -> None:
+    def loss(ops: Any, params: Any, x: Any) -> Any:
+        def body(ops: Any, carry: Any) -> Any:
+            return carry * params["w"]
+
+        last = ops.while_loop(lambda ops, c: ops.less(ops.sum(c), 100.0), body, x, max_iterations=8)
+        return ops.sum(last)
+
+    init = {"w": opstage.Declaration((4,), opstage.init.ones)}
+    looped = Model("looped", None, init, loss, None, (Spec("B 4"),))
+    for backend in BACKENDS:
+        made = plan_step(memory_of(looped, backend), {"B": 2}, FLAT)
+        assert any("not counted: the iterations of a while_loop" in remark for remark in made.remarks), backend
+
+
+def test_published_peaks_say_so() -> None:
+    made = opstage.plan("mlp", at={"B": 8}, on="h100")
+    assert made.rates.peak == 67e12 and made.rates.watts == 700
+    assert any("published peaks" in remark and "was not measured" in remark for remark in made.remarks)
+    assert all(device.source.startswith("https://") for device in PUBLISHED_DEVICES.values())
+
+
+def test_a_model_without_named_sizes() -> None:
+    fixed = one_layer()
+    fixed = Model("fixed", None, fixed.init, fixed.loss, None, (Spec("8 32"),))
+    made = opstage.plan(fixed, at={}, on=FLAT, optimizer=optim.sgd(lr=0.1))
+    assert made.largest is None and made.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"at": {}}, "depends on B: give a number"),
+        ({"at": {"B": 8}, "on": "h10"}, "did you mean 'h100'"),
+        ({"at": {"B": 8, "C": 1}, "on": "h100"}, "C"),
+        ({"at": {"B": 8}, "steps": 0}, "at least one"),
+        ({"at": {"B": 8}, "steps": 1, "epochs": 1}, "one of them"),
+        ({"at": {"B": 8}, "options": Options(dtype="exact")}, "no calibration for fractions"),
+        ({"at": {"B": 8}, "options": Options(backend="shape_check")}, "no calibration for backend"),
+        ({"at": {"B": 8}, "options": Options(mesh="data=2"), "on": "h100"}, "one rank"),
+    ],
+)
+def test_what_there_is_no_prediction_for(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        opstage.plan("mlp", **arguments)
