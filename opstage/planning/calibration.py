@@ -29,7 +29,7 @@ from ..options import Options
 from ..training.memory import step_memory
 from ..training.optim import adamw
 from ..training.trainer import scalar_trainer
-from .calls import StepCalls, calls_of, op_of
+from .kernels import StepKernels, kernels_of, op_of
 from .probes import LOOPS, Probe, chain, loop, probes
 from .rates import MEASURED, KernelPoint, Rates
 from .timing import TimedStep, fastest
@@ -184,19 +184,19 @@ def _loops(options: Options, unit: float) -> dict[str, float]:
 # Kernels and overheads ------------------------------------------------------------------------------------------------
 
 
-def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepCalls]:
+def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepKernels]:
     params, batch = probe.made(options.dtype)
     optimizer = adamw(lr=1e-3)
     trainer = scalar_trainer(probe.loss, params, options=options.replace(validate=False))
     memory = step_memory(probe.loss, params, *batch, optimizer=optimizer, options=options)
-    return TimedStep(trainer, optimizer, batch), calls_of(memory, {})
+    return TimedStep(trainer, optimizer, batch), kernels_of(memory, {})
 
 
 def _overheads(options: Options) -> tuple[float, float, float]:
     """Seconds of a call beside its work; what a timed kernel seems to take that does nothing; seconds of a step."""
     (short, few), (long, many) = (_made(chain(length), options) for length in (6, 60))
     times = [fastest(made.step, 0.03) for made in (short, long)]
-    calls = [sum(call.times for call in found.calls) for found in (few, many)]
+    calls = [sum(call.times for call in found.kernels) for found in (few, many)]
     call = max(1e-8, (times[1] - times[0]) / (calls[1] - calls[0]))
     step = max(0.0, times[0] - call * calls[0])
     if options.backend == "compiled":
@@ -212,8 +212,8 @@ def _looped_call(options: Options, call: float, step: float) -> float:
     for length in (4, 64):
         made, found = _made(loop(length), options)
         times.append(fastest(made.step, 0.03))
-        counts.append(sum(c.times for c in found.calls if c.looped))
-        outside.append(sum(c.times for c in found.calls if not c.looped))
+        counts.append(sum(c.times for c in found.kernels if c.looped))
+        outside.append(sum(c.times for c in found.kernels if not c.looped))
     rest = (outside[1] - outside[0]) * call
     return max(1e-8, (times[1] - times[0] - rest) / max(1, counts[1] - counts[0]))
 

@@ -17,7 +17,7 @@ _LAUNCHES = "https://developer.nvidia.com/blog/cuda-graphs/"
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceSheet:
     """A device as its maker describes it.
 
     flops        dense FLOPs a second, by dtype or precision of products: float64, float32, tf32, bf16
@@ -51,21 +51,21 @@ class Device:
 # Dense rates: what NVIDIA prints for tensor cores with sparsity is halved. A launch: 3.8 µs for a kernel of 2.9 µs
 # where launches overlap, 3.4 µs for one in a graph (_LAUNCHES, on a V100).
 _HOPPER = {"float64": 34e12, "float32": 67e12, "tf32": 494.7e12, "bf16": 989.4e12}
-PUBLISHED_DEVICES: Mapping[str, Device] = {
-    "a100": Device(
+PUBLISHED_DEVICES: Mapping[str, DeviceSheet] = {
+    "a100": DeviceSheet(
         "NVIDIA A100 80GB SXM",
         {"float64": 9.7e12, "float32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
         *(2039e9, 80 * 10**9, 400.0, 0.9e-6, 0.5e-6),
         source="https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
         f"nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf; launches: {_LAUNCHES}",
     ),
-    "h100": Device(
+    "h100": DeviceSheet(
         "NVIDIA H100 SXM",
         _HOPPER,
         *(3.35e12, 80 * 10**9, 700.0, 0.9e-6, 0.5e-6),
         source=f"https://www.nvidia.com/en-us/data-center/h100/; launches: {_LAUNCHES}",
     ),
-    "h200": Device(
+    "h200": DeviceSheet(
         "NVIDIA H200 SXM",
         _HOPPER,
         *(4.8e12, 141 * 10**9, 700.0, 0.9e-6, 0.5e-6),
@@ -76,7 +76,7 @@ PUBLISHED_DEVICES: Mapping[str, Device] = {
 _NUMBERS = ("bandwidth", "memory", "watts", "call", "graph")
 
 
-def device_called(word: str) -> tuple[Device, str]:
+def device_called(word: str) -> tuple[DeviceSheet, str]:
     """The device of a name, or of a TOML file, and where its numbers are from. Raises UsageError."""
     if word in PUBLISHED_DEVICES:
         return PUBLISHED_DEVICES[word], PUBLISHED
@@ -89,13 +89,13 @@ def device_called(word: str) -> tuple[Device, str]:
     )
 
 
-def _read(path: str) -> Device:
+def _read(path: str) -> DeviceSheet:
     require_file(path)
     try:
         document: dict[str, Any] = tomllib.loads(Path(path).read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: no TOML file that can be read: {error}") from error
-    names = [f.name for f in fields(Device)]
+    names = [f.name for f in fields(DeviceSheet)]
     for name in document:
         if name not in names:
             raise UsageError(f"{path}: unknown key {name!r}{nearest(name, names)}; expected {', '.join(names)}")
@@ -111,7 +111,7 @@ def _read(path: str) -> Device:
     for name in ("name", "source"):
         if not isinstance(document[name], str):
             raise UsageError(f"{path}: {name} = {document[name]!r} is not a text")
-    return Device(**{**document, "memory": int(document["memory"])})
+    return DeviceSheet(**{**document, "memory": int(document["memory"])})
 
 
 def _is_positive(value: Any) -> bool:

@@ -29,7 +29,7 @@ class KernelPoint:
 @final
 @dataclass(frozen=True)
 class Rates:
-    """What predictions for a device are made from.
+    """The numbers that predictions for a device are made from.
 
     name             of the device
     origin           `measured`, `published` or `given` (in a file)
@@ -80,7 +80,7 @@ class Rates:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Rates:
-        """What `as_data` gave. Raises UsageError for anything else."""
+        """The rates of which `as_data` gave this. Raises UsageError for anything else."""
         try:
             known = dict(data)
             for name in ("bandwidths", "one_thread"):
@@ -97,7 +97,7 @@ class Rates:
 def hot_seconds(
     points: Sequence[KernelPoint], sizes: Sequence[int], flops: int, nbytes: int, contraction: bool
 ) -> float:
-    """What a kernel takes whose operands are in the caches, from kernels of its op that were measured.
+    """The seconds of a kernel whose operands are in the caches, from kernels of its op that were measured.
 
     A contraction has the rate of those that are near in shape; any other kernel lies, by its bytes, on a line in
     logarithms between the next smaller and the next larger one. One smaller than all takes as long as the smallest.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .calls import Call
+from .kernels import PlannedKernel
 from .rates import Rates, hot_seconds
 
 COMPUTE, MEMORY, OVERHEAD = "compute", "memory", "overhead"
 
 
 @dataclass(frozen=True)
-class CallTime:
+class KernelTime:
     """The predicted seconds of one run of a kernel: overhead + max(compute, memory).
 
     rated   whether its op was measured; else it has the rate of other ops
     """
 
-    call: Call
+    kernel: PlannedKernel
     compute: float
     memory: float
     overhead: float
@@ -26,7 +26,7 @@ class CallTime:
     @property
     def seconds(self) -> float:
         """Of all its runs."""
-        return self.call.times * (self.overhead + max(self.compute, self.memory))
+        return self.kernel.times * (self.overhead + max(self.compute, self.memory))
 
     @property
     def bound(self) -> str:
@@ -36,7 +36,7 @@ class CallTime:
         return COMPUTE if self.compute >= self.memory else MEMORY
 
 
-def time_of(call: Call, rates: Rates) -> CallTime:
+def time_of(call: PlannedKernel, rates: Rates) -> KernelTime:
     """The predicted time of a kernel."""
     spread = call.parallel or not call.fused
     memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in call.moves)
@@ -46,10 +46,10 @@ def time_of(call: Call, rates: Rates) -> CallTime:
     points = rates.kernels.get(call.ops[0].name) if call.ops and not call.fused else None
     if points:
         (op,) = call.ops
-        return CallTime(
+        return KernelTime(
             call, hot_seconds(points, op.sizes, op.flops, call.nbytes, op.contraction), memory, overhead, True
         )
     threads = rates.threads if spread else 1
     compute = sum(op.flops / rates.loop_rate(op.name) for op in call.ops) / threads
     rated = call.fused or not rates.kernels or call.nbytes == 0
-    return CallTime(call, compute, memory, overhead, rated)
+    return KernelTime(call, compute, memory, overhead, rated)

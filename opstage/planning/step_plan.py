@@ -10,12 +10,12 @@ from typing import Any, final
 from ..interpreters.shape_check.memory import PeakMemory
 from ..options import Options
 from ..training.memory import StepMemory
-from .calls import PHASES, calls_of
+from .kernels import PHASES, kernels_of
 from .rates import MEASURED, PUBLISHED, Rates
-from .roofline import COMPUTE, MEMORY, OVERHEAD, CallTime, time_of
+from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, time_of
 
 REST = "(step)"
-"""What a step takes beside its kernels, as a group."""
+"""The name of the time that a step takes beside its kernels, as a group."""
 _DEPTH = 2
 """The levels of regions that are told apart as groups."""
 
@@ -36,7 +36,7 @@ class GroupTime:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """A run of so many steps. `joules` is an estimate: the device's power all the time; None where nobody says."""
 
     steps: int
@@ -61,11 +61,11 @@ class StepPlan:
     options: Options
     sizes: Mapping[str, int]
     rates: Rates
-    times: tuple[CallTime, ...]
+    times: tuple[KernelTime, ...]
     memory: PeakMemory
     largest: tuple[str, int] | None = None
     not_counted: tuple[str, ...] = ()
-    run: Run | None = None
+    run: PlannedRun | None = None
 
     @cached_property
     def seconds(self) -> float:
@@ -75,17 +75,17 @@ class StepPlan:
     @property
     def flops(self) -> int:
         """Of one step."""
-        return sum(time.call.times * time.call.flops for time in self.times)
+        return sum(time.kernel.times * time.kernel.flops for time in self.times)
 
     @property
     def nbytes(self) -> int:
         """That the kernels of a step read and write."""
-        return sum(time.call.times * time.call.nbytes for time in self.times)
+        return sum(time.kernel.times * time.kernel.nbytes for time in self.times)
 
     @cached_property
     def groups(self) -> tuple[GroupTime, ...]:
         """The blocks in the order in which a step comes to them; their seconds add up to those of the step."""
-        found: dict[str, list[CallTime]] = {}
+        found: dict[str, list[KernelTime]] = {}
         for time in self.times:
             found.setdefault(group_of(time), []).append(time)
         rows = [_group(name, times) for name, times in found.items()]
@@ -94,11 +94,11 @@ class StepPlan:
     @cached_property
     def unrated(self) -> tuple[str, ...]:
         """Ops that have no measured rate, and are taken to be as fast as a generated loop of additions."""
-        return tuple(dict.fromkeys(t.call.ops[0].name for t in self.times if not t.rated))
+        return tuple(dict.fromkeys(t.kernel.ops[0].name for t in self.times if not t.rated))
 
     @property
     def remarks(self) -> list[str]:
-        """What whoever reads the numbers has to know about them."""
+        """Sentences that whoever reads the numbers has to know."""
         said = []
         if self.rates.origin == PUBLISHED:
             said.append(
@@ -152,23 +152,23 @@ class StepPlan:
         return plan_text(self)
 
 
-def group_of(time: CallTime) -> str:
+def group_of(time: KernelTime) -> str:
     """The name of the group of a kernel: its block, or its op where it is in none."""
-    region = time.call.region[:_DEPTH]
+    region = time.kernel.region[:_DEPTH]
     if region and region[0] != PHASES[-1]:
         return ".".join(region)
     if region:
         return region[0]
-    return time.call.ops[0].name if len(time.call.ops) == 1 else "fused loops"
+    return time.kernel.ops[0].name if len(time.kernel.ops) == 1 else "fused loops"
 
 
-def _group(name: str, times: Sequence[CallTime]) -> GroupTime:
+def _group(name: str, times: Sequence[KernelTime]) -> GroupTime:
     phases = dict.fromkeys(PHASES, 0.0)
     bounds = dict.fromkeys((COMPUTE, MEMORY, OVERHEAD), 0.0)
     for time in times:
-        phases[time.call.phase] += time.seconds
+        phases[time.kernel.phase] += time.seconds
         bounds[time.bound] += time.seconds
-    return GroupTime(name, phases, max(bounds, key=lambda bound: bounds[bound]), sum(t.call.times for t in times))
+    return GroupTime(name, phases, max(bounds, key=lambda bound: bounds[bound]), sum(t.kernel.times for t in times))
 
 
 def plan_step(
@@ -185,8 +185,8 @@ def plan_step(
     batch   the named size of which the largest is looked for that fits the device's memory
     steps   of a run
     """
-    found = calls_of(step, sizes)
-    times = tuple([time_of(call, rates) for call in found.calls])
+    found = kernels_of(step, sizes)
+    times = tuple([time_of(call, rates) for call in found.kernels])
     memory = step.at(**sizes)
     largest = None
     if batch is not None and rates.memory is not None:
@@ -196,5 +196,5 @@ def plan_step(
     if steps is None:
         return made
     seconds = steps * made.seconds
-    run = Run(steps, seconds, None if rates.watts is None else rates.watts * seconds)
+    run = PlannedRun(steps, seconds, None if rates.watts is None else rates.watts * seconds)
     return StepPlan(model, step.options, sizes, rates, times, memory, largest, found.not_counted, run)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from opstage.ops.errors import UsageError
-from opstage.planning.calls import Call, Move, Op
+from opstage.planning.kernels import CountedOp, Move, PlannedKernel
 from opstage.planning.rates import KernelPoint, Rates, hot_seconds
 from opstage.planning.roofline import COMPUTE, MEMORY, OVERHEAD, time_of
 from tests.planning.flat import FLAT
 
 
-def call(flops: int, nbytes: int, name: str = "add", **more: object) -> Call:
-    made = Call(name, (Op(name, flops, (nbytes // 4,)),), (Move(nbytes, nbytes),), (), "forward")
+def call(flops: int, nbytes: int, name: str = "add", **more: object) -> PlannedKernel:
+    made = PlannedKernel(name, (CountedOp(name, flops, (nbytes // 4,)),), (Move(nbytes, nbytes),), (), "forward")
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -32,7 +32,7 @@ def call(flops: int, nbytes: int, name: str = "add", **more: object) -> Call:
     ],
 )
 def test_a_kernel_takes_the_longer_of_arithmetic_and_bytes_and_what_a_call_takes(
-    kernel: Call, seconds: float, bound: str
+    kernel: PlannedKernel, seconds: float, bound: str
 ) -> None:
     found = time_of(kernel, FLAT)
     assert found.seconds == pytest.approx(seconds)
@@ -49,7 +49,9 @@ def test_a_loop_that_is_not_shared_has_one_of_the_threads() -> None:
 
 def test_ops_in_loops_have_rates_of_their_own() -> None:
     rates = replace(FLAT, loops={"any": 1e9, "exp": 1e7})
-    kernel = replace(call(0, 0, fused=True), ops=(Op("exp", 100), Op("add", 1000), Op("mul", 1000)))
+    kernel = replace(
+        call(0, 0, fused=True), ops=(CountedOp("exp", 100), CountedOp("add", 1000), CountedOp("mul", 1000))
+    )
     assert time_of(kernel, rates).compute == pytest.approx(1e-5 + 2e-6)
 
 

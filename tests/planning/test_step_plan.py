@@ -13,7 +13,7 @@ from opstage.interpreters.graph.cpu.cost import works
 from opstage.interpreters.graph.cpu.plan import CpuPlan, LoopStep
 from opstage.models import Model, model
 from opstage.ops.errors import UsageError
-from opstage.planning.calls import calls_of
+from opstage.planning.kernels import kernels_of
 from opstage.planning.published import PUBLISHED_DEVICES
 from opstage.planning.step_plan import StepPlan, plan_step
 from opstage.training.memory import StepMemory, model_memory
@@ -44,10 +44,14 @@ def one_layer() -> Model:
 def test_the_parts_add_up_to_the_whole(name: str, backend: str) -> None:
     made = planned(name, backend)
     assert sum(row.seconds for row in made.groups) == pytest.approx(made.seconds)
-    assert sum(row.calls for row in made.groups) == sum(time.call.times for time in made.times)
+    assert sum(row.calls for row in made.groups) == sum(time.kernel.times for time in made.times)
     by_hand = sum(
-        t.call.times
-        * ((1e-7 if t.call.looped else 1e-6) + 1e-5 * t.call.parallel + max(t.call.flops / 1e9, t.call.nbytes / 1e8))
+        t.kernel.times
+        * (
+            (1e-7 if t.kernel.looped else 1e-6)
+            + 1e-5 * t.kernel.parallel
+            + max(t.kernel.flops / 1e9, t.kernel.nbytes / 1e8)
+        )
         for t in made.times
     )
     assert made.seconds == pytest.approx(by_hand + 1e-3)
@@ -79,7 +83,7 @@ def _costs(plan: CpuPlan, times: int = 1) -> tuple[int, int, int]:
 @pytest.mark.parametrize("name", SIZES)
 def test_every_compiled_kernel_is_counted(name: str) -> None:
     memory = memory_of(model(name), "compiled")
-    calls = calls_of(memory, SIZES[name]).calls
+    calls = kernels_of(memory, SIZES[name]).kernels
     found = [sum(c.times * getattr(c, what) for c in calls) for what in ("flops", "nbytes")]
     assert (sum(c.times for c in calls), *found) == _costs(memory.plan(**SIZES[name]))
 
@@ -96,12 +100,12 @@ def test_eager_arithmetic_is_that_of_the_check(name: str) -> None:
 def test_one_layer_by_hand() -> None:
     """x (8, 32) · w (32, 16): forward, and backward for w alone; sums; and the update of 512 numbers."""
     made = plan_step(memory_of(one_layer(), "eager"), {"B": 8}, FLAT)
-    products = [time for time in made.times if time.call.kernel == "matmul"]
-    assert [time.call.flops for time in products] == [2 * 8 * 32 * 16] * 2
+    products = [time for time in made.times if time.kernel.name == "matmul"]
+    assert [time.kernel.flops for time in products] == [2 * 8 * 32 * 16] * 2
     forward, backward = products
     assert forward.memory == pytest.approx(4 * (8 * 32 + 32 * 16 + 8 * 16) / 1e8)
     assert backward.memory == pytest.approx(4 * (32 * 8 + 8 * 16 + 32 * 16) / 1e8)
-    (update,) = [time for time in made.times if time.call.phase == "update"]
+    (update,) = [time for time in made.times if time.kernel.phase == "update"]
     assert update.call.nbytes == 4 * (7 * 512 + 3)  # parameter, gradient and two moments read, three written
 
 

@@ -28,7 +28,7 @@ _PAGE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Op:
+class CountedOp:
     """An op as its rate is looked up: its name, its arithmetic, and the elements of its operands and results."""
 
     name: str
@@ -47,7 +47,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Call:
+class PlannedKernel:
     """A kernel of a step.
 
     ops         what it computes
@@ -57,8 +57,8 @@ class Call:
     region      path of the block in which its ops were called
     """
 
-    kernel: str
-    ops: tuple[Op, ...]
+    name: str
+    ops: tuple[CountedOp, ...]
     moves: tuple[Move, ...]
     region: tuple[str, ...]
     phase: str
@@ -80,24 +80,24 @@ class Call:
 
 @final
 @dataclass(frozen=True)
-class StepCalls:
+class StepKernels:
     """The kernels of a step, and what of it is not counted, as sentences."""
 
-    calls: tuple[Call, ...]
+    kernels: tuple[PlannedKernel, ...]
     not_counted: tuple[str, ...] = ()
 
 
-def calls_of(step: StepMemory, sizes: Mapping[str, int]) -> StepCalls:
+def kernels_of(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
     """The kernels of a step on the interpreter that its options name."""
     if step.options.backend == "compiled":
-        return compiled_calls(step.plan(**sizes))
-    return eager_calls(step, sizes)
+        return compiled_kernels(step.plan(**sizes))
+    return eager_kernels(step, sizes)
 
 
 # Eager ----------------------------------------------------------------------------------------------------------------
 
 
-def eager_calls(step: StepMemory, sizes: Mapping[str, int]) -> StepCalls:
+def eager_kernels(step: StepMemory, sizes: Mapping[str, int]) -> StepKernels:
     """The kernels of a step on the eager interpreter, each op's own."""
     noted: list[tuple[KernelRun, _Types, list[tuple[Hashable, int]]]] = []
     owners: dict[int, int] = {}
@@ -125,8 +125,8 @@ def eager_calls(step: StepMemory, sizes: Mapping[str, int]) -> StepCalls:
     distances = _Distances()
     for _, _, touched in noted:  # the step before this one
         distances.moves(touched)
-    calls = [_eager_call(run, types, distances.moves(touched)) for run, types, touched in noted]
-    return StepCalls(tuple(calls), tuple(lost))
+    calls = [_eager_kernel(run, types, distances.moves(touched)) for run, types, touched in noted]
+    return StepKernels(tuple(calls), tuple(lost))
 
 
 _Types = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
@@ -136,18 +136,18 @@ _UNKNOWN: Mapping[Primitive, str] = {
 }
 
 
-def _eager_call(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> Call:
+def _eager_kernel(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> PlannedKernel:
     phase = _phase(run.region, run.backward)
     op = op_of(run.primitive, types, run.static)
-    return Call(run.primitive.name, (op,), moves, _path(run.region), phase, run.times, looped=run.looped)
+    return PlannedKernel(run.primitive.name, (op,), moves, _path(run.region), phase, run.times, looped=run.looped)
 
 
-def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Op:
+def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
     """The op of operands and results of these types."""
     inputs, outputs = types
     flops: Any = primitive.flops(inputs, outputs, **static)
     sizes = tuple([_size(t) for t in (*inputs, *outputs)])
-    return Op(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
+    return CountedOp(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
 
 
 def _phase(region: Region, backward: bool) -> str:
@@ -173,40 +173,40 @@ def _nbytes(type_: TensorType) -> int:
 # Compiled -------------------------------------------------------------------------------------------------------------
 
 
-def compiled_calls(plan: CpuPlan) -> StepCalls:
+def compiled_kernels(plan: CpuPlan) -> StepKernels:
     """The kernels of a plan, those of its loops in their place."""
     lost: dict[str, None] = {}
-    found = _plan_calls(plan, lost, 1, ())
+    found = _plan_kernels(plan, lost, 1, ())
     distances = _Distances()
     for _, touched in found:
         distances.moves(touched)
     calls = [replace(call, moves=distances.moves(touched)) for call, touched in found]
-    return StepCalls(tuple(calls), tuple(lost))
+    return StepKernels(tuple(calls), tuple(lost))
 
 
 _Touched = list[tuple[Hashable, int]]
 
 
-def _plan_calls(
+def _plan_kernels(
     plan: CpuPlan, lost: dict[str, None], times: int, inside: tuple[int, ...]
-) -> list[tuple[Call, _Touched]]:
-    found: list[tuple[Call, _Touched]] = []
-    before: Call | None = None
+) -> list[tuple[PlannedKernel, _Touched]]:
+    found: list[tuple[PlannedKernel, _Touched]] = []
+    before: PlannedKernel | None = None
     for work in works(plan):
         step = plan.steps[work.first]
         if isinstance(step, LoopStep):
             length = int(step.equation.static["length"])
-            found += _plan_calls(step.plan, lost, times * length, (*inside, work.first))
+            found += _plan_kernels(step.plan, lost, times * length, (*inside, work.first))
             continue
         if isinstance(step, ControlStep):
             (e,) = work.ops
             lost[_UNKNOWN[e.primitive]] = None
             for number, inner in enumerate(step.plans):
-                found += _plan_calls(inner, lost, times, (*inside, work.first, number))
+                found += _plan_kernels(inner, lost, times, (*inside, work.first, number))
             continue
         if isinstance(step, HostStep):
             lost.setdefault(f"{step.equation.primitive}, which a compiled step leaves to Python", None)
-        call = _compiled_call(plan.lowered, work, times, bool(inside), before)
+        call = _compiled_kernel(plan.lowered, work, times, bool(inside), before)
         before = call
         touched = [page for slot, nbytes in work.traffic for page in _pages(plan, slot, nbytes, inside)]
         if not work.ops:
@@ -215,25 +215,27 @@ def _plan_calls(
     return found
 
 
-def _compiled_call(lowered: Lowered, work: Work, times: int, looped: bool, before: Call | None) -> Call:
+def _compiled_kernel(
+    lowered: Lowered, work: Work, times: int, looped: bool, before: PlannedKernel | None
+) -> PlannedKernel:
     alone = len(work.ops) == 1 and bool(work.detail)
     ops = tuple([_lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
         region, phase = _path(e.region), _phase(e.region, e.backward)
     else:  # it adds up what the loop before it has left
-        ops = (Op("add", int(work.cost.flops)),)
+        ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)
     name = f"{work.name} ({work.detail})" if work.detail else work.name
-    return Call(name, ops, (), region, phase, times, not alone, looped, work.parallel)
+    return PlannedKernel(name, ops, (), region, phase, times, not alone, looped, work.parallel)
 
 
-def _main(equations: tuple[Equation, ...], ops: tuple[Op, ...]) -> Equation:
+def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equation:
     """The equation whose place stands for a kernel: that with the most arithmetic, the last of those."""
     return max(zip(equations, ops), key=lambda pair: pair[1].flops)[0]
 
 
-def _lowered_op(lowered: Lowered, e: Equation) -> Op:
+def _lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
     types = tuple([lowered.types[slot] for slot in e.inputs]), tuple([lowered.types[slot] for slot in e.outputs])
     return op_of(e.primitive, types, e.static)
 
