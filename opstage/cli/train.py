@@ -180,6 +180,8 @@ def _conclude(task: Task, configuration: Configuration, outcome: RunOutcome, voi
         reached = format_held_out(last)
     epochs = len(outcome.results)
     voice.say(f"held-out {reached}, after {epochs} epochs in {outcome.seconds:.1f} s")
+    for line in outcome.shares:
+        voice.say(line)
     if outcome.stopped:
         voice.say(f"stopped after {epochs} of {task.settings.run.epochs} epochs: {outcome.stopped}")
     out = configuration.settings.run.out

@@ -20,6 +20,7 @@ from .directory import METRICS, PLOT, REPORT, RUN, RunDirectory
 from .extras import Events, is_installed, plot_png
 from .live import Pace
 from .metrics import MetricLog, read_metrics
+from .processes import Processes
 from .report import ReportContent, report_html
 from .samples import samples
 from .settings import Configuration
@@ -71,6 +72,8 @@ class Journal:
         self._pace = pace if pace is not None else Pace()
         self._cost = ""
         self.loop: Loop | None = None
+        self.processes: Processes | None = None
+        """Those of the run, where it has several; they are told before the journal."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +128,7 @@ class Journal:
                 "train_loss": result.train_loss,
                 "held_out": dict(result.held_out),
                 "samples_per_second": round(result.samples / result.seconds, 1) if result.seconds else 0.0,
+                **({} if self.processes is None else {"processes": self.processes.data()}),
             }
         )
         self._scalars(
@@ -197,6 +201,7 @@ class Journal:
             run=self._run,
             classes=task.held_out.classes,
             written=time.time() if running else None,
+            processes=() if self.processes is None else self.processes.table,
             groups=group_html(task.trainer.moved_by(task.optimizer)),
         )
         # run.json may hold half a character

@@ -3,8 +3,9 @@
 A step's line:   {"kind": "step", "step": 20, "epoch": 0, "loss": …, "lr": …, "samples_per_second": …}
                  and "gradient_norm": … where the run says `gradient_norm`
 An epoch's line: {"kind": "epoch", "step": 22, "epoch": 0, "train_loss": …, "held_out": {…}, "samples_per_second": …}
-`step` counts training steps from 1, epochs are counted from 0. Rates are measurements; all else is the same for every
-run of one configuration, interrupted or not. A loss that is nan or infinite is null.
+                 and "processes": [{…}, …] where several host a mesh, what each has done so far: see `ProcessShare`
+`step` counts training steps from 1, epochs are counted from 0. Rates and shares of processes are measurements; all else
+is the same for every run of one configuration, interrupted or not. A loss that is nan or infinite is null.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from .curves import Curves, Panel
 from .metrics import show_value
 from .page import page_html
 from .png import data_uri
+from .processes import ProcessShare, processes_html
 from .samples import GeneratedText, ImageRows
 from .settings import Configuration
 from .svg import panel_svg
@@ -28,6 +29,7 @@ class ReportContent:
     run        the content of run.json
     written    seconds since 1970, where the run still goes on
     groups     the table of what moves each parameter, as HTML
+    processes  the shares of several processes
     """
 
     title: str
@@ -42,6 +44,7 @@ class ReportContent:
     classes: Sequence[str] | None = None
     written: float | None = None
     groups: str = ""
+    processes: Sequence[ProcessShare] = ()
 
 
 def report_html(content: ReportContent) -> str:
@@ -60,6 +63,7 @@ def report_html(content: ReportContent) -> str:
         sections.append(classification_html(content.classification, content.classes))
     if content.samples is not None:
         sections.append(_samples(content.samples))
+    sections.append(processes_html(content.processes))
     sections += [_groups(content.groups), _cost(content.cost), _configuration(content.configuration), _run(content.run)]
     return page_html(content.title, "\n".join(sections), written=content.written)
 

@@ -17,6 +17,7 @@ from typing_extensions import override
 from ..documents import Document
 from ..interpreters.mesh.processes import world
 from ..ops.errors import UsageError
+from ..ops.mesh import mesh_of
 from ..training import checkpoint
 from ..training.callback import Callback, Loop
 from ..training.callbacks import BestCheckpoint
@@ -29,6 +30,7 @@ from .kept_source import keep_source
 from .measures import measures_of
 from .metrics import read_metrics
 from .origins import origins_json
+from .processes import Processes
 from .settings import MAY_CHANGE, Configuration, Settings
 from .task import Task, prepare
 from .together import Voting, agree, fingerprint, require_processes, told, written_together
@@ -45,11 +47,13 @@ class RunOutcome:
     """The result of a run: the results of its epochs, and the seconds that this process spent on it.
 
     stopped   why a callback has ended it; empty where none has
+    shares    a line for each of several processes: its time, how long it waited, what it sent
     """
 
     results: Sequence[EpochResult]
     seconds: float
     stopped: str = ""
+    shares: Sequence[str] = ()
 
 
 def train(settings: Settings | Configuration, *, resume: bool = False) -> RunOutcome:
@@ -149,6 +153,9 @@ def run_task(
             saver = voting = Voting(keeper, fabric)
             stack.enter_context(voting.heeding())
         following = _Following(journal)
+        processes = Processes(fabric, mesh_of(settings.options.mesh)) if several else None
+        if journal is not None:
+            journal.processes = processes
         since = time.perf_counter()
         results = fit(
             task.trainer,
@@ -157,14 +164,15 @@ def run_task(
             task.test_batches,
             measures,
             epochs=settings.run.epochs,
-            observer=_Observers([o for o in (journal, watcher) if o is not None]),
+            observer=_Observers([o for o in (processes, journal, watcher) if o is not None]),
             state=state,
             start=start,
             saver=saver,
             require_finite=settings.run.require_finite,
             callbacks=(following, *callbacks),
         )
-        return RunOutcome(results, time.perf_counter() - since, following.stopped)
+        shares = [] if processes is None else processes.lines()
+        return RunOutcome(results, time.perf_counter() - since, following.stopped, shares)
 
 
 def begin(task: Task, configuration: Configuration) -> Path:

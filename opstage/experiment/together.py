@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ def agree(fabric: Fabric, document: Mapping[str, Any], error: str = "") -> None:
 
     Raises DisagreementError, the same one on all.
     """
-    outcomes = _gathered(fabric, {"error": error, "has": dict(document)})
+    outcomes = gathered(fabric, {"error": error, "has": dict(document)})
     fabric.agreed = True
     failed = [(number, outcome["error"]) for number, outcome in enumerate(outcomes) if outcome["error"]]
     if failed:
@@ -105,7 +106,7 @@ def written_together(fabric: Fabric) -> Iterator[None]:
             raise
         error = failed
     if fabric.processes > 1:
-        texts = [text for text in _gathered(fabric, "" if error is None else str(error)) if text]
+        texts = [text for text in gathered(fabric, "" if error is None else str(error)) if text]
         if texts:
             raise DisagreementError(texts[0]) from error
 
@@ -157,7 +158,7 @@ class Voting:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
 
 
-def _gathered(fabric: Fabric, document: Any) -> list[Any]:
+def gathered(fabric: Fabric, document: Any) -> list[Any]:
     """The documents of all processes, by their numbers."""
     others = [process for process in range(fabric.processes) if process != fabric.process]
     text = np.frombuffer(json.dumps(document).encode(), np.uint8)
@@ -167,6 +168,11 @@ def _gathered(fabric: Fabric, document: Any) -> list[Any]:
     fabric.exchange(dict.fromkeys(others, text), room, "what each process is about to do, in words")
     room[fabric.process] = text
     return [json.loads(room[process].tobytes()) for process in range(fabric.processes)]
+
+
+def hostname() -> str:
+    """That of this machine."""
+    return socket.gethostname()
 
 
 def _digest(data: bytes) -> str:

@@ -22,6 +22,7 @@ class Threads:
         self.process, self.processes, self._lines = process, processes, lines
         self._flying: list[Flight] = []
         self.sent = 0
+        self.waited = 0.0
         self.agreed = False
 
     def exchange(self, parts: Mapping[int, Any], room: Mapping[int, Any], called: str) -> None:

@@ -32,9 +32,13 @@ class Fabric(Protocol):
 
     process     the number of this one, of `processes`
     agreed      whether they have compared what they are about to do
+    waited      seconds that this one has waited for others, in all
+    sent        bytes that it has sent them, in all, headers left out
     """
 
     agreed: bool
+    waited: float
+    sent: int
 
     @property
     def process(self) -> int: ...
@@ -76,6 +80,8 @@ class Alone:
     process = 0
     processes = 1
     agreed = True
+    waited = 0.0
+    sent = 0
 
     def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
         """There is nobody to send to."""

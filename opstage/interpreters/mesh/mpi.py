@@ -70,6 +70,7 @@ class MpiFabric:
 
     timeout   seconds in which nothing comes from another process, after which all are asked where they are
     agreed    whether all have compared what they are about to do
+    waited    seconds spent waiting; sent: bytes of what was sent, headers left out
     heard     the word of another process that it fails, once it has come
     """
 
@@ -93,7 +94,7 @@ class MpiFabric:
         self.agreed = False
         self.heard: tuple[int, str] | None = None
         self.waited = 0.0
-        self.sent_bytes = 0
+        self.sent = 0
         self._count = self._number = 0
         self._progress = Progress(MPI, self._words)
         self._now = ""
@@ -130,7 +131,7 @@ class MpiFabric:
             sends = []
             for p, part in parts.items():
                 sends += [world.Isend([head, byte], p, HEAD), world.Isend([part, byte], p, BODY)]
-                self.sent_bytes += part.nbytes
+                self.sent += part.nbytes
         except self._mpi.Exception as error:
             raise self._lost(error) from None
         rest = {**bodies, **{-1 - i: send for i, send in enumerate(sends)}}

@@ -57,7 +57,7 @@ class Traffic:
         found: dict[tuple[str, str], Sending] = {}
         total: Dim = 0
         digest = hashlib.sha256()
-        for equation, times, types in _calls(body, 1):
+        for equation, times, types in collectives(body, 1):
             inputs = tuple([types[slot] for slot in equation.inputs])
             axis: str = equation.static["axis"]
             digest.update(f"{equation.primitive.name} {axis} {[*map(str, inputs)]}\n".encode())
@@ -76,11 +76,11 @@ class Traffic:
         return "\n".join([*map(str, self.sendings), f"in all a rank sends {show_size(self.sent)}"])
 
 
-def _calls(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[TensorType, ...]]]:
+def collectives(body: Body, times: Dim) -> Iterator[tuple[Equation, Dim, tuple[TensorType, ...]]]:
     """The collectives of a body and of those in it, how often each is called, and the types of the body's slots."""
     for equation in body.equations:
         if equation.primitive.kind is Kind.COLLECTIVE:
             yield equation, times, body.types
         length = equation.static.get("length", 1)
         for _, inner in bodies_of(equation.static):
-            yield from _calls(inner, times * length)
+            yield from collectives(inner, times * length)

@@ -1,0 +1,98 @@
+"""`Processes`: what each process of a run does: its ranks, its time, how long it waits for others, what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, final
+
+from ..interpreters.formula import show_size
+from ..interpreters.mesh.fabric import Fabric
+from ..ops.mesh import Mesh
+from ..training.fit import EpochResult
+from .together import gathered, hostname
+
+
+@final
+@dataclass(frozen=True)
+class ProcessShare:
+    """What a process has done since the run, or this part of it, began.
+
+    ranks     the first and the last rank that it hosts
+    seconds   of training, waiting included
+    waited    seconds of waiting for others, in training and beside it
+    sent      bytes, of sums and of what processes tell each other
+    """
+
+    process: int
+    host: str
+    ranks: tuple[int, int]
+    seconds: float
+    waited: float
+    sent: int
+
+    @property
+    def name(self) -> str:
+        """`ranks 0-1`."""
+        first, last = self.ranks
+        return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+
+@final
+class Processes:
+    """An observer on every process of a run, which tells them all after each epoch.
+
+    table   the shares of all, by the numbers of the processes; empty for one process, and before the first epoch
+    """
+
+    def __init__(self, fabric: Fabric, mesh: Mesh):
+        self._fabric = fabric
+        count = mesh.ranks // fabric.processes
+        self._ranks = (fabric.process * count, (fabric.process + 1) * count - 1)
+        self._seconds = 0.0
+        self._before = fabric.waited, fabric.sent
+        self.table: Sequence[ProcessShare] = ()
+
+    def step(self, epoch: int, step: int, loss: float, samples: int) -> None:
+        """Nothing is told within an epoch."""
+
+    def epoch(self, result: EpochResult) -> None:
+        """All processes come here with the same epoch."""
+        self._seconds += result.seconds
+        waited, sent = self._fabric.waited - self._before[0], self._fabric.sent - self._before[1]
+        mine = [hostname(), *self._ranks, self._seconds, waited, sent]
+        self.table = tuple(
+            [
+                ProcessShare(number, host, (first, last), seconds, waited, sent)
+                for number, (host, first, last, seconds, waited, sent) in enumerate(gathered(self._fabric, mine))
+            ]
+        )
+
+    def lines(self) -> list[str]:
+        """A line for each process."""
+        return [
+            f"  process {share.process} on {share.host}, {share.name}: {share.seconds:.1f} s, of which it waited "
+            f"{share.waited:.1f} s; sent {show_size(share.sent)}"
+            for share in self.table
+        ]
+
+    def data(self) -> list[dict[str, Any]]:
+        """The table as plain data."""
+        return [{**asdict(share), "ranks": list(share.ranks)} for share in self.table]
+
+
+def processes_html(table: Sequence[ProcessShare]) -> str:
+    """The table of a report; nothing for one process."""
+    if not table:
+        return ""
+    rows = "".join(
+        f"<tr><td>{share.process}</td><td>{escape(share.host)}</td><td>{share.name}</td><td>{share.seconds:.1f} s</td>"
+        f"<td>{share.waited:.1f} s</td><td>{escape(show_size(share.sent))}</td></tr>"
+        for share in table
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("process", "host", "hosts", "training", "waited", "sent"))
+    return (
+        '<h2 id="processes">Processes</h2>\n<div class="wide"><table><thead><tr>'
+        f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )

@@ -1,0 +1,125 @@
+"""The bytes that each process of a mesh sends in a step, before anything is sent.
+
+A rank's collectives are run on shapes by the very code that sends them, once for each process, and what it would send
+is counted. So this is exact for any number of processes, where `Traffic` has the formulas of one rank a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.mesh import Mesh
+from ...ops.primitive import Primitive, Static
+from ...ops.types import FLOAT32, DType, TensorType, as_dtype
+from ..host import Array
+from ..interpreter import BaseInterpreter, Typed
+from ..mesh.fabric import EXCHANGE, EXCHANGE_START, Flight
+from ..mesh.ranks import Ranks
+from .program import CheckedProgram
+from .traffic import collectives
+
+
+def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tuple[int, ...]:
+    """What each of so many processes sends in one run of a rank's program, whose sizes are all numbers.
+
+    Sums are taken to be sent one by one, not in buckets; those of two processes are as many bytes in buckets too.
+    """
+    calls = [
+        (equation.primitive, tuple([types[slot] for slot in equation.inputs]), equation.static, times)
+        for equation, times, types in collectives(program.body, 1)
+    ]
+    return tuple([_sent(calls, mesh, process, processes) for process in range(processes)])
+
+
+def _sent(calls: list[Any], mesh: Mesh, process: int, processes: int) -> int:
+    counting = _Counting()
+    ranks = Ranks(counting, mesh, _Process(process, processes))
+    total = 0
+    for primitive, types, static, times in calls:
+        before = counting.sent
+        ranks.begin(())
+        values = [ranks.each([_Tensor(type_, counting) for _ in ranks.hosted]) for type_ in types]
+        ranks.bind(primitive, tuple(values), static)
+        total += (counting.sent - before) * int(times)
+    return total
+
+
+@final
+class _Tensor(Typed):
+    """A tensor of which only the type is known."""
+
+    __slots__ = ("type", "ops")
+
+    def __init__(self, type_: TensorType, ops: _Counting):
+        self.type, self.ops = type_, ops
+
+
+@final
+class _Counting(BaseInterpreter[_Tensor]):
+    """Knows types alone, and counts the bytes of exchanges."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        super().__init__(FLOAT32, 0)
+        self.sent = 0
+
+    @property
+    @override
+    def executes(self) -> bool:
+        return False
+
+    @override
+    def put(self, value: Any, /) -> _Tensor:
+        return _Tensor(TensorType(np.shape(value), np.asarray(value).dtype), self)
+
+    @override
+    def get(self, ref: _Tensor, /) -> Any:
+        return ref
+
+    @override
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Tensor:
+        return _Tensor(TensorType(np.shape(value), FLOAT32 if dtype is None else as_dtype(dtype)), self)
+
+    @override
+    def adopt(self, ref: Any, /) -> _Tensor:
+        assert type(ref) is _Tensor, ref
+        return ref
+
+    @override
+    def bind(self, primitive: Primitive, refs: tuple[_Tensor, ...], static: Static, /) -> tuple[_Tensor, ...]:
+        if primitive in (EXCHANGE, EXCHANGE_START):
+            self.sent += sum(int(ref.type.nbytes) for ref in refs[1:])
+        types = self.infer(primitive, tuple([ref.type for ref in refs]), static)
+        return tuple([_Tensor(type_, self) for type_ in types])
+
+
+@final
+class _Process:
+    """A fabric of which only is known which process this is."""
+
+    agreed = True
+    waited = 0.0
+    sent = 0
+
+    def __init__(self, process: int, processes: int):
+        self.process, self.processes = process, processes
+
+    def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
+        raise AssertionError(called)
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+        raise AssertionError(called)
+
+    def fail(self, error: BaseException) -> bool:
+        raise AssertionError
+
+    def abort(self, code: int) -> None:
+        raise AssertionError
+
+    def wait_at_most(self, seconds: float) -> None:
+        raise AssertionError
