@@ -17,7 +17,7 @@ from .together import gathered, hostname
 @final
 @dataclass(frozen=True)
 class ProcessShare:
-    """What a process has done since the run, or this part of it, began.
+    """The work of a process since the run, or this part of it, began.
 
     ranks     the first and the last rank that it hosts
     seconds   of training, waiting included

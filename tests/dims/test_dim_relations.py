@@ -34,6 +34,9 @@ from tests.dims.dim_cases import NAMES, verdict_on
         (["H*K == 768"], "B*H*K", "768*B"),
         (["D % H == 0"], "H*(D//H)", "D"),
         (["D % 8 == 0", "D == H*K"], "8*(D//8)", "H*K"),
+        (["4 % H == 0"], "256 % H", "0"),
+        (["4 % H == 0"], "(8*T + 4) % H", "0"),
+        (["4 % H == 0"], "(256*T*T)//H*H", "256*T**2"),
         (["2*M == 3*N"], "N", "2*(M//3)"),
         (["(N*H) % 3 == 0"], "(B*N*H)//3", "B*((N*H)//3)"),
         (["N//3 == 5", "N % 3 == 0"], "N", "15"),
@@ -64,6 +67,8 @@ def test_equalities_that_follow(where: list[str], left: str, right: str) -> None
         ([], "H*(D//H)", "D"),
         ([], "D - H + 1", "H*(D//H)"),
         ([], "N % 3", "2"),
+        (["4 % H == 0"], "H", "4"),
+        (["4 % H == 0"], "1", "256//H"),
         ([], "B", "B*T"),
         (["K <= T"], "B*K", "B*T"),
         (["K <= T"], "0", "(T - K)//2"),
@@ -230,3 +235,17 @@ def test_a_declared_fact_is_proved() -> None:
             scope.dim(name)
         scope.declare(f"{left} {sign} {right}")
         assert verdict_on(scope.parse(left), sign, scope.parse(right)) is Verdict.proved
+
+
+@pytest.mark.parametrize("of", [2, 4, 6, 12])
+@pytest.mark.parametrize("goal", ["6 % H", "12 % H", "(4*T) % H", "(6*T + 12) % H", "(12*T*T - 6) % H"])
+def test_what_divides_a_number_divides_its_multiples_and_no_others(of: int, goal: str) -> None:
+    """Proved only where it holds for every divisor, refuted only where it fails for one: counted out."""
+    scope = DimScope()
+    scope.dim("H"), scope.dim("T")
+    scope.declare(f"{of} % H == 0")
+    found = equal(scope.parse(goal), 0)
+    holds = {eval(goal, {"H": h, "T": t}) == 0 for h in range(1, 40) if of % h == 0 for t in range(1, 25)}
+    assert found is not (Verdict.refuted if holds == {True} else Verdict.proved)
+    if holds == {True}:
+        assert found is Verdict.proved

@@ -24,7 +24,7 @@ from .traffic import collectives
 
 
 def sent_by_processes(program: CheckedProgram, mesh: Mesh, processes: int) -> tuple[int, ...]:
-    """What each of so many processes sends in one run of a rank's program, whose sizes are all numbers.
+    """The bytes that each of so many processes sends in one run of a rank's program, whose sizes are all numbers.
 
     Sums are taken to be sent one by one, not in buckets; those of two processes are as many bytes in buckets too.
     """
@@ -42,14 +42,14 @@ def _sent(calls: list[Any], mesh: Mesh, process: int, processes: int) -> int:
     for primitive, types, static, times in calls:
         before = counting.sent
         ranks.begin(())
-        values = [ranks.each([_Tensor(type_, counting) for _ in ranks.hosted]) for type_ in types]
+        values = [ranks.each([_Counted(type_, counting) for _ in ranks.hosted]) for type_ in types]
         ranks.bind(primitive, tuple(values), static)
         total += (counting.sent - before) * int(times)
     return total
 
 
 @final
-class _Tensor(Typed):
+class _Counted(Typed):
     """A tensor of which only the type is known."""
 
     __slots__ = ("type", "ops")
@@ -59,7 +59,7 @@ class _Tensor(Typed):
 
 
 @final
-class _Counting(BaseInterpreter[_Tensor]):
+class _Counting(BaseInterpreter[_Counted]):
     """Knows types alone, and counts the bytes of exchanges."""
 
     __slots__ = ("sent",)
@@ -74,28 +74,28 @@ class _Counting(BaseInterpreter[_Tensor]):
         return False
 
     @override
-    def put(self, value: Any, /) -> _Tensor:
-        return _Tensor(TensorType(np.shape(value), np.asarray(value).dtype), self)
+    def put(self, value: Any, /) -> _Counted:
+        return _Counted(TensorType(np.shape(value), np.asarray(value).dtype), self)
 
     @override
-    def get(self, ref: _Tensor, /) -> Any:
+    def get(self, ref: _Counted, /) -> Any:
         return ref
 
     @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Tensor:
-        return _Tensor(TensorType(np.shape(value), FLOAT32 if dtype is None else as_dtype(dtype)), self)
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Counted:
+        return _Counted(TensorType(np.shape(value), FLOAT32 if dtype is None else as_dtype(dtype)), self)
 
     @override
-    def adopt(self, ref: Any, /) -> _Tensor:
-        assert type(ref) is _Tensor, ref
+    def adopt(self, ref: Any, /) -> _Counted:
+        assert type(ref) is _Counted, ref
         return ref
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[_Tensor, ...], static: Static, /) -> tuple[_Tensor, ...]:
+    def bind(self, primitive: Primitive, refs: tuple[_Counted, ...], static: Static, /) -> tuple[_Counted, ...]:
         if primitive in (EXCHANGE, EXCHANGE_START):
             self.sent += sum(int(ref.type.nbytes) for ref in refs[1:])
         types = self.infer(primitive, tuple([ref.type for ref in refs]), static)
-        return tuple([_Tensor(type_, self) for type_ in types])
+        return tuple([_Counted(type_, self) for type_ in types])
 
 
 @final

@@ -164,6 +164,10 @@ class Facts:
         numerator = self._reduce(substituted)
         candidates = [substituted, numerator]
         candidates += [poly.add(numerator, p, sign) for p in self.equations for sign in (1, -1)]
+        for p in self.equations:  # 4 == M*(4//M), so 256*T == 64*T*M*(4//M)
+            whole, rest = poly.divide(numerator, poly.constant(abs(p.get((), 0)) or 1))
+            if p.get(()) and not rest:
+                candidates.append(poly.add(numerator, poly.multiply(whole, p), -1 if p[()] > 0 else 1))
         for candidate in candidates:
             exact = floor_divide(self.atoms, candidate, denominator)
             if not poly.add(candidate, poly.multiply(exact, denominator), -1):
@@ -249,6 +253,8 @@ class Facts:
                 raise Contradiction
             if modulus is not None:
                 return self._solve_modulo(poly.add(dividend, poly.constant(remainder), -1), modulus)
+            if not remainder and (poly.constant_value(dividend) or 0) > 0:
+                self._image_ranges.append(poly.add(dividend, divisor, -1))  # what divides 4 is at most 4
             name = _single_name(dividend)
             if name is None or remainder or name in poly.names_of(divisor):
                 return False
