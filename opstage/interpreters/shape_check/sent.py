@@ -42,14 +42,14 @@ def _sent(calls: list[Any], mesh: Mesh, process: int, processes: int) -> int:
     for primitive, types, static, times in calls:
         before = counting.sent
         ranks.begin(())
-        values = [ranks.each([_Counted(type_, counting) for _ in ranks.hosted]) for type_ in types]
+        values = [ranks.each([_Awaited(type_, counting) for _ in ranks.hosted]) for type_ in types]
         ranks.bind(primitive, tuple(values), static)
         total += (counting.sent - before) * int(times)
     return total
 
 
 @final
-class _Counted(Typed):
+class _Awaited(Typed):
     """A tensor of which only the type is known."""
 
     __slots__ = ("type", "ops")
@@ -59,7 +59,7 @@ class _Counted(Typed):
 
 
 @final
-class _Counting(BaseInterpreter[_Counted]):
+class _Counting(BaseInterpreter[_Awaited]):
     """Knows types alone, and counts the bytes of exchanges."""
 
     __slots__ = ("sent",)
@@ -74,28 +74,28 @@ class _Counting(BaseInterpreter[_Counted]):
         return False
 
     @override
-    def put(self, value: Any, /) -> _Counted:
-        return _Counted(TensorType(np.shape(value), np.asarray(value).dtype), self)
+    def put(self, value: Any, /) -> _Awaited:
+        return _Awaited(TensorType(np.shape(value), np.asarray(value).dtype), self)
 
     @override
-    def get(self, ref: _Counted, /) -> Any:
+    def get(self, ref: _Awaited, /) -> Any:
         return ref
 
     @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Counted:
-        return _Counted(TensorType(np.shape(value), FLOAT32 if dtype is None else as_dtype(dtype)), self)
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> _Awaited:
+        return _Awaited(TensorType(np.shape(value), FLOAT32 if dtype is None else as_dtype(dtype)), self)
 
     @override
-    def adopt(self, ref: Any, /) -> _Counted:
-        assert type(ref) is _Counted, ref
+    def adopt(self, ref: Any, /) -> _Awaited:
+        assert type(ref) is _Awaited, ref
         return ref
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[_Counted, ...], static: Static, /) -> tuple[_Counted, ...]:
+    def bind(self, primitive: Primitive, refs: tuple[_Awaited, ...], static: Static, /) -> tuple[_Awaited, ...]:
         if primitive in (EXCHANGE, EXCHANGE_START):
             self.sent += sum(int(ref.type.nbytes) for ref in refs[1:])
         types = self.infer(primitive, tuple([ref.type for ref in refs]), static)
-        return tuple([_Counted(type_, self) for type_ in types])
+        return tuple([_Awaited(type_, self) for type_ in types])
 
 
 @final
