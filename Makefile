@@ -68,6 +68,7 @@ browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, whi
 docs: $(DOCS_STAMP)  ## build the guide as a site in site/ (warnings are errors)
 	PATH="$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 	$(BIN)/python -m tests.docs.self_contained site
+	$(BIN)/python -m tests.docs.complete site
 
 pictures: $(DEVELOP_STAMP)  ## make the pictures of the guide's first page anew
 	$(BIN)/python -m tests.docs.pictures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import opstage
+from tests.docs.blocks import run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
@@ -36,6 +38,29 @@ def extension() -> Any:
 def test_every_public_name_is_on_a_page_once() -> None:
     named = [name for page in PAGES for name in re.findall(r"^::: opstage\.(\w+)$", page.read_text(), re.MULTILINE)]
     assert sorted(named) == sorted(opstage.__all__), "name it on a page of docs/api, as in `::: opstage.fit`"
+
+
+def public() -> set[str]:
+    """Every public name that is no module: those of the package, of its modules, and the methods of `Ops`."""
+    found = {f"opstage.{name}" for name in opstage.__all__ if not isinstance(getattr(opstage, name), ModuleType)}
+    for name in {*opstage.__all__} - {name.removeprefix("opstage.") for name in found}:
+        module = getattr(opstage, name)
+        for member in getattr(module, "__all__", ["show"]):
+            if not isinstance(getattr(module, member), ModuleType):
+                found.add(f"opstage.{name}.{member}")
+    methods = [name for name, method in inspect.getmembers(opstage.Ops) if not name.startswith("_") and method.__doc__]
+    return found | {f"opstage.Ops.{name}" for name in methods}
+
+
+def test_every_public_name_has_an_example(extension: Any) -> None:
+    """In docs/api/examples; `python -m tests.docs.session --write` fills in what they answer."""
+    examples = set(extension.examples())
+    assert not public() - examples
+    assert examples - public() == {"opstage.optim.clip", "opstage.optim.schedule"}
+
+
+def test_examples_answer_as_is_written() -> None:
+    run_python("-W", "ignore", "-m", "tests.docs.session", cwd=ROOT, path=[ROOT])
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -1,0 +1,36 @@
+"""`python -m tests.docs.complete FOLDER`: every public name stands in a built site, with its example."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.docs.session import EXAMPLES, read
+
+
+def shown(folder: Path) -> dict[str, str]:
+    """What the pages of the API show below the heading of each name, as HTML."""
+    found = {}
+    for page in sorted(folder.glob("api/*/index.html")):
+        parts = re.split(r'<h[1-6] id="(opstage\.[\w.]+)"', page.read_text(encoding="utf-8"))
+        found.update(zip(parts[1::2], parts[2::2]))
+    return found
+
+
+def main(folder: str) -> int:
+    """0 where all are there."""
+    pages = shown(Path(folder))
+    names = [name for file in sorted(EXAMPLES.glob("*.txt")) for name, _ in read(file)]
+    pages.setdefault(
+        "opstage.models.model", pages.get("opstage.models.zoo.model", "")
+    )  # beside a submodule of its name
+    lacking = [name for name in names if "language-pycon" not in pages.get(name, "")]
+    for name in lacking:
+        print(f"{name} has no example on the API's pages")
+    print(f"{len(names) - len(lacking)} of {len(names)} public names have an example in {folder}")
+    return int(bool(lacking))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
