@@ -2,78 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from . import views
 from .clusters import Cluster, Level
+from .loop import IterationSpace, Local, LoopOperand
 from .views import View
 
-
-class LoopOperand(Protocol):
-    """An operand or result of a loop, under a name in its source."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def level(self) -> Level: ...
-    @property
-    def view(self) -> View: ...
+_Axis = tuple[int, tuple[int, ...]]
+"""A size, and the stride of each operand."""
 
 
-def fewest_axes(
-    cluster: Cluster, reads: Sequence[LoopOperand], writes: Sequence[LoopOperand]
-) -> tuple[list[int], dict[str, list[int]], int]:
-    """Sizes of the axes, outermost first, every operand's strides along them by its name, and how many axes are outer
-    ones; the others, usually one, are those of a row's elements, if the cluster has rows.
-    """
-    extent = cluster.extent
-    for operand in writes:
-        scale = (extent or 1) if operand.level is Level.ROW else 1
-        cuts = [
-            c * scale for c in views.suffixes([n for n, _ in views.merged(operand.view.shape, operand.view.strides)])
-        ]
-        every = views.chain(cluster.cuts, cuts)
+def space_of(cluster: Cluster, stored: Collection[int]) -> IterationSpace:
+    """The axes and the operands of a cluster that leaves the values of `stored` in memory."""
+    lowered, extent = cluster.lowered, cluster.extent
+    written = [slot for slot, level in cluster.levels.items() if slot in stored and level is not Level.COLUMN]
+    targets = [(lowered.in_memory(lowered.views[slot]), cluster.levels[slot]) for slot in written]
+    for view, level in targets:
+        scale = (extent or 1) if level is Level.ROW else 1
+        every = views.chain(
+            cluster.cuts, [c * scale for c in views.suffixes([n for n, _ in views.merged(view.shape, view.strides)])]
+        )
         assert every is not None, "a part of a concatenation is packed along its own axes"
         cluster.cuts = every
-    cuts = cluster.cuts
-    sizes = [b // a for a, b in pairwise(cuts)][::-1]
-    inner_count = sum(1 for c in cuts[:-1] if extent is not None and c < extent)
-    table: dict[str, list[int]] = {}
-    for operand in (*reads, *writes):
-        strides = cluster.strides(operand.view, operand.level)
+    inner = sum(1 for c in cluster.cuts[:-1] if extent is not None and c < extent)
+    steps = []
+    for view, level in (*cluster.operands, *targets):
+        strides = cluster.strides(view, level)
         assert strides is not None
-        if operand.level is Level.ROW:
-            strides = strides + [0] * inner_count
-        table[operand.name] = strides
-    border = len(sizes) - inner_count
-    outer, inner = _merge(sizes, table, 0, border), _merge(sizes, table, border, len(sizes))
+        steps.append([*strides, *([0] * inner if level is Level.ROW else [])])
+    sizes = [b // a for a, b in pairwise(cluster.cuts)][::-1]
+    axes = [(n, tuple([s[axis] for s in steps])) for axis, n in enumerate(sizes)]
+    border = len(axes) - inner
+    outer, within = _merged(axes[:border]), _merged(axes[border:])
     if extent is None:  # the last axis is the inner one
-        outer, inner = outer[:-1], outer[-1:]
-    assert len(inner) <= 1 or cluster.lowered.target.broken_rows
-    chosen = outer + (inner or [(1, dict.fromkeys(table, 0))])
-    return [n for n, _ in chosen], {name: [s[name] for _, s in chosen] for name in table}, len(outer)
+        outer, within = outer[:-1], outer[-1:]
+    assert len(within) <= 1 or lowered.target.broken_rows
+    axes = [*outer, *(within or [(1, tuple([0] * len(steps)))])]
+
+    def operand(name: str, view: View, level: Level, place: int) -> LoopOperand:
+        local = Local(name, lowered.types[view.root].dtype, level)
+        return LoopOperand(local, view, tuple([s[place] for _, s in axes]), view.root in lowered.counted)
+
+    reads = {
+        (view, level): operand(f"x{i}", lowered.in_memory(view), level, i)
+        for i, (view, level) in enumerate(cluster.operands)
+    }
+    writes = {
+        slot: operand(f"y{i}", view, level, len(reads) + i)
+        for i, (slot, (view, level)) in enumerate(zip(written, targets))
+    }
+    return IterationSpace(tuple([n for n, _ in axes]), len(outer), reads, writes)
 
 
-def _merge(
-    sizes: Sequence[int], table: Mapping[str, Sequence[int]], start: int, stop: int
-) -> list[tuple[int, dict[str, int]]]:
-    axes: list[tuple[int, dict[str, int]]] = []
-    for i in range(start, stop):
-        n, strides = sizes[i], {name: s[i] for name, s in table.items()}
-        if axes and all(axes[-1][1][name] == s * n for name, s in strides.items()):
-            axes[-1] = (axes[-1][0] * n, strides)
+def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
+    """The axes in as few as possible."""
+    found: list[_Axis] = []
+    for n, strides in axes:
+        if found and all(before == s * n for before, s in zip(found[-1][1], strides)):
+            found[-1] = (found[-1][0] * n, strides)
         else:
-            axes.append((n, strides))
-    return axes
+            found.append((n, strides))
+    return found
 
 
-def as_written(
-    sizes: Sequence[int], table: Mapping[str, Sequence[int]], name: str
-) -> tuple[list[int], dict[str, list[int]]]:
-    """The axes in the order in which `name` lies in memory; for a loop that may take elements in any order."""
-    order = sorted(range(len(sizes)), key=lambda axis: -table[name][axis])
-    turned = {name: [strides[axis] for axis in order] for name, strides in table.items()}
-    axes = _merge([sizes[axis] for axis in order], turned, 0, len(sizes))
-    return [n for n, _ in axes], {name: [s[name] for _, s in axes] for name in table}
+def as_written(space: IterationSpace) -> IterationSpace:
+    """The axes in the order of the first result in memory; for a loop that may take elements in any order."""
+    if not space.writes:
+        return space
+    first = next(iter(space.writes.values()))
+    order = sorted(range(len(space.sizes)), key=lambda axis: -first.strides[axis])
+    operands = space.operands
+    axes = _merged([(space.sizes[axis], tuple([o.strides[axis] for o in operands])) for axis in order])
+    moved = iter([o._replace(strides=tuple([s[i] for _, s in axes])) for i, o in enumerate(operands)])
+    return space._replace(
+        sizes=tuple([n for n, _ in axes]),
+        reads={key: next(moved) for key in space.reads},
+        writes={slot: next(moved) for slot in space.writes},
+    )

@@ -1,4 +1,4 @@
-"""The text of a cluster's kernel.
+"""A loop as the text of a kernel for the CPU.
 
 It depends on the ops, the dtypes and which strides are 0 or 1, not on sizes, which are arguments, but for whether
 a row that is summed is long. So clusters that look alike, in the layers of a model or for another batch, share one
@@ -8,18 +8,21 @@ kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, final
+
+from typing_extensions import override
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
 from ...native import access
-from ..axes import fewest_axes
-from ..clusters import Cluster, Level, staged
-from ..formulas import FORMULAS, Constants
-from ..lowered import Lowered
-from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
-from ..views import View
+from ..axes import space_of
+from ..clusters import Cluster, Level
+from ..formulas import Constants
+from ..loop import Accumulator, IterationSpace, Local, LoopNest, LoopOperand, Pass, Place
+from ..primitives import COLUMN_SUM, INDEX_CHECK, ROW_SUM
+from ..printing import LoopPrinter, indented
+from ..schedule import Scheduling, schedule
 from .texts import LoopSource
 from .words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch
 
@@ -35,353 +38,282 @@ _LANES = 64
 """Rows that are gone through side by side where their first elements are neighbours, and so on, but not their own."""
 
 
-def cluster_loop(cluster: Cluster, equations: list[Equation], stored: Collection[int]) -> LoweredLoop:
+def cluster_loop(cluster: Cluster, equations: Sequence[Equation], stored: Collection[int]) -> LoweredLoop:
     """The kernel of a cluster that leaves the values of `stored` in memory."""
-    return _LoopWriter(cluster, equations, stored).loop()
+    space = space_of(cluster, stored)
+    lanes = cluster.extent is not None and _side_by_side(space, cluster, equations)
+    return _CpuPrinter(schedule(cluster, equations, space, Scheduling(lanes=lanes)), cluster.extent, lanes).kernel()
 
 
-_NO_VIEW = View(-1, 0, (), ())
+def _side_by_side(space: IterationSpace, cluster: Cluster, equations: Sequence[Equation]) -> bool:
+    """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
+    if len(space.sizes) < 2 or space.sizes[-2] < 8 or Level.COLUMN in cluster.levels.values():
+        return False
+    if any(e.primitive is INDEX_CHECK for e in equations):
+        return False
+    along = [o.strides for o in space.operands if o.local.level is Level.ELEMENT]
+    return all(s[-1] != 1 and s[-2] in (0, 1) for s in along) and any(s[-2] == 1 for s in along)
 
 
-class _CpuOperand(NamedTuple):
+class _Memory(NamedTuple):
+    """Elements of one scope, at `element` from the address `name`_at on."""
+
     name: str
     dtype: str
-    level: Level
     scope: str
-    view: View
-    written: bool
-
-
-class _Runs(NamedTuple):
-    """Statements before and after each chunk of a row's elements, where a pass goes through them in chunks."""
-
-    begin: list[str]
-    end: list[str]
+    element: str
 
 
 @final
-class _LoopWriter:
-    def __init__(self, cluster: Cluster, equations: list[Equation], stored: Collection[int]):
-        self.cluster = cluster
-        self.lowered: Lowered = cluster.lowered
-        self.equations = equations
-        self.extent = cluster.extent
-        self.constants = Constants()
+class _CpuPrinter(LoopPrinter):
+    """`extent` is None where there are no rows; `lanes` is whether `_LANES` of them are gone through side by side, lane
+    l of them in an inner loop.
+    """
+
+    def __init__(self, loop: LoopNest, extent: int | None, lanes: bool):
+        super().__init__(Constants())
+        self.loop, self.extent, self.lanes = loop, extent, lanes
         self.words: list[Word] = []
         self.scopes = 0
-        self.names: dict[str, tuple[str, str, str]] = {}
-        self.rooms: list[tuple[WorkerScratch, int]] = []
-        self.panel = False  # whether `_LANES` rows are gone through side by side, lane l of them in an inner loop
+        self.accesses: dict[str, tuple[str, str, str]] = {}
+        self.memory: dict[str, _Memory] = {}  # of operands, of kept rows, and of a row's locals in lanes
         self.head: list[str] = []  # what is done once
-        self.after_row: list[str] = []
-        self.after_rows: list[str] = []
-        self.lanes: dict[str, _CpuOperand] = {}
-        self.local = {slot: i for i, slot in enumerate(cluster.levels)}  # names do not tell one program from another
-        self.reads = {
-            (view, level): _CpuOperand(
-                f"x{i}", dtype_name(self.lowered.types[view.root].dtype), level, access.READ, view, False
-            )
-            for i, (view, level) in enumerate(cluster.operands)
-        }
-        self.writes = {
-            slot: _CpuOperand(
-                f"y{i}",
-                dtype_name(self.lowered.types[slot].dtype),
-                cluster.levels[slot],
-                self._scope(),
-                self._target(slot),
-                True,
-            )
-            for i, slot in enumerate(s for s in cluster.levels if s in stored and cluster.levels[s] is not Level.COLUMN)
-        }
+        self.totals: list[tuple[WorkerScratch, int]] = []
+        *self.outer, self.inner = loop.space.sizes
+        self.flat = not self.outer and extent is None
+        strides = [o.strides for o in loop.space.reads.values()]
+        near = all((s[-1], s[-2] if lanes else 0) in ((0, 0), (1, 0)) for s in strides)
+        self.run = _RUN if near else _STRIDED_RUN
 
-    def _scope(self) -> str:
-        self.scopes += 1
-        return access.written(self.scopes - 1)
+    def kernel(self) -> LoweredLoop:
+        if not self.flat:
+            self.head.append(f"n = {self.number(self.inner)}")
+        turns = [*self.outer[:-1], -(-self.outer[-1] // _LANES)] if self.lanes else self.outer
+        body, places = self.coordinates("row", turns)
+        if self.lanes:
+            body.append(f"first = {places[-1]} * {_LANES}")
+            body.append(f"wide = min({_LANES}, {self.number(self.outer[-1])} - first)")
+            places[-1] = "first"
+        for operand in self.loop.space.operands:
+            self._place(operand, places, body)
+        columns = [self._column(accumulator) for accumulator in self.loop.columns]
+        body += self._passes("hi - lo" if self.flat else "n")
+        words = f"w = int64s(arguments, {len(self.words)})"
+        lines = ["def kernel(lo, hi, worker, arguments):", *indented([words, *self.head])]
+        if self.flat:
+            lines += indented(body)
+        else:
+            lines += indented(["for row in range(lo, hi):", *indented(body)])
+            for moved, _ in columns:
+                lines += indented([f"if (row - lo) % {_BLOCK} == {_BLOCK - 1}:", *indented(moved)], 2)
+            for _, whole in columns:
+                lines += indented(whole)
+        accesses = tuple([(name, *of) for name, of in sorted(self.accesses.items())])
+        text = LoopSource(self.loop.name, "\n".join(self.constants.definitions), "\n".join(lines), accesses)
+        return LoweredLoop(text, self.inner if self.flat else math.prod(turns), tuple(self.words), tuple(self.totals))
 
-    def _target(self, slot: int) -> View:
-        return self.lowered.in_memory(self.lowered.views[slot])
+    # Memory ---------------------------------------------------------------------------------------------------------
 
     def word(self, value: Word) -> str:
         self.words.append(value)
         return f"w[{len(self.words) - 1}]"
 
-    # Text -----------------------------------------------------------------------------------------------------------
+    def _scope(self) -> str:
+        self.scopes += 1
+        return access.written(self.scopes - 1)
 
-    def loop(self) -> LoweredLoop:
-        sizes, table, _ = fewest_axes(self.cluster, [*self.reads.values()], [*self.writes.values()])
-        *outer, inner = sizes
-        flat = not outer and self.extent is None
-        self.panel = self._side_by_side(sizes, table)
-        head = self.head
-        if not flat:
-            head.append(f"n = {self.word(inner)}")
-        body: list[str] = []
-        places: list[str] = []
-        turns = [*outer[:-1], -(-outer[-1] // _LANES)] if self.panel else outer
-        for i in range(len(turns) - 1, 0, -1):
-            size = self.word(turns[i])
-            body += [f"i{i} = rest % {size}", f"rest = rest // {size}"]
-        if len(turns) > 1:
-            body.insert(0, "rest = row")
-            body.append("i0 = rest")
-            places = [f"i{i}" for i in range(len(turns))]
-        elif turns:
-            places = ["row"]
-        if self.panel:
-            body += [f"first = {places[-1]} * {_LANES}", f"wide = min({_LANES}, {self.word(outer[-1])} - first)"]
-            places[-1] = "first"
-        self.inner: dict[str, str] = {}
-        for operand in [*self.reads.values(), *self.writes.values()]:
-            nbytes = self.lowered.types[operand.view.root].dtype.itemsize
-            *along, step = table[operand.name]
-            terms = [self.word(Address(operand.view.root, operand.view.offset * nbytes))]
-            terms += [f"{place} * {self.word(s * nbytes)}" for place, s in zip(places, along) if s]
-            if flat and step:
-                terms.append(f"lo * {nbytes}" if step == 1 else f"lo * {self.word(step * nbytes)}")
-            base = f"{operand.name}_at = {' + '.join(terms)}"
-            (body if len(terms) > 1 and not flat else head).append(base)
-            self.inner[operand.name] = self._index(step, along[-1] if self.panel else 0)
-        indices = [self.inner[operand.name] for operand in self.reads.values()]
-        self.run = _RUN if all(index in ("0", "j") for index in indices) else _STRIDED_RUN
-        body += self._stages("hi - lo" if flat else "n")
-        words = f"w = int64s(arguments, {len(self.words)})"
-        if flat:
-            lines = ["def kernel(lo, hi, worker, arguments):", *_in(1, [words, *head, *body])]
-        else:
-            lines = [
-                "def kernel(lo, hi, worker, arguments):",
-                *_in(1, [words, *head, "for row in range(lo, hi):"]),
-                *_in(2, [*body, *self.after_row]),
-                *_in(1, self.after_rows),
-            ]
-        tasks = inner if flat else math.prod(turns)
-        return LoweredLoop(self._text(lines), tasks, tuple(self.words), tuple(self.rooms))
+    def _place(self, operand: LoopOperand, places: Sequence[str], body: list[str]) -> None:
+        """Say where an operand is: its address for a row in `body`, or once for all rows, and element j of row l."""
+        nbytes, name = operand.local.dtype.itemsize, operand.name
+        *along, step = operand.strides
+        terms = [self.word(Address(operand.view.root, operand.view.offset * nbytes))]
+        terms += [f"{place} * {self.word(s * nbytes)}" for place, s in zip(places, along) if s]
+        if self.flat and step:
+            terms.append(f"lo * {nbytes}" if step == 1 else f"lo * {self.word(step * nbytes)}")
+        (body if len(terms) > 1 and not self.flat else self.head).append(f"{name}_at = {' + '.join(terms)}")
+        index = " + ".join(self.terms(("j", "l"), (step, along[-1] if self.lanes else 0))) or "0"
+        written = operand in self.loop.space.writes.values()
+        self.memory[name] = _Memory(
+            name, dtype_name(operand.local.dtype), self._scope() if written else access.READ, index
+        )
 
-    def _side_by_side(self, sizes: Sequence[int], table: Mapping[str, Sequence[int]]) -> bool:
-        """Whether neighbouring rows have their elements beside one another, as those along an inner axis have."""
-        if self.extent is None or len(sizes) < 2 or sizes[-2] < 8 or Level.COLUMN in self.cluster.levels.values():
-            return False
-        if any(e.primitive is INDEX_CHECK for e in self.equations):
-            return False
-        along = [table[o.name] for o in (*self.reads.values(), *self.writes.values()) if o.level is Level.ELEMENT]
-        return all(s[-1] != 1 and s[-2] in (0, 1) for s in along) and any(s[-2] == 1 for s in along)
-
-    def _index(self, step: int, lane: int) -> str:
-        """Where an operand's element j of a row is, of row l of a panel."""
-        terms = [(step, "j"), (lane, "l")]
-        return " + ".join(name if n == 1 else f"{name} * {self.word(n)}" for n, name in terms if n) or "0"
-
-    def _room(self, name: str, dtype: str, nbytes: int) -> _CpuOperand:
+    def _room(self, name: str, dtype: str, nbytes: int, index: str) -> _Memory:
         """Memory of the worker's own."""
-        nbytes = -(-nbytes // 64) * 64
-        room = _CpuOperand(name, dtype, Level.ROW, self._scope(), _NO_VIEW, True)
+        nbytes = _rounded(nbytes)
         self.head.append(f"{name}_at = {self.word(WorkerScratch(name, nbytes))} + worker * {self.word(nbytes)}")
-        return room
+        return _Memory(name, dtype, self._scope(), index)
 
-    def _set(self, name: str, dtype: str, value: str) -> str:
-        """A line that gives a row's variable a value; those of the rows of a panel stand in memory side by side."""
-        if not self.panel:
-            return f"{name} = {value}"
-        if name not in self.lanes:
-            self.lanes[name] = self._room(f"{name}s", dtype, 8 * _LANES)
-        return self._store(self.lanes[name], "l", value)
+    def _of(self, place: Place) -> _Memory:
+        """The memory of a place."""
+        if isinstance(place, LoopOperand):
+            return self.memory[place.name]
+        name, dtype = f"t{place.local.name}", place.local.dtype
+        if name not in self.memory:
+            assert self.extent is not None
+            nbytes = self.extent * dtype.itemsize * (_LANES if self.lanes else 1)
+            self.memory[name] = self._room(name, dtype_name(dtype), nbytes, f"j * {_LANES} + l" if self.lanes else "j")
+        return self.memory[name]
 
-    def _get(self, name: str) -> str:
-        return self._load(self.lanes[name], "l") if self.panel else name
-
-    def _each_row(self, lines: list[str]) -> list[str]:
-        return ["for l in range(wide):", *_in(1, lines)] if self.panel and lines else lines
-
-    def _text(self, lines: list[str]) -> LoopSource:
-        name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
-        accesses = tuple([(name, *of) for name, of in sorted(self.names.items())])
-        return LoopSource(name[:60], "\n".join(self.constants.definitions), "\n".join(lines), accesses)
-
-    def _access(self, kind: str, dtype: str, scope: str) -> str:
-        name = f"{kind}_{dtype}_{scope.replace(' ', '_')}"
-        self.names[name] = (kind, dtype, scope)
+    def _access(self, kind: str, memory: _Memory) -> str:
+        name = f"{kind}_{memory.dtype}_{memory.scope.replace(' ', '_')}"
+        self.accesses[name] = (kind, memory.dtype, memory.scope)
         return name
 
-    def _load(self, operand: _CpuOperand, index: str) -> str:
-        text = f"{self._access('load', operand.dtype, operand.scope)}({operand.name}_at, {index})"
-        return f"({text} != 0)" if operand.dtype == "bool" else text
+    def _load(self, memory: _Memory) -> str:
+        text = f"{self._access('load', memory)}({memory.name}_at, {memory.element})"
+        return f"({text} != 0)" if memory.dtype == "bool" else text
 
-    def _store(self, operand: _CpuOperand, index: str, value: str) -> str:
-        value = f"uint8(1 if {value} else 0)" if operand.dtype == "bool" else value
-        return f"{self._access('store', operand.dtype, operand.scope)}({operand.name}_at, {index}, {value})"
+    def _store(self, memory: _Memory, value: str) -> str:
+        value = f"uint8(1 if {value} else 0)" if memory.dtype == "bool" else value
+        return f"{self._access('store', memory)}({memory.name}_at, {memory.element}, {value})"
 
-    def _stages(self, count: str) -> list[str]:
-        """The passes over a row."""
-        stage = staged(self.cluster, self.equations)
-        levels = max(stage.values(), default=0) + 1
-        before: list[list[str]] = [[] for _ in range(levels)]
-        inside: list[list[str]] = [[] for _ in range(levels)]
-        loaded: list[set[str]] = [set() for _ in range(levels)]
-        runs = [_Runs([], []) for _ in range(levels)]
-        kept: dict[int, _CpuOperand] = {}
-        made_at: dict[int, int] = {}
+    # Statements -----------------------------------------------------------------------------------------------------
 
-        for operand in self.reads.values():
-            if not self.panel and (operand.level is Level.ROW or self.inner[operand.name] == "0"):
-                before[0].append(f"{operand.name} = {self._load(operand, '0')}")
+    @override
+    def number(self, value: int) -> str:
+        return self.word(value)
 
-        def value(slot: int, level: Level, at: int) -> str:
-            lowered = self.lowered
-            if slot in lowered.literals:
-                return self.constants(lowered.literals[slot], lowered.types[slot].dtype)
-            view = lowered.views[slot]
-            made = self.cluster.levels.get(view.root)
-            if made is Level.ROW:
-                return self._get(f"v{self.local[view.root]}")
-            if made is Level.ELEMENT:
-                if made_at[view.root] != at and f"v{self.local[view.root]}" not in loaded[at]:
-                    loaded[at].add(f"v{self.local[view.root]}")
-                    inside[at].append(
-                        f"v{self.local[view.root]} = {self._again(view.root, made_at[view.root], kept, inside)}"
-                    )
-                return f"v{self.local[view.root]}"
-            operand = self.reads[view, level]
-            if self.panel and operand.level is Level.ROW:
-                return self._load(operand, self.inner[operand.name])
-            if operand.level is Level.ELEMENT and self._moves(operand) and operand.name not in loaded[at]:
-                loaded[at].add(operand.name)
-                inside[at].append(f"{operand.name} = {self._load(operand, self.inner[operand.name])}")
-            return operand.name
+    @override
+    def divided(self, dividend: str, divisor: str) -> tuple[str, str]:
+        return f"{dividend} // {divisor}", f"{dividend} % {divisor}"
 
-        for e in self.equations:
-            (out,) = e.outputs
-            name = self.local[out]
-            level, at = self.cluster.levels[out], stage[out]
-            type_ = self.lowered.types[out]
-            if e.primitive is COLUMN_SUM:
-                self._column(e, value(e.inputs[0], Level.ELEMENT, at), inside[at])
-            elif e.primitive in (ROW_SUM, ROW_MAX):
-                self._row(e, value(e.inputs[0], Level.ELEMENT, at - 1), before, inside, runs, at)
-            else:
-                lines = inside[at] if level is Level.ELEMENT else before[at]
-                args = tuple(value(slot, level, at) for slot in e.inputs)
-                if e.primitive is INDEX_CHECK:
-                    lines += self._check(args[0], e.static["size"])
-                    text = args[1]
-                else:
-                    ins = tuple(self.lowered.types[slot] for slot in e.inputs)
-                    text = FORMULAS[e.primitive](self.constants, type_, ins, args, e.static)
-                lines.append(
-                    f"v{name} = {text}"
-                    if level is Level.ELEMENT
-                    else self._set(f"v{name}", dtype_name(type_.dtype), text)
-                )
-            if level is Level.ELEMENT:
-                made_at[out] = at
-                loaded[at].add(f"v{name}")
-            if out in self.writes:
-                operand = self.writes[out]
-                if level is Level.ELEMENT:
-                    inside[at].append(self._store(operand, self.inner[operand.name], f"v{name}"))
-                else:
-                    before[at].append(self._store(operand, self.inner[operand.name], self._get(f"v{name}")))
-        lines = []
-        for first, each, run in zip(before, inside, runs):
-            lines += self._each_row(first)
-            each = self._each_row(each)
-            if run.begin:
-                lines.append(f"for run in range(0, {count}, {self.run}):")
-                each = [f"for j in range(run, min({count}, run + {self.run})):", *_in(1, each)]
-                lines += _in(1, [*self._each_row(run.begin), *each, *self._each_row(run.end)])
-            elif each:
-                lines += [f"for j in range({count}):", *_in(1, each)]
+    @override
+    def get(self, local: Local) -> str:
+        return local.name if local.level is Level.ELEMENT else self._get(local.name)
+
+    @override
+    def set(self, local: Local, value: str) -> str:
+        if local.level is Level.ELEMENT:
+            return f"{local.name} = {value}"
+        return self._set(local.name, dtype_name(local.dtype), value)
+
+    def _get(self, name: str) -> str:
+        return self._load(self.memory[name]) if self.lanes else name
+
+    def _set(self, name: str, dtype: str, value: str) -> str:
+        """A line that gives a row's local a value; those of the rows in lanes stand in memory side by side."""
+        if not self.lanes:
+            return f"{name} = {value}"
+        if name not in self.memory:
+            self.memory[name] = self._room(f"{name}s", dtype, 8 * _LANES, "l")
+        return self._store(self.memory[name], value)
+
+    @override
+    def load(self, place: Place) -> str:
+        return self._load(self._of(place))
+
+    @override
+    def store(self, place: Place, value: str) -> list[str]:
+        return [self._store(self._of(place), value)]
+
+    @override
+    def out_of_range(self, index: str, size: str) -> list[str]:
+        flag = self._access("store", _Memory("", "int64", self._scope(), "0"))
+        return [f"if {index} < 0 or {index} >= {size}:", f"    {flag}({self.word(ErrorFlag())}, 0, 1)"]
+
+    # Passes ---------------------------------------------------------------------------------------------------------
+
+    def _passes(self, count: str) -> list[str]:
+        lines: list[str] = []
+        complete: list[str] = []
+        for each in self.loop.passes:
+            before = [*complete, *self.lines(each.before)]
+            for accumulator in each.row:
+                before += self._begun(accumulator)
+            lines += self._each_row(before)
+            lines += self._elements(each, count)
+            complete = [line for accumulator in each.row for line in self._complete(accumulator)]
         return lines
 
-    def _moves(self, operand: _CpuOperand) -> bool:
-        """Whether it has more than one element for a row, or a panel."""
-        return self.panel or self.inner[operand.name] != "0"
+    def _elements(self, each: Pass, count: str) -> list[str]:
+        """The loop over a row's elements, in runs where sums are taken in runs."""
+        sums = [a.local for a in each.row if self._in_runs(a)]
+        begin = [self._set(f"r{v.name}", dtype_name(v.dtype), self.constants(0, v.dtype)) for v in sums]
+        inside = self._each_row(self.lines(each.inside))
+        if not sums:
+            return [f"for j in range({count}):", *indented(inside)] if inside else []
+        totals = [(f"s{v.name}", f"{self._get(f's{v.name}')} + {self._get(f'r{v.name}')}") for v in sums]
+        end = [self._set(total, "float64", more) for total, more in totals]
+        return [
+            f"for run in range(0, {count}, {self.run}):",
+            *indented(self._each_row(begin)),
+            f"    for j in range(run, min({count}, run + {self.run})):",
+            *indented(inside, 2),
+            *indented(self._each_row(end)),
+        ]
 
-    def _again(self, slot: int, made: int, kept: dict[int, _CpuOperand], inside: list[list[str]]) -> str:
-        """A value of an earlier pass: from where it was stored, or from a row of the worker's own."""
-        stored = self.writes.get(slot)
-        if stored is not None and (self.panel or self.inner[stored.name] == "j"):
-            return self._load(stored, self.inner[stored.name])
-        operand, name = kept.get(slot), self.local[slot]
-        index = f"j * {_LANES} + l" if self.panel else "j"
-        if operand is None:
-            dtype = self.lowered.types[slot].dtype
-            assert self.extent is not None
-            nbytes = self.extent * dtype.itemsize * (_LANES if self.panel else 1)
-            operand = kept[slot] = self._room(f"t{name}", dtype_name(dtype), nbytes)
-            inside[made].append(self._store(operand, index, f"v{name}"))
-        return self._load(operand, index)
+    def _each_row(self, lines: list[str]) -> list[str]:
+        return ["for l in range(wide):", *indented(lines)] if self.lanes and lines else lines
 
-    def _column(self, e: Equation, value: str, lines: list[str]) -> None:
-        """A sum over rows, in a row of the worker's own, and that of its blocks in one of float64 beside it."""
-        (out,) = e.outputs
-        name, head = self.local[out], self.head
-        dtype = self.lowered.types[out].dtype
-        kind, view, zero = dtype_name(dtype), self.lowered.views[out], self.constants(0, dtype)
-        assert self.extent is not None
-        nbytes = -(-self.extent * dtype.itemsize // 64) * 64
-        room = WorkerScratch(f"c{name}", nbytes + -(-self.extent * 8 // 64) * 64)
-        part = _CpuOperand(f"c{name}", kind, Level.COLUMN, self._scope(), view, True)
-        whole = _CpuOperand(f"d{name}", "float64", Level.COLUMN, self._scope(), view, True)
-        total = f"({self._load(whole, 'j')} + {self._load(part, 'j')})"
-        head.append(f"c{name}_at = {self.word(room)} + worker * {self.word(room.nbytes)}")
-        head.append(f"d{name}_at = c{name}_at + {self.word(nbytes)}")
-        head += ["for j in range(n):", *_in(1, [self._store(part, "j", zero), self._store(whole, "j", "0.0")])]
-        lines.append(self._store(part, "j", f"({self._load(part, 'j')} + {value})"))
-        moved = [self._store(whole, "j", total), self._store(part, "j", zero)]
-        self.after_row.append(f"if (row - lo) % {_BLOCK} == {_BLOCK - 1}:")
-        self.after_row += _in(1, ["for j in range(n):", *_in(1, moved)])
-        self.after_rows += ["for j in range(n):", *_in(1, [self._store(part, "j", f"{kind}{total}")])]
-        self.rooms.append((room, out))
+    # Accumulators ---------------------------------------------------------------------------------------------------
 
-    def _row(
-        self,
-        e: Equation,
-        value: str,
-        before: list[list[str]],
-        inside: list[list[str]],
-        runs: list[_Runs],
-        at: int,
-    ) -> None:
-        (out,) = e.outputs
-        name = self.local[out]
-        dtype = self.lowered.types[out].dtype
-        assert self.extent is not None
-        kind, zero = dtype_name(dtype), self.constants(0, dtype)
-        if e.primitive is ROW_SUM and self.extent > 2 * self.run:
-            before[at - 1].append(self._set(f"s{name}", "float64", "0.0"))
-            runs[at - 1].begin.append(self._set(f"r{name}", kind, zero))
-            inside[at - 1].append(self._set(f"r{name}", kind, f"add({self._get(f'r{name}')}, {value})"))
-            runs[at - 1].end.append(
-                self._set(f"s{name}", "float64", f"{self._get(f's{name}')} + {self._get(f'r{name}')}")
-            )
-            before[at].append(self._set(f"v{name}", kind, f"{kind}({self._get(f's{name}')})"))
-            return
-        if e.primitive is ROW_SUM:
-            before[at - 1].append(self._set(f"v{name}", kind, zero))
-            inside[at - 1].append(self._set(f"v{name}", kind, f"add({self._get(f'v{name}')}, {value})"))
-            return
-        order = "int32" if kind == "float32" else "int64"
-        before[at - 1] += [
-            self._set(f"m{name}", order, f"least_{kind}"),
+    def _in_runs(self, accumulator: Accumulator) -> bool:
+        return accumulator.primitive is ROW_SUM and self.extent is not None and self.extent > 2 * self.run
+
+    def _begun(self, accumulator: Accumulator) -> list[str]:
+        name, dtype = accumulator.local.name, accumulator.local.dtype
+        kind = dtype_name(dtype)
+        if self._in_runs(accumulator):
+            return [self._set(f"s{name}", "float64", "0.0")]
+        if accumulator.primitive is ROW_SUM:
+            return [self._set(name, kind, self.constants(0, dtype))]
+        return [
+            self._set(f"m{name}", _ORDER[kind], f"least_{kind}"),
             self._set(f"b{name}", "int64", "int64(0)"),
         ]
-        greatest = self._get(f"m{name}")
-        inside[at - 1] += [
-            f"o{name} = ordered_{kind}({value})",
-            self._set(f"m{name}", order, f"o{name} if o{name} > {greatest} else {greatest}"),
-            self._set(f"b{name}", "int64", f"{self._get(f'b{name}')} | int64({value} != {value})"),
-        ]
-        found = f"unordered_{kind}({self._get(f'm{name}')}) if {self._get(f'b{name}')} == 0 else nan_{kind}"
-        before[at].append(self._set(f"v{name}", kind, found))
 
-    def _check(self, index: str, size: int) -> list[str]:
-        store = self._access("store", "int64", self._scope())
+    @override
+    def accumulate(self, accumulator: Accumulator, value: str) -> list[str]:
+        name, kind = accumulator.local.name, dtype_name(accumulator.local.dtype)
+        if accumulator.primitive is COLUMN_SUM:
+            part = self.memory[f"c{name}"]
+            return [self._store(part, f"({self._load(part)} + {value})")]
+        if accumulator.primitive is ROW_SUM:
+            total = f"r{name}" if self._in_runs(accumulator) else name
+            return [self._set(total, kind, f"add({self._get(total)}, {value})")]
+        greatest, unknown = self._get(f"m{name}"), self._get(f"b{name}")
         return [
-            f"if {index} < 0 or {index} >= {self.word(size)}:",
-            *_in(1, [f"{store}({self.word(ErrorFlag())}, 0, 1)"]),
+            f"o{name} = ordered_{kind}({value})",
+            self._set(f"m{name}", _ORDER[kind], f"o{name} if o{name} > {greatest} else {greatest}"),
+            self._set(f"b{name}", "int64", f"{unknown} | int64({value} != {value})"),
         ]
 
+    def _complete(self, accumulator: Accumulator) -> list[str]:
+        name, kind = accumulator.local.name, dtype_name(accumulator.local.dtype)
+        if self._in_runs(accumulator):
+            return [self._set(name, kind, f"{kind}({self._get(f's{name}')})")]
+        if accumulator.primitive is ROW_SUM:
+            return []
+        greatest, unknown = self._get(f"m{name}"), self._get(f"b{name}")
+        return [self._set(name, kind, f"unordered_{kind}({greatest}) if {unknown} == 0 else nan_{kind}")]
 
-def _in(depth: int, lines: list[str]) -> list[str]:
-    return ["    " * depth + line for line in lines]
+    def _column(self, accumulator: Accumulator) -> tuple[list[str], list[str]]:
+        """Begin a sum over rows: in a row of the worker's own, and that of its blocks in one of float64 beside it.
+
+        What is done after each block, and after all rows.
+        """
+        name, dtype = accumulator.local.name, accumulator.local.dtype
+        kind, zero = dtype_name(dtype), self.constants(0, dtype)
+        assert self.extent is not None
+        nbytes = _rounded(self.extent * dtype.itemsize)
+        room = WorkerScratch(f"c{name}", nbytes + _rounded(self.extent * 8))
+        self.totals.append((room, accumulator.slot))
+        part = self.memory[f"c{name}"] = self._room(room.key, kind, room.nbytes, "j")
+        whole = _Memory(f"d{name}", "float64", self._scope(), "j")
+        total = f"({self._load(whole)} + {self._load(part)})"
+        self.head.append(f"d{name}_at = c{name}_at + {self.word(nbytes)}")
+        self.head += _each([self._store(part, zero), self._store(whole, "0.0")])
+        return _each([self._store(whole, total), self._store(part, zero)]), _each([self._store(part, f"{kind}{total}")])
+
+
+_ORDER = {"float32": "int32", "float64": "int64"}
+"""Integers of the order of floats, see `namespace.py`."""
+
+
+def _each(lines: list[str]) -> list[str]:
+    return ["for j in range(n):", *indented(lines)]
+
+
+def _rounded(nbytes: int) -> int:
+    """To whole lines of the cache, so that workers write none in common."""
+    return -(-nbytes // 64) * 64

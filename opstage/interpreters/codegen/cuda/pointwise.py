@@ -18,9 +18,10 @@ from ....ops.types import DType, TensorType
 from ..decomposition import Expander
 from ..formulas import FORMULAS, has_formula
 from ..lowered import Lowered
+from ..printing import indented
 from .numbers import Numbers
 from .target import CUDA
-from .texts import Text, indented, load, store
+from .texts import Text, load, store
 
 _SIZE = 2
 """Elements of a tensor, of which the text knows only that they are more than a number's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -72,10 +71,6 @@ def load(element: str, dtype: DType) -> str:
 
 def store(element: str, value: str, dtype: DType) -> str:
     return f"{element} = " + (f"uint8(1 if {value} else 0)" if dtype.kind == "b" else value)
-
-
-def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
-    return ["    " * depth + line for line in lines]
 
 
 _FUNCTIONS = (

@@ -1,0 +1,92 @@
+"""The base of those that print loops as text: what all targets' kernels have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from .formulas import FORMULAS, Constants
+from .loop import Accumulation, Accumulator, Assign, Check, Literal, Load, Local, Place, Statement, Store, Value
+
+
+def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return ["    " * depth + line for line in lines]
+
+
+class LoopPrinter(ABC):
+    """Prints statements as lines. Numbers of formulas stand in `constants`; sizes and strides are arguments."""
+
+    def __init__(self, constants: Constants):
+        self.constants = constants
+
+    @abstractmethod
+    def number(self, value: int) -> str:
+        """The name of an argument with this value."""
+
+    @abstractmethod
+    def divided(self, dividend: str, divisor: str) -> tuple[str, str]:
+        """Quotient and remainder of two numbers that are not negative."""
+
+    @abstractmethod
+    def get(self, local: Local) -> str:
+        """The value of a local."""
+
+    @abstractmethod
+    def set(self, local: Local, value: str) -> str:
+        """A line that gives a local its value."""
+
+    @abstractmethod
+    def load(self, place: Place) -> str:
+        """An element of memory as it is computed with."""
+
+    @abstractmethod
+    def store(self, place: Place, value: str) -> list[str]: ...
+
+    @abstractmethod
+    def out_of_range(self, index: str, size: str) -> list[str]:
+        """Lines that note an index that is not one of `size`."""
+
+    @abstractmethod
+    def accumulate(self, accumulator: Accumulator, value: str) -> list[str]: ...
+
+    def value(self, value: Value) -> str:
+        return self.constants(value.value, value.dtype) if isinstance(value, Literal) else self.get(value)
+
+    def lines(self, statements: Sequence[Statement]) -> list[str]:
+        found: list[str] = []
+        for statement in statements:
+            found += self._lines(statement)
+        return found
+
+    def _lines(self, s: Statement) -> list[str]:
+        if isinstance(s, Load):
+            return [self.set(s.local, self.load(s.place))]
+        if isinstance(s, Store):
+            return self.store(s.place, self.get(s.local))
+        if isinstance(s, Accumulation):
+            return self.accumulate(s.accumulator, self.value(s.value))
+        if isinstance(s, Check):
+            checked = self.out_of_range(self.value(s.position), self.number(s.size))
+            return [*checked, self.set(s.local, self.value(s.value))]
+        return [self.set(s.local, self._formula(s))]
+
+    def _formula(self, s: Assign) -> str:
+        args = tuple(map(self.value, s.args))
+        return FORMULAS[s.equation.primitive](self.constants, s.out, s.ins, args, s.equation.static)
+
+    def coordinates(self, of: str, sizes: Sequence[int], name: str = "i") -> tuple[list[str], list[str]]:
+        """Lines that say where `of` is along axes of these sizes, and the names of the places."""
+        if len(sizes) <= 1:
+            return [], [of] * len(sizes)
+        lines, rest = [], of
+        places = [f"{name}{axis}" for axis in range(len(sizes))]
+        for axis in range(len(sizes) - 1, 0, -1):
+            quotient, remainder = self.divided(rest, self.number(sizes[axis]))
+            lines.append(f"{places[axis]} = {remainder}")
+            lines.append(f"{'rest' if axis > 1 else places[0]} = {quotient}")
+            rest = "rest"
+        return lines, places
+
+    def terms(self, places: Sequence[str], strides: Sequence[int]) -> list[str]:
+        """The terms of an element's place in memory."""
+        return [p if n == 1 else f"{p} * {self.number(n)}" for p, n in zip(places, strides) if n]

@@ -1,0 +1,162 @@
+"""The schedule of a cluster: which statement stands in which pass over a row, in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+from ...ops.closed import Equation
+from .clusters import Cluster, Level, staged
+from .loop import (
+    Accumulation,
+    Accumulator,
+    Assign,
+    Check,
+    IterationSpace,
+    KeptRow,
+    Literal,
+    Load,
+    Local,
+    LoopNest,
+    LoopOperand,
+    Pass,
+    Statement,
+    Store,
+    Value,
+)
+from .primitives import COLUMN_SUM, INDEX_CHECK, ROW_MAX, ROW_SUM
+
+
+class Scheduling(NamedTuple):
+    """The differences that a loop's schedule has between targets.
+
+    recomputes      a pass makes again what it needs of earlier ones; else it reads what they have stored or kept
+    loads_first     operands are read before anything is made of them, and results are written after all is made
+    lanes           rows are gone through side by side, so that nothing is read once for a row of its own
+    """
+
+    recomputes: bool = False
+    loads_first: bool = False
+    lanes: bool = False
+
+
+def schedule(cluster: Cluster, equations: Sequence[Equation], space: IterationSpace, how: Scheduling) -> LoopNest:
+    """The loop of a cluster that reads and writes the operands of `space`."""
+    return _Scheduler(cluster, equations, space, how).loop()
+
+
+@final
+class _Scheduler:
+    def __init__(self, cluster: Cluster, equations: Sequence[Equation], space: IterationSpace, how: Scheduling):
+        self.lowered = cluster.lowered
+        self.equations, self.space, self.how = equations, space, how
+        self.maker = {e.outputs[0]: e for e in equations}
+        self.stage = staged(cluster, equations)
+        self.passes = [Pass([], [], []) for _ in range(max(self.stage.values(), default=0) + 1)]
+        self.locals = {
+            slot: Local(f"v{i}", self.lowered.types[slot].dtype, level)
+            for i, (slot, level) in enumerate(cluster.levels.items())
+        }
+        self.columns = [self._accumulator(e) for e in equations if e.primitive is COLUMN_SUM]
+        self.of_row: set[str] = set()  # what is read once for a row
+        self.known: list[set[str]] = [set() for _ in self.passes]  # the elements that a pass has at hand
+        self.kept: dict[int, KeptRow] = {}
+
+    def loop(self) -> LoopNest:
+        self._loads()
+        stores: list[Statement] = []
+        for at, each in enumerate(self.passes):
+            for e in self.equations:
+                self._equation(e, at, each, stores if self.how.loads_first else each.inside)
+        self.passes[-1].inside.extend(stores)
+        name = "_".join(dict.fromkeys(e.primitive.name for e in self.equations))
+        return LoopNest(name[:60], self.space, self.passes, self.columns)
+
+    def _loads(self) -> None:
+        """Read operands that have one element for a row; all of them where that is to be done first."""
+        for operand in self.space.reads.values():
+            load = Load(operand.local, operand)
+            if self.how.loads_first:
+                self.passes[0].inside.append(load)
+                self.known[0].add(operand.name)
+            elif not self.how.lanes and not any(operand.strides[self.space.outer :]):
+                self.passes[0].before.append(load)
+                self.of_row.add(operand.name)
+
+    def _equation(self, e: Equation, at: int, each: Pass, stores: list[Statement]) -> None:
+        """Add the statements of a pass for an equation."""
+        (out,) = e.outputs
+        local, written = self.locals[out], self.space.writes.get(out)
+        reduces = e.primitive in (ROW_SUM, ROW_MAX)
+        if reduces and self.stage[out] == at + 1:
+            accumulator = self._accumulator(e)
+            each.inside.append(Accumulation(accumulator, self._value(e.inputs[0], Level.ELEMENT, at)))
+            each.row.append(accumulator)
+        elif self.stage[out] != at:
+            return
+        elif e.primitive is COLUMN_SUM:
+            (accumulator,) = [one for one in self.columns if one.slot == out]
+            each.inside.append(Accumulation(accumulator, self._value(e.inputs[0], Level.ELEMENT, at)))
+        elif local.level is Level.ROW:
+            if not reduces:
+                each.before.append(self._made(e, Level.ROW, at))
+            if written is not None:
+                each.before.append(Store(written, local))
+        elif written is not None or not self.how.recomputes:
+            self._element(out, at)
+            if written is not None:
+                stores.append(Store(written, local))
+
+    def _accumulator(self, e: Equation) -> Accumulator:
+        return Accumulator(self.locals[e.outputs[0]], e.outputs[0], e.primitive)
+
+    def _made(self, e: Equation, level: Level, at: int) -> Statement:
+        """The statement that computes an equation's output."""
+        local, types = self.locals[e.outputs[0]], self.lowered.types
+        args = tuple([self._value(slot, level, at) for slot in e.inputs])
+        if e.primitive is INDEX_CHECK:
+            position, value = args
+            return Check(local, position, value, e.static["size"])
+        return Assign(local, e, types[e.outputs[0]], tuple([types[slot] for slot in e.inputs]), args)
+
+    def _value(self, slot: int, level: Level, at: int) -> Value:
+        """An operand of an equation of this level, read or made in pass `at` unless that was done already."""
+        lowered = self.lowered
+        if slot in lowered.literals:
+            return Literal(lowered.literals[slot], lowered.types[slot].dtype)
+        view = lowered.views[slot]
+        if view.root not in self.locals:
+            return self._read(self.space.reads[view, level], at)
+        if self.locals[view.root].level is Level.ELEMENT:
+            self._element(view.root, at)
+        return self.locals[view.root]
+
+    def _read(self, operand: LoopOperand, at: int) -> Local:
+        apart = self.how.lanes and operand.local.level is Level.ROW  # each lane reads its own where it needs it
+        if not apart and operand.name not in self.of_row | self.known[at]:
+            self.known[at].add(operand.name)
+            self.passes[at].inside.append(Load(operand.local, operand))
+        return operand.local
+
+    def _element(self, slot: int, at: int) -> None:
+        """Have a value of the elements at hand in pass `at`."""
+        local = self.locals[slot]
+        if local.name in self.known[at]:
+            return
+        if self.how.recomputes or self.stage[slot] == at:
+            made: Statement = self._made(self.maker[slot], Level.ELEMENT, at)
+        else:
+            made = Load(local, self._left(slot))
+        self.known[at].add(local.name)
+        self.passes[at].inside.append(made)
+
+    def _left(self, slot: int) -> LoopOperand | KeptRow:
+        """Where later passes find a value: where it is stored, if that can be read fast, or in a row kept for them."""
+        stored = self.space.writes.get(slot)
+        if stored is not None and (self.how.lanes or stored.strides[-1] == 1):
+            return stored
+        kept = self.kept.get(slot)
+        if kept is None:
+            kept = self.kept[slot] = KeptRow(self.locals[slot])
+            self.passes[self.stage[slot]].inside.append(Store(kept, self.locals[slot]))
+        return kept
