@@ -81,6 +81,8 @@ def trained(
         ("resnet", "data=2", "eager"),
         ("mlp", "data=4", "compiled"),
         ("cnn", "data=4", "compiled"),
+        ("resnet", "data=2", "compiled"),
+        ("gpt", "data=4", "compiled"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*is never used")

@@ -53,13 +53,13 @@ def test_the_step_is_right_for_every_number_of_ranks(name: str) -> None:
 
 def test_the_calls_are_those_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counter[str]()
-    within = Ranks._collective
+    within = Ranks.collective
 
     def counted(self: Any, primitive: Any, refs: Any, static: Any) -> Any:
         made[primitive.name] += 1
         return within(self, primitive, refs, static)
 
-    monkeypatch.setattr(Ranks, "_collective", counted)
+    monkeypatch.setattr(Ranks, "collective", counted)
     trainer = opstage.scalar_trainer(
         _loss, {"w": np.ones((3, 5))}, Spec("B 5"), Spec("B", "int64"), options=Options(mesh="data=4")
     )

@@ -21,7 +21,10 @@ def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket
     """The SHA-256 of all losses, and of the parameters and moments after so many steps of AdamW."""
     made = model(name, SMALL[name]) if name in SMALL else model(name)
     options = Options(mesh=mesh, backend=backend, zero=zero, bucket=str(bucket))
-    trainer = opstage.scalar_trainer(made.loss, init.build(made.init, seed=0), *made.batch, options=options)
+    state = None if made.state is None else init.build(made.state, seed=0)
+    trainer = opstage.scalar_trainer(
+        made.loss, init.build(made.init, seed=0), *made.batch, options=options, state=state
+    )
     rng = np.random.default_rng(0)
     losses = []
     for _ in range(steps):
@@ -32,7 +35,7 @@ def digest(name: str, backend: str, steps: int, mesh: str, zero: int = 0, bucket
         losses.append(float(trainer.adamw_step(1e-3, 0.9, 0.999, 1e-8, 0.01, *batch)))
     saved = trainer.export()
     moments = [slot for slots in saved.moments["adamw"].slots.values() for slot in slots]
-    leaves = [np.asarray(leaf) for leaf in (*flatten(trainer.get_params())[0], *moments)]
+    leaves = [np.asarray(leaf) for leaf in (*flatten((trainer.get_params(), trainer.state))[0], *moments)]
     return hashlib.sha256(b"".join([leaf.tobytes() for leaf in leaves]) + repr(losses).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The same program on 1, 2 and 4 processes has the same bits, eager."""
+"""The same program on 1, 2 and 4 processes has the same bits, eager and compiled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ RUNS = (
     "cnn:eager:50:data=4",
     "gpt:eager:50:data=4",
     "mlp:compiled:50:data=4",
+    "cnn:compiled:50:data=4",
+    "gpt:compiled:50:data=4",
+    "resnet:compiled:3:data=4",
     "gpt:eager:20:data=4",
     "gpt:eager:20:data=4:2",
     "gpt:eager:20:data=4:3",

@@ -15,10 +15,12 @@ from ...options import Options
 from ..base_program import BaseProgram
 from ..eager_cpu.interpreter import HostArrays, NumpyOps
 from ..host import Array
+from ..mesh.meeting import Hosting
 from .cpu.scratch import CpuScratch
 from .executor import CpuExecutor
 from .graph import Graph
 from .programs import Programs
+from .rank_programs import RankPrograms
 
 
 @final
@@ -37,6 +39,10 @@ class CompiledOps(HostArrays):
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> CpuExecutor:
         """Compile a graph; results may be written over the inputs at the positions `donated`."""
         return CpuExecutor(graph, self.options, donated, self._scratch)
+
+    def on_ranks(self, hosting: Hosting) -> RankPrograms:
+        """What runs programs of the ranks of a mesh."""
+        return RankPrograms(self.options, hosting, self.cursor, self._scratch)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -24,10 +24,14 @@ from .cpu.plan import CpuPlan
 from .cpu.prepared import prepare
 from .cpu.scratch import CpuScratch, Kind
 from .graph import Graph
+from .hosted import Hosted
 from .replay import replay
 
 Prepared: TypeAlias = "Callable[[Sequence[Array]], list[Array] | None]"
 """See `CpuExecutor.prepared`."""
+
+Failed: TypeAlias = "Callable[[Sequence[Array], int], None]"
+"""Raises the first error of a run on these inputs, at a step."""
 
 
 @final
@@ -36,18 +40,26 @@ class CpuExecutor:
 
     A call does no more in Python than to put the addresses of inputs and results in their places. `plan` is None for
     a graph of fractions, which have no machine form: it is replayed op by op. While `seconds` is a list, each step of
-    the plan is run by itself, and what it took is added to its entry.
+    the plan is run by itself, and what it took is added to its entry. `hosted` is the program of several ranks, whose
+    inputs and outputs then are theirs; where it met an index out of range `failed` raises that error.
 
     Inputs at the positions `donated` may be written over by results; see `start`. Memory is taken from `scratch`, that
     of all programs of an interpreter; `nbytes` is about what the program itself keeps, its graph, plan and constants.
     """
 
-    __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun")
+    __slots__ = ("graph", "plan", "nbytes", "seconds", "_eager", "_idle", "_scratch", "_kinds", "_begun", "_failed")
 
     def __init__(
-        self, graph: Graph, options: Options, donated: Collection[int] = (), scratch: CpuScratch | None = None
+        self,
+        graph: Graph,
+        options: Options,
+        donated: Collection[int] = (),
+        scratch: CpuScratch | None = None,
+        hosted: Hosted | None = None,
+        failed: Failed | None = None,
     ):
         self.graph = graph
+        self._failed: Failed = failed if failed is not None else self._replayed
         self._eager = NumpyOps(options)
         self._begun = 0  # how many runs
         self.plan: CpuPlan | None = None
@@ -55,7 +67,7 @@ class CpuExecutor:
         self.seconds: list[float] | None = None
         if graph.dtype == EXACT or any(t.dtype.kind == "O" for t in graph.body.types):
             return
-        self.plan = plan = CpuPlan(optimise(graph)[0].body, donated=donated)
+        self.plan = plan = CpuPlan(hosted or optimise(graph)[0].body, donated=donated)
         plan.compile()
         self.nbytes = kept_bytes(graph.body, plan.equations, plan.constants) + plan.table_bytes
         self._scratch = CpuScratch() if scratch is None else scratch
@@ -134,7 +146,7 @@ class CpuExecutor:
             if not begun or not plan.aliased:
                 self._scratch.give_back(block)
         if not begun:
-            replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
+            self._failed(inputs, step)
             raise AssertionError("an index is out of range that in the program itself is not") from raised
         if not plan.aliased:
             return tuple(outputs), at_once
@@ -153,6 +165,9 @@ class CpuExecutor:
                 self._scratch.give_back(kept.pop())
 
         return tuple(outputs), finish
+
+    def _replayed(self, inputs: Sequence[Array], step: int) -> None:
+        replay(self._eager, self.graph, inputs, step)  # raises the first error of the program, and says where
 
     def _take_results(self, plan: CpuPlan, linked: Linked, moving: list[Array], free: Collection[int]) -> None:
         """Add an array for each result to `moving`: a fresh one, or an input of it."""

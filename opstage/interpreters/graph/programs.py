@@ -12,6 +12,7 @@ from weakref import proxy
 from ...forks import make_lock
 from ...ops.cursor import Cursor
 from ...ops.errors import LocatedError, ProgramWarning
+from ...ops.mesh import Mesh
 from ...ops.primitive import Primitive, Static
 from ...ops.trees import Structure
 from ...ops.types import DType, TensorType, dtype_name, show_shape
@@ -61,6 +62,11 @@ class Compiling(Protocol[E_co]):
     cursor: Cursor
     dtype: DType
     seed: int
+
+    @property
+    def mesh(self) -> Mesh:
+        """That of whose ranks each runs the program."""
+        ...
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> E_co:
         """Compile a graph; results may be written over the inputs at the positions `donated`."""
@@ -183,10 +189,8 @@ class Programs(Generic[E]):
                     return entry
             self._tell_change(known)
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
-        if key is None:
-            graph, guard = record(program, types, self._ops.dtype, self._ops.seed), Guard([])
-        else:
-            graph, guard = record_pure(program, types, self._ops.dtype, self._ops.seed)
+        how: Any = (types, self._ops.dtype, self._ops.seed, None, self._ops.mesh)
+        graph, guard = record_pure(program, *how) if key is not None else (record(program, *how), Guard([]))
         executor = _with_body(known, graph)
         if executor is None:
             if key is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...ops.closed import Body
 from ...ops.errors import ProgramError, ProgramWarning, SourceLine
+from ...ops.mesh import ALONE, Mesh
 from ...ops.types import DType, TensorType
 from ..base_program import BaseProgram
 from ..captures import Capture, Guard, at_line, observed, state_of
@@ -30,6 +31,7 @@ def record_pure(
     dtype: DType,
     seed: int,
     input_names: Sequence[str] | None = None,
+    mesh: Mesh = ALONE,
 ) -> tuple[Graph, Guard]:
     """The graph of a base program, and what must hold for a replay to give what a run would.
 
@@ -37,13 +39,13 @@ def record_pure(
     changes what it reads, or does not do the same twice; and for arrays too large to be compared in every call.
     """
     with observed() as seen:
-        graph = record(program, types, dtype, seed, input_names)
+        graph = record(program, types, dtype, seed, input_names, mesh)
     if not seen.functions:  # nothing but the framework's own
         return graph, Guard([])
     read = Capture(program.base if isinstance(program, BaseProgram) else program, seen)
     guard = Guard(read.slots)
     before = {name: state_of(generator) for name, generator in read.generators.items()}
-    again = record(program, types, dtype, seed, input_names)
+    again = record(program, types, dtype, seed, input_names, mesh)
     for name, generator in read.generators.items():
         if state_of(generator) != before[name]:
             raise ProgramError(

@@ -11,11 +11,15 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from ...ops.catalogue.collective import VARY
 from ...ops.closed import Body
 from ...ops.errors import SourceLine, user_frame
+from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
 from ..captures import observation
+from ..mesh.meeting import apart, communicates
+from ..structural import SCAN, run_loop
 from ..writing import Variable, Writing
 from .graph import Graph
 
@@ -24,17 +28,25 @@ from .graph import Graph
 class Recorder(Writing):
     """Writes down a program that is right.
 
+    mesh            that of which it records the program of a rank: collectives are ops of it, a loop with some in it
+                    is written out
     step_input      the input that holds the number of the training step, once something asked for it
     lines           the user's line of every op, by its ordinal
     """
 
-    __slots__ = ("step_input", "lines", "_inferred")
+    __slots__ = ("step_input", "lines", "_inferred", "_mesh")
 
-    def __init__(self, dtype: DType, seed: int):
+    def __init__(self, dtype: DType, seed: int, mesh: Mesh = ALONE):
         super().__init__(dtype, seed)
+        self._mesh = mesh
         self.step_input: Variable | None = None
         self.lines: dict[int, SourceLine | None] = {}
         self._inferred: dict[Any, tuple[TensorType, ...]] = {}
+
+    @property
+    @override
+    def mesh(self) -> Mesh:
+        return self._mesh
 
     def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Body:
         """The body from inputs to outputs, without ops that are neither read nor seen outside.
@@ -69,6 +81,13 @@ class Recorder(Writing):
         for ref in refs:
             if type(ref) is not Variable or ref.ops is not self or self.closed is not None:
                 self.adopt(ref)
+        if self._mesh is not ALONE:
+            if primitive is VARY:
+                return refs
+            if communicates(static):
+                if primitive is SCAN:
+                    return run_loop(self, *refs, **static)
+                raise apart(primitive, self.cursor.region.name)
         cursor = self.cursor
         if cursor.ordinal not in self.lines:
             self.lines[cursor.ordinal] = user_frame()
@@ -91,9 +110,13 @@ def record(
     dtype: DType,
     seed: int,
     input_names: Sequence[str] | None = None,
+    mesh: Mesh = ALONE,
 ) -> Graph:
-    """The graph of a base program on inputs of these types. If it reads the step, that is its last input, `step`."""
-    recorder = Recorder(dtype, seed)
+    """The graph of a base program on inputs of these types, of that of a rank of a mesh.
+
+    If it reads the step, that is its last input, `step`.
+    """
+    recorder = Recorder(dtype, seed, mesh)
     inputs = [recorder.input(type_) for type_ in types]
     outputs = [recorder.adopt(ref) for ref in program(recorder, *inputs)]
     names = list(input_names) if input_names is not None else [f"input {i}" for i in range(len(types))]

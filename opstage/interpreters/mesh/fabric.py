@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ...forks import make_lock
 from ...ops.kinds import Effect
 from ...ops.primitive import Primitive, no_flops
 from ...ops.registered import register
@@ -104,17 +105,58 @@ class Alone:
 
 ALONE = Alone()
 
+
+@final
+class Silent:
+    """One process of several that hears nothing of the others: what comes from them is 0. It sends nothing."""
+
+    agreed = True
+
+    def __init__(self, fabric: Fabric):
+        self.process, self.processes = fabric.process, fabric.processes
+
+    def exchange(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> None:
+        """Nothing comes."""
+        for out in room.values():
+            out[...] = 0
+
+    def start(self, parts: Mapping[int, Array], room: Mapping[int, Array], called: str) -> Flight:
+        """Nothing comes."""
+        self.exchange(parts, room, called)
+        return self
+
+    def wait(self) -> None:
+        """It is over at once."""
+
+    def fail(self, error: BaseException) -> bool:
+        """There is nobody to tell."""
+        return True
+
+    def abort(self, code: int) -> None:
+        """There is nobody else to end."""
+
+    def wait_at_most(self, seconds: float) -> None:
+        """There is nobody to wait for."""
+
+
 _HANDLES: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _NUMBERS = count(1)
+_LOCK = make_lock()
 
 
-def handle_of(fabric: Fabric) -> int:
-    """A number by which an op names a fabric, as a static parameter is to be plain data."""
-    found = next((number for number, known in _HANDLES.items() if known is fabric), None)
-    if found is None:
-        found = next(_NUMBERS)
-        _HANDLES[found] = fabric
-    return found
+def handle_of(part: Any) -> int:
+    """A number by which an op names a fabric, or who uses it, as a static parameter is to be plain data."""
+    with _LOCK:
+        found = next((number for number, known in _HANDLES.items() if known is part), None)
+        if found is None:
+            found = next(_NUMBERS)
+            _HANDLES[found] = part
+        return found
+
+
+def held_by(handle: int) -> Any:
+    """What a number of `handle_of` names."""
+    return _HANDLES[handle]
 
 
 def _shape(token: TensorType, *parts: TensorType, come: Any, **static: Any) -> tuple[TensorType, ...]:

@@ -30,9 +30,8 @@ from ...ops.catalogue.collective import (
     SHIFT,
     VARY,
 )
-from ...ops.closed import Body
 from ...ops.cursor import Quietly
-from ...ops.errors import MeshError, UsageError
+from ...ops.errors import UsageError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
@@ -47,7 +46,8 @@ from ..structural import SCAN, run_loop
 from .buckets import Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
-from .processes import require_hosted, world
+from .meeting import Hosting, apart, communicates
+from .processes import world
 from .tree import total
 
 ROWS = "data"
@@ -62,6 +62,15 @@ class Parts(NamedTuple):
 
     axis: str
     values: Values
+
+
+def in_parts(type_: TensorType, axis: str) -> MeshError:
+    """The error of a program that reads all rows of a tensor of which each process has those of its ranks alone."""
+    return MeshError(
+        f"of a batch of {type_.shape[0]} rows each process has those of its ranks alone, and a program that shares out "
+        f"no rows over mesh axis {axis!r} reads all of them; give it whole batches",
+        op="shard",
+    )
 
 
 @final
@@ -99,15 +108,16 @@ class RankValues(Typed):
         return made
 
     @property
+    def held(self) -> Values:
+        """What each rank here has of it: its value, or its own rows."""
+        return self.values if self.parts is None else self.parts.values
+
+    @property
     def values(self) -> Values:
         """The value of each rank that is here."""
         found = self._values
         if self.parts is not None:
-            raise MeshError(
-                f"of a batch of {self.type.shape[0]} rows each process has those of its ranks alone, and a program "
-                f"that shares out no rows over mesh axis {self.parts.axis!r} reads all of them; give it whole batches",
-                op="shard",
-            )
+            raise in_parts(self.type, self.parts.axis)
         if found is None:
             assert self._bucket is not None
             with Quietly(self.ops.cursor):
@@ -119,16 +129,28 @@ class RankValues(Typed):
 class Ranks(BaseInterpreter[RankValues]):
     """The ranks of a mesh that this process hosts, each on `inner`; all of them where `fabric` joins no other one."""
 
-    __slots__ = ("inner", "fabric", "hosted", "bucket", "_mesh", "_indices", "_crossing", "_filling")
+    __slots__ = (
+        "inner",
+        "fabric",
+        "hosted",
+        "bucket",
+        "_mesh",
+        "_indices",
+        "_crossing",
+        "_filling",
+        "_programs",
+    )
 
     def __init__(self, inner: BaseInterpreter[Any], mesh: Mesh, fabric: Fabric = ALONE, bucket: int = 0):
         """Gradients are summed over processes in buckets of so many bytes; 0: one by one, each waited for."""
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
         self.fabric = fabric
-        count = require_hosted(mesh, fabric.processes)
-        self.hosted = range(fabric.process * count, (fabric.process + 1) * count)
-        self._crossing = Crossing(inner, fabric, count)
+        hosting = Hosting(mesh, fabric)
+        self.hosted = hosting.ranks
+        self._crossing = Crossing(inner, fabric, len(self.hosted))
+        compiles = getattr(inner, "on_ranks", None)
+        self._programs: Any = None if compiles is None else compiles(hosting)
         self._mesh = mesh
         self.bucket = bucket
         self._filling: dict[tuple[str, DType], Bucket] = {}
@@ -207,9 +229,15 @@ class Ranks(BaseInterpreter[RankValues]):
 
     @override
     def execute(self, program: Callable[..., Values], refs: Values, step: int = 0) -> Values:
-        """On an interpreter that compiles, the program of all ranks is one program of their distinct values."""
-        if not hasattr(self.inner, "programs"):
-            return self.execute_each(program, refs, step)
+        """On an interpreter that compiles, a program is recorded for one rank, and compiled for those here."""
+        if self._programs is None:
+            if not hasattr(self.inner, "programs"):
+                return self.execute_each(program, refs, step)
+            return self._joint(program, refs, step)
+        return tuple([self.each(values) for values in self._programs.execute(program, refs, step)])
+
+    def _joint(self, program: Callable[..., Values], refs: Values, step: int) -> Values:
+        """On a GPU the program of all ranks is one program of their distinct values."""
         hosted = _Hosted(program, self._mesh, self.fabric, refs)
         key = program.key if isinstance(program, BaseProgram) else None
         whole = BaseProgram(
@@ -227,7 +255,7 @@ class Ranks(BaseInterpreter[RankValues]):
             self.cursor = inner.cursor
             self._step = None
             self._indices.clear()
-            self.begin(refs)
+            self.begin([ref.type for ref in refs])
             outs = program(self, *refs)
             for out in flatten(outs)[0]:
                 out.values  # noqa: B018  # what is under way ends with the program
@@ -235,10 +263,10 @@ class Ranks(BaseInterpreter[RankValues]):
 
         return self.inner.execute_each(beneath, (), step)
 
-    def begin(self, refs: Sequence[RankValues]) -> None:
-        """A program of these refs begins, on all processes."""
+    def begin(self, types: Sequence[TensorType]) -> None:
+        """A program of inputs of these types begins, on all processes."""
         self._filling.clear()
-        self._crossing.begin([ref.type for ref in refs])
+        self._crossing.begin(types)
 
     @override
     def step(self) -> RankValues:
@@ -259,8 +287,8 @@ class Ranks(BaseInterpreter[RankValues]):
     def bind(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static, /) -> tuple[RankValues, ...]:
         refs = tuple([ref if type(ref) is RankValues else self.adopt(ref) for ref in refs])
         if primitive.kind is Kind.COLLECTIVE:
-            return (self._collective(primitive, refs, static),)
-        if _communicates(static):
+            return (self.collective(primitive, refs, static),)
+        if communicates(static):
             return self._together(primitive, refs, static)
         every = [ref.values for ref in refs]
         done: dict[tuple[int, ...], Values] = {}
@@ -282,14 +310,10 @@ class Ranks(BaseInterpreter[RankValues]):
             index = refs[0]
             if len({int(self.inner.get(value)) for value in index.values}) == 1:
                 return run_switch(self, *refs, **static)
-        raise MeshError(
-            "its bodies have collectives, which all ranks must reach alike, but what it decides by may differ between "
-            "them; decide by what all ranks have, such as an all_reduce, or move the collectives out of it",
-            op=primitive.name,
-            region=self.cursor.region.name,
-        )
+        raise apart(primitive, self.cursor.region.name)
 
-    def _collective(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> RankValues:
+    def collective(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> RankValues:
+        """What ranks send each other."""
         axis: str = static["axis"]
         self.infer(primitive, tuple([ref.type for ref in refs]), static)
         if primitive is AXIS_INDEX:
@@ -411,7 +435,7 @@ class _Hosted:
         for places, cut in zip(self.where, self.cut):
             own = tuple([values[place] for place in places])
             refs.append(ranks.each(own) if cut is None else RankValues.of_parts(ranks, cut[0], Parts(cut[1], own)))
-        ranks.begin(refs)
+        ranks.begin([ref.type for ref in refs])
         outs = self._program(ranks, *refs)
         each, where = _distinct(outs)
         return each, (where, self._program.result if isinstance(self._program, BaseProgram) else None)
@@ -421,7 +445,7 @@ def _distinct(refs: Sequence[RankValues]) -> tuple[list[Any], Places]:
     """The values of all refs, each once, and where those of each ref stand among them."""
     numbers: dict[int, int] = {}
     values: list[Any] = []
-    each = [ref.values if ref.parts is None else ref.parts.values for ref in refs]
+    each = [ref.held for ref in refs]
     for value in (value for of_ref in each for value in of_ref):
         if numbers.setdefault(id(value), len(values)) == len(values):
             values.append(value)
@@ -438,13 +462,3 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
     fabric.wait_at_most(options.timeout)
     return Ranks(base, mesh, fabric, 0 if options.bucket == "0" else parse_bytes(options.bucket))
-
-
-def _communicates(static: Static) -> bool:
-    """Whether an op with these static parameters has bodies with collectives in them."""
-    return any(
-        e.primitive.kind is Kind.COLLECTIVE or _communicates(e.static)
-        for body in static.values()
-        if isinstance(body, Body)
-        for e in body.equations
-    )

@@ -69,7 +69,7 @@ def _transposed(name: str, change: Callable[[Static], Static] = lambda static: s
     """The vjp of a collective whose transpose is that of this name, with these static parameters."""
 
     def vjp(ops: Ops[R], ctx: Context[R], cotangents: tuple[R, ...], /, **static: Any) -> tuple[R | None, ...]:
-        return (ops.bind(_BY_NAME[name], (cotangents[0],), change(static))[0],)
+        return (ops.bind(BY_NAME[name], (cotangents[0],), change(static))[0],)
 
     return vjp
 
@@ -189,7 +189,10 @@ AXIS_INDEX = Primitive(
     flops=no_flops,
 )
 
-_BY_NAME = {each.name: each for each in (VARY, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SHARD, ALL_TO_ALL, SHIFT)}
+BY_NAME = {
+    each.name: each
+    for each in (VARY, ALL_REDUCE, ALL_MAX, ALL_GATHER, REDUCE_SCATTER, SHARD, ALL_TO_ALL, SHIFT, AXIS_INDEX)
+}
 
 
 def wire_bytes(primitive: Primitive, inputs: tuple[TensorType, ...], static: Static) -> Dim:

@@ -214,6 +214,8 @@ class Linked:
     def _do_part(self, moving: Sequence[Array], seconds: list[float] | None, *, second: bool) -> None:
         segments, split = (self._segments, self._split) if seconds is None else self._scheduled(alone=True)
         for i in range(split, len(segments)) if second else range(split):
+            if self.error[0] and isinstance(segments[i], HostStep):
+                return  # nobody outside is to see what came of it
             since = perf_counter()
             self._do(segments[i], moving)
             if seconds is not None:

@@ -24,6 +24,7 @@ from ...host import Array
 from ...looping import WHILE
 from ...native.pool import workers
 from ...structural import SCAN
+from ..hosted import Hosted
 from .aliasing import alias_results
 from .library import library_loops
 from .products import product_loop
@@ -73,13 +74,17 @@ class CpuPlan:
     split       the first step that writes over an input; from there on no step can fail
     """
 
-    def __init__(self, body: Body, *, own_outputs: bool = False, donated: Collection[int] = ()):
+    def __init__(self, program: Body | Hosted, *, own_outputs: bool = False, donated: Collection[int] = ()):
         """With `own_outputs` every output is a result by itself, none an input, a constant or a part of another.
 
         `donated` are the positions of inputs that results may be written over.
         """
-        self.lowered = lowered = Lowered(body, CPU, own_outputs=own_outputs)
-        self.groups = fuse(lowered)
+        if isinstance(program, Body):
+            self.lowered = Lowered(program, CPU, own_outputs=own_outputs)
+            self.groups = fuse(self.lowered)
+        else:
+            self.lowered, self.groups = program.lowered, program.groups
+        lowered = self.lowered
         self.results = dict.fromkeys(
             lowered.views[slot].root
             for slot in lowered.outputs

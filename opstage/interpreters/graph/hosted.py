@@ -1,0 +1,324 @@
+"""`host`: the fused program of one rank as that of all ranks which a process hosts.
+
+What is fused with what is decided for one rank. Then each group is done once for each rank, or once in all where the
+ranks have the same operands, and collectives are where they meet. So the bits of a rank do not depend on how many
+others its process hosts: its loops are the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
+from ...ops.closed import Equation
+from ...ops.kinds import Kind
+from ..codegen import views
+from ..codegen.clusters import Cluster, FusionGroup, roots_read
+from ..codegen.lowered import Lowered, Part
+from ..codegen.primitives import CONTIGUOUS
+from ..codegen.views import View
+from ..mesh.meeting import MEET, Hosting, meeting
+from ..mesh.ranks import Ranks, in_parts
+
+Alike: TypeAlias = tuple[int, ...]
+"""For each rank here the first one that has the same value."""
+
+
+class Hosted(NamedTuple):
+    """The program of several ranks, lowered and fused.
+
+    places   of each output of a rank's program, where the ranks' values stand among the outputs
+    """
+
+    lowered: Lowered
+    groups: list[FusionGroup]
+    places: tuple[tuple[int, ...], ...]
+
+
+class Given(NamedTuple):
+    """Which ranks have an input alike; with an `axis` each has but its own rows of it, those along that axis."""
+
+    alike: Alike
+    axis: str | None = None
+
+
+def host(lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[Given], ranks: Ranks) -> Hosted:
+    """A rank's program for the ranks here, with such inputs.
+
+    The inputs are the different values of the first input, in the order of the ranks, then those of the next one.
+    `ranks` on arrays are who meets. Raises MeshError for a program that reads all rows where ranks have but their own.
+    """
+    return _Hosting(lowered, groups, given, ranks).hosted()
+
+
+@final
+class _Hosting:
+    def __init__(self, lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[Given], ranks: Ranks):
+        self._lowered, self._groups, self._given, self._ranks = lowered, groups, given, ranks
+        self._mesh = Hosting(ranks.mesh, ranks.fabric)
+        self._count = len(ranks.hosted)
+        self._same: Alike = (0,) * self._count
+        self._alike = {slot: each.alike for slot, each in zip(lowered.body.inputs, given, strict=True)}
+        self._rows = {slot: each.axis for slot, each in zip(lowered.body.inputs, given) if each.axis is not None}
+        body = lowered.body.replace(inputs=(), constants=(), equations=(), outputs=(), types=())
+        self._new = Lowered(body, lowered.target)
+        self._made: list[FusionGroup] = []
+        self._roots: dict[tuple[int, int], tuple[int, int]] = {}  # (root, rank) -> the new root, and from where in it
+        self._slots: dict[tuple[int, int], int] = {}
+        self._literals: dict[int, int] = {}
+        self._shared: set[tuple[int, int]] = set()  # roots of a rank that are a part of what all have
+        self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
+
+    def hosted(self) -> Hosted:
+        lowered, new = self._lowered, self._new
+        inputs = []
+        for slot, each in zip(lowered.body.inputs, self._given):
+            inputs += [self._input(slot, rank) for rank in firsts(each.alike)]
+        for slot, value in lowered.constants.items():
+            made = self._own(slot, 0)
+            new.constants[made] = value
+            if slot in lowered.counted:
+                new.counted.add(made)
+            if slot in lowered.literals:
+                new.literals[made] = lowered.literals[slot]
+                self._literals[slot] = made
+        self._compare()
+        self._require_own_rows()
+        between: list[FusionGroup] = []
+        for group in self._groups:
+            if _collective(group) is None:
+                between.append(group)
+            else:
+                self._do(between)
+                between = []
+                self._meet(group.equations[0])
+        self._do(between)
+        places, outputs = [], list[int]()
+        for slot in lowered.outputs:
+            numbers: dict[int, int] = {}
+            for rank in range(self._count):
+                made = self._slot(slot, rank)
+                if made not in numbers:
+                    numbers[made] = len(outputs)
+                    outputs.append(made)
+            places.append(tuple([numbers[self._slot(slot, rank)] for rank in range(self._count)]))
+        new.outputs = outputs
+        new.body = new.body.replace(
+            inputs=inputs,
+            equations=[e for group in self._made for e in group.equations],
+            outputs=outputs,
+            types=new.types,
+        )
+        return Hosted(new, self._made, tuple(places))
+
+    def _require_own_rows(self) -> None:
+        """Refuse to read more than its own rows of an input of which a rank has no others."""
+        read = list(self._outside)
+        for group in self._groups:
+            e = group.equations[0]
+            shares = e.primitive is SHARD and e.inputs[0] in self._rows
+            if not (shares and e.static["axis"] == self._rows[e.inputs[0]] and e.static["dim"] in (0, -self._rank(e))):
+                read += roots_read(self._lowered, group.equations)
+        for slot in read:
+            if slot in self._rows:
+                raise in_parts(self._lowered.types[slot], self._rows[slot])
+
+    def _rank(self, e: Equation) -> int:
+        return len(self._lowered.types[e.inputs[0]].shape)
+
+    # Which ranks have the same values ---------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        """Find for all roots which ranks have them alike: those with the same operands, and with the same whole of
+        which it is a part."""
+        parts = self._lowered.parts
+        changed = True
+        while changed:
+            changed = False
+            for group in self._groups:
+                outs = [slot for e in group.equations for slot in e.outputs]
+                wholes = [parts[slot].whole for slot in outs if slot in parts]
+                found = self._alike_after(group)
+                if wholes:
+                    found = _both([found, *[self._of(whole) for whole in wholes]])
+                for slot in (*outs, *wholes):
+                    both = _both([self._of(slot), found])
+                    if both != self._of(slot):
+                        self._alike[slot] = both
+                        changed = True
+
+    def _of(self, root: int) -> Alike:
+        return self._alike.get(root, self._same)
+
+    def _alike_after(self, group: FusionGroup) -> Alike:
+        e = _collective(group)
+        operands = [self._of(root) for root in roots_read(self._lowered, group.equations)]
+        if e is None:
+            return _both([self._same, *operands])
+        axis = e.static["axis"]
+        if e.primitive in (SHARD, AXIS_INDEX):
+            return _both([self._mesh.along(axis), *operands])
+        if e.primitive in (ALL_REDUCE, ALL_MAX, ALL_GATHER):
+            return _both([self._mesh.groups(axis)])
+        return tuple(range(self._count))
+
+    # Slots ------------------------------------------------------------------------------------------------------------
+
+    def _fresh(self, slot: int) -> int:
+        self._new.types.append(self._lowered.types[slot])
+        return len(self._new.types) - 1
+
+    def _input(self, slot: int, rank: int) -> int:
+        """An input, or the own rows of a rank."""
+        axis = self._rows.get(slot)
+        if axis is None:
+            return self._own(slot, rank)
+        rows, *rest = self._lowered.shape(slot)
+        made = self._new.fresh((rows // self._mesh.mesh.size(axis), *rest), self._lowered.types[slot])
+        self._roots[slot, rank] = made, 0
+        return made
+
+    def _own(self, root: int, rank: int) -> int:
+        """The slot of a root of a rank, which is the first one with that value."""
+        known = self._roots.get((root, rank))
+        if known is not None:
+            return known[0]
+        made = self._fresh(root)
+        self._roots[root, rank] = made, 0
+        self._new.views[made] = self._lowered.views[root]._replace(root=made)
+        part = self._lowered.parts.get(root)
+        if part is not None:
+            self._new.parts[made] = Part(self._own(part.whole, rank), part.offset, part.strides)
+        return made
+
+    def _view(self, view: View, rank: int) -> View:
+        root, start = self._roots[view.root, self._of(view.root)[rank]]
+        return view._replace(root=root, offset=start + view.offset)
+
+    def _slot(self, slot: int, rank: int) -> int:
+        """A slot as a rank has it."""
+        lowered, new = self._lowered, self._new
+        if slot in lowered.literals:
+            known = self._literals.get(slot)
+            if known is None:
+                known = self._literals[slot] = self._fresh(slot)
+                new.literals[known] = lowered.literals[slot]
+                new.views[known] = views.whole(known, lowered.shape(slot))
+            return known
+        view = lowered.views[slot]
+        rank = self._of(view.root)[rank]
+        known = self._slots.get((slot, rank))
+        if known is None:
+            moved = self._view(view, rank)
+            if view.root == slot and (slot, rank) not in self._shared:
+                known = moved.root
+            else:
+                known = self._fresh(slot)
+                new.views[known] = moved
+            self._slots[slot, rank] = known
+        return known
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def _do(self, groups: Sequence[FusionGroup]) -> None:
+        """Groups between two collectives, for one rank after the other."""
+        for rank in range(self._count):
+            for group in groups:
+                if self._of(group.equations[-1].outputs[0])[rank] == rank:
+                    self._made.append(self._instance(group, rank))
+
+    def _instance(self, group: FusionGroup, rank: int) -> FusionGroup:
+        for e in group.equations:
+            for slot in e.outputs:
+                self._own(slot, rank)
+        equations = [
+            e._replace(
+                inputs=tuple([self._slot(slot, rank) for slot in e.inputs]),
+                outputs=tuple([self._own(slot, rank) for slot in e.outputs]),
+            )
+            for e in group.equations
+        ]
+        made = FusionGroup(equations[0], len(self._made), self._cluster(group.cluster, rank))
+        made.equations = equations
+        self._new.equations += equations
+        return made
+
+    def _cluster(self, cluster: Cluster | None, rank: int) -> Cluster | None:
+        if cluster is None:
+            return None
+        made = Cluster(self._new, cluster.size)
+        made.extent, made.columns, made.cuts = cluster.extent, cluster.columns, list(cluster.cuts)
+        made.levels = {self._own(slot, rank): level for slot, level in cluster.levels.items()}
+        made.operands = {(self._view(view, rank), level): None for view, level in cluster.operands}
+        made.targets = {(self._view(view, rank), level): None for view, level in cluster.targets}
+        return made
+
+    # Collectives ------------------------------------------------------------------------------------------------------
+
+    def _meet(self, e: Equation) -> None:
+        (out,) = e.outputs
+        alike = self._of(out)
+        if e.primitive is AXIS_INDEX:
+            for rank, index in zip(firsts(alike), dict.fromkeys(self._mesh.along(e.static["axis"]))):
+                self._new.constants[self._own(out, rank)] = np.array(index, np.int64)
+        elif e.primitive is SHARD:
+            for rank in firsts(alike):
+                self._share(e, rank)
+        else:
+            inputs = tuple([self._slot(e.inputs[0], rank) for rank in range(self._count)])
+            outputs = tuple([self._own(out, rank) for rank in firsts(alike)])
+            static = meeting(self._ranks, e.primitive, e.static, firsts(alike))
+            self._add(e._replace(primitive=MEET, static=static, inputs=inputs, outputs=outputs), None)
+
+    def _share(self, e: Equation, rank: int) -> None:
+        """A rank's part of what all have: where that stands if it lies there in one piece, else a copy."""
+        (x,), (out,) = e.inputs, e.outputs
+        shape, size = self._lowered.shape(out), self._lowered.views[out].size
+        if not size:
+            self._own(out, rank)
+            return
+        dim = e.static["dim"] % len(shape)
+        start = self._mesh.along(e.static["axis"])[rank] * shape[dim]
+        if x in self._rows:
+            start, view = 0, self._new.views[self._roots[x, self._of(x)[rank]][0]]
+        elif x not in self._lowered.literals:
+            view = self._view(self._lowered.views[x], rank)
+        if x in self._lowered.literals:
+            source = self._fresh(out)
+            self._new.literals[source] = self._lowered.literals[x]
+            self._new.views[source] = views.whole(source, shape)
+        else:
+            if dim == 0 and view.contiguous and view.root not in self._new.parts and out not in self._outside:
+                self._roots[out, rank] = view.root, view.offset + start * math.prod(shape[1:])
+                self._shared.add((out, rank))
+                return
+            source = self._fresh(out)
+            self._new.views[source] = views.cut(view, dim, start, shape[dim], 1)
+        copied = e._replace(primitive=CONTIGUOUS, static={}, inputs=(source,), outputs=(self._own(out, rank),))
+        cluster = Cluster(self._new, size)
+        self._add(copied, cluster if cluster.admit(copied) else None)
+
+    def _add(self, e: Equation, cluster: Cluster | None) -> None:
+        self._made.append(FusionGroup(e, len(self._made), cluster))
+        self._new.equations.append(e)
+
+
+def _collective(group: FusionGroup) -> Equation | None:
+    """The collective that a group is."""
+    e = group.equations[0]
+    return e if e.primitive.kind is Kind.COLLECTIVE else None
+
+
+def firsts(alike: Alike) -> list[int]:
+    """The ranks that have a value first."""
+    return [rank for rank, first in enumerate(alike) if first == rank]
+
+
+def _both(every: Sequence[Any]) -> Alike:
+    """Who has several values alike."""
+    first: dict[Any, int] = {}
+    return tuple([first.setdefault(key, rank) for rank, key in enumerate(zip(*every))])
