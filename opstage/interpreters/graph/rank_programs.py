@@ -125,8 +125,8 @@ class RankExecutor:
         for each, type_ in zip(given, self.graph.body.input_types):
             values = {rank: next(coming) for rank in firsts(each.alike)}
             held = tuple([values[rank] for rank in each.alike])
-            whole = each.axis is None
-            refs.append(ranks.each(held) if whole else RankValues.of_parts(ranks, type_, Parts(each.axis, held)))
+            cut = None if each.axis is None else Parts(each.axis, held)
+            refs.append(ranks.each(held) if cut is None else RankValues.of_parts(ranks, type_, cut))
         replay(ranks, self.graph, refs, step)
 
 

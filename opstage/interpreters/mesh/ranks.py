@@ -31,7 +31,7 @@ from ...ops.catalogue.collective import (
     VARY,
 )
 from ...ops.cursor import Quietly
-from ...ops.errors import UsageError
+from ...ops.errors import MeshError, UsageError
 from ...ops.kinds import Kind
 from ...ops.lists import no_ref
 from ...ops.mesh import Mesh, mesh_of
