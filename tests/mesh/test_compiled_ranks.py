@@ -136,6 +136,6 @@ def test_an_index_out_of_range_on_one_rank_ends_the_step_before_anything_moves()
     trainer.step(0.1, rows)
     before = np.array(trainer.get_params()["table"])
     rows[7] = 9  # of the last rank
-    with pytest.raises(RangeError, match="gather_rows.*9"):
+    with pytest.raises(RangeError, match=r"gather_rows.*9"):
         trainer.step(0.1, rows)
     assert np.array_equal(before, trainer.get_params()["table"])
