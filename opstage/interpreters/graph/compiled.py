@@ -41,7 +41,7 @@ class CompiledOps(HostArrays):
         return CpuExecutor(graph, self.options, donated, self._scratch)
 
     def on_ranks(self, hosting: Hosting) -> RankPrograms:
-        """What runs programs of the ranks of a mesh."""
+        """The programs of the ranks of a mesh."""
         return RankPrograms(self.options, hosting, self.cursor, self._scratch)
 
     @override

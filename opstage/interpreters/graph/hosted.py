@@ -39,14 +39,14 @@ class Hosted(NamedTuple):
     places: tuple[tuple[int, ...], ...]
 
 
-class Given(NamedTuple):
+class RankInput(NamedTuple):
     """Which ranks have an input alike; with an `axis` each has but its own rows of it, those along that axis."""
 
     alike: Alike
     axis: str | None = None
 
 
-def host(lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[Given], ranks: Ranks) -> Hosted:
+def host(lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[RankInput], ranks: Ranks) -> Hosted:
     """A rank's program for the ranks here, with such inputs.
 
     The inputs are the different values of the first input, in the order of the ranks, then those of the next one.
@@ -57,7 +57,7 @@ def host(lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[Given]
 
 @final
 class _Hosting:
-    def __init__(self, lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[Given], ranks: Ranks):
+    def __init__(self, lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[RankInput], ranks: Ranks):
         self._lowered, self._groups, self._given, self._ranks = lowered, groups, given, ranks
         self._mesh = Hosting(ranks.mesh, ranks.fabric)
         self._count = len(ranks.hosted)

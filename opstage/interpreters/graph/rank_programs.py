@@ -25,7 +25,7 @@ from .cpu.scratch import CpuScratch
 from .cpu.target import CPU
 from .executor import CpuExecutor
 from .graph import Graph
-from .hosted import Given, firsts, host
+from .hosted import RankInput, firsts, host
 from .programs import Programs
 from .replay import replay
 
@@ -66,7 +66,7 @@ class RankExecutor:
         self.nbytes = kept_bytes(graph.body, 0)
         self._ranks = Ranks(NumpyOps(options), *hosting)
         self._ranks.begin(graph.body.input_types)
-        self._hosted: dict[tuple[Given, ...], tuple[CpuExecutor, tuple[tuple[int, ...], ...]]] = {}
+        self._hosted: dict[tuple[RankInput, ...], tuple[CpuExecutor, tuple[tuple[int, ...], ...]]] = {}
         self._fused: tuple[Lowered, list[FusionGroup]] | None = None
         if graph.dtype != EXACT and all(t.dtype.kind != "O" for t in graph.body.types):
             lowered = Lowered(optimise(graph)[0].body, CPU)
@@ -95,8 +95,8 @@ class RankExecutor:
         outs, finish = executor.start(flat, step, written)
         return tuple([tuple([outs[place] for place in each]) for each in places]), finish
 
-    def _plan(self, given: tuple[Given, ...]) -> tuple[CpuExecutor, tuple[tuple[int, ...], ...]]:
-        """What runs on inputs that are alike so, and where the ranks' outputs stand among its own."""
+    def _plan(self, given: tuple[RankInput, ...]) -> tuple[CpuExecutor, tuple[tuple[int, ...], ...]]:
+        """The executor for inputs that are alike so, and where the ranks' outputs stand among its own."""
         found = self._hosted.get(given)
         if found is None:
             assert self._fused is not None
@@ -105,7 +105,7 @@ class RankExecutor:
                 places = range(first, first + len(firsts(each.alike)))
                 donated.update(places if number in self._donated else ())
                 first = places.stop
-            step = [Given((0,) * len(self._ranks.hosted))] * (len(self.graph.body.inputs) - len(given))
+            step = [RankInput((0,) * len(self._ranks.hosted))] * (len(self.graph.body.inputs) - len(given))
             hosted = host(*self._fused, [*given, *step], self._ranks)
 
             def failed(inputs: Sequence[Array], step: int) -> None:
@@ -116,7 +116,7 @@ class RankExecutor:
             found = self._hosted[given] = executor, hosted.places
         return found
 
-    def _raise(self, given: tuple[Given, ...], inputs: Sequence[Array], step: int) -> None:
+    def _raise(self, given: tuple[RankInput, ...], inputs: Sequence[Array], step: int) -> None:
         """Run op by op, to the error. Other processes are not there: they have gone on, and hear of it."""
         mesh, fabric = self._hosting
         ranks = Ranks(NumpyOps(self._options), mesh, Silent(fabric))
@@ -130,7 +130,7 @@ class RankExecutor:
         replay(ranks, self.graph, refs, step)
 
 
-def _given(ref: Any) -> Given:
+def _given(ref: Any) -> RankInput:
     first: dict[int, int] = {}
     alike = tuple([first.setdefault(id(value), rank) for rank, value in enumerate(ref.held)])
-    return Given(alike, None if ref.parts is None else ref.parts.axis)
+    return RankInput(alike, None if ref.parts is None else ref.parts.axis)

@@ -155,7 +155,7 @@ def handle_of(part: Any) -> int:
 
 
 def held_by(handle: int) -> Any:
-    """What a number of `handle_of` names."""
+    """The object that a number of `handle_of` names."""
     return _HANDLES[handle]
 
 

@@ -109,7 +109,7 @@ class RankValues(Typed):
 
     @property
     def held(self) -> Values:
-        """What each rank here has of it: its value, or its own rows."""
+        """The value of each rank that is here, or its own rows."""
         return self.values if self.parts is None else self.parts.values
 
     @property
@@ -313,7 +313,7 @@ class Ranks(BaseInterpreter[RankValues]):
         raise apart(primitive, self.cursor.region.name)
 
     def collective(self, primitive: Primitive, refs: tuple[RankValues, ...], static: Static) -> RankValues:
-        """What ranks send each other."""
+        """The result of a collective on each rank that is here."""
         axis: str = static["axis"]
         self.infer(primitive, tuple([ref.type for ref in refs]), static)
         if primitive is AXIS_INDEX:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -24,11 +24,13 @@ from ...host import Array
 from ...looping import WHILE
 from ...native.pool import workers
 from ...structural import SCAN
-from ..hosted import Hosted
 from .aliasing import alias_results
 from .library import library_loops
 from .products import product_loop
 from .target import CPU
+
+if TYPE_CHECKING:
+    from ..hosted import Hosted
 
 
 class HostStep(NamedTuple):
