@@ -111,6 +111,8 @@ class Silent:
     """One process of several that hears nothing of the others: what comes from them is 0. It sends nothing."""
 
     agreed = True
+    waited = 0.0
+    sent = 0
 
     def __init__(self, fabric: Fabric):
         self.process, self.processes = fabric.process, fabric.processes
