@@ -21,6 +21,7 @@ from .interpreters.derivatives import vjp as vjp_over
 from .interpreters.interpreter import BaseInterpreter
 from .interpreters.registry import shared_interpreter, trim_shared
 from .interpreters.shape_check import Report, check_base_program, unusable, with_captured
+from .ops.claims import Claim, read_claims
 from .ops.declared import declared
 from .ops.errors import DeviceError, OpstageError, UsageError
 from .ops.numbers import as_numpy, plain, plain_sequence
@@ -140,12 +141,21 @@ def trim() -> None:
     trim_shared()
 
 
-def check(program: Program, *specs: Any, options: Options | None = None, train: bool = True) -> Report:
+def check(
+    program: Program,
+    *specs: Any,
+    options: Options | None = None,
+    train: bool = True,
+    claims: Sequence[Claim | str] = (),
+) -> Report:
     """Check shapes and dtypes of `program(ops, *specs)` without data. Raises nothing: what is wrong is in the report.
 
     Specs are pytrees of `Spec`, arrays, and tuples of sizes. One name means one size in all of them. A Param at several
-    places is one tensor.
+    places is one tensor. `claims` are statements about what the outputs read, such as `Causal("T")` of `opstage.facts`
+    or the text "causal:T": the verdicts are in `Report.claims`, and each that is not proved is an error. Raises
+    UsageError for a text that is no claim.
     """
+    stated = read_claims(claims)
     options = options if options is not None else Options()
     try:
         specs = with_arrays(program, specs)
@@ -167,7 +177,12 @@ def check(program: Program, *specs: Any, options: Options | None = None, train: 
     report = check_base_program(
         base, leaves, places.first(names), options, parameters=first, tied=tied, written=written
     )
-    return with_captured(report, program)
+    report = with_captured(report, program)
+    if not stated:
+        return report
+    from .facts import with_claims
+
+    return with_claims(report, stated)
 
 
 # Base programs, one for each question about a program --------------------------------------------------------------

@@ -3,20 +3,23 @@
 `Interpretation` runs closed bodies in any `Domain`; `dependence` is one. Claims are proved by it, or refuted by a run.
 """
 
-from .claims import Causal, Claim, Independent, Window
+from ..interpreters.shape_check.claimed import ClaimVerdict
+from ..ops.claims import Causal, Claim, Ignores, Independent, Uses, Window
 from .domain import Domain, OpCall, Rule
 from .interpret import Interpretation
-from .prove import ClaimVerdict, prove
+from .prove import with_claims
 
 __all__ = [
     "Causal",
     "Claim",
     "ClaimVerdict",
     "Domain",
+    "Ignores",
     "Independent",
     "Interpretation",
     "OpCall",
     "Rule",
+    "Uses",
     "Window",
-    "prove",
+    "with_claims",
 ]

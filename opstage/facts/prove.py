@@ -1,95 +1,132 @@
-"""Claims proved on the checked program, or refuted by running it in float64."""
+"""Claims about a checked program: proved by the dependence of its outputs, or refuted by running it in float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..api import check, run
-from ..interpreters.shape_check.report import Report
-from ..ops.dims import Dim
-from ..ops.errors import OpstageError, SourceLine
-from ..ops.spec import as_specs, shapes_as_specs
-from ..ops.trees import flatten, unflatten
-from ..options import Options
-from .claims import Claim
+from ..interpreters.shape_check import Finding, Report
+from ..interpreters.shape_check.claimed import MASKED_ROW, ClaimVerdict
+from ..ops.claims import AlongAxis, Causal, Claim, Ignores, Uses, Window
+from ..ops.closed import Equation
+from ..ops.dims import DimExpr
+from ..ops.errors import OpstageError, nearest
+from .dependence import MASKED_ROW as MASKED
 from .dependence import Dependence, Fact
 from .dependence.fact import Span, through
 from .dependence.regions import NONE
-from .dependence.sizes import same
+from .dependence.sizes import at_most_proved, same
 from .interpret import Interpretation
+from .witness import Found, Runs, TooLarge, breach, reads, runs_of
 
-ASSUMPTIONS = ("no op raises, and 0.0 and -0.0 count as equal",)
-_SIZE = 4
+ASSUMPTIONS = ("no op raises", "0.0 and -0.0 count as equal")
 
 
-@final
-@dataclass(frozen=True)
-class ClaimVerdict:
-    """claim      the claim it is about
-    state       "proved" for every allowed size, "refuted" by a run, or "undecided"
-    op, source  the first op after which the claim is not known to hold, and its line
-    witness     (t, s): the output at t moved when the inputs at s did
-    reason      why it is not proved
-    assumptions what a proof takes for granted
+def with_claims(report: Report, claims: Sequence[Claim]) -> Report:
+    """The report with a verdict on each claim: those that are not proved are errors, rows masked as a whole warnings.
+
+    Every input that has the named axis is a source, the parameters too.
     """
+    if not claims:
+        return report
+    if report.errors or report.conditions:
+        why = "has errors of its own" if report.errors else "is right only under conditions"
+        verdicts = [ClaimVerdict(claim, "undecided", reason=f"the program {why}") for claim in claims]
+        return replace(report, claims=(*report.claims, *verdicts))
+    known: dict[str | None, _Known] = {}
+    verdicts = []
+    for claim in claims:
+        axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
+        if axis not in known:
+            known[axis] = _facts(report, axis)
+        if isinstance(claim, (Uses, Ignores)):
+            verdicts.append(_by_name(report, claim, known[axis]))
+        else:
+            verdicts.append(_along(report, claim, known[axis]))
+    remarks = {finding: None for each in known.values() for finding in each.masked}
+    errors = [found for verdict in verdicts if (found := verdict.finding) is not None]
+    return replace(
+        report,
+        claims=(*report.claims, *verdicts),
+        errors=(*report.errors, *errors),
+        warnings=(*report.warnings, *remarks),
+    )
 
-    claim: Claim
-    state: Literal["proved", "refuted", "undecided"]
-    op: str = ""
-    source: SourceLine | None = None
-    witness: tuple[int, int] | None = None
-    reason: str = ""
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+
+class _Known(NamedTuple):
+    """The facts of every slot along one dim, None where a size has no such name, and what was seen on the way."""
+
+    dim: DimExpr | None
+    facts: Sequence[Fact]
+    domain: Dependence
+    masked: Sequence[Finding]
+    notes: Sequence[str]
 
 
-def prove(program: Callable[..., Any], *specs: Any, claims: Sequence[Claim]) -> list[ClaimVerdict]:
-    """Decide each claim about `program(ops, *specs)` in evaluation; raises nothing for a program that is wrong.
-
-    Every argument that has the named axis is a source, the parameters too.
-    """
-    report = check(program, *specs, train=False)
-    return [_verdict(program, specs, report, claim) for claim in claims]
-
-
-def _verdict(program: Callable[..., Any], specs: Sequence[Any], report: Report, claim: Claim) -> ClaimVerdict:
-    if not report.ok:
-        return ClaimVerdict(claim, "undecided", reason="the program has errors of its own: see opstage.check")
-    if report.conditions:
-        return ClaimVerdict(claim, "undecided", reason="the program is right only under conditions: see opstage.check")
-    body = report.program.body
+def _facts(report: Report, axis: str | None) -> _Known:
+    program = report.program
+    body = program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
-    dim = next((size for size in every if str(size) == claim.axis), None)
-    if dim is None or claim.axis not in report.program.scope.names:  # a size that is a number names no axis
-        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}")
-    domain = Dependence(dim, report.program.names)
-    run = Interpretation([domain], report.program.scope)
-    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(report.program.names, body.inputs)]
-    facts: list[Any] = [known and known[0] for known in run.run(body, sources)]
+    found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
+    dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
+    domain = Dependence(dim, [name or str(i) for i, name in enumerate(program.names)])
+    masked: dict[Finding, None] = {}
+    notes: dict[str, None] = {}
+
+    def after(equation: Equation) -> None:
+        for rule, text in domain.remarks:
+            if rule == MASKED:
+                source = program.source(equation)
+                masked[Finding(equation.primitive.name, text, source=source, rule=MASKED_ROW, severity="warning")] = (
+                    None
+                )
+            else:
+                notes[text] = None
+        domain.remarks.clear()
+
+    run = Interpretation([domain], program.scope)
+    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(domain.names, body.inputs)]
+    facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
+    return _Known(dim, facts, domain, tuple(masked), tuple(notes))
+
+
+# Along an axis ------------------------------------------------------------------------------------------------------
+
+
+def _along(report: Report, claim: AlongAxis, known: _Known) -> ClaimVerdict:
+    body, facts, dim = report.program.body, known.facts, known.dim
+    if dim is None:
+        named = nearest(claim.axis, report.program.scope.names)
+        return ClaimVerdict(claim, "undecided", reason=f"no argument has an axis of the named dim {claim.axis}{named}")
     if body.outputs and all(_keeps(facts[slot], dim, claim) for slot in body.outputs):
-        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *domain.assumptions))
-    op, source = "", None
-    for equation in body.equations:
-        clean = all(_is_clean(facts[slot], claim) for slot in equation.inputs)
-        if clean and not all(_is_clean(facts[slot], claim) for slot in equation.outputs):
-            op, source = equation.primitive.name, report.program.source(equation)
-            break
-    witness = _witness(program, specs, report, claim)
-    if witness is not None:
-        return ClaimVerdict(claim, "refuted", op, source, witness, "the program was run: the output moved")
-    missing = f"no rule says what {op} reads along {claim.axis}" if op else f"an output has no axis {claim.axis}"
-    return ClaimVerdict(claim, "undecided", op, source, None, missing)
+        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *known.domain.assumptions))
+    at = _first(report, facts, lambda fact: not fact.whole and all(_allows(claim, span) for _, span in fact.reads))
+    op, source = ("", None) if at is None else (at.primitive.name, report.program.source(at))
+    found, trouble = _searched(report, claim.axis, lambda runs: breach(runs, claim, range(len(body.inputs)), dim))
+    if found is not None:
+        t, s = (f"{claim.axis}={index}" for index in found[:2])
+        reason = f"the output at {t} moved with the input at {s}, in a run at {_at(found)}"
+        return ClaimVerdict(claim, "refuted", op, source, found[:2], found.sizes, reason)
+    missing = (
+        f"what {op} reads along {claim.axis} is not known to keep it"
+        if op
+        else (f"an output that depends on the inputs has no axis {claim.axis} beside which that could be said")
+    )
+    return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
 
 
-def _is_clean(fact: Fact, claim: Claim) -> bool:
-    """Whether elements read, by each of their indices, what the claim permits."""
-    return not fact.whole and all(claim.allows(span) for _, span in fact.reads)
+def _allows(claim: AlongAxis, span: Span) -> bool:
+    """Whether a claim permits sources of a span beside an index, or of one that stands beside none."""
+    if isinstance(claim, Causal):
+        return span.by in (0, 1) and span.high is not None and at_most_proved(span.high, 0)
+    distance = claim.size if isinstance(claim, Window) else 0
+    if span.by != 1 or span.low is None or span.high is None:
+        return False
+    return at_most_proved(-distance, span.low) and at_most_proved(span.high, distance)
 
 
-def _keeps(fact: Fact, dim: Dim, claim: Claim) -> bool:
+def _keeps(fact: Fact, dim: DimExpr, claim: AlongAxis) -> bool:
     """Whether all that an element reads is permitted beside one of its indices along the dim."""
     if fact.idle:
         return True
@@ -99,53 +136,70 @@ def _keeps(fact: Fact, dim: Dim, claim: Claim) -> bool:
     )
 
 
-def _permitted(fact: Fact, index: int, span: Span, at: int, claim: Claim) -> bool:
+def _permitted(fact: Fact, index: int, span: Span, at: int, claim: AlongAxis) -> bool:
     if index in (at, NONE):
-        return claim.allows(span)
+        return _allows(claim, span)
     others = [i for i in range(len(fact.sizes)) if i != at]
     entries = through(span, index, fact, others)
-    return entries is not None and all(claim.allows(found) for _, found in entries)
+    return entries is not None and all(_allows(claim, found) for _, found in entries)
 
 
-def _witness(program: Callable[..., Any], specs: Sequence[Any], report: Report, claim: Claim) -> tuple[int, int] | None:
-    """(t, s) such that the outputs at t change bitwise with the inputs at s, which the claim forbids; None if none."""
-    try:
-        small = report.at(**dict.fromkeys(report.program.scope.names, _SIZE)).program.body
-        named = report.program.body
-        _, structure = flatten(tuple(as_specs(shapes_as_specs(spec)) for spec in specs))
-        random = np.random.default_rng(0)
-        types = [small.types[slot] for slot in named.inputs]
-        axes = [_axes(named.types[slot].shape, claim.axis) for slot in named.inputs]
-        values = [
-            random.normal(size=type_.shape) if type_.dtype.kind == "f" else random.integers(0, 2, size=type_.shape)
-            for type_ in types
-        ]
-        outs = [_axes(named.types[slot].shape, claim.axis) for slot in named.outputs]
-
-        def outputs(leaves: list[Any]) -> list[Any]:
-            return flatten(run(program, *unflatten(structure, leaves), options=Options(dtype="float64")))[0]
-
-        first = outputs(values)
-        for s in range(_SIZE):
-            moved = []
-            for value, at, type_ in zip(values, axes, types):
-                new = value.copy()
-                for axis in at:
-                    part = np.moveaxis(new, axis, 0)
-                    part[s] = 1 - part[s] if type_.dtype.kind != "f" else part[s] + 1.5
-                moved.append(new)
-            for before, after, at in zip(first, outputs(moved), outs):
-                for axis in at:
-                    for t in range(_SIZE):
-                        a, b = (np.take(np.asarray(x), t, axis=axis).tobytes() for x in (before, after))
-                        if claim.breaks(s, t) and a != b:
-                            return t, s
-    except (OpstageError, ValueError, TypeError, KeyError):
-        return None
+def _first(report: Report, facts: Sequence[Fact], clean: Callable[[Fact], bool]) -> Equation | None:
+    """The first op whose operands are clean and whose results are not."""
+    for equation in report.program.body.equations:
+        if all(clean(facts[slot]) for slot in equation.inputs) and not all(clean(facts[s]) for s in equation.outputs):
+            return equation
     return None
 
 
-def _axes(shape: Sequence[Dim], name: str) -> list[int]:
-    """The axis called `name`, where there is one alone."""
-    found = [axis for axis, size in enumerate(shape) if str(size) == name]
-    return found if len(found) == 1 else []
+# Of an input as a whole -----------------------------------------------------------------------------------------------
+
+
+def _at(found: Found) -> str:
+    return ", ".join(f"{name}={size}" for name, size in found.sizes)
+
+
+def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdict:
+    body, names = report.program.body, report.program.names
+    below = (f"{claim.name}.", f"{claim.name}[")
+    inputs = [i for i, name in enumerate(names) if name == claim.name or name.startswith(below)]
+    if not inputs:
+        return ClaimVerdict(claim, "undecided", reason=f"there is no input {claim.name}{nearest(claim.name, names)}")
+    bits = sum([1 << i for i in inputs])
+    facts, positive = known.facts, isinstance(claim, Uses)
+    if not any(facts[slot].inputs & bits for slot in body.outputs):
+        if positive:
+            return ClaimVerdict(claim, "refuted", reason=f"no output depends on {claim.name}, at any size")
+        return ClaimVerdict(claim, "proved", assumptions=(*ASSUMPTIONS, *known.domain.assumptions))
+
+    def look(runs: Runs) -> Found | None:
+        return Found(0, 0, tuple(runs.sizes.items())) if reads(runs, inputs) else None
+
+    found, trouble = _searched(report, None, look)
+    at = _first(report, facts, lambda fact: not fact.inputs & bits) or next(
+        (e for e in body.equations if any(body.inputs[i] in e.inputs for i in inputs)), None
+    )
+    op, source = ("", None) if at is None or positive else (at.primitive.name, report.program.source(at))
+    if found is not None:
+        said = f"an output moved with {claim.name}, in a run{' at ' if found.sizes else ''}{_at(found)}"
+        return ClaimVerdict(claim, "proved" if positive else "refuted", op, source, None, found.sizes, said)
+    missing = f"an output may depend on {claim.name}, and no run showed it"
+    return ClaimVerdict(claim, "undecided", op, source, reason="; ".join([missing, *known.notes, *trouble]))
+
+
+def _searched(
+    report: Report, dim: str | None, look: Callable[[Runs], Found | None]
+) -> tuple[Found | None, tuple[str, ...]]:
+    """What a run at small sizes shows, and why there was none."""
+    try:
+        tried = False
+        for runs in runs_of(report.program, report.conditions, dim):
+            tried = True
+            found = look(runs)
+            if found is not None:
+                return found, ()
+        return None, () if tried else ("no sizes were found at which it could be run",)
+    except TooLarge:
+        return None, ("the program is too large to be run for it; claim it of a smaller configuration",)
+    except (OpstageError, ValueError, TypeError, KeyError, MemoryError) as error:
+        return None, (f"it could not be run: {error}",)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .claims import Claim, read_claims
 from .errors import SourceLine, UsageError, nearest
 from .spec import Spec
 from .types import DTYPES
@@ -26,15 +27,21 @@ class Shapes:
     """inputs   a Spec for each tensor among the arguments, by its path: `x`, `batch.x`
     params   parameters: a pytree of Specs, arrays or declarations, or a function of no arguments that returns one
     state    the program's own state, likewise; None for a program without
+    claims   statements about what its outputs read
     """
 
     inputs: Mapping[str, Spec]
     params: Any = None
     state: Any = None
+    claims: tuple[Claim, ...] = ()
 
 
 def shapes(
-    *inputs: str, params: Any = None, state: Any = None, where: Sequence[str] = ()
+    *inputs: str,
+    params: Any = None,
+    state: Any = None,
+    where: Sequence[str] = (),
+    claims: Sequence[Claim | str] = (),
 ) -> Callable[[Program], Program]:
     """A decorator that declares the shapes of a program's arguments and leaves the program as it is.
 
@@ -43,14 +50,15 @@ def shapes(
     params   the parameters, as in `Shapes`
     state    the state of a program that has one, as in `Shapes`
     where    constraints on the names: `"T <= 1024"`
+    claims   statements about what its outputs read in evaluation form, which a check proves: `"causal:T"`
 
     `opstage check FILE` checks every function of a file that has it. Raises UsageError for a text that cannot be read.
     """
-    read = read_inputs(inputs, where)
+    read, stated = read_inputs(inputs, where), read_claims(claims)
 
     def declare(program: Program) -> Program:
         try:
-            setattr(program, _MARK, Shapes(read, params, state))
+            setattr(program, _MARK, Shapes(read, params, state, stated))
         except (AttributeError, TypeError):
             raise UsageError(f"{program!r} takes no attributes, so no shapes can be declared of it") from None
         return program

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+import opstage
 from opstage import Spec
-from opstage.facts import Causal, Independent, prove
+from opstage.facts import Causal, ClaimVerdict, Independent
 from opstage.models import gpt
 from opstage.models.transformer import transformer_block
 from opstage.ops.trees import map_leaves
+
+
+def prove(program: Any, *specs: Any, claims: Any) -> tuple[ClaimVerdict, ...]:
+    """The verdicts on the program in evaluation form."""
+    return opstage.check(program, *specs, train=False, claims=claims).claims
+
 
 X = Spec("B T 3")
 LONE = Spec("T 3")

@@ -15,6 +15,7 @@ from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
 from ...ops.types import is_float
+from .claimed import ClaimVerdict
 from .finding import Finding
 from .program import CheckedProgram
 
@@ -77,6 +78,8 @@ class Report:
     """Remarks on what is right and worth knowing."""
     mesh: Mesh = ALONE
     """That of which a rank runs the program."""
+    claims: tuple[ClaimVerdict, ...] = ()
+    """The verdicts on claims about what the outputs read."""
 
     @property
     def ok(self) -> bool:
@@ -211,6 +214,10 @@ class Report:
         if self.declarations:
             lines.append("Given:")
             lines += [f"  {declaration}" for declaration in self.declarations]
+        proved = [verdict for verdict in self.claims if verdict.state == "proved"]
+        if proved:
+            lines.append("Proved:")
+            lines += [f"  {verdict}" for verdict in proved]
         if self.tied:
             lines.append("Tied, each one parameter:")
             lines += [f"  {show_tied(paths)}" for paths in self.tied]

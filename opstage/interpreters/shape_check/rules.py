@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import captured
+from . import captured, claimed
 from .lints import LINTS
 
 UNDECIDED = "undecided"
@@ -25,6 +25,7 @@ RULES: dict[str, str] = {
     "program": "The program broke a rule of refs, or raised an error of its own.",
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
     UNUSED_SUPPRESSION: "A comment `# opstage: ignore[…]` names a rule of which its line has no finding.",
+    **claimed.RULES,
     **{lint.rule: lint.about for lint in LINTS},
 }
 """A sentence on each rule."""

@@ -1,0 +1,74 @@
+"""The verdict on a claim about what a program's outputs read, as a report holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...ops.claims import Claim
+from ...ops.errors import SourceLine
+from .finding import Finding
+
+UNPROVED = "unproved"
+MASKED_ROW = "masked-row"
+
+RULES = {
+    "causal": "An output reads an input at a later index of an axis that was claimed to be causal.",
+    "independent": "An output reads an input at another index of an axis whose entries were claimed to be independent.",
+    "window": "An output reads an input that lies outside of the window that was claimed.",
+    "uses": "No output depends on an input that was claimed to be used.",
+    "ignores": "An output depends on an input that was claimed to be ignored.",
+    UNPROVED: "A claim was neither proved for every size nor refuted by a run.",
+    MASKED_ROW: "A mask leaves a row without an entry, so its softmax is nan.",
+}
+"""A sentence on each rule of claims."""
+
+_FIXES = {
+    "causal": "keep later entries out: causal=True in attention, a mask of -inf before a softmax, padding on the left",
+    "independent": "reduce and normalise over the other axes alone; batch_norm reads the whole batch in training form",
+    "window": "widen the claim, or mask what lies outside of the window with -inf before a softmax",
+    "uses": "use it, or take it out of the arguments",
+    "ignores": "take it out of what the outputs are computed from",
+}
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """claim      the claim it is about
+    state       "proved" for every allowed size, "refuted", or "undecided"
+    op, source  the first op after which the claim is not known to hold, and its line
+    witness     (t, s): in a run, the output at t moved when the inputs at s did
+    sizes       the sizes of that run
+    reason      why it is not proved, and what is missing
+    assumptions what a proof takes for granted
+    """
+
+    claim: Claim
+    state: Literal["proved", "refuted", "undecided"]
+    op: str = ""
+    source: SourceLine | None = None
+    witness: tuple[int, int] | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+    reason: str = ""
+    assumptions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f", at {self.op}" if self.op else ""
+        line = f" ({self.source})" if self.source is not None else ""
+        given = f", as far as {'; '.join(self.assumptions)}" if self.assumptions else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.claim} is {self.state}{given}{where}{line}{why}"
+
+    @property
+    def finding(self) -> Finding | None:
+        """The error that it is; None for one that is proved."""
+        if self.state == "proved":
+            return None
+        refuted = self.state == "refuted"
+        return Finding(
+            self.op or "program",
+            f"{self.claim} is {self.state}: {self.reason}",
+            source=self.source,
+            rule=self.claim.rule if refuted else UNPROVED,
+            fix=_FIXES[self.claim.rule] if refuted else "",
+        )

@@ -1,0 +1,401 @@
+"""Steps of random programs, each from (B, T, 2) to (B, T, 2): what decoders are made of, and what leaks."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opstage import derived
+
+Step = Callable[[Any, Any], Any]
+D = 2
+
+
+def _across(f: Step) -> Step:
+    """The step with batch and time exchanged."""
+    return lambda ops, x: ops.permute(f(ops, ops.permute(x, axes=(1, 0, 2))), axes=(1, 0, 2))
+
+
+def _positions(ops: Any, n: Any) -> tuple[Any, Any]:
+    """Numbers of rows and of columns of a square."""
+    return ops.iota(shape=(n, n), axis=0), ops.iota(shape=(n, n), axis=1)
+
+
+def _shifted_by(ops: Any, value: Any, c: int) -> Any:
+    return ops.add(value, ops.full(shape=value.shape, value=c, dtype=value.dtype))
+
+
+def _mask(ops: Any, n: Any, kind: str, c: int) -> Any:
+    """Which columns a row sees."""
+    rows, columns = _positions(ops, n)
+    if kind == "less":
+        return ops.less(columns, _shifted_by(ops, rows, c))
+    if kind == "less_equal":
+        return ops.less_equal(_shifted_by(ops, columns, -c), rows)
+    if kind == "not greater":
+        return ops.logical_not(ops.less(_shifted_by(ops, rows, c), columns))
+    if kind == "band":
+        distance = ops.abs(ops.sub(rows, columns))
+        return ops.less_equal(distance, ops.full(shape=distance.shape, value=abs(c), dtype=distance.dtype))
+    if kind == "window":
+        near = ops.less(ops.sub(rows, columns), ops.full(shape=rows.shape, value=2, dtype=rows.dtype))
+        return ops.logical_and(near, ops.less_equal(columns, rows))
+    if kind == "either":
+        return ops.logical_or(ops.equal(rows, columns), ops.less(columns, _shifted_by(ops, rows, c)))
+    if kind == "exclusive or":
+        return ops.logical_xor(ops.less(columns, rows), ops.equal(rows, columns))
+    if kind == "first":
+        return ops.logical_or(
+            ops.less_equal(columns, ops.full(shape=rows.shape, value=0, dtype=rows.dtype)), ops.equal(rows, columns)
+        )
+    assert kind == "floats"
+    as_float = ops.cast(ops.less_equal(columns, _shifted_by(ops, rows, c)), dtype="float64")
+    return ops.less(ops.full(shape=as_float.shape, value=0.5, dtype="float64"), as_float)
+
+
+KINDS = ("less", "less_equal", "not greater", "band", "window", "either", "exclusive or", "first", "floats")
+
+
+def _scores(ops: Any, x: Any) -> Any:
+    return ops.bmm(x, ops.permute(ops.tanh(x), axes=(0, 2, 1)))
+
+
+def _selected(kind: str, c: int, value: float = -math.inf) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        scores = _scores(ops, x)
+        allowed = ops.broadcast_to(_mask(ops, x.shape[1], kind, c), shape=scores.shape)
+        masked = ops.select(allowed, scores, ops.full(shape=scores.shape, value=value, dtype="float64"))
+        return ops.bmm(ops.softmax(masked, axis=-1), x)
+
+    return step
+
+
+def _added(kind: str, c: int) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        scores = _scores(ops, x)
+        allowed = _mask(ops, x.shape[1], kind, c)
+        zero = ops.full(shape=allowed.shape, value=0.0, dtype="float64")
+        bias = ops.select(allowed, zero, ops.full(shape=allowed.shape, value=-math.inf, dtype="float64"))
+        return ops.bmm(ops.softmax(ops.add(scores, ops.broadcast_to(bias, shape=scores.shape)), axis=-1), x)
+
+    return step
+
+
+def _logged(kind: str, c: int) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        scores = _scores(ops, x)
+        bias = ops.log(ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64"))
+        return ops.bmm(ops.softmax(ops.add(scores, ops.broadcast_to(bias, shape=scores.shape)), axis=-1), x)
+
+    return step
+
+
+def _multiplied(kind: str, c: int) -> Step:
+    """Linear attention: products, masked by multiplication, not normalised."""
+
+    def step(ops: Any, x: Any) -> Any:
+        scores = _scores(ops, x)
+        allowed = ops.cast(_mask(ops, x.shape[1], kind, c), dtype="float64")
+        return ops.bmm(ops.mul(scores, ops.broadcast_to(allowed, shape=scores.shape)), x)
+
+    return step
+
+
+def _triangle(upper: bool, k: int) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        f = derived.triu if upper else derived.tril
+        return ops.bmm(f(ops, _scores(ops, x), k=k), x)
+
+    return step
+
+
+def _moved(distance: int) -> Step:
+    """Elements moved along time, zeros where none come in."""
+
+    def step(ops: Any, x: Any) -> Any:
+        sides = (distance, 0) if distance > 0 else (0, -distance)
+        padded = ops.pad(x, padding=((0, 0), sides, (0, 0)))
+        return ops.slice(padded, axis=1, start=max(0, -distance), length=x.shape[1])
+
+    return step
+
+
+def _joined(ops: Any, x: Any) -> Any:
+    """Moved by one, with the first element in front once more."""
+    first = ops.slice(x, axis=1, start=0, length=1)
+    return ops.slice(ops.concat([first, x], axis=1), axis=1, start=0, length=x.shape[1])
+
+
+def _first_everywhere(ops: Any, x: Any) -> Any:
+    return ops.broadcast_to(ops.slice(x, axis=1, start=0, length=1), shape=x.shape)
+
+
+def _last_everywhere(ops: Any, x: Any) -> Any:
+    return ops.broadcast_to(ops.slice(x, axis=1, start=x.shape[1] - 1, length=1), shape=x.shape)
+
+
+def _mean_so_far(ops: Any, x: Any) -> Any:
+    count = ops.cast(_shifted_by(ops, ops.iota(shape=x.shape, axis=1), 1), dtype="float64")
+    return ops.div(ops.cumsum(x, axis=1), count)
+
+
+def _scanned(reverse: bool, out: str) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        rows = ops.permute(x, axes=(1, 0, 2))
+        start = ops.full(shape=rows.shape[1:], value=0.0, dtype="float64")
+
+        def body(inner: Any, carry: Any, row: Any) -> Any:
+            new = inner.tanh(inner.add(inner.scale(carry, c=0.5), row))
+            return new, {"new": new, "old": carry, "row": row}[out]
+
+        last, ys = ops.scan(body, start, rows, reverse=reverse)
+        if out == "row":
+            ys = ops.add(ys, ops.broadcast_to(last, shape=ys.shape))
+        return ops.permute(ys, axes=(1, 0, 2))
+
+    return step
+
+
+def _two_deep(ops: Any, x: Any) -> Any:
+    """A scan whose carry holds the entry of the iteration before."""
+    rows = ops.permute(x, axes=(1, 0, 2))
+    zero = ops.full(shape=rows.shape[1:], value=0.0, dtype="float64")
+
+    def body(inner: Any, carry: Any, row: Any) -> Any:
+        before, earlier = carry
+        return (row, before), inner.add(earlier, row)
+
+    _, ys = ops.scan(body, (zero, zero), rows)
+    return ops.permute(ys, axes=(1, 0, 2))
+
+
+def _nested(ops: Any, x: Any) -> Any:
+    """A scan over time in a scan over samples."""
+
+    def outer(ops: Any, carry: Any, sample: Any) -> Any:
+        def inner(ops: Any, state: Any, row: Any) -> Any:
+            new = ops.add(state, row)
+            return new, ops.mul(new, row)
+
+        _, ys = ops.scan(inner, ops.full(shape=(D,), value=0.0, dtype="float64"), sample)
+        return ops.add(carry, ops.reduce_sum(ys, axis=(0, 1))), ys
+
+    _, ys = ops.scan(outer, ops.full(shape=(), value=0.0, dtype="float64"), x)
+    return ys
+
+
+def _total_of_samples(ops: Any, x: Any) -> Any:
+    def body(inner: Any, carry: Any, row: Any) -> Any:
+        return inner.add(carry, row), inner.mul(carry, row)
+
+    return ops.scan(body, ops.full(shape=x.shape[1:], value=0.0, dtype="float64"), x)[1]
+
+
+def _chosen(ops: Any, x: Any) -> Any:
+    zero = ops.full(shape=(), value=0.0, dtype="float64")
+    one = ops.reshape(
+        ops.slice(
+            ops.slice(ops.slice(x, axis=0, start=0, length=1), axis=1, start=0, length=1), axis=2, start=0, length=1
+        ),
+        shape=(),
+    )
+    return ops.cond(ops.less(zero, one), lambda o, y: o.cumsum(y, axis=1), lambda o, y: o.tanh(y), x)
+
+
+def _chosen_by_number(ops: Any, x: Any) -> Any:
+    return ops.cond(
+        ops.less(ops.full(shape=(), value=0), ops.full(shape=(), value=1)),
+        lambda o, y: o.cumsum(y, axis=1, reverse=True),
+        lambda o, y: o.tanh(y),
+        x,
+    )
+
+
+def _repeated(ops: Any, x: Any) -> Any:
+    """As often as it takes until the sum is small."""
+
+    def goes_on(o: Any, y: Any) -> Any:
+        return o.less(o.full(shape=(), value=1.0, dtype="float64"), o.abs(o.reduce_sum(y, axis=(0, 1, 2))))
+
+    return ops.while_loop(goes_on, lambda o, y: o.scale(y, c=0.25), x)
+
+
+def _counted(ops: Any, x: Any) -> Any:
+    """Shifted three times over, in a loop that nothing decides."""
+
+    def goes_on(o: Any, state: Any) -> Any:
+        return o.less(state[1], o.full(shape=(), value=3))
+
+    def body(o: Any, state: Any) -> Any:
+        return o.add(state[0], _moved(1)(o, state[0])), _shifted_by(o, state[1], 1)
+
+    return ops.while_loop(goes_on, body, (x, ops.full(shape=(), value=0)))[0]
+
+
+def _convolved(before: int, after: int) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
+        kernel = ops.full(shape=(D, D, before + after + 1), value=0.3, dtype="float64")
+        return ops.permute(ops.conv(kernel, None, y, stride=1, padding=0), axes=(0, 2, 1))
+
+    return step
+
+
+def _pooled(before: int, after: int) -> Step:
+    def step(ops: Any, x: Any) -> Any:
+        y = ops.pad(ops.permute(x, axes=(0, 2, 1)), padding=((0, 0), (0, 0), (before, after)))
+        pool = ops.max_pool(y, kernel=(before + after + 1,), stride=(1,), padding=(0,))
+        return ops.permute(pool, axes=(0, 2, 1))
+
+    return step
+
+
+def _picked(sign: int, offset: int) -> Step:
+    """Rows read at positions that are computed, those that are not there as zeros."""
+
+    def step(ops: Any, x: Any) -> Any:
+        at = ops.iota(shape=(x.shape[1],), axis=0)
+        at = _shifted_by(ops, ops.neg(at) if sign < 0 else at, offset)
+        rows = ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), at, mode="zero")
+        return ops.permute(rows, axes=(1, 0, 2))
+
+    return step
+
+
+def _folded(ops: Any, x: Any) -> Any:
+    b, t, d = x.shape
+    return ops.reshape(ops.softmax(ops.reshape(x, shape=(b * t, d)), axis=1), shape=(b, t, d))
+
+
+def _folded_badly(ops: Any, x: Any) -> Any:
+    b, t, d = x.shape
+    return ops.reshape(ops.softmax(ops.reshape(x, shape=(b, d, t)), axis=2), shape=(b, t, d))
+
+
+def _unfolded_badly(ops: Any, x: Any) -> Any:
+    b, t, d = x.shape
+    return ops.reshape(ops.permute(x, axes=(1, 0, 2)), shape=(b, t, d))
+
+
+def _headed(ops: Any, x: Any) -> Any:
+    """Causal attention of two heads of width 1, batch and heads merged."""
+    b, t, d = x.shape
+    heads = ops.reshape(ops.permute(ops.reshape(x, shape=(b, t, d, 1)), axes=(0, 2, 1, 3)), shape=(b * d, t, 1))
+    out = _selected("less_equal", 0)(ops, heads)
+    return ops.reshape(ops.permute(ops.reshape(out, shape=(b, d, t, 1)), axes=(0, 2, 1, 3)), shape=(b, t, d))
+
+
+def _einsum(text: str) -> Step:
+    return lambda ops, x: derived.einsum(ops, text, x, ops.tanh(x))
+
+
+def _masked_rows(ops: Any, x: Any) -> Any:
+    """Zeros from the third position on."""
+    at = ops.iota(shape=x.shape, axis=1)
+    early = ops.less(at, ops.full(shape=x.shape, value=2, dtype=at.dtype))
+    return ops.reduce_sum(
+        ops.select(early, x, ops.full(shape=x.shape, value=0.0, dtype="float64")), axis=1, keepdims=True
+    )
+
+
+def _early(ops: Any, x: Any) -> Any:
+    return ops.broadcast_to(_masked_rows(ops, x), shape=x.shape)
+
+
+def _two_masks(ops: Any, x: Any) -> Any:
+    """Attention whose weights are masked both before and after."""
+    scores = _scores(ops, x)
+    below = ops.broadcast_to(_mask(ops, x.shape[1], "less", 1), shape=scores.shape)
+    near = ops.cast(ops.broadcast_to(_mask(ops, x.shape[1], "band", 1), shape=scores.shape), dtype="float64")
+    masked = ops.select(below, scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64"))
+    return ops.bmm(ops.mul(ops.softmax(masked, axis=-1), near), x)
+
+
+def _sorted(ops: Any, x: Any) -> Any:
+    return ops.cast(ops.argsort(x, axis=1), dtype="float64")
+
+
+def _dropped(ops: Any, x: Any) -> Any:
+    return derived.dropout(ops, x, 0.4, train=True)
+
+
+STEPS: dict[str, Step] = {
+    "tanh": lambda ops, x: ops.tanh(x),
+    "softmax over samples": lambda ops, x: ops.softmax(x, axis=0),
+    "softmax over time": lambda ops, x: ops.softmax(x, axis=1),
+    "softmax": lambda ops, x: ops.softmax(x, axis=2),
+    "layer norm": lambda ops, x: ops.layer_norm(x, None, None),
+    "causal attention": lambda ops, x: ops.scaled_dot_product_attention(x, x, x, causal=True),
+    "attention": lambda ops, x: ops.scaled_dot_product_attention(x, x, x),
+    "attention across": _across(lambda ops, x: ops.scaled_dot_product_attention(x, x, x, causal=True)),
+    "cumsum": lambda ops, x: ops.cumsum(x, axis=1),
+    "cumsum exclusive": lambda ops, x: ops.cumsum(x, axis=1, exclusive=True),
+    "cumsum reverse": lambda ops, x: ops.cumsum(x, axis=1, reverse=True, exclusive=True),
+    "cumprod": lambda ops, x: ops.cumprod(x, axis=1),
+    "linear recurrence": lambda ops, x: ops.linear_recurrence(ops.tanh(x), x, axis=1),
+    "mean over time": lambda ops, x: ops.broadcast_to(ops.reduce_mean(x, axis=1, keepdims=True), shape=x.shape),
+    "mean so far": _mean_so_far,
+    "moved on": _moved(1),
+    "moved on by two": _moved(2),
+    "moved back": _moved(-1),
+    "joined": _joined,
+    "first everywhere": _first_everywhere,
+    "last everywhere": _last_everywhere,
+    "early": _early,
+    "flip": lambda ops, x: derived.flip(ops, x, axis=1),
+    "flip and back": lambda ops, x: derived.flip(ops, ops.cumsum(derived.flip(ops, x, axis=1), axis=1), axis=1),
+    "roll": lambda ops, x: derived.roll(ops, x, shift=1, axis=1),
+    "scan": _scanned(False, "new"),
+    "scan before": _scanned(False, "old"),
+    "scan reverse": _scanned(True, "new"),
+    "scan last": _scanned(False, "row"),
+    "two deep": _two_deep,
+    "nested": _nested,
+    "total of samples": _total_of_samples,
+    "chosen": _chosen,
+    "chosen by number": _chosen_by_number,
+    "repeated": _repeated,
+    "counted": _counted,
+    "conv": _convolved(1, 1),
+    "causal conv": _convolved(2, 0),
+    "pool": _pooled(0, 1),
+    "causal pool": _pooled(1, 0),
+    "picked": _picked(1, -1),
+    "picked ahead": _picked(1, 1),
+    "picked backwards": _picked(-1, 2),
+    "folded": _folded,
+    "folded badly": _folded_badly,
+    "unfolded badly": _unfolded_badly,
+    "heads": _headed,
+    "einsum": _einsum("btd,bsd->bsd"),
+    "einsum pairs": _einsum("btd,bte->bte"),
+    "two masks": _two_masks,
+    "sorted": _sorted,
+    "dropout": _dropped,
+    **{f"selected, {kind} {c}": _selected(kind, c) for kind in KINDS for c in (-1, 0, 1)},
+    **{f"added, {kind} {c}": _added(kind, c) for kind in ("less", "band") for c in (0, 1)},
+    **{f"logged, {kind} {c}": _logged(kind, c) for kind in ("less_equal", "floats") for c in (0, 1)},
+    **{f"multiplied, {kind} {c}": _multiplied(kind, c) for kind in ("less_equal", "window") for c in (0, -1)},
+    "selected, finite": _selected("less_equal", 0, -1e9),
+    "lower triangle": _triangle(False, 0),
+    "lower triangle, more": _triangle(False, 1),
+    "upper triangle": _triangle(True, 1),
+}
+
+
+def program_of(names: Sequence[str]) -> Callable[[Any, Any], Any]:
+    """The steps one after the other, each added to what came in."""
+
+    def program(ops: Any, x: Any) -> Any:
+        for name in names:
+            x = ops.add(x, STEPS[name](ops, x))
+        return x
+
+    return program
+
+
+def drawn(rng: random.Random, length: int) -> list[str]:
+    """Names of random steps."""
+    return [rng.choice([*STEPS]) for _ in range(length)]
