@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARK}(*inputs, params=None, state=None, where=(), step=None, train=True, strict=False, optimizer=None, "
-        "options=None): the test is a program of Opstage; its shapes are checked, and it is not called",
+        "options=None, claims=()): the test is a program of Opstage; its shapes are checked, and it is not called",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .interpreters.shape_check import Report
 from .interpreters.shape_check.formats.terminal import render_finding
+from .ops.claims import Claim, read_claims
 from .ops.declared import Shapes, declared, read_inputs
 from .ops.errors import UsageError
 from .ops.spec import Spec
@@ -26,6 +27,7 @@ def assert_shapes(
     strict: bool = False,
     optimizer: Optimizer | None = None,
     options: Options | None = None,
+    claims: Sequence[Claim | str] = (),
     **specs: Spec,
 ) -> Report:
     """Check a program on shapes and return the report; an AssertionError holds what is wrong with it.
@@ -33,6 +35,7 @@ def assert_shapes(
     inputs   texts `NAME: DIMS [DTYPE]`, as for `opstage.shapes`; without any, what the program declares itself
     specs    Specs by the name of the argument, in place of texts
     strict   whether what stays undecided is an error
+    claims   statements about what the outputs read, such as "causal:T", beside those that the program declares
 
     Other arguments are those of `opstage.shapes` and of `opstage check`. Raises UsageError for shapes that do not go
     with the program's arguments.
@@ -45,6 +48,7 @@ def assert_shapes(
         given if given else own.inputs,
         own.params if params is None else params,
         own.state if state is None else state,
+        read_claims((*own.claims, *read_claims(claims))),
     )
     return assert_declared(program, chosen, step=step, train=train, strict=strict, optimizer=optimizer, options=options)
 
@@ -73,4 +77,5 @@ def read_mark(inputs: Sequence[str], more: Mapping[str, Any], function: Any) -> 
     """The shapes that a pytest mark tells of a function, as written at its decorators, and what else it tells."""
     rest = dict(more)
     read = read_inputs(inputs, rest.pop("where", ()), line_of(function))
-    return Shapes(read, rest.pop("params", None), rest.pop("state", None)), rest
+    stated = read_claims(rest.pop("claims", ()))
+    return Shapes(read, rest.pop("params", None), rest.pop("state", None), stated), rest

@@ -65,9 +65,27 @@ def check_program(
            in training form returns a float scalar. One that is called a loss, or returns an Aux, is held to that; of
            any other a warning says that its forward pass alone was checked
 
-    Raises UsageError for shapes that do not go with the program's arguments; what is wrong with the program itself is
-    in the report.
+    The claims of `shapes` are about the forward pass in evaluation form. Raises UsageError for shapes that do not go
+    with the program's arguments; what is wrong with the program itself is in the report.
     """
+    checked = _checked(program, shapes, options, train, step, optimizer)
+    if not shapes.claims or checked.report.errors:
+        return checked
+    name = getattr(program, "__name__", type(program).__name__)
+    bound = _bind(program, name, shapes, False)
+    held = [tree for tree in (bound.params, bound.state) if tree is not None]
+    claimed = check(bound.program, *held, *bound.batch, options=options, claims=shapes.claims)
+    return replace(checked, report=checked.report.with_verdicts(claimed))
+
+
+def _checked(
+    program: Callable[..., Any],
+    shapes: Shapes,
+    options: Options | None,
+    train: bool,
+    step: bool | None,
+    optimizer: Optimizer | None,
+) -> Checked:
     name = getattr(program, "__name__", type(program).__name__)
     bound = _bind(program, name, shapes, train)
     if step and bound.params is None:

@@ -16,6 +16,7 @@ from ...interpreters.shape_check import RULES
 from ...interpreters.shape_check.formats import FORMATS, CheckOutcome, render
 from ...interpreters.shape_check.formats.terminal import render_unusable, suggestion
 from ...ops.amounts import parse_bytes
+from ...ops.claims import read_claims
 from ...ops.errors import UsageError
 from ...options import Options
 from ...training.optim import SHIPPED
@@ -47,6 +48,14 @@ def _rules(context: click.Context, parameter: click.Parameter, texts: tuple[str,
     return rules_named(names, f"--{parameter.name}")
 
 
+def _claims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Claims, separated by commas."""
+    try:
+        return tuple(map(str, read_claims(texts)))
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def _bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """`8GiB`, `500MB`, `1000000`; without it the machine's memory."""
     if text is None:
@@ -64,6 +73,9 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @click.option("--where", multiple=True, metavar="TEXT", help="A constraint on named dims: 'T <= 1024'.")
 @click.option("--param", multiple=True, metavar="TEXT", help="A parameter's shape: 'w: 10 3072', 'blocks.0.w: D D'.")
+@click.option(
+    "--prove", multiple=True, callback=_claims, metavar="CLAIM,…", help="What outputs read: causal:T, independent:B."
+)
 @click.option("--params", metavar="NAME", help="The function or value of the file that has the parameters.")
 @click.option("--state", metavar="NAME", help="The same for the state of a program that has one.")
 @click.option("--train/--eval", default=True, help="In training form (the default) or in evaluation form.")

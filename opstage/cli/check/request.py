@@ -17,6 +17,7 @@ class Asked:
 
     inputs, where   texts of `--input` and `--where`
     param           texts of `--param`
+    prove           texts of `--prove`, claims
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
     options         what flags set among the `Options`
@@ -29,6 +30,7 @@ class Asked:
     inputs: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     param: tuple[str, ...] = ()
+    prove: tuple[str, ...] = ()
     params: str | None = None
     state: str | None = None
     train: bool = True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...interpreters.shape_check import Finding, Report
 from ...interpreters.shape_check.capability import Answer, capabilities
+from ...interpreters.shape_check.claimed import verdicts_as_data, verdicts_as_text
 from ...interpreters.shape_check.formats import Section
 from ...interpreters.shape_check.table.data import table_as_dict
 from ...interpreters.shape_check.table.text import for_terminal
@@ -40,6 +41,8 @@ def completed(
         report = report.strict()
     errors = (*report.errors, *found, *_stored(checked, options, asked))
     sections = []
+    if report.claims:
+        sections.append(Section("claims", verdicts_as_data(report.claims), verdicts_as_text(report.claims)))
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
     if checked.step is None and not mesh_of(options.mesh).is_alone:

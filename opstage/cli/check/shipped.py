@@ -22,6 +22,7 @@ from ...ops.mesh import mesh_of
 from ...ops.spec import Spec, as_specs
 from ...ops.trees import flatten, unflatten
 from ...training.batch_header import check_arrays
+from ...training.predictor import input_specs
 from ...training.program_check import FORWARD, STEP, Checked
 from ...training.validate import report_on
 from .memory import checked_with
@@ -67,6 +68,11 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
     found = _data_of_recipe(settings, chosen, batch, asked) if asked.data == RECIPE else ()
     if report.ok:
         checked = replace(checked, report=replace(report, errors=check_parts(chosen, options)))
+    if asked.prove and checked.report.ok:
+        predicts = chosen.outputs if chosen.outputs is not None else chosen.forward
+        inputs = chosen.batch if chosen.outputs is None else tuple(input_specs(chosen).values())
+        claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove)
+        checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
 

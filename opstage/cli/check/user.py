@@ -12,6 +12,7 @@ from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check.formats import CheckOutcome, Unusable
 from ...loading import Refusal, declaring, find, find_program, load_file, load_module, refusal
 from ...models.model import MAKE, Model, models_in
+from ...ops.claims import read_claims
 from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
 from ...ops.spec import Spec
@@ -120,7 +121,8 @@ def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -
     elif asked.params is not None:
         params = _value(asked.params, module, request, "--params")
     state = own.state if asked.state is None else _value(asked.state, module, request, "--state")
-    return Shapes(inputs, _called(params, request, "params"), _called(state, request, "state"))
+    stated = read_claims((*own.claims, *asked.prove))
+    return Shapes(inputs, _called(params, request, "params"), _called(state, request, "state"), stated)
 
 
 def _value(name: str, module: ModuleType, request: Request, flag: str) -> Any:

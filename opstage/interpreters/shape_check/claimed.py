@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...ops.claims import Claim
 from ...ops.errors import SourceLine
@@ -72,3 +73,34 @@ class ClaimVerdict:
             rule=self.claim.rule if refuted else UNPROVED,
             fix=_FIXES[self.claim.rule] if refuted else "",
         )
+
+
+def verdicts_as_data(verdicts: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
+    """Verdicts as plain JSON data."""
+    return [
+        {
+            "claim": str(verdict.claim),
+            "state": verdict.state,
+            "op": verdict.op,
+            "witness": None if verdict.witness is None else list(verdict.witness),
+            "sizes": dict(verdict.sizes),
+            "reason": verdict.reason,
+            "assumptions": list(verdict.assumptions),
+        }
+        for verdict in verdicts
+    ]
+
+
+def verdicts_as_text(verdicts: Sequence[ClaimVerdict]) -> str:
+    """Verdicts for a terminal: a line each, then what the proofs take for granted."""
+    lines = [f"{verdict.claim} is {verdict.state}{_sizes(verdict)}" for verdict in verdicts]
+    given = dict.fromkeys(each for verdict in verdicts for each in verdict.assumptions)
+    if given:
+        lines += ["  given that:", *[f"  - {each}" for each in given]]
+    return "\n".join(lines)
+
+
+def _sizes(verdict: ClaimVerdict) -> str:
+    if verdict.state == "proved" and verdict.sizes:
+        return f" by a run at {', '.join(f'{name}={size}' for name, size in verdict.sizes)}"
+    return " for every size" if verdict.state == "proved" else ""

@@ -15,7 +15,7 @@ from ...ops.places import show_tied
 from ...ops.primitive import Cost
 from ...ops.trees import map_leaves
 from ...ops.types import is_float
-from .claimed import ClaimVerdict
+from .claimed import MASKED_ROW, ClaimVerdict
 from .finding import Finding
 from .program import CheckedProgram
 
@@ -136,6 +136,16 @@ class Report:
         if self.errors:
             raise UsageError("a program with errors has no graph; see the report's errors")
         return self.program.graph()
+
+    def with_verdicts(self, other: Report) -> Report:
+        """This report with what another one, of the same program in another form, says of claims."""
+        findings = [found for verdict in other.claims if (found := verdict.finding) is not None]
+        return replace(
+            self,
+            claims=(*self.claims, *other.claims),
+            errors=(*self.errors, *findings),
+            warnings=tuple(dict.fromkeys((*self.warnings, *[w for w in other.warnings if w.rule == MASKED_ROW]))),
+        )
 
     def at(self, **sizes: int) -> Report:
         """The same with sizes put in for the named dims: its cost, types and table are numbers.
