@@ -190,7 +190,7 @@ def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdi
 def _searched(
     report: Report, dim: str | None, look: Callable[[Runs], Found | None]
 ) -> tuple[Found | None, tuple[str, ...]]:
-    """What a run at small sizes shows, and why there was none."""
+    """The find of a run at small sizes, and why there is none."""
     try:
         tried = False
         for runs in runs_of(report.program, report.conditions, dim):
