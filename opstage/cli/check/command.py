@@ -94,6 +94,9 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--zero", type=int, metavar="LEVEL", help="With --mesh: share out the optimizer's state (2), parameters too (3)."
 )
+@click.option(
+    "--cluster", metavar="FILE|k=v,…", help="With --mesh: predict the step on 1 to 1,024 ranks of such machines."
+)
 @click.option("--max-memory", metavar="SIZE", help="Find the largest size that fits; an error where nothing does.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="terminal", show_default=True, help="What to write."

@@ -24,6 +24,7 @@ class Asked:
     max_memory      an amount such as 24GiB
     settings        of a model, as `--model.hidden 64` spells them, by dotted path; None for a flag without a value
     config          a TOML file with more of them
+    cluster         a text or file of `Cluster`
     columns         how wide the terminal is that the output is for, None for a file
     """
 
@@ -49,6 +50,7 @@ class Asked:
     columns: int | None = None
     settings: Mapping[str, str | None] = field(default_factory=dict)
     config: str | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)

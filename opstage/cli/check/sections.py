@@ -21,6 +21,7 @@ from ...training.checkpoint_header import check_checkpoint
 from ...training.optim import Optimizer
 from ...training.program_check import Checked
 from ..flags import read_sizes
+from .cluster import cluster_section
 from .memory import memory_section
 from .mesh import mesh_section
 from .request import Asked
@@ -49,6 +50,10 @@ def completed(
         raise UsageError("a mesh shares out a training step, and the forward pass was checked; leave --mesh out")
     if checked.step is not None and not checked.step.mesh.is_alone and report.ok:
         sections.append(mesh_section(checked.step, report))
+    if asked.cluster is not None and report.ok:
+        if checked.step is None or checked.step.mesh.is_alone:
+            raise UsageError("--cluster predicts the step of a rank; say of which mesh with --mesh, such as data=N")
+        sections.append(cluster_section(checked, asked.cluster, asked.at))
     if asked.table:
         sections.append(_table(report, asked.columns))
     if (asked.memory or asked.max_memory is not None) and report.ok:
@@ -59,9 +64,9 @@ def completed(
 
 
 def _leaves_one_open(checked: Checked, asked: Asked) -> bool:
-    """Whether `--at` has all sizes but one, which `--max-memory` is to find."""
+    """Whether `--at` has all sizes but one, which `--max-memory` is to find, or for which `--cluster` takes many."""
     names = checked.report.program.scope.names
-    return asked.max_memory is not None and len(names) - len(read_sizes(asked.at)) == 1
+    return (asked.max_memory is not None or asked.cluster is not None) and len(names) - len(read_sizes(asked.at)) == 1
 
 
 def _at(report: Report, text: str) -> Report:

@@ -1,0 +1,162 @@
+"""`Cluster`: a model of machines, by which the time of a step on many ranks is predicted.
+
+It is the alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes so
+many FLOP a second. One process hosts each rank; a process sends its messages one after the other, as
+`interpreters/mesh` does: to each other rank of the axis, in two rounds for a sum of more than 16 KiB and in one for any
+other collective. Nothing is taken to overlap. So this is a model and no measurement: caches, memory and contention are
+left out.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SHIFT
+from ...ops.dims import Dim
+from ...ops.errors import UsageError, nearest
+from ...ops.mesh import Mesh
+from ...ops.untrusted import brief
+from ...readable import require_file
+from ..mesh.crossing import SMALL
+from .report import Report
+from .sizes import value_at
+from .traffic import collectives
+
+
+@final
+@dataclass(frozen=True)
+class Cluster:
+    """Machines alike.
+
+    ranks_per_host   ranks, one a process, that share a host and its link
+    alpha            seconds that a message takes, whatever its length
+    beta             bytes a second that a host sends to others
+    flops            FLOP a second of a rank
+    alpha_within     the same of a message within a host; as alpha where it is not said
+    beta_within      bytes a second that a rank sends within its host; as beta where it is not said
+    """
+
+    ranks_per_host: int
+    alpha: float
+    beta: float
+    flops: float
+    alpha_within: float | None = None
+    beta_within: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Cluster:
+        """`ranks_per_host=8,alpha=5e-6,beta=12e9,flops=1e12`, or a TOML file of such values. Raises UsageError."""
+        if "=" in text:
+            pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
+            return cls.of({name.strip(): value.strip() for name, _, value in pairs}, f"cluster {brief(text)}")
+        require_file(text)
+        try:
+            return cls.of(tomllib.loads(Path(text).read_text(encoding="utf-8")), text)
+        except (OSError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{text}: no description of a cluster: {reason}; {_ADVICE}") from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Cluster:
+        """From values by name, which may be texts. Raises UsageError, naming the origin."""
+        names = [field.name for field in fields(cls)]
+        made: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in names:
+                raise UsageError(f"{origin}: there is no {brief(name)}{nearest(name, names)}; {_ADVICE}")
+            try:
+                number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else 0.0
+            except ValueError:
+                number = 0.0
+            if not 0 < number < float("inf") or (name == "ranks_per_host" and number % 1):
+                what = "a whole number from 1 on" if name == "ranks_per_host" else "a number above 0"
+                raise UsageError(f"{origin}: {name} is {brief(str(value))}; expected {what}")
+            made[name] = int(number) if name == "ranks_per_host" else number
+        missing = [name for name in names[:4] if name not in made]
+        if missing:
+            raise UsageError(f"{origin}: {' and '.join(missing)} missing; {_ADVICE}")
+        return cls(**made)
+
+
+_ADVICE = (
+    "expected ranks_per_host, alpha (s), beta (bytes/s) and flops (FLOP/s), and alpha_within and beta_within if known"
+)
+
+
+class Prediction(NamedTuple):
+    """The step of a rank of a mesh, by the model: seconds of computing, of messages' alpha and of their bytes."""
+
+    ranks: int
+    computing: float
+    latency: float
+    transfer: float
+
+    @property
+    def seconds(self) -> float:
+        """The step."""
+        return self.computing + self.latency + self.transfer
+
+
+def predicted(report: Report, cluster: Cluster, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
+    """Of a report's step on a mesh of numbers, with `sizes` for the names that stand in its formulas."""
+    latency = transfer = 0.0
+    for call in _calls(report):
+        nbytes, times = int(value_at(call.nbytes, sizes)), int(value_at(call.times, sizes))
+        ranks = int(value_at(call.size, sizes))
+        if ranks == 1:
+            continue
+        near = sum(rank < cluster.ranks_per_host for rank in mesh.group(0, call.axis)[1:])
+        messages, sent = cost_of_call(call.name, nbytes, ranks)
+        far = (ranks - 1 - near) / (ranks - 1)
+        shared = min(cluster.ranks_per_host, mesh.ranks)  # all ranks of a host send at once, through its one link
+        alpha_near = cluster.alpha if cluster.alpha_within is None else cluster.alpha_within
+        beta_near = cluster.beta if cluster.beta_within is None else cluster.beta_within
+        latency += times * messages * (far * cluster.alpha + (1 - far) * alpha_near)
+        transfer += times * sent * (far * shared / cluster.beta + (1 - far) / beta_near)
+    return Prediction(mesh.ranks, int(value_at(report.cost.flops, sizes)) / cluster.flops, latency, transfer)
+
+
+def cost_of_call(name: str, nbytes: int, ranks: int) -> tuple[int, float]:
+    """The messages that a rank sends for one collective of an operand of so many bytes, and their bytes."""
+    others = ranks - 1
+    if name == SHIFT.name:
+        return 1, nbytes
+    if name == ALL_REDUCE.name and ranks > 2 and nbytes > SMALL:
+        return 2 * others, 2 * nbytes * others / ranks
+    if name in (ALL_REDUCE.name, ALL_MAX.name, ALL_GATHER.name):
+        return others, nbytes * others
+    assert name in (REDUCE_SCATTER.name, ALL_TO_ALL.name), name
+    return others, nbytes * others / ranks
+
+
+class _Call(NamedTuple):
+    name: str
+    axis: str
+    size: Dim
+    nbytes: Dim
+    times: Dim
+
+
+def _calls(report: Report) -> Iterator[_Call]:
+    """The collectives of a step that move bytes."""
+    for equation, times, types in collectives(report.program.body, 1):
+        if equation.inputs and not equation.primitive.view:
+            static = equation.static
+            nbytes = types[equation.inputs[0]].nbytes
+            yield _Call(equation.primitive.name, static["axis"], static["size"], nbytes, times)
+
+
+def messages_of(report: Report) -> Dim:
+    """The messages that a rank sends in a step, a formula where an axis is open; every sum taken to be a large one."""
+    total: Dim = 0
+    for call in _calls(report):
+        each: Dim = 1 if call.name == SHIFT.name else call.size - 1
+        total = total + call.times * each * (2 if call.name == ALL_REDUCE.name else 1)
+    return total
