@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from opstage import Options, Spec, UsageError
 from opstage.cli.commands import cli
-from opstage.interpreters.shape_check.cluster import Cluster, cost_of_call, messages_of, predicted
+from opstage.interpreters.shape_check.cluster import Machines, cost_of_call, messages_of, predicted
 from opstage.interpreters.shape_check.sent import sent_by_processes
 from opstage.ops.mesh import Mesh
 from opstage.training.validate import check_step
 
-MACHINES = Cluster(ranks_per_host=4, alpha=1e-3, beta=1e6, flops=1e9, alpha_within=1e-4, beta_within=1e7)
+MACHINES = Machines(ranks_per_host=4, alpha=1e-3, beta=1e6, flops=1e9, alpha_within=1e-4, beta_within=1e7)
 
 
 def loss(ops: Any, params: Any, x: Any) -> Any:
@@ -55,7 +55,7 @@ def test_a_step_by_hand() -> None:
     assert found.latency == pytest.approx(calls * (4 * 1e-3 + 3 * 1e-4) / 7)
     sent = 2 * 65536 * 7 / 8 + 4 * 7
     assert found.transfer == pytest.approx(sent * (4 / 7 * 4 / 1e6 + 3 / 7 / 1e7))
-    near = predicted(report, Cluster(8, 1.0, 1.0, 1e9, 1e-4, 1e7), Mesh.parse("data=8"), {})
+    near = predicted(report, Machines(8, 1.0, 1.0, 1e9, 1e-4, 1e7), Mesh.parse("data=8"), {})
     assert near.latency == pytest.approx(calls * 1e-4) and near.transfer == pytest.approx(sent / 1e7)
 
 
@@ -83,7 +83,7 @@ def test_formulas_hold_for_every_number_of_ranks() -> None:
 )
 def test_what_describes_no_cluster(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Cluster.read(text)
+        Machines.read(text)
     assert said in str(caught.value)
 
 
@@ -91,10 +91,10 @@ def test_a_file_describes_one(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     values = {"ranks_per_host": 4, "alpha": 1e-3, "beta": 1e6, "flops": 1e9, "alpha_within": 1e-4, "beta_within": 1e7}
     file.write_text("".join(f"{name} = {value}\n" for name, value in values.items()))
-    assert Cluster.read(str(file)) == MACHINES
+    assert Machines.read(str(file)) == MACHINES
     file.write_text("ranks_per_host = ")
     with pytest.raises(UsageError, match="no description of a cluster"):
-        Cluster.read(str(file))
+        Machines.read(str(file))
 
 
 PLAIN = "ranks_per_host=8,alpha=5e-6,beta=12.5e9,flops=1e12"

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...interpreters.formula import show_flops, show_formula, show_size
 from ...interpreters.shape_check import Report
-from ...interpreters.shape_check.cluster import Cluster, Prediction, messages_of, predicted
+from ...interpreters.shape_check.cluster import Machines, Prediction, messages_of, predicted
 from ...interpreters.shape_check.formats import Section
 from ...ops.errors import UsageError
 from ...ops.mesh import Mesh
@@ -19,7 +19,7 @@ _RANKS = tuple([1 << power for power in range(11)])
 
 def cluster_section(checked: Checked, text: str, at: str) -> Section:
     """The section `cluster` of a step that is right. `at` has all sizes but that of one axis, or that one too."""
-    report, cluster, sizes = checked.report, Cluster.read(text), read_sizes(at)
+    report, cluster, sizes = checked.report, Machines.read(text), read_sizes(at)
     assert checked.step is not None
     mesh, names = checked.step.mesh, report.program.scope.names
     unknown = [name for name in sizes if name not in names]
@@ -57,7 +57,7 @@ class _Line:
         return {"ranks": self.ranks, **found}
 
 
-def _each(checked: Checked, cluster: Cluster, mesh: Mesh, sizes: dict[str, int], open_: str | None) -> list[_Line]:
+def _each(checked: Checked, cluster: Machines, mesh: Mesh, sizes: dict[str, int], open_: str | None) -> list[_Line]:
     report, rows = checked.report, _rows(checked)
 
     def at(found: dict[str, int]) -> Prediction:
@@ -82,13 +82,13 @@ def _rows(checked: Checked) -> str:
     return str(spec.entries[0]) if spec is not None and spec.entries else ""
 
 
-def _said_of(cluster: Cluster) -> dict[str, Any]:
+def _said_of(cluster: Machines) -> dict[str, Any]:
     """The numbers of a cluster by name, those that are said."""
-    every = {name: getattr(cluster, name) for name in Cluster.__dataclass_fields__}
+    every = {name: getattr(cluster, name) for name in Machines.__dataclass_fields__}
     return {name: value for name, value in every.items() if value is not None}
 
 
-def _head(report: Report, cluster: Cluster) -> list[str]:
+def _head(report: Report, cluster: Machines) -> list[str]:
     said = ", ".join(f"{name} {value:g}" for name, value in _said_of(cluster).items())
     return [
         f"cluster ({said}): predicted by the alpha-beta model, nothing measured",

@@ -24,7 +24,7 @@ class Asked:
     max_memory      an amount such as 24GiB
     settings        of a model, as `--model.hidden 64` spells them, by dotted path; None for a flag without a value
     config          a TOML file with more of them
-    cluster         a text or file of `Cluster`
+    cluster         a text or file of `Machines`
     columns         how wide the terminal is that the output is for, None for a file
     """
 

@@ -1,4 +1,4 @@
-"""`Cluster`: a model of machines, by which the time of a step on many ranks is predicted.
+"""`Machines`: a model of machines, by which the time of a step on many ranks is predicted.
 
 It is the alpha-beta model (Hockney 1994): a message of n bytes takes alpha + n/beta seconds, and a rank computes so
 many FLOP a second. One process hosts each rank; a process sends its messages one after the other, as
@@ -30,7 +30,7 @@ from .traffic import collectives
 
 @final
 @dataclass(frozen=True)
-class Cluster:
+class Machines:
     """Machines alike.
 
     ranks_per_host   ranks, one a process, that share a host and its link
@@ -49,7 +49,7 @@ class Cluster:
     beta_within: float | None = None
 
     @classmethod
-    def read(cls, text: str) -> Cluster:
+    def read(cls, text: str) -> Machines:
         """`ranks_per_host=8,alpha=5e-6,beta=12e9,flops=1e12`, or a TOML file of such values. Raises UsageError."""
         if "=" in text:
             pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
@@ -64,7 +64,7 @@ class Cluster:
             raise UsageError(f"{text}: no description of a cluster: {reason}; {_ADVICE}") from None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Cluster:
+    def of(cls, values: Mapping[str, Any], origin: str | os.PathLike[str] = "cluster") -> Machines:
         """From values by name, which may be texts. Raises UsageError, naming the origin."""
         names = [field.name for field in fields(cls)]
         made: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class Prediction(NamedTuple):
         return self.computing + self.latency + self.transfer
 
 
-def predicted(report: Report, cluster: Cluster, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
+def predicted(report: Report, cluster: Machines, mesh: Mesh, sizes: Mapping[str, int]) -> Prediction:
     """Of a report's step on a mesh of numbers, with `sizes` for the names that stand in its formulas."""
     latency = transfer = 0.0
     for call in _calls(report):
@@ -136,7 +136,7 @@ def cost_of_call(name: str, nbytes: int, ranks: int) -> tuple[int, float]:
     return others, nbytes * others / ranks
 
 
-class _Call(NamedTuple):
+class _Sending(NamedTuple):
     name: str
     axis: str
     size: Dim
@@ -144,13 +144,13 @@ class _Call(NamedTuple):
     times: Dim
 
 
-def _calls(report: Report) -> Iterator[_Call]:
+def _calls(report: Report) -> Iterator[_Sending]:
     """The collectives of a step that move bytes."""
     for equation, times, types in collectives(report.program.body, 1):
         if equation.inputs and not equation.primitive.view:
             static = equation.static
             nbytes = types[equation.inputs[0]].nbytes
-            yield _Call(equation.primitive.name, static["axis"], static["size"], nbytes, times)
+            yield _Sending(equation.primitive.name, static["axis"], static["size"], nbytes, times)
 
 
 def messages_of(report: Report) -> Dim:
