@@ -1,0 +1,77 @@
+"""The arguments of a kernel for the CPU as its text refers to them: words, and memory that is read and written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from ...native import access
+from .words import ErrorFlag, Word, WorkerScratch
+
+
+class ScopedElements(NamedTuple):
+    """ScopedElements of memory of one scope, of which one is at `index` from the address `name`_at on."""
+
+    name: str
+    dtype: str
+    scope: str
+    at: str
+
+
+@final
+class KernelMemory:
+    """The words that a kernel is given, and the memory that they lead to.
+
+    head        lines that are done once, before the loop: what is known of addresses there
+    accesses    the functions with which the text reads and writes, see `LoopSource`
+    """
+
+    def __init__(self) -> None:
+        self.words: list[Word] = []
+        self.head: list[str] = []
+        self._scopes = 0
+        self._names: dict[str, tuple[str, str, str]] = {}
+
+    @property
+    def accesses(self) -> tuple[tuple[str, str, str, str], ...]:
+        return tuple([(name, *of) for name, of in sorted(self._names.items())])
+
+    def word(self, value: Word) -> str:
+        self.words.append(value)
+        return f"w[{len(self.words) - 1}]"
+
+    def elements(self, name: str, dtype: str, at: str, *, written: bool) -> ScopedElements:
+        """Memory under a name; what is written gets a scope of its own."""
+        if not written:
+            return ScopedElements(name, dtype, access.READ, at)
+        self._scopes += 1
+        return ScopedElements(name, dtype, access.written(self._scopes - 1), at)
+
+    def scratch(self, name: str, dtype: str, nbytes: int, at: str) -> ScopedElements:
+        """Memory of the worker's own."""
+        nbytes = rounded(nbytes)
+        self.head.append(f"{name}_at = {self.word(WorkerScratch(name, nbytes))} + worker * {self.word(nbytes)}")
+        return self.elements(name, dtype, at, written=True)
+
+    def load(self, elements: ScopedElements) -> str:
+        """An element as it is computed with: masks are bytes in memory."""
+        text = f"{self._access('load', elements)}({elements.name}_at, {elements.at})"
+        return f"({text} != 0)" if elements.dtype == "bool" else text
+
+    def store(self, elements: ScopedElements, value: str) -> str:
+        value = f"uint8(1 if {value} else 0)" if elements.dtype == "bool" else value
+        return f"{self._access('store', elements)}({elements.name}_at, {elements.at}, {value})"
+
+    def flagged(self) -> str:
+        """A line that notes an index out of range."""
+        flag = self._access("store", self.elements("", "int64", "0", written=True))
+        return f"{flag}({self.word(ErrorFlag())}, 0, 1)"
+
+    def _access(self, kind: str, elements: ScopedElements) -> str:
+        name = f"{kind}_{elements.dtype}_{elements.scope.replace(' ', '_')}"
+        self._names[name] = (kind, elements.dtype, elements.scope)
+        return name
+
+
+def rounded(nbytes: int) -> int:
+    """To whole lines of the cache, so that workers write none in common."""
+    return -(-nbytes // 64) * 64
