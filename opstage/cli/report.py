@@ -27,7 +27,8 @@ from ..ops.untrusted import printable
 def report(runs: tuple[Path, ...], out: Path | None) -> None:
     """Compare RUNs: what each reached, and in which settings, data and versions they differ.
 
-    A run that goes on, or was interrupted, is taken as it is. No code of its model is run.
+    Of one run all data and versions are shown. A run that goes on, or was interrupted, is taken as it stands. No code
+    of its model is run.
     """
     compared = side_by_side(runs)
     click.echo(_text(compared.reached))

@@ -97,16 +97,16 @@ class Scaling:
 
     def apply(self, x: Any) -> Any:
         """x, scaled: an array as float64, a ref by infix."""
-        center, width = self._numbers(len(x.shape))
+        center, width = self.numbers(len(x.shape))
         return (x - center) / width
 
     def undo(self, array: Array) -> Array:
         """The array that was scaled, up to rounding."""
-        center, width = self._numbers(array.ndim)
+        center, width = self.numbers(array.ndim)
         found: Array = array * width + center
         return found
 
-    def _numbers(self, rank: int) -> tuple[Any, Any]:
+    def numbers(self, rank: int) -> tuple[Any, Any]:
         """Center and width as they meet a tensor of so many axes."""
         if rank == 1 or len(self.center) == 1:
             return self.center[0], self.width[0]

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ..config.spelling import spelled
 from ..ops.errors import UsageError
 from .cast import Array
 from .table import DataTable, numbered
@@ -26,7 +27,8 @@ def learn_categories(table: DataTable, columns: Sequence[str], how: CategoriesNa
         if how == "one_hot" and len(names) > MOST_ONE_HOT:
             raise UsageError(
                 f"{table.path}: column {column} holds {len(names):,} different names, of which one_hot would make a "
-                f"column each; at most {MOST_ONE_HOT:,}: leave it out, or number them, --data.categories number"
+                f"column each; at most {MOST_ONE_HOT:,}: leave it out, or number them, "
+                f"{spelled({'data.categories': 'number'})}"
             )
     return found if any(found) else ()
 

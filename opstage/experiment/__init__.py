@@ -1,8 +1,13 @@
 """Experiments: one configuration, the run that it means, and the directory in which the run is kept."""
 
-from .run import RunOutcome, train
-from .settings import Configuration, Settings, configure
-from .tables import DataSettings, OptimizerSettings, RunSettings
+from typing import TYPE_CHECKING
+
+from ..lazy import lazily
+
+if TYPE_CHECKING:
+    from .run import RunOutcome, train
+    from .settings import Configuration, Settings, configure
+    from .tables import DataSettings, OptimizerSettings, RunSettings
 
 __all__ = [
     "Configuration",
@@ -14,3 +19,12 @@ __all__ = [
     "configure",
     "train",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".run": "RunOutcome train",
+        ".settings": "Configuration Settings configure",
+        ".tables": "DataSettings OptimizerSettings RunSettings",
+    },
+)

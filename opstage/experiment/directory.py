@@ -82,7 +82,10 @@ class RunDirectory:
             raise
         if os.path.exists(path / CONFIG):
             directory.close()
-            raise UsageError(f"{path} holds a run already; continue it with --resume {path}, or choose another --out")
+            raise UsageError(
+                f"{path} holds a run already; continue it with --resume {path}, in Python resume=True, or choose "
+                "another --out"
+            )
         return directory
 
     @classmethod

@@ -127,7 +127,7 @@ def run_task(
             if resume and not whole and read_metrics(directory.path / METRICS, torn_end=True):
                 raise UsageError(
                     f"{directory.path} has trained, but its {CHECKPOINT} is gone: there is nothing to go on from; "
-                    "restore it from a copy, or start a new run with --out"
+                    "restore it from a copy, or start a new run with another --out, in Python out="
                 )
             if several:
                 told(fabric, _GOES_ON if resume and whole else _BEGINS)

@@ -157,7 +157,7 @@ def configure_resumed(
     if origin != _NOWHERE and _from_anywhere(name) != began.settings.run.model:
         raise UsageError(
             f"{directory} holds a run of {began.settings.run.model}, but {origin} says {name}; leave that out, or "
-            "start a new run with --out"
+            "start a new run with another --out, in Python out="
         )
     given = [
         Layer({**g.values, "run.model": defined.word}, g.origins, g.text) if "run.model" in g.values else g
@@ -168,7 +168,8 @@ def configure_resumed(
         if path not in MAY_CHANGE and value != began.values[path]:
             raise UsageError(
                 f"{directory} was started with {path} = {toml_literal(began.values[path])}, but {now.origins[path]} "
-                f"says {toml_literal(value)}; leave that out, or start a new run with --out"
+                f"says {toml_literal(value)}; leave that out, or start a new run with another --out, in "
+                "Python out="
             )
     here = Layer.of({"run.out": directory}, "--resume")
     again = configure(file=file, flags=[*given, here], environ=environ, defined=defined)

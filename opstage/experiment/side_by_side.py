@@ -94,8 +94,12 @@ class SideBySide:
 
     @property
     def data(self) -> list[Cells]:
-        """A row per part of the data, and per package's version, in which they differ, below the names of the runs."""
-        return self._differing([dict(_circumstances(run.run)) for run in self.runs])
+        """A row per part of the data, and per package's version, in which they differ, below the names of the runs; of
+        one run all of them."""
+        tables = [dict(_circumstances(run.run)) for run in self.runs]
+        if len(tables) == 1:
+            return [("", self.runs[0].name), *tables[0].items()]
+        return self._differing(tables)
 
     @property
     def judged_alike(self) -> bool:

@@ -20,7 +20,8 @@ def side_by_side_html(runs: SideBySide) -> str:
     sections.append(f'<h2 id="reached">Reached</h2>\n{_table(runs.reached, "scores")}')
     for mark, heading, rows in (("settings", "Settings", runs.settings), ("data", "Data and versions", runs.data)):
         if len(rows) > 1:
-            sections.append(f'<h2 id="{mark}">{heading} that differ</h2>\n{_table(rows, "code")}')
+            which = " that differ" if len(runs.runs) > 1 else ""
+            sections.append(f'<h2 id="{mark}">{heading}{which}</h2>\n{_table(rows, "code")}')
     sections.append(f'<h2 id="curves">Curves</h2>\n<div class="panels">{panels_html(runs.panels())}</div>')
     return page_html(title, "\n".join(sections))
 

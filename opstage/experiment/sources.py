@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ..api import batch_arguments
-from ..config import toml_literal
+from ..config.spelling import spelled
 from ..data import Dataset, Loader, train_test_split
 from ..data.any_file import array_names, is_array_folder, read_arrays
 from ..data.cast import ScaleName, Scaling, kind_of
@@ -59,10 +59,10 @@ def load_data(settings: Settings, model: Model, recipe: Recipe) -> Loaded:
     if file is None:
         if recipe.data is None:
             raise UsageError(
-                f"{settings.run.model} has no data of its own; name a file with --data FILE, or give it a "
-                "RECIPE = opstage.Recipe(data=…)"
+                f"{settings.run.model} has no data of its own; name a file with --data FILE, in Python give data, or "
+                "give it a RECIPE = opstage.Recipe(data=…)"
             )
-        require_file_for(data, "; name one with --data FILE")
+        require_file_for(data, "; name one with --data FILE, in Python give it as data")
         return Loaded(*recipe.data(seed))
     specs = argument_specs(model)
     labels = label_arguments(model, tuple(specs)) or _label_left(data, tuple(specs))
@@ -201,7 +201,7 @@ def _of_table(
                 may_name.update(dict.fromkeys(columns, "category"))
         return [column for columns in found.values() for column in columns], may_name
 
-    hint = "; names in an input are taken with --data.categories one_hot, or number for their numbers"
+    hint = f"; names in an input are taken with {spelled({'data.categories': 'one_hot'})}, or number for their numbers"
     table = read_table(file, choose, hint)
     classes = None
     for name in labels:
@@ -365,8 +365,4 @@ def _cure(dataset: Dataset, settings: Settings, specs: dict[str, Spec], labels: 
             return ""
     except (OpstageError, KeyError):
         return ""
-    return "; set " + " ".join(f"--model.{name} {_flag(value)}" for name, value in changed.items())
-
-
-def _flag(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else toml_literal(value)
+    return "; set " + spelled({f"model.{name}": value for name, value in changed.items()})

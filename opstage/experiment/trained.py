@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+from ..config.spelling import spelled
 from ..data import Dataset, from_arrays, from_file
 from ..data.any_file import read_arrays
+from ..data.few_rows import FewRows
 from ..data.preparation import Preparation, arrays_named
 from ..documents import Document
 from ..models import Model
@@ -59,12 +61,15 @@ class Trained:
         self.directory = configuration.settings.run.out
         self._held_out = held_out
         self._predictor: Predictor | None = None
+        self._few: FewRows | None = None
 
     @property
     def predictor(self) -> Predictor:
         """The predicting function. Raises UsageError for a model without one."""
         if self._predictor is None:
             self._predictor = Predictor(self.model, self.trainer)
+            if self.preparation is not None:
+                self._few = FewRows(self.preparation, self._predictor.names)
         return self._predictor
 
     @called_by_users
@@ -75,6 +80,8 @@ class Trained:
         position or by name. They are cast and scaled as those were. See `Predictor` for what is raised.
         """
         predictor = self.predictor
+        if self._few is not None and not named and (few := self._few(inputs)) is not None:
+            return predictor(*few, rows=rows)
         if len(inputs) == 1 and not named and isinstance(inputs[0], (str, os.PathLike, Dataset, Mapping)):
             dataset = self.prepared(inputs[0])
             return predictor(*[dataset[name] for name in predictor.names], rows=rows)
@@ -210,7 +217,9 @@ def load(
     if which == "ema":
         kept = snapshot.callbacks.get("ema")
         if kept is None or not kept.arrays:
-            raise UsageError(f"{directory} has no moving average of its parameters; --callbacks.ema 0.999 keeps one")
+            raise UsageError(
+                f"{directory} has no moving average of its parameters; {spelled({'callbacks.ema': 0.999})} keeps one"
+            )
         values = replace(values, params={**values.params, **kept.arrays})
     trainer.restore(values)
     preparation = read_preparation(directory)
@@ -242,5 +251,5 @@ def _folder(directory: Path, which: str) -> Path:
     if checkpoint.exists(folder):
         return folder
     if which == "best":
-        raise UsageError(f"{directory} has kept no best epoch; --callbacks.best METRIC keeps one")
+        raise UsageError(f"{directory} has kept no best epoch; {spelled({'callbacks.best': 'METRIC'})} keeps one")
     raise UsageError(f"{directory} holds a run without parameters: it has no {CHECKPOINT}")

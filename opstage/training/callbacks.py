@@ -170,7 +170,8 @@ class BestCheckpoint(_Watching):
         super().require(metrics)
         if self.folder is None:
             raise UsageError(
-                "best_checkpoint: there is no folder to keep it in; give one, or run.out, as with --out RUN"
+                "best_checkpoint: there is no folder to keep it in; give one, or run.out, as with --out RUN, in Python "
+                "out="
             )
 
     @override

@@ -116,8 +116,10 @@ def test_a_run_in_a_directory_is_refused_twice_and_resumed(opstage: Command, tmp
     assert out.splitlines()[-1] == "kept in run: report.html, metrics.jsonl, config.toml, checkpoint"
     code, _, err = opstage("train", "mlp", *TINY, "--out", "run")
     assert (code, err) == (
-        2, "opstage: run holds a run already; continue it with --resume run, or choose another --out\n"
-    )  # fmt: skip
+        2,
+        "opstage: run holds a run already; continue it with --resume run, in Python resume=True, or choose another "
+        "--out\n",
+    )
     code, _, err = opstage("train", "--resume", "run", "--batch-size", "5")
     assert (code, "but --batch-size says 5" in err) == (2, True)
     code, out, _ = opstage("train", "--resume", "run")

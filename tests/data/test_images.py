@@ -91,7 +91,7 @@ def test_a_run_reads_new_images_as_its_own(folder: Path, tmp_path: Path) -> None
 def test_a_mistake_says_what_to_set(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"--model\.classes 3"):
         loaded(folder, cnn.Config(inputs=3))
-    with pytest.raises(UsageError, match=r"set --model\.height 4$"):
+    with pytest.raises(UsageError, match=r"set --model\.height 4, in Python settings={'model': {'height': 4}}$"):
         loaded(folder, cnn.Config(inputs=3, classes=3), size="4x8")
     with pytest.raises(UsageError, match="size must be HEIGHTxWIDTH"):
         DataSettings(size="big")

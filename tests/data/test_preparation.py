@@ -14,6 +14,7 @@ import opstage
 from opstage import Model, Recipe, Spec, UsageError
 from opstage.data import from_csv, from_parquet
 from opstage.data.cast import Scaling, cast
+from opstage.data.few_rows import FewRows
 from opstage.data.preparation import Preparation
 from opstage.documents import Document
 from opstage.experiment import DataSettings, RunSettings, Settings
@@ -116,6 +117,33 @@ def test_new_data_are_read_as_the_runs_own(tmp_path: Path, scale: Any) -> None:
     assert {tuple(row) for row in whole["x"]} == rows
     few = written(folder, {"a": [1.0], "b": [2.0], "c": [3.0], "species": ["virginica"]})
     assert kept.labelled(few)["y"].tolist() == [2]  # by the run's classes, not by those of the file
+
+
+@pytest.mark.parametrize("scale", ["none", "standard", "minmax"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", ">f8"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_few_rows_are_prepared_with_the_same_bits(tmp_path: Path, scale: Any, dtype: str, rows: int) -> None:
+    preparation = loaded(flowers(tmp_path), label="species", scale=scale).preparation
+    assert preparation is not None
+    few, x = FewRows(preparation, ("x",)), np.asfortranarray(X[:rows].astype(dtype))
+    for given in (x, x.tolist()):
+        found, expected = few((given,)), preparation.inputs({"x": given}, ("x",))["x"]
+        assert found is not None and found[0].dtype == expected.dtype and np.array_equal(found[0], expected)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (X[:2].astype(int),), (X[:2, :2],), (X[0],), (X[:0],), (X[:2], X[:2]), (), (X[:2].tolist()[0],), ("data.csv",),
+        (np.where(X[:2] > 50, np.nan, X[:2]),), (np.full((1, 3), np.inf),), (np.full((1, 3), 1e300),),
+        ([["a", "b", "c"]],), (np.float64(3.0),), (X[:2].astype(bool),), (np.ma.masked_array(X[:2]),),
+        (np.zeros((9999, 3)),),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_anything_else_is_read_with_care(tmp_path: Path, given: tuple[Any, ...]) -> None:
+    preparation = loaded(flowers(tmp_path), label="species", scale="standard").preparation
+    assert preparation is not None and FewRows(preparation, ("x",))(given) is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from opstage import __version__
 from opstage.experiment import configure, train
 from opstage.experiment.curves import Curve
 from opstage.experiment.metrics import read_metrics
@@ -48,6 +49,15 @@ def test_what_they_reached_and_in_what_they_differ(runs: Path) -> None:
         ("optimizer.lr", "0.001", "0.01"),
     ]
     assert both.data == [("", "a/run", "b/run")] and both.judged_alike
+
+
+def test_one_run_says_its_data_and_versions(runs: Path, opstage: Command) -> None:  # noqa: F811
+    code, out, err = opstage("report", str(runs / "a" / "run"), "-o", "one.html")
+    assert (code, err) == (0, "")
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines() if "  " in line.strip())
+    assert lines["version of opstage"] == __version__ and lines["training data"].startswith("1438 rows")
+    page = side_by_side_html(side_by_side([runs / "a" / "run"]))
+    assert "version of opstage" in page and "that differ" not in page
 
 
 def test_curves_lie_over_each_other(runs: Path) -> None:

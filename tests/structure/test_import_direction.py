@@ -44,6 +44,7 @@ HOUSE = (
     "written_files",
     "as_written",
     "ops",
+    "lazy",
     "locks",
     "forks",
 )

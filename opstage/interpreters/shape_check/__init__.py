@@ -1,14 +1,19 @@
 """The shape checker: the same programs on shapes alone, which may be symbolic; verdicts and a cost report."""
 
-from .captured import with_captured
-from .check import check_base_program, unusable
-from .contract import Contract
-from .finding import Finding
-from .interpreter import ShapeOps
-from .lints import LINTS, StepRoles
-from .program import CheckedProgram
-from .report import Assumption, DeclaredConstraint, Report
-from .rules import RULES
+from typing import TYPE_CHECKING
+
+from ...lazy import lazily
+
+if TYPE_CHECKING:
+    from .captured import with_captured
+    from .check import check_base_program, unusable
+    from .contract import Contract
+    from .finding import Finding
+    from .interpreter import ShapeOps
+    from .lints import LINTS, StepRoles
+    from .program import CheckedProgram
+    from .report import Assumption, DeclaredConstraint, Report
+    from .rules import RULES
 
 __all__ = [
     "LINTS",
@@ -25,3 +30,18 @@ __all__ = [
     "unusable",
     "with_captured",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".captured": "with_captured",
+        ".check": "check_base_program unusable",
+        ".contract": "Contract",
+        ".finding": "Finding",
+        ".interpreter": "ShapeOps",
+        ".lints": "LINTS StepRoles",
+        ".program": "CheckedProgram",
+        ".report": "Assumption DeclaredConstraint Report",
+        ".rules": "RULES",
+    },
+)
