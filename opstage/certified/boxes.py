@@ -35,6 +35,8 @@ def _cast(box: Box, dtype: DType, name: str) -> Box:
 
 def _towards(end: Any, dtype: DType, limit: float) -> Any:
     """The end in a dtype, moved to the next number where rounding moved it inward."""
+    if end.dtype == dtype:
+        return end
     with np.errstate(over="ignore"):
         cast = end.astype(dtype)
     inward = cast > end if limit < 0 else cast < end
