@@ -8,14 +8,15 @@ from typing import Any, Literal, TypeAlias
 from ..api import called_with, execute, with_arrays
 from ..interpreters.base_program import Identity
 from ..interpreters.intervals.bounded import bounds as interval_bounds
+from ..interpreters.relaxations.bounded import bounds as linear_bounds
 from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
 from ..ops.types import as_dtype
 from ..options import Options
 from .boxes import outward
 
-Method: TypeAlias = Literal["interval"]
-METHODS = ("interval",)
+Method: TypeAlias = Literal["interval", "crown"]
+METHODS = ("interval", "crown")
 
 
 @called_by_users
@@ -29,7 +30,8 @@ def bounds(
     """Boxes that hold the results of `program(ops, *args)` for every choice of tensors in the boxes among `args`.
 
     args      pytrees of arrays and of `Box(lower, upper)`. An array is exactly that: a float in the program's dtype
-    method    "interval": op by op, at the cost of about two forward passes
+    method    "interval": op by op, at the cost of about two forward passes; "crown": by linear relaxations of the whole
+              program, tighter and dearer, one backward pass for each element of a result and of an activation's input
     options   the interpreter that computes them; what it runs, eager or compiled, is what the bounds hold for
 
     Gives a pytree like the program's result with a Box for each tensor. It contains the exact real value, with the
@@ -46,14 +48,15 @@ def bounds(
     written, program = program, called_with(program, train, args)
     args = tuple([outward(tree, as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)])
     key = ("bounds", Identity(written), train, method)
-    return execute(bounds_base(program), args, options, program, key)
+    return execute(bounds_base(program, method), args, options, program, key)
 
 
-def bounds_base(program: Callable[..., Any]) -> Callable[..., Any]:
+def bounds_base(program: Callable[..., Any], method: Method) -> Callable[..., Any]:
     """(ops, *args) -> boxes of its value."""
+    bound = interval_bounds if method == "interval" else linear_bounds
 
     def base(ops: Any, *trees: Any) -> Any:
-        return interval_bounds(ops, program, *trees)
+        return bound(ops, program, *trees)
 
     return base
 

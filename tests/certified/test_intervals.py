@@ -66,14 +66,15 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.5])
-def test_programs_stay_inside(name: str, radius: float, backend: Any) -> None:
+@pytest.mark.parametrize("method", ["interval", "crown"])
+def test_programs_stay_inside(name: str, method: Any, radius: float, backend: Any) -> None:
     x = RNG.standard_normal((3, 6)).astype("float32")
     box = Box.around(x, radius)
     options = Options(backend=backend)
-    found = bounds(PROGRAMS[name], box, options=options)
+    found = bounds(PROGRAMS[name], box, method=method, options=options)
     check_inside(PROGRAMS[name], found, [box.lower], [box.upper], np.random.default_rng(0), options, 4)
 
 
@@ -209,3 +210,12 @@ def test_ends_of_different_types_are_refused_in_a_program() -> None:
 
     with pytest.raises(ShapeError, match="ends of a box are of one type"):
         opstage.run(program, np.ones(2))
+
+
+@pytest.mark.parametrize("method", ["interval", "crown"])
+def test_compiled_bounds_hold(method: Any) -> None:
+    x = RNG.standard_normal((3, 6)).astype("float32")
+    box = Box.around(x, 0.1)
+    options = Options(backend="compiled")
+    found = bounds(gradient, box, method=method, options=options)
+    check_inside(gradient, found, [box.lower], [box.upper], np.random.default_rng(0), options, 4)

@@ -84,6 +84,7 @@ FLOORS = (
     ("trail",),
     ("transparent",),
     ("writing",),
+    ("relaxations",),
     # a derivative is a run of an interpreter, and interpreters give derivatives
     (
         *("branching", "control", "derivatives", "forward_mode", "interpreter", "kept", "looping", "structural"),

@@ -9,9 +9,9 @@ from ...ops.box import Box, map_boxes
 from ...ops.cursor import Quietly
 from ...ops.errors import ShapeError
 from ...ops.hints import add_hint
-from ...ops.trees import flatten, unflatten
+from ...ops.trees import Structure, flatten, unflatten
 from ...ops.types import TensorType, is_float
-from ..interpreter import Interpreter
+from ..interpreter import Interpreter, Wrapper
 from .interpreter import Interval, Intervals
 
 _LEAKED = "a ref of bounds was used after they were taken; return it from the bounded function instead"
@@ -20,29 +20,38 @@ _LEAKED = "a ref of bounds was used after they were taken; return it from the bo
 def bounds(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> Any:
     """A tree of boxes for the results of `f(ops', *trees)`, whose arguments hold boxes of refs among refs."""
     intervals = Intervals(ops)
+    found, structure = bounded_by(intervals, lambda low, high: intervals.between(*ends(ops, low, high)), f, trees)
+    with Quietly(ops.cursor):
+        return unflatten(structure, [shown(ops, x) for x in found])
 
-    def operand(leaf: Any) -> Interval[Any]:
+
+def bounded_by(
+    wrapper: Wrapper[Any, Any], box: Callable[[Any, Any], Any], f: Callable[..., Any], trees: tuple[Any, ...]
+) -> tuple[list[Any], Structure]:
+    """The leaves of `f(wrapper, *trees)`, and their structure; `box` makes a ref of the wrapper of two ends."""
+    ops = wrapper.inner
+
+    def operand(leaf: Any) -> Any:
         if not isinstance(leaf, Box):
-            return intervals.wrap(ops.adopt(leaf))
+            return wrapper.wrap(ops.adopt(leaf))
         lower, upper = ops.adopt(leaf.lower), ops.adopt(leaf.upper)
         low, high = (TensorType(end.shape, end.dtype) for end in (lower, upper))
         if low != high:
             raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
-        return intervals.between(*_ends(ops, lower, upper))
+        return box(lower, upper)
 
     try:
-        result = f(intervals, *[map_boxes(operand, tree) for tree in trees])
+        result = f(wrapper, *[map_boxes(operand, tree) for tree in trees])
     except (KeyError, TypeError) as error:
         add_hint(error)
         raise
     outputs, structure = flatten(result)
-    found = [intervals.adopt(output) for output in outputs]
-    intervals.close(_LEAKED)
-    with Quietly(ops.cursor):
-        return unflatten(structure, [_shown(ops, x) for x in found])
+    found = [wrapper.adopt(output) for output in outputs]
+    wrapper.close(_LEAKED)
+    return found, structure
 
 
-def _ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
+def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
     """The ends of a box; nan for one from -inf to inf, of which nothing is known: its value may be nan."""
     if not is_float(lower.dtype):
         return lower, upper
@@ -53,7 +62,7 @@ def _ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
         return ops.select(unbounded, nothing, lower), ops.select(unbounded, nothing, upper)
 
 
-def _shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
+def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:
     """Both ends, from -inf to inf where nothing is known."""
     if not is_float(x.dtype):
         return Box(x.lower, x.upper)

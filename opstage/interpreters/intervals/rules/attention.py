@@ -15,31 +15,39 @@ from ..interpreter import Interval, Intervals
 Refs = tuple[Interval[Any], ...]
 
 
-def _attend(bounds: Intervals[Any], scores: Interval[Any], v: Interval[Any], mask: Refs, causal: bool) -> Refs:
-    ops = bounds
-    weights = ops.softmax(scores, axis=-1)
-    if mask or causal:
-        allowed = allowed_of(ops, scores.shape, mask, causal)
-        zero = ops.full(shape=scores.shape, value=0.0, dtype=scores.dtype)
-        floor = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
-        blank = ops.logical_not(ops.reduce_any(allowed, axis=-1, keepdims=True))
-        # a row that may attend to nothing gives zeros; it gets scores of 0 here, as those of -inf alone have no softmax
-        seen = ops.select(ops.broadcast_to(blank, shape=scores.shape), zero, ops.select(allowed, scores, floor))
-        weights = ops.select(allowed, ops.softmax(seen, axis=-1), zero)
-    row = TensorType((*scores.shape[:-1], 1), scores.dtype)
-    return ops.bmm(weights, v), ops.unknown(row), ops.unknown(row)
+def weighted(ops: Any, scores: Any, v: Any, mask: tuple[Any, ...], causal: bool) -> Any:
+    """softmax(scores)·v on any interpreter of bounds; a row that may attend to nothing gives zeros."""
+    if not mask and not causal:
+        return ops.bmm(ops.softmax(scores, axis=-1), v)
+    allowed = allowed_of(ops, scores.shape, mask, causal)
+    zero = ops.full(shape=scores.shape, value=0.0, dtype=scores.dtype)
+    floor = ops.full(shape=scores.shape, value=-math.inf, dtype=scores.dtype)
+    blank = ops.logical_not(ops.reduce_any(allowed, axis=-1, keepdims=True))
+    # scores of -inf alone have no softmax, so such a row gets zeros
+    seen = ops.select(ops.broadcast_to(blank, shape=scores.shape), zero, ops.select(allowed, scores, floor))
+    return ops.bmm(ops.select(allowed, ops.softmax(seen, axis=-1), zero), v)
+
+
+def attended_by(ops: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], causal: bool) -> Any:
+    """Attention on any interpreter of bounds."""
+    return weighted(ops, scores_of(ops, q, k), v, mask, causal)
+
+
+def _with_residuals(bounds: Intervals[Any], out: Interval[Any], q: Interval[Any]) -> Refs:
+    row = TensorType((*q.shape[:-1], 1), q.dtype)
+    return out, bounds.unknown(row), bounds.unknown(row)
 
 
 def _attention(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     q, k, v, *mask = refs
-    return _attend(bounds, scores_of(bounds, q, k), v, tuple(mask), static["causal"])
+    return _with_residuals(bounds, attended_by(bounds, q, k, v, tuple(mask), static["causal"]), q)
 
 
 def _biased(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     q, k, v, bias, *mask = refs
     scores = scores_of(bounds, q, k)
     scores = bounds.add(scores, bounds.broadcast_to(bias, shape=scores.shape))
-    return _attend(bounds, scores, v, tuple(mask), static["causal"])
+    return _with_residuals(bounds, weighted(bounds, scores, v, tuple(mask), static["causal"]), q)
 
 
 RULES: dict[Primitive, Callable[..., Refs]] = {

@@ -1,0 +1,110 @@
+"""The backward pass of linear bounds: relations put in, from a result to the boxes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...ops.types import BOOL
+from ..intervals import Interval
+from ..intervals.rounding import TINY, down, eps_of, gamma
+
+if TYPE_CHECKING:
+    from .interpreter import Related, Relaxed
+
+
+def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
+    """The interval of a ref, no looser than it is, by its relations: one row of coefficients for each element."""
+    ops = relaxed.inner
+    samples, shape = relaxed.samples, tuple(int(size) for size in ref.shape)
+    count = _count(shape) // samples
+    if not count:
+        return ref.interval
+    interval = ref.interval
+
+    def row(ops: Any, carry: Any, number: Any) -> Any:
+        """The lower bounds of one element of each sample, and of its negative: its upper bound."""
+        own = ops.equal(
+            ops.iota(shape=(samples, count), axis=1),
+            ops.broadcast_to(ops.reshape(number, shape=(1, 1)), shape=(samples, count)),
+        )
+        own = ops.reshape(own, shape=shape)
+        one = ops.full(shape=shape, value=1.0, dtype=ref.dtype)
+        chosen = ops.select(own, one, ops.full(shape=shape, value=0.0, dtype=ref.dtype))
+        return carry, (lower_bound(ops, samples, ref, chosen), lower_bound(ops, samples, ref, ops.neg(chosen)))
+
+    none = ops.full(shape=(), value=False, dtype=BOOL)
+    _, (lower, upper) = ops.scan(row, none, ops.iota(shape=(count,)))
+    ends = []
+    for found, before, choose in ((lower, interval.lower, "maximum"), (upper, interval.upper, "minimum")):
+        end = ops.reshape(ops.transpose2d(found), shape=shape)
+        end = end if choose == "maximum" else ops.neg(end)
+        ends.append(ops.select(ops.equal(end, end), getattr(ops, choose)(before, end), before))
+    return Interval(ends[0], ends[1], interval.ops)
+
+
+def lower_bound(ops: Any, samples: int, ref: Related[Any], coefficients: Any) -> Any:
+    """A lower bound of the sum of coefficients times elements of `ref`, for each sample; rounded down."""
+    arrived: dict[int, tuple[Any, Any]] = {}
+    leaves: list[tuple[Any, Any]] = []
+    terms: list[Any] = []
+
+    def deposit(node: Any, a: Any) -> None:
+        key = node.serial
+        if key in arrived:
+            before = arrived[key][1]
+            size = ops.add(ops.abs(before), ops.abs(a))
+            lost = ops.scale(ops.mul(size, _magnitude(ops, node.interval)), c=2 * eps_of(node.dtype))
+            terms.append(_summed(ops, samples, ops.neg(lost)))
+            a = ops.add(before, a)
+        arrived[key] = node, a
+
+    deposit(ref, coefficients)
+    while arrived:
+        node, a = arrived.pop(max(arrived))
+        relation = node.relation
+        if relation is None:
+            leaves.append((node, a))
+            continue
+        if relation.below is not None:
+            terms.append(_summed(ops, samples, _at(ops, a, relation.below, relation.above)))
+        for source, found in zip(relation.sources, relation.pull(ops, a)):
+            if found is not None:
+                deposit(source, found)
+    for node, a in leaves:
+        lower, upper = node.interval.lower, node.interval.upper
+        product = _at(ops, a, lower, upper)
+        terms.append(_summed(ops, samples, down(ops, product)))
+    total = terms[0]
+    for term in terms[1:]:
+        total = down(ops, ops.add(total, term))
+    return total
+
+
+def _at(ops: Any, a: Any, below: Any, above: Any) -> Any:
+    """a times `below` where a is positive, else a times `above`: nan in either is kept."""
+    positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+    return ops.mul(a, ops.select(positive, below, above))
+
+
+def _magnitude(ops: Any, x: Interval[Any]) -> Any:
+    return ops.maximum(ops.abs(x.lower), ops.abs(x.upper))
+
+
+def _summed(ops: Any, samples: int, x: Any) -> Any:
+    """The sum of a sample's elements, rounded down: axis by axis, so that few roundings follow one another."""
+    shape = tuple(int(size) for size in x.shape)
+    count = _count(shape) // samples
+    rows = max(1, round(count**0.5))
+    while count % rows:
+        rows -= 1
+    x = ops.reshape(x, shape=(samples, rows, count // rows))
+    error = ops.scale(ops.abs(x), c=2 * gamma(x.dtype, rows + count // rows))
+    x = ops.sub(x, ops.add(error, TINY[x.dtype]))
+    return ops.reduce_sum(ops.reduce_sum(x, axis=2), axis=1)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

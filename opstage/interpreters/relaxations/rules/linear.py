@@ -1,0 +1,150 @@
+"""Ops that are linear in the operands that depend on a box: the backward pass is their vjp rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ....ops.catalogue.convolution import CONV, CONV_TRANSPOSE
+from ....ops.catalogue.elementwise import ADD, DIV, MUL, NEG, SCALE, SUB
+from ....ops.catalogue.layout import BROADCAST_TO, CONCAT, PAD, PERMUTE, RESHAPE, SLICE
+from ....ops.catalogue.linalg import BMM, LINEAR, MATMUL
+from ....ops.catalogue.logic import DETACH, SELECT
+from ....ops.catalogue.pooling import AVG_POOL
+from ....ops.catalogue.reduction import REDUCE_SUM
+from ....ops.dims import prod
+from ....ops.primitive import Primitive, Static
+from ....ops.types import TensorType, is_float
+from ...intervals import Interval
+from ...intervals.rounding import gamma
+from ...intervals.rules.bilinear import TERMS as PRODUCT_TERMS
+from ...intervals.rules.sums import TERMS as SUM_TERMS
+from ..interpreter import Related, Relaxed
+from .errors import magnitude, rounded
+
+
+class _Forward(NamedTuple):
+    """The forward call of an op, as its vjp rule sees it."""
+
+    needs: tuple[bool, ...]
+    saved: tuple[Any, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+_BILINEAR = {MUL, MATMUL, BMM, LINEAR, CONV, CONV_TRANSPOSE}
+_JOINT = {ADD, SUB, NEG, SCALE, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, BROADCAST_TO, REDUCE_SUM, AVG_POOL, SELECT}
+_EXACT = {NEG, CONCAT, PAD, PERMUTE, RESHAPE, SLICE, SELECT}
+
+
+def linear_in(primitive: Primitive, refs: Sequence[Related[Any]]) -> bool:
+    """Whether an op is linear, with a constant added, in those operands that are no points."""
+    is_open = [not ref.interval.point for ref in refs]
+    if primitive in _JOINT:
+        return primitive is not SELECT or not is_open[0]
+    if primitive is DIV:
+        return not is_open[1]
+    factors = [is_open[0], is_open[-1]]
+    return primitive in _BILINEAR and factors != [True, True]
+
+
+def _linear(primitive: Primitive) -> Callable[..., Any]:
+    def rule(
+        relaxed: Relaxed[Any], refs: tuple[Related[Any], ...], static: Static, intervals: Sequence[Interval[Any]]
+    ) -> tuple[Related[Any], ...] | None:
+        if not linear_in(primitive, refs) or primitive.vjp is None:
+            return None
+        ops, (out,) = relaxed.inner, intervals[:1]
+        needs = tuple([not ref.interval.point and is_float(ref.dtype) for ref in refs])
+        call = _call(primitive, refs, static, needs, out)
+        vjp = primitive.vjp
+
+        def pull(ops: Any, a: Any) -> Sequence[Any]:
+            found = vjp(ops, call, (a,), **static)
+            return [each for each, needed in zip(found, needs) if needed]
+
+        below, above = _constants(ops, primitive, refs, static, needs, out)
+        sources = [ref for ref, needed in zip(refs, needs) if needed]
+        return (relaxed.related(out, sources, pull, below, above),)
+
+    return rule
+
+
+def _call(
+    primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Interval[Any]
+) -> _Forward:
+    """The context of the vjp rule. Of a linear op it reads the other operands alone, which are points."""
+    every = [*[ref.interval for ref in refs], out]
+    positions = primitive.saved_positions(needs, static)
+    saved = tuple([every[i].lower if i >= 0 and every[i].point else None for i in positions])
+    inputs = tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
+    return _Forward(needs, saved, inputs, (TensorType(out.shape, out.dtype),))
+
+
+def _constants(
+    ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Any
+) -> tuple[Any, Any]:
+    """What an op gives where its open operands are 0, and the errors of a run and of the backward pass."""
+    zeros = [
+        ops.full(shape=ref.shape, value=0.0, dtype=ref.dtype) if needed else ref.interval.lower
+        for ref, needed in zip(refs, needs)
+    ]
+    added = primitive in _JOINT and not all(needs)
+    added = added or primitive is PAD or static.get("has_bias", False)
+    constant = ops.bind(primitive, tuple(zeros), static)[0] if added else None
+    if primitive in _EXACT:
+        return constant, constant
+    size = _size(ops, primitive, refs, static)
+    if constant is None:
+        return rounded(ops, None, None, size, _error(primitive, refs, static, out))
+    return rounded(ops, constant, constant, size, _error(primitive, refs, static, out))
+
+
+def _size(ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static) -> Any:
+    """The sum of magnitudes of all terms of each element."""
+    sizes = tuple([magnitude(ops, ref.interval) for ref in refs])
+    if primitive is SUB:
+        return ops.add(*sizes)
+    if primitive is SCALE:
+        return ops.abs(ops.bind(SCALE, sizes, static)[0])
+    return ops.bind(primitive, sizes, static)[0]
+
+
+def _error(primitive: Primitive, refs: Sequence[Related[Any]], static: Static, out: Interval[Any]) -> float:
+    """The relative error of a run and of the coefficients: of both sums, forward and back."""
+    if primitive in PRODUCT_TERMS:
+        forward = int(PRODUCT_TERMS[primitive](refs[0], refs[-1]))
+    elif primitive in SUM_TERMS:
+        forward = int(SUM_TERMS[primitive](tuple([ref.interval for ref in refs]), static))
+    else:
+        forward = 2
+    back = 2
+    if primitive is LINEAR:
+        back = int(max(refs[0].shape[0], prod(refs[-1].shape[:-1])))
+    elif primitive in (MATMUL, BMM):
+        back = max(int(refs[0].shape[-2]), int(refs[1].shape[-1]))
+    elif primitive in (CONV, CONV_TRANSPOSE):
+        back = int(prod(refs[0].shape))
+        if not refs[0].interval.point:
+            back = int(max(back, prod(out.shape)))
+    elif primitive is BROADCAST_TO:
+        back = int(prod(out.shape)) // max(int(prod(refs[0].shape)), 1)
+    elif primitive is AVG_POOL:
+        back = int(prod(static["kernel"]))
+    return 4 * gamma(out.dtype, forward) + 2 * gamma(out.dtype, back)
+
+
+def _same(
+    relaxed: Relaxed[Any], refs: tuple[Related[Any], ...], static: Static, intervals: Sequence[Interval[Any]]
+) -> tuple[Related[Any], ...]:
+    return refs
+
+
+RULES: dict[Primitive, Callable[..., Any]] = {
+    **{primitive: _linear(primitive) for primitive in _JOINT | (_BILINEAR - {MUL}) | {DIV}},
+    DETACH: _same,
+}
+linear_product = _linear(MUL)
+"""The rule of a product one of whose factors is a point."""
+linear_quotient = _linear(DIV)
+linear_stack_of_products = _linear(BMM)

@@ -1,0 +1,286 @@
+"""Functions of one element: a line below and one above, over the interval of the operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ....ops.catalogue.activation import GELU, LEAKY_RELU, MISH, RELU, SILU
+from ....ops.catalogue.elementwise import COS, ERF, EXP, INV, LOG, POW, SIGMOID, SIN, SOFTPLUS, SQRT, TANH
+from ....ops.catalogue.transcendental import ATAN
+from ....ops.primitive import Primitive, Static
+from ...intervals import Interval
+from ..interpreter import Related, Relaxed
+from .errors import magnitude, rounded
+
+
+class Lines(NamedTuple):
+    """s·x + t below and above a function."""
+
+    slope_below: Any
+    below: Any
+    slope_above: Any
+    above: Any
+
+
+Function = Callable[[Any], Any]
+
+
+def _related(
+    relaxed: Relaxed[Any], x: Related[Any], lines: Lines, ulps: float, out: Interval[Any], size: Any
+) -> tuple[Related[Any]]:
+    """The ref of a function that stays between two lines, whose errors are added: `ulps` of all that makes them up."""
+    ops = relaxed.inner
+    slope = ops.maximum(ops.abs(lines.slope_below), ops.abs(lines.slope_above))
+    constants = ops.maximum(ops.abs(lines.below), ops.abs(lines.above))
+    size = ops.add(ops.add(ops.mul(slope, magnitude(ops, x.interval)), constants), size)
+    from ...intervals.rounding import eps_of
+
+    below, above = rounded(ops, lines.below, lines.above, size, ulps * eps_of(x.dtype))
+    slopes = lines.slope_below, lines.slope_above
+
+    def pull(ops: Any, a: Any) -> Sequence[Any]:
+        positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)
+        return [ops.mul(a, ops.select(positive, *slopes))]
+
+    return (relaxed.related(out, [x], pull, below, above),)
+
+
+def _least_of(ops: Any, first: Any, *others: Any) -> Any:
+    for each in others:
+        first = ops.minimum(first, each)
+    return first
+
+
+def _most_of(ops: Any, first: Any, *others: Any) -> Any:
+    for each in others:
+        first = ops.maximum(first, each)
+    return first
+
+
+def _number(ops: Any, like: Any, value: float) -> Any:
+    return ops.full(shape=like.shape, value=value, dtype=like.dtype)
+
+
+def _chord(ops: Any, low: Any, high: Any, at_low: Any, at_high: Any) -> Any:
+    """The slope between both ends; 0 where they are one, which is right for any line through them."""
+    wide = ops.less(low, high)
+    width = ops.select(wide, ops.sub(high, low), _number(ops, low, 1.0))
+    slope = ops.div(ops.sub(at_high, at_low), width)
+    finite = ops.less(ops.abs(slope), _number(ops, slope, float("inf")))
+    return ops.select(ops.logical_and(wide, finite), slope, _number(ops, slope, 0.0))
+
+
+def _slopes(ops: Any, f: Function, x: Any) -> Any:
+    """The derivative, by the op's own rule; the bounds hold for any slope, so they do where this is rounded."""
+    _, pullback = ops.vjp_of(lambda inner, x: f(inner)(x), x)
+    return pullback(_number(ops, x, 1.0))[0]
+
+
+def _piecewise(ops: Any, x: Interval[Any], slope: float) -> Lines:
+    """max(x, slope·x), for a slope from 0 to 1: the chord above, and below the one of its two lines that is nearer."""
+    low, high = x.lower, x.upper
+    zero, one, least = _number(ops, low, 0.0), _number(ops, low, 1.0), _number(ops, low, slope)
+    at_low, at_high = ops.maximum(low, ops.scale(low, c=slope)), ops.maximum(high, ops.scale(high, c=slope))
+    chord = _chord(ops, low, high, at_low, at_high)
+    dead, alive = ops.less_equal(high, zero), ops.less_equal(zero, low)
+    chord = ops.select(alive, one, ops.select(dead, least, chord))
+    above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    above = ops.select(ops.logical_or(dead, alive), zero, above)
+    nearer = ops.less(ops.neg(low), high)
+    return Lines(ops.select(nearer, one, least), zero, chord, above)
+
+
+def _relu(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+    slope = float(static.get("negative_slope", 0.0))
+    if not 0 <= slope <= 1:
+        return None
+    (x,) = refs
+    relaxed.tightened(x)
+    lines = _piecewise(relaxed.inner, x.interval, slope)
+    return _related(relaxed, x, lines, 4, intervals[0], _number(relaxed.inner, x.interval.lower, 0.0))
+
+
+def _convex(ops: Any, f: Function, low: Any, high: Any) -> Lines:
+    """The chord above, and below the tangent in the middle."""
+    middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
+    at_low, at_high, at_middle = f(ops)(low), f(ops)(high), f(ops)(middle)
+    chord = _chord(ops, low, high, at_low, at_high)
+    above = _most_of(ops, ops.sub(at_low, ops.mul(chord, low)), ops.sub(at_high, ops.mul(chord, high)))
+    slope = _slopes(ops, f, middle)
+    below = ops.sub(at_middle, ops.mul(slope, middle))
+    return Lines(slope, below, chord, above)
+
+
+def _turned(ops: Any, lines: Lines) -> Lines:
+    """The lines of -f from those of f."""
+    return Lines(*[ops.neg(each) for each in (lines.slope_above, lines.above, lines.slope_below, lines.below)])
+
+
+def _curved(sign: int, ulps: float) -> Callable[..., Any]:
+    """A convex function, or with sign -1 a concave one, where it is defined."""
+
+    def rule_of(primitive: Primitive) -> Callable[..., Any]:
+        def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+            (x,), ops = refs, relaxed.inner
+            interval = relaxed.tightened(x)
+            out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+
+            def f(ops: Any) -> Function:
+                return lambda x: (
+                    ops.bind(primitive, (x,), static)[0] if sign > 0 else ops.neg(ops.bind(primitive, (x,), static)[0])
+                )
+
+            lines = _convex(ops, f, interval.lower, interval.upper)
+            if sign < 0:
+                lines = _turned(ops, lines)
+            return _related(relaxed, x, lines, ulps, out, magnitude(ops, out))
+
+        return rule
+
+    return rule_of
+
+
+_HALVINGS = 24
+
+
+def _touching(ops: Any, f: Function, low: Any, high: Any) -> tuple[Any, Any]:
+    """Below an odd function that is convex under 0, concave above: a tangent that meets it at `high`, or the chord.
+
+    A tangent at d <= 0 that is not above the function at `high` is nowhere above it. So halving keeps the d for which
+    that is so; where there is none, the chord is below. Its constant is the least that the touching points allow.
+    """
+    zero = _number(ops, low, 0.0)
+    at_low, at_high = f(ops)(low), f(ops)(high)
+
+    def over(d: Any) -> Any:
+        return ops.less(at_high, ops.add(f(ops)(d), ops.mul(_slopes(ops, f, d), ops.sub(high, d))))
+
+    first, last = ops.minimum(low, zero), ops.minimum(high, zero)
+    steep = over(first)
+    kept, lost = first, last
+    for _ in range(_HALVINGS):
+        middle = ops.add(ops.scale(kept, c=0.5), ops.scale(lost, c=0.5))
+        high_there = over(middle)
+        kept, lost = ops.select(high_there, kept, middle), ops.select(high_there, middle, lost)
+    convex = ops.less_equal(high, zero)
+    middle = ops.add(ops.scale(low, c=0.5), ops.scale(high, c=0.5))
+    kept = ops.select(convex, middle, kept)
+    by_chord = ops.logical_or(ops.less_equal(zero, low), ops.logical_and(steep, ops.logical_not(convex)))
+    slope = ops.select(by_chord, _chord(ops, low, high, at_low, at_high), _slopes(ops, f, kept))
+    below = _least_of(
+        ops,
+        ops.sub(at_low, ops.mul(slope, low)),
+        ops.sub(at_high, ops.mul(slope, high)),
+        ops.select(by_chord, ops.sub(at_low, ops.mul(slope, low)), ops.sub(f(ops)(kept), ops.mul(slope, kept))),
+    )
+    return slope, below
+
+
+def _s_shaped(primitive: Primitive, centre: float) -> Callable[..., Any]:
+    """An S-shaped function that is odd about (0, centre)."""
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+        low, high = interval.lower, interval.upper
+
+        def f(ops: Any) -> Function:
+            return lambda x: ops.sub(ops.bind(primitive, (x,), static)[0], _number(ops, x, centre))
+
+        shift = _number(ops, low, centre)
+        slope_below, below = _touching(ops, f, low, high)
+        slope_above, above = _touching(ops, f, ops.neg(high), ops.neg(low))
+        lines = Lines(slope_below, ops.add(below, shift), slope_above, ops.sub(shift, above))
+        return _related(relaxed, x, lines, 64, out, _number(ops, low, 1.0))
+
+    return rule
+
+
+_PIECES = 32
+CURVATURES = {"gelu": 1.2, "silu": 0.6, "mish": 0.8, "sin": 1.0, "cos": 1.0}
+"""No less than the second derivative is anywhere."""
+
+
+def _smooth(primitive: Primitive, curvature: float) -> Callable[..., Any]:
+    """A function whose second derivative is at most `curvature`: two lines of the chord's slope.
+
+    Between points a distance h apart f is within curvature·h²/8 of the line through its values there, so the extremes
+    of f(x) - slope·x are those at the points, and that much.
+    """
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        out = relaxed.intervals.bind(primitive, (interval,), static)[0]
+        low, high = interval.lower, interval.upper
+
+        def f(x: Any) -> Any:
+            return ops.bind(primitive, (x,), static)[0]
+
+        slope = _chord(ops, low, high, f(low), f(high))
+        below = above = ops.sub(f(low), ops.mul(slope, low))
+        for k in range(1, _PIECES + 1):
+            point = ops.add(ops.scale(low, c=1 - k / _PIECES), ops.scale(high, c=k / _PIECES))
+            point = ops.minimum(ops.maximum(point, low), high) if k < _PIECES else high
+            apart = ops.sub(f(point), ops.mul(slope, point))
+            below, above = ops.minimum(below, apart), ops.maximum(above, apart)
+        step = ops.scale(ops.sub(high, low), c=1.001 / _PIECES)
+        bend = ops.scale(ops.mul(step, step), c=1.001 * curvature / 8)
+        lines = Lines(slope, ops.sub(below, bend), slope, ops.add(above, bend))
+        return _related(relaxed, x, lines, 32, out, ops.add(magnitude(ops, interval), _number(ops, low, 1.0)))
+
+    return rule
+
+
+def _pow(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+    """Even whole powers are convex; of others the interval stands."""
+    exponent = static["exponent"]
+    if exponent != int(exponent) or exponent < 2 or int(exponent) % 2:
+        return None
+    return _curved(1, 64)(POW)(relaxed, refs, static, intervals)
+
+
+def square(relaxed: Relaxed[Any], x: Related[Any], intervals: Sequence[Interval[Any]]) -> Any:
+    """x·x, which is convex."""
+    return _curved(1, 64)(POW)(relaxed, (x,), {"exponent": 2}, intervals)
+
+
+def _positive(of: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that holds for a positive operand: 1/x is convex there, and below 0 concave; at 0 all is nan."""
+
+    def rule(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
+        (x,), ops = refs, relaxed.inner
+        interval = relaxed.tightened(x)
+        below_zero = ops.less_equal(interval.lower, _number(ops, interval.lower, 0.0))
+        nan = _number(ops, interval.lower, float("nan"))
+        kept = x.interval
+        x.interval = Interval(
+            ops.select(below_zero, nan, kept.lower), ops.select(below_zero, nan, kept.upper), kept.ops
+        )
+        try:
+            found = of(relaxed, refs, static, intervals)
+        finally:
+            x.interval = kept
+        found[0].interval = intervals[0]
+        return found
+
+    return rule
+
+
+RULES: dict[Primitive, Callable[..., Any]] = {
+    RELU: _relu,
+    LEAKY_RELU: _relu,
+    EXP: _curved(1, 64)(EXP),
+    SOFTPLUS: _curved(1, 64)(SOFTPLUS),
+    LOG: _curved(-1, 64)(LOG),
+    SQRT: _curved(-1, 64)(SQRT),
+    INV: _positive(_curved(1, 64)(INV)),
+    POW: _pow,
+    TANH: _s_shaped(TANH, 0.0),
+    ERF: _s_shaped(ERF, 0.0),
+    ATAN: _s_shaped(ATAN, 0.0),
+    SIGMOID: _s_shaped(SIGMOID, 0.5),
+    **{primitive: _smooth(primitive, CURVATURES[primitive.name]) for primitive in (GELU, SILU, MISH, SIN, COS)},
+}
