@@ -35,10 +35,9 @@ def substituted(relaxed: Relaxed[Any], ref: Related[Any]) -> Interval[Any]:
     none = ops.full(shape=(), value=False, dtype=BOOL)
     _, (lower, upper) = ops.scan(row, none, ops.iota(shape=(count,)))
     ends = []
-    for found, before, choose in ((lower, interval.lower, "maximum"), (upper, interval.upper, "minimum")):
+    for found, before, choose in ((lower, interval.lower, ops.maximum), (ops.neg(upper), interval.upper, ops.minimum)):
         end = ops.reshape(ops.transpose2d(found), shape=shape)
-        end = end if choose == "maximum" else ops.neg(end)
-        ends.append(ops.select(ops.equal(end, end), getattr(ops, choose)(before, end), before))
+        ends.append(ops.select(ops.equal(end, end), choose(before, end), before))
     return Interval(ends[0], ends[1], interval.ops)
 
 

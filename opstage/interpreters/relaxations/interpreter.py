@@ -1,8 +1,8 @@
 """CROWN: linear relaxations, carried backward from a result to the boxes (Zhang et al., NeurIPS 2018).
 
-A ref has an interval and, where it depends on a box, a `Relation`: linear functions of its sources below and above it.
-A bound of a result is had by putting in relations from the last to the first, until only boxes are left. Through an op
-that is linear that is its vjp rule, and whatever has no relation is taken for its interval, which holds as well.
+A ref has an interval and, where it depends on a box, a `Relaxation`: linear functions of its sources below and above.
+A bound of a result is had by putting in relaxations from the last to the first, until only boxes are left. Through an
+op that is linear that is its vjp rule, and whatever has none is taken for its interval, which holds as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .backward import substituted
 from .separate import stays_separate
 
 
-class Relation(NamedTuple):
+class Relaxation(NamedTuple):
     """Lines below and above a ref y: of the sources' values x, y >= L(x) + below and y <= U(x) + above.
 
     sources   refs that y was computed from
@@ -45,7 +45,7 @@ class Related(Infix, Generic[R]):
 
     __slots__ = ("interval", "relation", "ops", "tight", "serial")
 
-    def __init__(self, interval: Interval[R], ops: Relaxed[R], relation: Relation | None = None):
+    def __init__(self, interval: Interval[R], ops: Relaxed[R], relation: Relaxation | None = None):
         self.interval = interval
         self.relation = relation
         self.ops = ops
@@ -97,7 +97,7 @@ class Relaxed(Wrapper[Related[R], R]):
         above: R | None,
     ) -> Related[R]:
         """A ref with a relation to its sources."""
-        return Related(interval, self, Relation(tuple(sources), pull, below, above))
+        return Related(interval, self, Relaxation(tuple(sources), pull, below, above))
 
     def met(self, ref: Related[R], other: Interval[R]) -> Related[R]:
         """The ref with what is known of it otherwise too; where one says nothing the other stands."""

@@ -23,7 +23,7 @@ from ..interpreter import Related, Relaxed
 from .errors import magnitude, rounded
 
 
-class _Forward(NamedTuple):
+class ForwardCall(NamedTuple):
     """The forward call of an op, as its vjp rule sees it."""
 
     needs: tuple[bool, ...]
@@ -72,19 +72,19 @@ def _linear(primitive: Primitive) -> Callable[..., Any]:
 
 def _call(
     primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Interval[Any]
-) -> _Forward:
+) -> ForwardCall:
     """The context of the vjp rule. Of a linear op it reads the other operands alone, which are points."""
     every = [*[ref.interval for ref in refs], out]
     positions = primitive.saved_positions(needs, static)
     saved = tuple([every[i].lower if i >= 0 and every[i].point else None for i in positions])
     inputs = tuple([TensorType(ref.shape, ref.dtype) for ref in refs])
-    return _Forward(needs, saved, inputs, (TensorType(out.shape, out.dtype),))
+    return ForwardCall(needs, saved, inputs, (TensorType(out.shape, out.dtype),))
 
 
 def _constants(
     ops: Any, primitive: Primitive, refs: Sequence[Related[Any]], static: Static, needs: tuple[bool, ...], out: Any
 ) -> tuple[Any, Any]:
-    """What an op gives where its open operands are 0, and the errors of a run and of the backward pass."""
+    """The results where open operands are 0, moved by the errors of a run and of the backward pass."""
     zeros = [
         ops.full(shape=ref.shape, value=0.0, dtype=ref.dtype) if needed else ref.interval.lower
         for ref, needed in zip(refs, needs)

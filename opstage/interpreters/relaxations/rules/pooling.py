@@ -10,7 +10,7 @@ from ....ops.primitive import Primitive, Static
 from ....ops.types import TensorType
 from ...intervals import Interval
 from ..interpreter import Relaxed
-from .linear import _Forward
+from .linear import ForwardCall
 
 
 def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Sequence[Interval[Any]]) -> Any:
@@ -36,7 +36,7 @@ def _max_pool(relaxed: Relaxed[Any], refs: Any, static: Static, intervals: Seque
         (TensorType(x.shape, x.dtype),),
         (TensorType(lower.shape, lower.dtype), TensorType(index.shape, index.dtype)),
     )
-    call = _Forward((True,), (index,), *types)
+    call = ForwardCall((True,), (index,), *types)
 
     def pull(ops: Any, a: Any) -> Sequence[Any]:
         positive = ops.less(ops.full(shape=a.shape, value=0.0, dtype=a.dtype), a)

@@ -199,7 +199,7 @@ def _s_shaped(primitive: Primitive, centre: float) -> Callable[..., Any]:
 
 
 _PIECES = 32
-CURVATURES = {"gelu": 1.2, "silu": 0.6, "mish": 0.8, "sin": 1.0, "cos": 1.0}
+CURVATURES = {GELU: 1.2, SILU: 0.6, MISH: 0.8, SIN: 1.0, COS: 1.0}
 """No less than the second derivative is anywhere."""
 
 
@@ -282,5 +282,5 @@ RULES: dict[Primitive, Callable[..., Any]] = {
     ERF: _s_shaped(ERF, 0.0),
     ATAN: _s_shaped(ATAN, 0.0),
     SIGMOID: _s_shaped(SIGMOID, 0.5),
-    **{primitive: _smooth(primitive, CURVATURES[primitive.name]) for primitive in (GELU, SILU, MISH, SIN, COS)},
+    **{primitive: _smooth(primitive, curvature) for primitive, curvature in CURVATURES.items()},
 }
