@@ -321,6 +321,11 @@ class StepLayout:
         new: list[Any] = []
         slots: list[Any] = []
         shares = self._shares(ops)
+        if unsummed:  # all of them before the first is read, so that they can be under way together
+            gradients = [
+                part_of_sum(ops, g) if shares and is_shared(g.shape, member) else ops.all_reduce(g, axis=DATA)
+                for g, member in zip(gradients, self._members)
+            ]
         for i, gradient, bounds, member, update in zip(self.moved, gradients, self._bounds, self._members, updates):
             held = row[bounds]
             own = scalars if member is optimizer else optimizer.scalars_at(self.places.names[i], scalars)
@@ -331,10 +336,8 @@ class StepLayout:
                 old = joined(ops, old, shape)
             if shared:
                 old = part(ops, old) if whole is None else old
-                gradient = (part_of_sum if unsummed else part)(ops, gradient)
+                gradient = gradient if unsummed else part(ops, gradient)
                 held = tuple([slot if _is_part(slot, shape) else part(ops, slot) for slot in held])
-            elif unsummed:
-                gradient = ops.all_reduce(gradient, axis=DATA)
             value, after = update(ops, old, gradient, held, own)
             after = tuple(after)
             if len(after) != len(held):

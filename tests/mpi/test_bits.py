@@ -14,6 +14,7 @@ RUNS = (
     "mlp:compiled:50:data=4",
     "cnn:compiled:50:data=4",
     "gpt:compiled:50:data=4",
+    "gpt:compiled:50:data=4:3:9000",
     "resnet:compiled:3:data=4",
     "gpt:eager:20:data=4",
     "gpt:eager:20:data=4:2",
@@ -34,6 +35,7 @@ def alone() -> list[str]:
     assert len(found) == len(RUNS)
     by_run = dict(line.split() for line in found)
     assert len({by_run[f"gpt:eager:20:data=4{zero}"] for zero in ("", ":2", ":3", ":0:9000")}) == 1
+    assert by_run["gpt:compiled:50:data=4"] == by_run["gpt:compiled:50:data=4:3:9000"]
     return found
 
 

@@ -40,9 +40,9 @@ class CompiledOps(HostArrays):
         """Compile a graph; results may be written over the inputs at the positions `donated`."""
         return CpuExecutor(graph, self.options, donated, self._scratch)
 
-    def on_ranks(self, hosting: Hosting) -> RankPrograms:
-        """The programs of the ranks of a mesh."""
-        return RankPrograms(self.options, hosting, self.cursor, self._scratch)
+    def on_ranks(self, hosting: Hosting, bucket: int) -> RankPrograms:
+        """The programs of the ranks of a mesh, that send each other buckets of about so many bytes; 0: one by one."""
+        return RankPrograms(self.options, hosting, bucket, self.cursor, self._scratch)
 
     @override
     def has_kernel(self, primitive: Primitive) -> bool:

@@ -16,13 +16,16 @@ import numpy as np
 from ...ops.catalogue.collective import ALL_GATHER, ALL_MAX, ALL_REDUCE, AXIS_INDEX, SHARD
 from ...ops.closed import Equation
 from ...ops.kinds import Kind
+from ...ops.types import INT64, TensorType
 from ..codegen import views
 from ..codegen.clusters import Cluster, FusionGroup, roots_read
 from ..codegen.lowered import Lowered, Part
 from ..codegen.primitives import CONTIGUOUS
 from ..codegen.views import View
-from ..mesh.meeting import MEET, Hosting, meeting
+from ..mesh.fabric import handle_of
+from ..mesh.meeting import MEET, MEET_BEGIN, MEET_END, Hosting, Joint, joint, meeting
 from ..mesh.ranks import Ranks, in_parts
+from .overlap import Begin, Calls, Ordered
 
 Alike: TypeAlias = tuple[int, ...]
 """For each rank here the first one that has the same value."""
@@ -46,13 +49,19 @@ class RankInput(NamedTuple):
     axis: str | None = None
 
 
-def host(lowered: Lowered, groups: Sequence[FusionGroup], given: Sequence[RankInput], ranks: Ranks) -> Hosted:
-    """A rank's program for the ranks here, with such inputs.
+def host(
+    lowered: Lowered,
+    groups: Sequence[FusionGroup],
+    order: Sequence[Ordered],
+    given: Sequence[RankInput],
+    ranks: Ranks,
+) -> Hosted:
+    """A rank's program for the ranks here, with such inputs, its groups done in an order that `overlapped` gave.
 
     The inputs are the different values of the first input, in the order of the ranks, then those of the next one.
     `ranks` on arrays are who meets. Raises MeshError for a program that reads all rows where ranks have but their own.
     """
-    return _Hosting(lowered, groups, given, ranks).hosted()
+    return _Hosting(lowered, groups, given, ranks).hosted(order)
 
 
 @final
@@ -70,10 +79,11 @@ class _Hosting:
         self._roots: dict[tuple[int, int], tuple[int, int]] = {}  # (root, rank) -> the new root, and from where in it
         self._slots: dict[tuple[int, int], int] = {}
         self._literals: dict[int, int] = {}
+        self._flights: dict[int, tuple[int, tuple[int, ...], Joint]] = {}
         self._shared: set[tuple[int, int]] = set()  # roots of a rank that are a part of what all have
         self._outside = {lowered.views[slot].root for slot in lowered.outputs if slot in lowered.views}
 
-    def hosted(self) -> Hosted:
+    def hosted(self, order: Sequence[Ordered]) -> Hosted:
         lowered, new = self._lowered, self._new
         inputs = []
         for slot, each in zip(lowered.body.inputs, self._given):
@@ -89,13 +99,18 @@ class _Hosting:
         self._compare()
         self._require_own_rows()
         between: list[FusionGroup] = []
-        for group in self._groups:
-            if _collective(group) is None:
-                between.append(group)
+        for step in order:
+            if isinstance(step, FusionGroup) and _collective(step) is None:
+                between.append(step)
+                continue
+            self._do(between)
+            between = []
+            if isinstance(step, FusionGroup):
+                self._meet(step.equations[0])
+            elif isinstance(step, Begin):
+                self._begin(step.calls)
             else:
-                self._do(between)
-                between = []
-                self._meet(group.equations[0])
+                self._end(step.calls)
         self._do(between)
         places, outputs = [], list[int]()
         for slot in lowered.outputs:
@@ -273,6 +288,22 @@ class _Hosting:
             outputs = tuple([self._own(out, rank) for rank in firsts(alike)])
             static = meeting(self._ranks, e.primitive, e.static, firsts(alike))
             self._add(e._replace(primitive=MEET, static=static, inputs=inputs, outputs=outputs), None)
+
+    def _begin(self, calls: Calls) -> None:
+        operands = tuple([self._slot(e.inputs[0], rank) for e in calls for rank in range(self._count)])
+        (*_, last), lowered = calls, self._lowered
+        told = joint([(e.primitive, e.static, lowered.types[e.inputs[0]], firsts(self._of(*e.outputs))) for e in calls])
+        flight = self._new.fresh((), TensorType((), INT64))
+        self._flights[last.outputs[0]] = flight, operands, told
+        static = {"ranks": handle_of(self._ranks), "calls": told}
+        self._add(last._replace(primitive=MEET_BEGIN, static=static, inputs=operands, outputs=(flight,)), None)
+
+    def _end(self, calls: Calls) -> None:
+        (*_, last) = calls
+        flight, operands, told = self._flights.pop(last.outputs[0])
+        outputs = tuple([self._own(out, rank) for e in calls for out in e.outputs for rank in firsts(self._of(out))])
+        made = last._replace(primitive=MEET_END, static={"calls": told}, inputs=(flight, *operands), outputs=outputs)
+        self._add(made, None)
 
     def _share(self, e: Equation, rank: int) -> None:
         """A rank's part of what all have: where that stands if it lies there in one piece, else a copy."""

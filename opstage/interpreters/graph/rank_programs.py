@@ -26,6 +26,7 @@ from .cpu.target import CPU
 from .executor import CpuExecutor
 from .graph import Graph
 from .hosted import RankInput, firsts, host
+from .overlap import Ordered, overlapped
 from .programs import Programs
 from .replay import replay
 
@@ -34,10 +35,10 @@ from .replay import replay
 class RankPrograms:
     """Runs programs on refs that are the ranks' values; what comes out are theirs too."""
 
-    def __init__(self, options: Options, hosting: Hosting, cursor: Cursor, scratch: CpuScratch):
+    def __init__(self, options: Options, hosting: Hosting, bucket: int, cursor: Cursor, scratch: CpuScratch):
         self.options = options
         self.dtype, self.seed, self.cursor = as_dtype(options.dtype), options.seed, cursor
-        self._hosting = hosting
+        self._hosting, self._bucket = hosting, bucket
         self._scratch = scratch
         self._programs: Programs[RankExecutor] = Programs(self, options.program_memory)
 
@@ -47,7 +48,7 @@ class RankPrograms:
 
     def compile(self, graph: Graph, donated: Collection[int] = ()) -> RankExecutor:
         """Compile the graph of one rank; results may be written over the inputs at the positions `donated`."""
-        return RankExecutor(graph, self.options, self._hosting, donated, self._scratch)
+        return RankExecutor(graph, self.options, self._hosting, self._bucket, donated, self._scratch)
 
     def execute(
         self, program: Callable[..., Any], refs: tuple[Any, ...], step: int = 0
@@ -60,17 +61,26 @@ class RankPrograms:
 class RankExecutor:
     """An `Executable` of a rank's graph for all ranks here: one plan for each way in which their inputs are alike."""
 
-    def __init__(self, graph: Graph, options: Options, hosting: Hosting, donated: Collection[int], scratch: CpuScratch):
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        hosting: Hosting,
+        bucket: int,
+        donated: Collection[int],
+        scratch: CpuScratch,
+    ):
         self.graph = graph
         self._options, self._hosting, self._donated, self._scratch = options, hosting, donated, scratch
         self.nbytes = kept_bytes(graph.body, 0)
         self._ranks = Ranks(NumpyOps(options), *hosting)
         self._ranks.begin(graph.body.input_types)
         self._hosted: dict[tuple[RankInput, ...], tuple[CpuExecutor, tuple[tuple[int, ...], ...]]] = {}
-        self._fused: tuple[Lowered, list[FusionGroup]] | None = None
+        self._fused: tuple[Lowered, list[FusionGroup], list[Ordered]] | None = None
         if graph.dtype != EXACT and all(t.dtype.kind != "O" for t in graph.body.types):
             lowered = Lowered(optimise(graph)[0].body, CPU)
-            self._fused = lowered, fuse(lowered)
+            groups = fuse(lowered)
+            self._fused = lowered, groups, overlapped(lowered, groups, hosting, bucket)
 
     def run(self, inputs: Sequence[Any], step: int = 0) -> tuple[tuple[Array, ...], ...]:
         """The ranks' outputs for their inputs."""

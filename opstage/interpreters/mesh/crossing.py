@@ -54,13 +54,13 @@ class Crossing:
         mine = spread.pop(self.fabric.process)
         return _Group(self, primitive, static, len(group), mine, spread, own).run()
 
-    def sum_begun(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Begun:
-        """The same of a sum, begun."""
+    def begun(self, primitive: Primitive, group: Sequence[int], own: Values, static: Static) -> Begun:
+        """The same, begun."""
         spread: dict[int, list[int]] = {}
         for index, rank in enumerate(group):
             spread.setdefault(rank // self.hosted, []).append(index)
         mine = spread.pop(self.fabric.process)
-        return Begun(self, _Group(self, primitive, static, len(group), mine, spread, own).sum())
+        return Begun(self, _Group(self, primitive, static, len(group), mine, spread, own).steps())
 
     def start(self, parts: Mapping[int, Any], sizes: Mapping[int, int], dtype: DType, called: str) -> tuple[Any, Any]:
         """Begin what `swap` does: the flight, and what is to come."""
@@ -88,7 +88,7 @@ class Crossing:
 
 @final
 class Begun:
-    """A sum under way; `finish` gives its results."""
+    """A collective under way; `finish` gives its results."""
 
     def __init__(self, crossing: Crossing, steps: Steps):
         self._crossing, self._steps = crossing, steps
@@ -132,8 +132,19 @@ class _Group:
         self._called = f"{primitive.name} over {static['axis']} of {show_shape(self._shape)} {dtype_name(self._dtype)}"
 
     def run(self) -> Values:
-        rules: dict[Primitive, Callable[[], Values]] = {
-            ALL_REDUCE: self._sum_at_once,
+        steps = self.steps()
+        try:
+            exchange = next(steps)
+            while True:
+                exchange = steps.send(self._crossing.swap(*exchange))
+        except StopIteration as end:
+            found: Values = end.value
+            return found
+
+    def steps(self) -> Steps:
+        """The collective step by step: each exchange that it needs, of which it is sent the vectors that come."""
+        rules: dict[Primitive, Callable[[], Steps]] = {
+            ALL_REDUCE: self._all_reduce,
             ALL_MAX: self._all_max,
             ALL_GATHER: self._all_gather,
             REDUCE_SCATTER: self._reduce_scatter,
@@ -162,12 +173,6 @@ class _Group:
         part = x.shape[dim] // self._count
         return self._ops.slice(x, axis=dim, start=index * part, length=part)
 
-    def _swap(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> dict[int, Any]:
-        return self._crossing.swap(parts, sizes, self._dtype, self._called + more)
-
-    def _to_all(self, x: Any, sizes: Mapping[int, int], more: str = "") -> dict[int, Any]:
-        return self._swap(dict.fromkeys(self._others, x), sizes, more)
-
     # Sums -------------------------------------------------------------------------------------------------------------
 
     def _nodes(self, leaves: Values) -> dict[tuple[int, int], Any]:
@@ -181,21 +186,13 @@ class _Group:
     def _sum(self, known: Mapping[tuple[int, int], Any]) -> Any:
         return total(self._count, lambda *at: known.get(at), self._ops.add)
 
-    def _sum_at_once(self) -> Values:
-        steps = self.sum()
-        try:
-            exchange = next(steps)
-            while True:
-                exchange = steps.send(self._crossing.swap(*exchange))
-        except StopIteration as end:
-            found: Values = end.value
-            return found
-
     def _asked(self, parts: Mapping[int, Any], sizes: Mapping[int, int], more: str = "") -> Exchange:
         return parts, sizes, self._dtype, self._called + more
 
-    def sum(self) -> Steps:
-        """A sum, step by step: each exchange that it needs, of which it is sent the vectors that come."""
+    def _to_all(self, x: Any, sizes: Mapping[int, int], more: str = "") -> Exchange:
+        return self._asked(dict.fromkeys(self._others, x), sizes, more)
+
+    def _all_reduce(self) -> Steps:
         nodes = self._nodes(self._own)
         covers = {process: _cover(indices) for process, indices in self._others.items()}
         if not covers or len(covers) == 1 or self._size * np.dtype(self._dtype).itemsize <= SMALL:
@@ -227,7 +224,7 @@ class _Group:
         whole = self._flat([mine if p == here else gathered[p] for p in everyone])
         return self._ops.reshape(whole, shape=self._shape)
 
-    def _reduce_scatter(self) -> Values:
+    def _reduce_scatter(self) -> Steps:
         dim = self._static["dim"]
         by_part = [
             self._nodes({i: self._own_part(x, dim, part) for i, x in self._own.items()}) for part in range(self._count)
@@ -239,7 +236,7 @@ class _Group:
         }
         covers = {process: _cover(indices) for process, indices in self._others.items()}
         each = int(prod(shape)) * len(self._mine)
-        come = self._swap(parts, {p: len(cover) * each for p, cover in covers.items()})
+        come = yield self._asked(parts, {p: len(cover) * each for p, cover in covers.items()})
         known = {index: dict(by_part[index]) for index in self._mine}
         for process, vector in come.items():
             cover = covers[process]
@@ -250,7 +247,7 @@ class _Group:
 
     # Moves ------------------------------------------------------------------------------------------------------------
 
-    def _all_max(self) -> Values:
+    def _all_max(self) -> Steps:
         def top(xs: Sequence[Any]) -> Any:
             found = xs[0]
             for x in xs[1:]:
@@ -258,13 +255,13 @@ class _Group:
             return found
 
         own = top([self._own[i] for i in self._mine])
-        come = self._to_all(self._flat([own]), dict.fromkeys(self._others, self._size))
+        come = yield self._to_all(self._flat([own]), dict.fromkeys(self._others, self._size))
         known = {p: self._ops.reshape(x, shape=self._shape) for p, x in come.items()}
         known[self._crossing.fabric.process] = own
         return dict.fromkeys(self._mine, top([known[p] for p in sorted(known)]))
 
-    def _all_gather(self) -> Values:
-        come = self._to_all(
+    def _all_gather(self) -> Steps:
+        come = yield self._to_all(
             self._flat([self._own[i] for i in self._mine]), {p: len(i) * self._size for p, i in self._others.items()}
         )
         known = dict(self._own)
@@ -274,13 +271,13 @@ class _Group:
         whole = self._ops.concat([known[i] for i in range(self._count)], axis=self._static["dim"])
         return dict.fromkeys(self._mine, whole)
 
-    def _all_to_all(self) -> Values:
+    def _all_to_all(self) -> Steps:
         split, join = self._static["split"], self._static["join"]
         parts = {i: [self._own_part(x, split, to) for to in range(self._count)] for i, x in self._own.items()}
         shape = tuple(parts[self._mine[0]][0].shape)
         each = int(prod(shape)) * len(self._mine)
         sends = {p: self._flat([parts[a][b] for a in self._mine for b in to]) for p, to in self._others.items()}
-        come = self._swap(sends, {p: len(i) * each for p, i in self._others.items()})
+        come = yield self._asked(sends, {p: len(i) * each for p, i in self._others.items()})
         got = {b: {a: parts[a][b] for a in self._mine} for b in self._mine}
         for process, vector in come.items():
             tensors = iter(self._cut(vector, shape, len(self._others[process]) * len(self._mine)))
@@ -289,7 +286,7 @@ class _Group:
                     got[b][a] = next(tensors)
         return {b: self._ops.concat([got[b][a] for a in range(self._count)], axis=join) for b in self._mine}
 
-    def _shift(self) -> Values:
+    def _shift(self) -> Steps:
         by, count = self._static["by"], self._count
         where = {i: process for process, indices in self._others.items() for i in indices}
         sends: dict[int, list[int]] = {}
@@ -299,7 +296,7 @@ class _Group:
                 if place in where:
                     table.setdefault(where[place], []).append(place)
         parts = {p: self._flat([self._own[(to - by) % count] for to in sorted(places)]) for p, places in sends.items()}
-        come = self._swap(parts, {p: len(places) * self._size for p, places in comes.items()})
+        come = yield self._asked(parts, {p: len(places) * self._size for p, places in comes.items()})
         known = dict(self._own)
         for process, vector in come.items():
             # they come in the order of those to whom they go

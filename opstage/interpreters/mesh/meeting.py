@@ -8,7 +8,10 @@ interpreter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from ...ops.catalogue.collective import BY_NAME
 from ...ops.closed import Body
@@ -17,7 +20,7 @@ from ...ops.kinds import Effect, Kind
 from ...ops.mesh import Mesh
 from ...ops.primitive import Primitive, Static, no_flops
 from ...ops.registered import register
-from ...ops.types import TensorType
+from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
 from .fabric import Fabric, handle_of, held_by
 from .processes import require_hosted
@@ -38,6 +41,11 @@ class Hosting(NamedTuple):
     def along(self, axis: str) -> tuple[int, ...]:
         """Where each of them stands along an axis."""
         return tuple([self.mesh.coordinate(rank, axis) for rank in self.ranks])
+
+    def crosses(self, axis: str) -> bool:
+        """Whether the ranks along an axis are of several processes."""
+        group = self.mesh.group(self.ranks[0], axis)
+        return group[-1] > self.ranks[-1] or group[0] < self.ranks[0]
 
     def groups(self, axis: str) -> tuple[int, ...]:
         """The first rank of the group of each of them along an axis: those of one group differ along it alone."""
@@ -75,6 +83,95 @@ MEET = Primitive(
 )
 
 register("meet", MEET, {"cpu": _meet}, ())
+
+
+class Joint(NamedTuple):
+    """Calls of one collective that are begun together, in plain data.
+
+    given   the static parameters of the first one; dims: along which axis each cuts or joins
+    types   (shape, dtype) of the operand of each
+    gives   of each the numbers of the ranks here whose results are given
+    """
+
+    call: str
+    given: tuple[tuple[str, Any], ...]
+    dims: tuple[int, ...]
+    types: tuple[tuple[tuple[int, ...], str], ...]
+    gives: tuple[tuple[int, ...], ...]
+
+    @property
+    def operands(self) -> list[TensorType]:
+        """The types of the operands."""
+        return [TensorType(shape, np.dtype(dtype)) for shape, dtype in self.types]
+
+
+def joint(calls: Sequence[tuple[Primitive, Static, TensorType, Sequence[int]]]) -> Joint:
+    """The calls of one collective: static parameters, the type of the operand and whose results each gives."""
+    primitive, static, _, _ = calls[0]
+    return Joint(
+        primitive.name,
+        tuple(sorted(static.items())),
+        tuple([each.get("dim", 0) for _, each, _, _ in calls]),
+        tuple([(cast("tuple[int, ...]", type_.shape), dtype_name(type_.dtype)) for _, _, type_, _ in calls]),
+        tuple([tuple(gives) for *_, gives in calls]),
+    )
+
+
+_UNDER_WAY: dict[int, Any] = {}
+_FLIGHTS = count(1)
+
+
+def _begun(*values: TensorType, ranks: int, calls: Joint) -> tuple[TensorType, ...]:
+    return (TensorType((), INT64),)
+
+
+def _begin(*values: Array, ranks: int, calls: Joint) -> tuple[Array, ...]:
+    ops, given = held_by(ranks), dict(calls.given)
+    bucket, each = ops.empty_bucket(BY_NAME[calls.call], given), len(ops.hosted)
+    for i, (type_, dim) in enumerate(zip(calls.operands, calls.dims)):
+        bucket.add(values[i * each : (i + 1) * each], type_, {"dim": dim})
+    bucket.begin()
+    number = next(_FLIGHTS)
+    _UNDER_WAY[number] = bucket
+    return (np.array(number),)
+
+
+def _ended(flight: TensorType, *values: TensorType, calls: Joint) -> tuple[TensorType, ...]:
+    made: list[TensorType] = []
+    for type_, dim, gives in zip(calls.operands, calls.dims, calls.gives):
+        given = dict(calls.given)
+        made += BY_NAME[calls.call].infer((type_,), {**given, "dim": dim} if "dim" in given else given) * len(gives)
+    return tuple(made)
+
+
+def _end(flight: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
+    bucket = _UNDER_WAY.pop(int(flight))
+    return tuple([bucket.result(i)[rank] for i, gives in enumerate(calls.gives) for rank in gives])
+
+
+MEET_BEGIN = Primitive(
+    "meet_begin",
+    operands=("x", "*more"),
+    outputs=("flight",),
+    shape=_begun,
+    differentiable=False,
+    effects={Effect.EXTERNAL},
+    flops=no_flops,
+)
+"""The beginning of several meetings at once, which go on while the program does."""
+
+MEET_END = Primitive(
+    "meet_end",
+    operands=("flight", "*values"),
+    shape=_ended,
+    differentiable=False,
+    effects={Effect.EXTERNAL},
+    flops=no_flops,
+)
+"""The end of a flight. Its operands are those of the beginning too: until then nobody may write over them."""
+
+register("meet_begin", MEET_BEGIN, {"cpu": _begin}, ())
+register("meet_end", MEET_END, {"cpu": _end}, ())
 
 
 def communicates(static: Static) -> bool:

@@ -43,7 +43,7 @@ from ..base_program import BaseProgram
 from ..branching import SWITCH, run_switch
 from ..interpreter import BaseInterpreter, Typed
 from ..structural import SCAN, run_loop
-from .buckets import Bucket
+from .buckets import JOINED, Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .meeting import Hosting, apart, communicates
@@ -135,6 +135,7 @@ class Ranks(BaseInterpreter[RankValues]):
         "hosted",
         "bucket",
         "_mesh",
+        "_hosting",
         "_indices",
         "_crossing",
         "_filling",
@@ -146,14 +147,14 @@ class Ranks(BaseInterpreter[RankValues]):
         super().__init__(inner.dtype, inner.seed, inner.cursor)
         self.inner = inner
         self.fabric = fabric
-        hosting = Hosting(mesh, fabric)
+        self._hosting = hosting = Hosting(mesh, fabric)
         self.hosted = hosting.ranks
         self._crossing = Crossing(inner, fabric, len(self.hosted))
         compiles = getattr(inner, "on_ranks", None)
-        self._programs: Any = None if compiles is None else compiles(hosting)
+        self._programs: Any = None if compiles is None else compiles(hosting, bucket)
         self._mesh = mesh
         self.bucket = bucket
-        self._filling: dict[tuple[str, DType], Bucket] = {}
+        self._filling: dict[tuple[Primitive, str, DType], Bucket] = {}
         self._indices: dict[str, RankValues] = {}
 
     @property
@@ -323,8 +324,8 @@ class Ranks(BaseInterpreter[RankValues]):
             return x
         if x.parts is not None and primitive is SHARD and axis == x.parts.axis and static["dim"] in (0, -len(x.shape)):
             return self.each(x.parts.values)
-        if primitive is ALL_REDUCE and self.bucket and self.cursor.backward and self._crosses(axis):
-            return self._joined_sum(x, static)
+        if primitive in JOINED and self.bucket and self._hosting.crosses(axis):
+            return self._coming(primitive, x, static)
         result: dict[int, Any] = {}
         values = dict(zip(self.hosted, x.values, strict=True))
         for group in dict.fromkeys(self._mesh.group(rank, axis) for rank in self.hosted):
@@ -338,29 +339,29 @@ class Ranks(BaseInterpreter[RankValues]):
             result.update({group[index]: out for index, out in outs.items()})
         return self.each([result[rank] for rank in self.hosted])
 
-    def _crosses(self, axis: str) -> bool:
-        """Whether the ranks along an axis are of several processes."""
-        group = self._mesh.group(self.hosted[0], axis)
-        return group[-1] > self.hosted[-1] or group[0] < self.hosted[0]
-
-    def _joined_sum(self, x: RankValues, static: Static) -> RankValues:
-        """A gradient's sum, in a bucket with others; one that is full is begun."""
-        key = static["axis"], x.dtype
+    def _coming(self, primitive: Primitive, x: RankValues, static: Static) -> RankValues:
+        """A collective in a bucket with others; one that is full is begun."""
+        key = primitive, static["axis"], x.dtype
         bucket = self._filling.get(key)
         if bucket is None or bucket.begun:
-            bucket = self._filling[key] = Bucket(self.inner, static, self._sum_begun)
-        number = bucket.add(x.values, x.type)
+            bucket = self._filling[key] = self.empty_bucket(primitive, static)
+        number = bucket.add(x.values, x.type, static)
         with Quietly(self.cursor):
             if bucket.nbytes >= self.bucket:
                 bucket.begin()
-        return RankValues.coming(self, x.type, bucket, number)
+        (type_,) = self.infer(primitive, (x.type,), static)
+        return RankValues.coming(self, type_, bucket, number)
 
-    def _sum_begun(self, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
+    def empty_bucket(self, primitive: Primitive, static: Static) -> Bucket:
+        """A bucket for calls of a collective with such static parameters."""
+        return Bucket(self.inner, primitive, static, self._begun)
+
+    def _begun(self, primitive: Primitive, vectors: Sequence[Any], static: Static) -> Callable[[], Sequence[Any]]:
         values = dict(zip(self.hosted, vectors, strict=True))
         begun = []
         for group in dict.fromkeys(self._mesh.group(rank, static["axis"]) for rank in self.hosted):
             own = {index: values[rank] for index, rank in enumerate(group) if rank in values}
-            begun.append((group, self._crossing.sum_begun(ALL_REDUCE, group, own, static)))
+            begun.append((group, self._crossing.begun(primitive, group, own, static)))
 
         def finish() -> Sequence[Any]:
             found = {group[index]: out for group, each in begun for index, out in each.finish().items()}

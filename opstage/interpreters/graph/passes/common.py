@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
+from ....ops.catalogue.collective import ALL_GATHER
 from ....ops.catalogue.elementwise import ADD, MUL
 from ....ops.catalogue.logic import EQUAL, LOGICAL_AND
 from ....ops.closed import Body
@@ -19,7 +20,7 @@ def common_subexpressions(body: Body) -> Body:
     """The body with one equation of each kind: the same primitive, operands and static parameters, bit for bit.
 
     The first stays, where it stood. Constants of the same type and bytes become one. Two draws stay two, even at one
-    site.
+    site. What ranks gather stays twice too: that it is dropped and gathered anew saves its memory.
     """
     rewrite = Rewrite(body)
     _merge_constants(rewrite)
@@ -28,7 +29,7 @@ def common_subexpressions(body: Body) -> Body:
     for equation in body.equations:
         primitive, static, _, outputs = equation[:4]
         inputs = rewrite.inputs(equation)
-        if not ONCE_PER_RUN.isdisjoint(equation.effects):
+        if not ONCE_PER_RUN.isdisjoint(equation.effects) or primitive is ALL_GATHER:
             rewrite.keep(equation, inputs)
             continue
         operands = inputs

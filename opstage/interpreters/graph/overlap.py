@@ -1,0 +1,179 @@
+"""`overlapped`: an order in which a rank's program computes while sums over processes are under way.
+
+A sum of the backward pass begins as soon as its bucket is full, and whoever reads it waits until nothing else is left
+to do. A parameter of which ranks have parts is gathered while the one before it is used (prefetching, as of PyTorch's
+FSDP2). Which groups there are is decided before, so no bit depends on any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias, final
+
+from ...ops.catalogue.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ...ops.closed import Equation
+from ...ops.kinds import Effect
+from ..codegen.clusters import FusionGroup, roots_read
+from ..codegen.lowered import Lowered
+from ..codegen.primitives import ASSEMBLE, CONTIGUOUS
+from ..mesh.meeting import Hosting
+
+Calls: TypeAlias = tuple[Equation, ...]
+
+
+class Begin(NamedTuple):
+    """Collectives of one kind, which are begun together."""
+
+    calls: Calls
+
+
+class End(NamedTuple):
+    """The moment at which their results are waited for."""
+
+    calls: Calls
+
+
+Ordered: TypeAlias = "FusionGroup | Begin | End"
+
+
+def overlapped(lowered: Lowered, groups: Sequence[FusionGroup], hosting: Hosting, bucket: int) -> list[Ordered]:
+    """The groups of a rank's program in such an order, with buckets of about so many bytes.
+
+    As they are without one, and where all ranks are of one process.
+    """
+    if not bucket or hosting.fabric.processes == 1:
+        return list(groups)
+    return _Overlap(lowered, groups, hosting, bucket).order()
+
+
+@final
+class _Overlap:
+    def __init__(self, lowered: Lowered, groups: Sequence[FusionGroup], hosting: Hosting, bucket: int):
+        self._lowered, self._groups, self._hosting, self._bucket = lowered, groups, hosting, bucket
+        maker = {slot: i for i, group in enumerate(groups) for e in group.equations for slot in e.outputs}
+        self._reads: list[set[int]] = []
+        outside: int | None = None
+        for i, group in enumerate(groups):
+            roots = roots_read(lowered, group.equations)
+            self._reads.append({maker[root] for root in roots if root in maker} - {i})
+            if any(Effect.EXTERNAL in e.effects for e in group.equations):  # what is seen outside keeps its order
+                if outside is not None:
+                    self._reads[i].add(outside)
+                outside = i
+        self._maker = maker
+        self._readers: dict[int, set[int]] = {}
+        for i, reads in enumerate(self._reads):
+            for other in reads:
+                self._readers.setdefault(other, set()).add(i)
+        self._waits = {i for i in range(len(groups)) if self._is_sum(i) or self._is_last(i)}
+        self._order: list[Ordered] = []
+        self._filling: dict[tuple[object, ...], list[int]] = {}
+        self._begun: list[tuple[int, ...]] = []
+
+    def order(self) -> list[Ordered]:
+        """The whole order."""
+        waiting = [i for _, _, i in sorted(self._places())]
+        done: set[int] = set()
+        while waiting or self._filling or self._begun:
+            later = []
+            for i in waiting:
+                if not self._reads[i] <= done:
+                    later.append(i)
+                elif i in self._waits:
+                    self._add(i)
+                else:
+                    self._order.append(self._groups[i])
+                    done.add(i)
+            waiting = later
+            if not self._begun and self._filling:
+                self._begin(next(iter(self._filling)))
+            if self._begun:
+                first = self._begun.pop(0)
+                self._order.append(End(self._calls(first)))
+                done.update(first)
+        return self._prefetched()
+
+    def _is_sum(self, i: int) -> bool:
+        """Whether it sums over processes what the backward pass made, so that there is more to do meanwhile."""
+        e = self._groups[i].equations[0]
+        if e.primitive is ALL_REDUCE:
+            maker = self._maker.get(self._lowered.views[e.inputs[0]].root) if self._has_memory(e) else None
+            of_gradient = maker is not None and self._groups[maker].equations[-1].backward
+            return (e.backward or of_gradient) and self._crosses(e)
+        return e.primitive is REDUCE_SCATTER and self._crosses(e)
+
+    def _is_last(self, i: int) -> bool:
+        """Whether it gathers what is given out as it is."""
+        e = self._groups[i].equations[0]
+        readers = self._readers.get(i, set())
+        last = all(self._copies(j) and not self._readers.get(j) for j in readers)
+        return e.primitive is ALL_GATHER and last and self._crosses(e) and not self._is_gather(self._groups[i])
+
+    def _copies(self, i: int) -> bool:
+        return all(e.primitive in (ASSEMBLE, CONTIGUOUS) for e in self._groups[i].equations)
+
+    def _crosses(self, e: Equation) -> bool:
+        return self._hosting.crosses(e.static["axis"])
+
+    def _has_memory(self, e: Equation) -> bool:
+        return e.inputs[0] not in self._lowered.literals
+
+    def _places(self) -> list[tuple[int, int, int]]:
+        """Sums, and what is made for them alone by copies, right after what they read."""
+        early = set(self._waits)
+        for i in range(len(self._groups) - 1, -1, -1):
+            readers = self._readers.get(i)
+            if readers and readers <= early and self._copies(i):
+                early.add(i)
+        places: list[tuple[int, int, int]] = []
+        for i, reads in enumerate(self._reads):
+            place = max([places[j][0] for j in reads], default=-1)
+            places.append((place, 1, i) if i in early else (i, 0, i))
+        return places
+
+    def _add(self, i: int) -> None:
+        e = self._groups[i].equations[0]
+        key = e.primitive, e.static["axis"], self._lowered.types[e.inputs[0]].dtype
+        self._filling.setdefault(key, []).append(i)
+        if sum(self._nbytes(each) for each in self._filling[key]) >= self._bucket:
+            self._begin(key)
+
+    def _nbytes(self, i: int) -> int:
+        return int(self._lowered.types[self._groups[i].equations[0].inputs[0]].nbytes)
+
+    def _begin(self, key: tuple[object, ...]) -> None:
+        numbers = tuple(self._filling.pop(key))
+        self._begun.append(numbers)
+        self._order.append(Begin(self._calls(numbers)))
+
+    def _calls(self, numbers: Sequence[int]) -> Calls:
+        return tuple([self._groups[i].equations[0] for i in numbers])
+
+    def _prefetched(self) -> list[Ordered]:
+        """The order with parameters gathered one ahead."""
+        gathers = [i for i, each in enumerate(self._order) if isinstance(each, FusionGroup) and self._is_gather(each)]
+        following = dict(pairwise(gathers))
+        order: list[Ordered] = []
+        for i, each in enumerate(self._order):
+            if i not in gathers:
+                order.append(each)
+                continue
+            ahead = [i] if i == gathers[0] else []
+            if i in following:
+                ahead.append(following[i])
+            order += [Begin(self._calls_at(at)) for at in ahead]
+            order.append(End(self._calls_at(i)))
+        return order
+
+    def _calls_at(self, place: int) -> Calls:
+        group = self._order[place]
+        assert isinstance(group, FusionGroup)
+        return (group.equations[0],)
+
+    def _is_gather(self, group: FusionGroup) -> bool:
+        """Whether it gathers an input, which is there from the beginning."""
+        e = group.equations[0]
+        if e.primitive is not ALL_GATHER or not self._has_memory(e) or not self._crosses(e):
+            return False
+        return self._lowered.views[e.inputs[0]].root in self._lowered.body.inputs
