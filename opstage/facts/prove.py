@@ -39,7 +39,7 @@ def with_claims(report: Report, claims: Sequence[Claim]) -> Report:
     for claim in claims:
         axis = None if isinstance(claim, (Uses, Ignores)) else claim.axis
         if axis not in known:
-            known[axis] = _facts(report, axis)
+            known[axis] = _facts(report, axis, [each.name for each in claims if isinstance(each, (Uses, Ignores))])
         if isinstance(claim, (Uses, Ignores)):
             verdicts.append(_by_name(report, claim, known[axis]))
         else:
@@ -64,13 +64,16 @@ class _Known(NamedTuple):
     notes: Sequence[str]
 
 
-def _facts(report: Report, axis: str | None) -> _Known:
+def _facts(report: Report, axis: str | None, followed: Sequence[str]) -> _Known:
+    """The facts along an axis; or without one of which inputs, among those that are `followed`, is read at all. Inputs
+    that are not told apart make layers alike, which then cost one."""
     program = report.program
     body = program.body
     every = [size for slot in body.inputs for size in body.types[slot].shape]
     found = next((size for size in every if isinstance(size, DimExpr) and str(size) == axis), None)
     dim = found if axis in program.scope.names else None  # a size that is a number, or a formula, names no axis
-    domain = Dependence(dim, [name or str(i) for i, name in enumerate(program.names)])
+    told = [name for name in program.names if axis is None and any(_is_of(name, each) for each in followed)]
+    domain = Dependence(dim, told)
     masked: dict[Finding, None] = {}
     notes: dict[str, None] = {}
 
@@ -86,7 +89,7 @@ def _facts(report: Report, axis: str | None) -> _Known:
         domain.remarks.clear()
 
     run = Interpretation([domain], program.scope)
-    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(domain.names, body.inputs)]
+    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(program.names, body.inputs)]
     facts: list[Any] = [known and known[0] for known in run.run(body, sources, after)]
     return _Known(dim, facts, domain, tuple(masked), tuple(notes))
 
@@ -159,13 +162,17 @@ def _at(found: Found) -> str:
     return ", ".join(f"{name}={size}" for name, size in found.sizes)
 
 
+def _is_of(path: str, name: str) -> bool:
+    """Whether an input is the one called `name`, or a part of it."""
+    return path == name or path.startswith((f"{name}.", f"{name}["))
+
+
 def _by_name(report: Report, claim: Uses | Ignores, known: _Known) -> ClaimVerdict:
     body, names = report.program.body, report.program.names
-    below = (f"{claim.name}.", f"{claim.name}[")
-    inputs = [i for i, name in enumerate(names) if name == claim.name or name.startswith(below)]
+    inputs = [i for i, name in enumerate(names) if _is_of(name, claim.name)]
     if not inputs:
         return ClaimVerdict(claim, "undecided", reason=f"there is no input {claim.name}{nearest(claim.name, names)}")
-    bits = sum([1 << i for i in inputs])
+    bits = sum([1 << known.domain.names.index(names[i]) for i in inputs])
     facts, positive = known.facts, isinstance(claim, Uses)
     if not any(facts[slot].inputs & bits for slot in body.outputs):
         if positive:

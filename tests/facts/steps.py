@@ -39,6 +39,10 @@ def _mask(ops: Any, n: Any, kind: str, c: int) -> Any:
     if kind == "band":
         distance = ops.abs(ops.sub(rows, columns))
         return ops.less_equal(distance, ops.full(shape=distance.shape, value=abs(c), dtype=distance.dtype))
+    if kind == "blank":
+        return ops.less(columns, rows)
+    if kind == "far":
+        return ops.logical_not(_mask(ops, n, "band", c))
     if kind == "window":
         near = ops.less(ops.sub(rows, columns), ops.full(shape=rows.shape, value=2, dtype=rows.dtype))
         return ops.logical_and(near, ops.less_equal(columns, rows))
@@ -55,7 +59,7 @@ def _mask(ops: Any, n: Any, kind: str, c: int) -> Any:
     return ops.less(ops.full(shape=as_float.shape, value=0.5, dtype="float64"), as_float)
 
 
-KINDS = ("less", "less_equal", "not greater", "band", "window", "either", "exclusive or", "first", "floats")
+KINDS = ("less", "less_equal", "not greater", "band", "far", "window", "either", "exclusive or", "first", "floats")
 
 
 def _scores(ops: Any, x: Any) -> Any:
@@ -313,6 +317,60 @@ def _two_masks(ops: Any, x: Any) -> Any:
     return ops.bmm(ops.mul(ops.softmax(masked, axis=-1), near), x)
 
 
+def _late_positions(ops: Any, x: Any) -> Any:
+    """Attention by positions that are cut out of longer ones: every query stands two further on."""
+    n = x.shape[1]
+    rows = ops.slice(ops.iota(shape=(n + 2, n), axis=0), axis=0, start=2, length=n)
+    columns = ops.iota(shape=(n, n), axis=1)
+    scores = _scores(ops, x)
+    seen = ops.broadcast_to(ops.less_equal(columns, rows), shape=scores.shape)
+    return ops.bmm(ops.softmax(ops.select(seen, scores, ops.full(shape=scores.shape, value=-math.inf)), axis=-1), x)
+
+
+def _every_other(ops: Any, x: Any) -> Any:
+    """Every other element of what is there twice."""
+    return ops.slice(ops.concat([x, x], axis=1), axis=1, start=0, length=x.shape[1], step=2)
+
+
+def _times_numbers(ops: Any, x: Any) -> Any:
+    """A running sum times a matrix of numbers."""
+    return ops.bmm(ops.cumsum(x, axis=1), ops.full(shape=(x.shape[0], D, D), value=0.7, dtype="float64"))
+
+
+def _blank_rows(ops: Any, x: Any) -> Any:
+    """Where weights are no number because a row sees nothing, elements of the row itself in their place."""
+    out = ops.bmm(_weights(ops, x, "blank"), x)
+    return ops.select(ops.isnan(out), derived.flip(ops, x, axis=1), out)
+
+
+def _weights(ops: Any, x: Any, kind: str = "less_equal") -> Any:
+    scores = _scores(ops, x)
+    seen = ops.broadcast_to(_mask(ops, x.shape[1], kind, 0), shape=scores.shape)
+    masked = ops.select(seen, scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64"))
+    return ops.softmax(masked, axis=-1)
+
+
+def _padded_weights(ops: Any, x: Any) -> Any:
+    """Weights and keys behind a key of zeros."""
+    side = ((0, 0), (0, 0), (1, 0))
+    return ops.bmm(ops.pad(_weights(ops, x), padding=side), ops.pad(x, padding=((0, 0), (1, 0), (0, 0))))
+
+
+def _cut_weights(ops: Any, x: Any) -> Any:
+    """The weights of later keys alone, given to the keys in front of them."""
+    n = x.shape[1]
+    later = ops.slice(ops.pad(_weights(ops, x), padding=((0, 0), (0, 0), (0, 1))), axis=2, start=1, length=n)
+    return ops.bmm(later, x)
+
+
+def _numbers_added(ops: Any, x: Any) -> Any:
+    """Zeros added to the first two positions, and fives to others."""
+    at = ops.iota(shape=x.shape, axis=1)
+    early = ops.less(at, ops.full(shape=x.shape, value=2, dtype=at.dtype))
+    zero, five = (ops.full(shape=x.shape, value=v, dtype="float64") for v in (0.0, 5.0))
+    return ops.add(x, ops.select(early, zero, five))
+
+
 def _sorted(ops: Any, x: Any) -> Any:
     return ops.cast(ops.argsort(x, axis=1), dtype="float64")
 
@@ -373,6 +431,18 @@ STEPS: dict[str, Step] = {
     "einsum pairs": _einsum("btd,bte->bte"),
     "two masks": _two_masks,
     "sorted": _sorted,
+    "late positions": _late_positions,
+    "every other": _every_other,
+    "padded weights": _padded_weights,
+    "cut weights": _cut_weights,
+    "numbers added": _numbers_added,
+    "times numbers": _times_numbers,
+    "blank rows": _blank_rows,
+    "one minus": lambda ops, x: ops.sub(ops.full(shape=x.shape, value=1.0, dtype="float64"), ops.cumsum(x, axis=1)),
+    "recurrence of factors": lambda ops, x: ops.linear_recurrence(
+        x, ops.full(shape=x.shape, value=1.0, dtype="float64"), axis=1
+    ),
+    "maximum over time": lambda ops, x: ops.broadcast_to(ops.reduce_max(x, axis=1, keepdims=True), shape=x.shape),
     "dropout": _dropped,
     **{f"selected, {kind} {c}": _selected(kind, c) for kind in KINDS for c in (-1, 0, 1)},
     **{f"added, {kind} {c}": _added(kind, c) for kind in ("less", "band") for c in (0, 1)},
@@ -386,9 +456,11 @@ STEPS: dict[str, Step] = {
 
 
 def program_of(names: Sequence[str]) -> Callable[[Any, Any], Any]:
-    """The steps one after the other, each added to what came in."""
+    """One step, or several one after the other, each added to what came in."""
 
     def program(ops: Any, x: Any) -> Any:
+        if len(names) == 1:
+            return STEPS[names[0]](ops, x)
         for name in names:
             x = ops.add(x, STEPS[name](ops, x))
         return x

@@ -19,7 +19,7 @@ from .cuts import aligned, recut
 from .fact import Fact, Span, hull, joined_values, plain, reading, reduced, relayed, same_fact, settled
 from .regions import ANYWHERE, NONE, NOWHERE, Region, closed
 from .rules.table import KINDS, RULES
-from .sizes import alike, at_most_proved, same
+from .sizes import alike, at_most_proved, equal_proved, same
 
 __all__ = ["FINITE_MASK", "MASKED_ROW", "Dependence", "Fact"]
 
@@ -60,9 +60,9 @@ class Dependence(Domain[Fact]):
             return fact
         entries: list[tuple[int, Span]] = []
         for axis, size in enumerate(type.shape):
-            if not _mentions(size, dim):
+            if not _is_tied(size, dim):
                 continue
-            if not isinstance(size - dim, int):
+            if not isinstance(size - dim, int) and not equal_proved(size, dim):
                 return fact._replace(whole=True)
             entries.append((fact.at(axis), Span(1, 0, 0)))
         return reading(fact, hull(entries))
@@ -207,7 +207,7 @@ class Dependence(Domain[Fact]):
         gone = [i for axis in axes for i in fact.indices(axis)]
         masked = fact.region(-math.inf)
         if masked != ANYWHERE and call.primitive is REDUCE_MAX and _misses_a_row(fact, masked, gone):
-            self.remarks.append((MASKED_ROW, "a row of the scores is -inf as a whole, so its softmax is nan"))
+            self.remarks.append((MASKED_ROW, "a row of the scores is -inf as a whole"))
         for value, where in fact.outside:
             if -math.inf < value <= _MASKING and any(d.a in gone or d.b in gone for part in where for d in part):
                 self.remarks.append(
@@ -235,16 +235,12 @@ def _misses_a_row(fact: Fact, region: Region, gone: Sequence[int]) -> bool:
     return False
 
 
-def _mentions(size: Dim, dim: Dim) -> bool:
-    if same(size, dim):
-        return True
-    return (
-        isinstance(size, DimExpr)
-        and isinstance(dim, DimExpr)
-        and not {atom.text for atom in names_of(size.polynomial)}.isdisjoint(
-            {atom.text for atom in names_of(dim.polynomial)}
-        )
-    )
+def _is_tied(size: Dim, dim: Dim) -> bool:
+    """Whether a size is made of names of the dim, or is it under another name."""
+    if not isinstance(size, DimExpr) or not isinstance(dim, DimExpr):
+        return same(size, dim)
+    names = [{atom.text for atom in names_of(each.polynomial)} for each in (size, dim)]
+    return not names[0].isdisjoint(names[1]) or equal_proved(size, dim)
 
 
 def _lifted(fact: Fact, outer: Shape) -> Fact:

@@ -6,8 +6,9 @@ first counting slowest. They are numbered from 0 on, first those of the loops ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ...ops.dims import Dim
 from ...ops.types import Shape
@@ -32,7 +33,16 @@ class Affine(NamedTuple):
 
 
 Value: TypeAlias = bool | int | float
-"""A number that an element is; 0.0 and -0.0 count as one, and nan as none."""
+"""A number that an element is; 0.0 and -0.0 count as one, and so do all nans, of which `NAN` stands for each."""
+
+NAN: Final = math.nan
+
+
+def number(value: object) -> Value | None:
+    """A static number as a `Value`; None for one that is no number of Python's, such as a size with a name."""
+    if isinstance(value, float):
+        return NAN if value != value else value + 0.0
+    return value if isinstance(value, (bool, int)) else None
 
 
 class Fact(NamedTuple):
@@ -77,7 +87,7 @@ class Fact(NamedTuple):
 
     def region(self, value: Value) -> Region:
         """Outside of it an element is `value`."""
-        return next((where for other, where in self.outside if other == value), ANYWHERE)
+        return next((where for other, where in self.outside if other is value or other == value), ANYWHERE)
 
     @property
     def live(self) -> Region:

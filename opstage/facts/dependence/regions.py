@@ -54,6 +54,14 @@ def either(x: Region, y: Region) -> Region:
     return _union([*x, *y])
 
 
+def complement(x: Region) -> Region:
+    """Where an index is in none of the conjunctions."""
+    found = ANYWHERE
+    for part in x:
+        found = both(found, _union([_conjunction([Difference(d.b, d.a, -1 - d.c)]) for d in part]))
+    return found
+
+
 def _union(parts: Iterable[Conjunction | None]) -> Region:
     kept: list[Conjunction] = []
     for part in parts:

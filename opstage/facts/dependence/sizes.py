@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ...ops.dims import UNKNOWN, Dim, DimExpr, DimFloat, Verdict, at_most
+from ...ops.dims import UNKNOWN, Dim, DimExpr, DimFloat, Verdict, at_most, equal
 from ...ops.dims.polynomial import variable
 from ...ops.dims.terms import Opaque
 
@@ -32,6 +32,13 @@ def at_most_proved(a: Dim, b: Dim) -> bool:
     if a is UNKNOWN or b is UNKNOWN:
         return False
     return at_most(a, b) is Verdict.proved
+
+
+def equal_proved(a: Dim, b: Dim) -> bool:
+    """Whether a == b for every allowed size."""
+    if a is UNKNOWN or b is UNKNOWN:
+        return False
+    return equal(a, b) is Verdict.proved
 
 
 def divided(a: Dim, b: Dim) -> Dim | None:

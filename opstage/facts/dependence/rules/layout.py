@@ -9,9 +9,24 @@ from ....ops.dims import Dim
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common, recut, reshaped
-from ..fact import Affine, Fact, Span, Value, at_origin, each_region, hull, moved_span, plain, reading, reduced, relayed
+from ..fact import (
+    Affine,
+    Fact,
+    Span,
+    Value,
+    at_origin,
+    each_region,
+    hull,
+    moved_span,
+    number,
+    plain,
+    reading,
+    reduced,
+    relayed,
+)
 from ..regions import Region, both, either, moved, region, renumbered
 from ..sizes import as_size, same
+from .pointwise import EXACT_INDICES
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -24,13 +39,13 @@ def unchanged(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
 
 def permute(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     (fact,), order = facts, call.static["axes"]
-    number = {i: i for i in range(len(fact.outer))}
+    places = {i: i for i in range(len(fact.outer))}
     at = len(fact.outer)
     for axis in order:
         for index in fact.indices(axis):
-            number[index] = at
+            places[index] = at
             at += 1
-    return [relayed(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), number)]
+    return [relayed(fact, fact.outer, tuple([fact.axes[axis] for axis in order]), places)]
 
 
 def reshape(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -43,19 +58,19 @@ def broadcast_to(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Seq
     ahead = len(shape) - len(fact.axes)
     axes: list[Shape] = [(size,) for size in shape[:ahead]]
     start = len(fact.outer)
-    number = {i: i for i in range(start)}
+    places = {i: i for i in range(start)}
     grounded: list[int] = []
     at = start + ahead
     for axis, size in enumerate(shape[ahead:]):
         indices = fact.indices(axis)
         if same(call.inputs[0].shape[axis], size):
-            number |= {index: at + i for i, index in enumerate(indices)}
+            places |= {index: at + i for i, index in enumerate(indices)}
             axes.append(fact.axes[axis])
         else:
             grounded += indices
             axes.append((size,))
         at += len(axes[-1])
-    return [relayed(at_origin(fact, grounded), fact.outer, tuple(axes), number)]
+    return [relayed(at_origin(fact, grounded), fact.outer, tuple(axes), places)]
 
 
 def with_one_index(fact: Fact, axis: int, size: Dim) -> Fact:
@@ -98,7 +113,7 @@ def strided(fact: Fact, axis: int, start: Dim, step: int) -> Fact:
 
 def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact, static = facts[0], call.static
-    number = _number(static["value"])
+    filled = number(static["value"])
     for axis, ((before, _), between) in enumerate(zip(static["padding"], static["interior"])):
         old, new = call.inputs[0].shape[axis], call.outputs[0].shape[axis]
         if same(old, new) and between == 0:
@@ -107,30 +122,21 @@ def pad(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fac
         index = fact.at(axis)
         if between:  # what lies between entries moves them apart, by a factor that no span has
             fact = _resized(reduced(fact, [index]), axis, new)
-            fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v == number]))
+            fact = fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is filled or v == filled]))
             continue
         inside = region((-1, index, -before), (index, -1, before + old - 1))
-        fact = _resized(_placed(fact, axis, before, inside, number), axis, new)
+        fact = _resized(_placed(fact, axis, before, inside, filled), axis, new)
     return [fact]
 
 
-def _number(value: object) -> Value | None:
-    if isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, float):
-        return None if value != value else value + 0.0
-    found = as_size(value)
-    return found if isinstance(found, int) else None
-
-
-def _placed(fact: Fact, axis: int, before: Dim, inside: Region, number: Value | None) -> Fact:
-    """The elements behind `before` others along an axis; what is not `inside` is the number."""
+def _placed(fact: Fact, axis: int, before: Dim, inside: Region, filled: Value | None) -> Fact:
+    """The elements behind `before` others along an axis; what is not `inside` is the number `filled`."""
     index = fact.at(axis)
     moved_on = strided(fact, axis, -before, 1)
     outside: list[tuple[Value, Region]] = []
-    for value in dict.fromkeys([*[v for v, _ in moved_on.outside], *([] if number is None else [number])]):
+    for value in dict.fromkeys([*[v for v, _ in moved_on.outside], *([] if filled is None else [filled])]):
         where = both(inside, moved_on.region(value))
-        if value != number:
+        if value is not filled and value != filled:
             size = fact.axes[axis][0]
             where = either(either(where, region((index, -1, before - 1))), region((-1, index, -(before + size))))
         outside.append((value, where))
@@ -171,13 +177,15 @@ def concat(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
 
 def full(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
-    number, size = _number(call.static["value"]), as_size(call.static["value"])
-    outside = () if number is None else ((number, ()),)
+    filled, size = number(call.static["value"]), as_size(call.static["value"])
+    outside = () if filled is None else ((filled, ()),)
     return [fact._replace(outside=outside, value=None if size is None else Affine(size, ()))]
 
 
 def iota(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     fact = plain(call.outputs[0].shape, domain.outer)
+    if call.outputs[0].dtype.itemsize < 8:
+        domain.assume(EXACT_INDICES)
     return [fact._replace(value=Affine(0, ((fact.at(call.static["axis"]), 1),)))]
 
 

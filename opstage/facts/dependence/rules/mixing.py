@@ -10,10 +10,10 @@ from ....ops.dims import Dim
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import Fact, Span, hull, reading, reduced, relayed
-from ..regions import ANYWHERE, both, without
+from ..fact import NAN, Fact, Span, Value, hull, reading, reduced, relayed
+from ..regions import ANYWHERE, Region, both, without
 from .layout import with_one_index
-from .pointwise import FINITE
+from .pointwise import FINITE, PRODUCTS, absorbed
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -44,7 +44,7 @@ def reduce(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     domain.reducing(call, fact, axes)
     found = dropped(fact, axes, static["keepdims"])
     if call.primitive is reduction.REDUCE_SUM:
-        return [found._replace(outside=tuple([(v, where) for v, where in found.outside if v == 0]))]
+        return [_summed(found)]
     return [found if call.primitive is reduction.REDUCE_MAX else found._replace(outside=())]
 
 
@@ -60,15 +60,23 @@ def matmul(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[
     rows = len(x.axes[-2])
     number = {i: i if i < start + ahead else i + rows for i in range(len(y.sizes))}
     right = relayed(y, x.outer, axes, number)
-    where = both(left.region(0), right.region(0))
-    if where != ANYWHERE:
-        domain.assume(FINITE)
+    outside: dict[Value, Region] = {}
+    for rule in PRODUCTS:
+        where = absorbed(rule, (left, right))
+        if where != ANYWHERE:
+            outside[rule.given] = both(where, outside[rule.given]) if rule.given in outside else where
+            domain.assume(FINITE)
     reads = hull([*left.reads, *right.reads])
     product = reading(
-        Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, ((0, where),)), reads
+        Fact(x.outer, axes, (), left.whole or right.whole, left.inputs | right.inputs, tuple(outside.items())), reads
     )
     domain.reducing(call, product._replace(outside=(*product.outside, *left.outside)), (rank - 1,))
-    return [dropped(product, (rank - 1,))]
+    return [_summed(dropped(product, (rank - 1,)))]
+
+
+def _summed(fact: Fact) -> Fact:
+    """Of a sum: those of nothing but zeros, and of nothing but nans, are known."""
+    return fact._replace(outside=tuple([(v, where) for v, where in fact.outside if v is NAN or v == 0]))
 
 
 def running(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ....ops.primitive import Primitive
 from ....ops.types import DType
 from ...domain import OpCall
 from ..cuts import aligned
-from ..fact import Affine, Fact, Value, hull, reading
-from ..regions import ANYWHERE, NONE, Difference, Region, both, either, region
+from ..fact import NAN, Affine, Fact, Value, hull, number, reading
+from ..regions import ANYWHERE, NONE, Difference, Region, both, complement, either, region
 from ..sizes import as_size
 
 if TYPE_CHECKING:
@@ -26,23 +26,49 @@ if TYPE_CHECKING:
 _MOST_VALUES = 4
 _INFINITY: Final = math.inf
 
-# By op, for each operand, the number that decides the result whatever the other operand is, and what that is then.
-_ABSORBING: Final[Mapping[Primitive, Sequence[Sequence[tuple[Value, Value]]]]] = {
-    elementwise.MUL: [[(0, 0)], [(0, 0)]],
-    elementwise.DIV: [[(0, 0)], []],
-    elementwise.ADD: [[(-_INFINITY, -_INFINITY), (_INFINITY, _INFINITY)]] * 2,
-    elementwise.SUB: [
-        [(-_INFINITY, -_INFINITY), (_INFINITY, _INFINITY)],
-        [(_INFINITY, -_INFINITY), (-_INFINITY, _INFINITY)],
+_BAD: Final[Sequence[Value]] = (NAN, _INFINITY, -_INFINITY)
+
+
+class Absorbing(NamedTuple):
+    """An operand that is `taken` makes the result `given`, whatever the other one is but for the numbers `unless`."""
+
+    operand: int
+    taken: Value
+    given: Value
+    unless: Sequence[Value]
+
+
+def _either(taken: Value, given: Value, unless: Sequence[Value]) -> list[Absorbing]:
+    return [Absorbing(operand, taken, given, unless) for operand in (0, 1)]
+
+
+_NANS = _either(NAN, NAN, ())
+_ABSORBING: Final[Mapping[Primitive, Sequence[Absorbing]]] = {
+    elementwise.MUL: [*_either(0, 0, _BAD), *_NANS],
+    elementwise.DIV: [Absorbing(0, 0, 0, (NAN, 0)), *_NANS],
+    elementwise.ADD: [
+        *_either(-_INFINITY, -_INFINITY, (NAN, _INFINITY)),
+        *_either(_INFINITY, _INFINITY, (NAN, -_INFINITY)),
+        *_NANS,
     ],
-    elementwise.MAXIMUM: [[(_INFINITY, _INFINITY)]] * 2,
-    elementwise.MINIMUM: [[(-_INFINITY, -_INFINITY)]] * 2,
-    logic.LOGICAL_AND: [[(False, False)]] * 2,
+    elementwise.SUB: [
+        Absorbing(0, -_INFINITY, -_INFINITY, (NAN, -_INFINITY)),
+        Absorbing(0, _INFINITY, _INFINITY, (NAN, _INFINITY)),
+        Absorbing(1, _INFINITY, -_INFINITY, (NAN, _INFINITY)),
+        Absorbing(1, -_INFINITY, _INFINITY, (NAN, -_INFINITY)),
+        *_NANS,
+    ],
+    elementwise.MAXIMUM: _either(_INFINITY, _INFINITY, (NAN,)),
+    elementwise.MINIMUM: _either(-_INFINITY, -_INFINITY, (NAN,)),
+    logic.LOGICAL_AND: _either(False, False, ()),
 }
 FINITE = (
     "what masks multiply by zero, or add to -inf, is finite (0 * inf and inf - inf are nan), and no masked weight is "
     "divided by zero"
 )
+
+
+PRODUCTS: Final = _ABSORBING[elementwise.MUL]
 
 
 def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact] | None:
@@ -55,8 +81,8 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     values = _values(domain, call, facts)
     function = _AFFINE.get(call.primitive)
     value, masks = (None, {}) if function is None else function(domain, call, facts)
-    for number, where in masks.items():
-        values[number] = both(where, values[number]) if number in values else where
+    for known, where in masks.items():
+        values[known] = both(where, values[known]) if known in values else where
     found = found._replace(outside=tuple(list(values.items())[:_MOST_VALUES]), value=value)
     result = reading(found, None if found.whole else dict(found.reads))
     return [result] * len(call.outputs)
@@ -79,7 +105,7 @@ def _reads(facts: Sequence[Fact]) -> Fact:
 
 
 def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Value, Region]:
-    """Outside of which regions the result is which number."""
+    """The numbers that the result is outside of regions."""
     found: dict[Value, Region] = {}
 
     def say(value: Value, where: Region) -> None:
@@ -100,14 +126,22 @@ def _values(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> dict[Val
                 for _, other in row[1:]:
                     where = either(where, other)
                 say(value, where)
-    for fact, pairs in zip(facts, _ABSORBING.get(call.primitive, ())):
-        for taken, given in pairs:
-            where = fact.region(taken)
-            if where != ANYWHERE:
-                say(given, where)
-                if call.primitive is not logic.LOGICAL_AND:
-                    domain.assume(FINITE)
+    for rule in _ABSORBING.get(call.primitive, ()):
+        where = absorbed(rule, facts)
+        if where != ANYWHERE:
+            say(rule.given, where)
+            if rule.unless:
+                domain.assume(FINITE)
     return found
+
+
+def absorbed(rule: Absorbing, facts: Sequence[Fact]) -> Region:
+    """The region outside of which the rule decides the result."""
+    where, other = facts[rule.operand].region(rule.taken), facts[1 - rule.operand]
+    for value in rule.unless:
+        if where != ANYWHERE and other.region(value) != ANYWHERE:
+            where = either(where, complement(other.region(value)))
+    return where
 
 
 class _Static(dict[str, Any]):
@@ -132,10 +166,10 @@ def _evaluated(primitive: Primitive, static: _Static, dtypes: tuple[DType, ...],
     try:
         with np.errstate(all="ignore"):
             refs = tuple([ops.const(np.array([v], dtype), dtype=dtype) for v, dtype in zip(values, dtypes)])
-            number = np.asarray(ops.get(ops.bind(primitive, refs, dict(static))[0]))[0].item()
+            found = np.asarray(ops.get(ops.bind(primitive, refs, dict(static))[0]))[0].item()
     except Exception:  # the op refuses the number, which says nothing of its results
         return None
-    return None if number != number else number + 0.0 if isinstance(number, float) else number
+    return number(found)
 
 
 # Values that are functions of the indices -----------------------------------------------------------------------------
