@@ -23,6 +23,7 @@ from ..options import Options
 
 _SIZES = (4, 5, 3, 6, 8, 2, 12, 16, 32, 1)
 _MOST_ELEMENTS = 20_000_000
+_ATTEMPTS = 3
 _AGAIN = 3  # runs of the same, to tell apart what memory's alignment moves by a bit
 
 Array = npt.NDArray[Any]
@@ -62,16 +63,18 @@ class Runs:
         return [np.array(self._ops.get(ref)) for ref in found]
 
     def inputs(self, attempt: int) -> list[Array]:
-        """Inputs of normal floats, or in another attempt of positive ones; integers are 0 or 1, so that they index."""
+        """Inputs of normal floats; in further attempts of positive ones, and of small ones beside positive vectors, as
+        scales and variances are. Integers are 0 or 1, so that they index."""
         rng = np.random.default_rng(attempt)
         found: list[Array] = []
         for name, type_ in zip(self.names, self.body.input_types):
             shape: Any = type_.shape
-            if type_.dtype.kind == "f":
-                drawn = rng.normal(size=shape) if attempt == 0 else rng.uniform(0.5, 1.5, size=shape)
-                found.append(np.asarray(drawn))
-            else:
+            if type_.dtype.kind != "f":
                 found.append(rng.integers(0, 2 if name else 1, size=shape).astype(type_.dtype))
+            elif attempt == 1 or (attempt == 2 and len(shape) < 2):
+                found.append(np.asarray(rng.uniform(0.5, 1.5, size=shape)))
+            else:
+                found.append(np.asarray(rng.normal(size=shape) * (0.1 if attempt == 2 else 1.0)))
         return found
 
     def moved(self, first: Sequence[Array], again: Sequence[Sequence[Array]], values: Sequence[Array]) -> list[Array]:
@@ -119,7 +122,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
     places = {i: at for i, at in places.items() if at}
     targets = [_axes(runs.named.types[slot].shape, axis) for slot in runs.named.outputs]
     count = runs.sizes[claim.axis]
-    for attempt in range(2):
+    for attempt in range(_ATTEMPTS):
         values = runs.inputs(attempt)
         first = runs.outputs(values)
         again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]
@@ -139,7 +142,7 @@ def breach(runs: Runs, claim: AlongAxis, sources: Sequence[int], axis: Dim) -> F
 
 def reads(runs: Runs, inputs: Sequence[int]) -> bool:
     """Whether an output moves with these inputs, all of them moved."""
-    for attempt in range(2):
+    for attempt in range(_ATTEMPTS):
         values = runs.inputs(attempt)
         first = runs.outputs(values)
         again = [runs.outputs([value.copy() for value in values]) for _ in range(_AGAIN)]

@@ -186,15 +186,14 @@ def moved_span(span: Span, distance: Dim) -> Span:
 
 
 def through(span: Span, index: int, fact: Fact, gone: Sequence[int]) -> list[tuple[int, Span]] | None:
-    """The sources read by `index`, said of the indices that are not `gone`, for all its values in live regions; None if
-    nothing bounds them."""
-    found = []
-    for part in fact.live:
-        entry = _through(span, index, closed(part), gone)
-        if entry is None:
-            return None
-        found.append(entry)
-    return found
+    """The sources read by `index`, said of the indices that are not `gone`, for all its values where an element reads
+    anything; None if nothing bounds them."""
+    for where in dict.fromkeys([fact.live, *[where for _, where in fact.outside]]):
+        found = [_through(span, index, closed(part), gone) for part in where]
+        bounded = [entry for entry in found if entry is not None]
+        if len(bounded) == len(found):
+            return bounded
+    return None
 
 
 def _through(
@@ -207,7 +206,8 @@ def _through(
             above[b] = c
         elif b == index and a not in gone:
             below[a] = -c
-    candidates = sorted({*above, *below}, key=lambda i: (i not in above, i not in below, i == NONE, i))
+    # By preference an index that ends what is read, on either side, then a number that does, then one that starts it.
+    candidates = sorted({*above, *below}, key=lambda i: (i not in above, i == NONE, i not in below, i))
     if NONE in candidates and NONE not in above:
         candidates.remove(NONE)
     if not candidates:

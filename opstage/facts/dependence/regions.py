@@ -65,11 +65,16 @@ def complement(x: Region) -> Region:
 def _union(parts: Iterable[Conjunction | None]) -> Region:
     kept: list[Conjunction] = []
     for part in parts:
-        if part is None or any(set(other) <= set(part) for other in kept):
+        if part is None or any(_implies(part, other) for other in kept):
             continue
-        kept = [other for other in kept if not set(part) <= set(other)]
+        kept = [other for other in kept if not _implies(other, part)]
         kept.append(part)
     return tuple(sorted(kept, key=repr)) if len(kept) <= _MOST else ANYWHERE
+
+
+def _implies(part: Conjunction, other: Conjunction) -> bool:
+    """Whether an index at which `part` holds is one at which `other` does, as far as their differences are the same."""
+    return all(any(p.a == q.a and p.b == q.b and at_most_proved(p.c, q.c) for p in part) for q in other)
 
 
 def _conjunction(differences: Iterable[Difference]) -> Conjunction | None:
