@@ -29,10 +29,11 @@ from ..fusion import fuse
 from ..lowered import Lowered
 from ..primitives import ROW_MAX, ROW_SUM
 from ..views import merged
+from .arguments import ArgumentTable, Patch
 from .steps import NativeStep, cluster_steps
 from .target import LOOPS
 from .texts import LoopSource
-from .words import Address, ErrorFlag, WorkerScratch
+from .words import WorkerScratch
 
 _MOST_TABLES = 8
 
@@ -77,14 +78,6 @@ class _LoopCall(NamedTuple):
         return KernelCall(kernel, self.tasks, words[self.first : self.first + self.many], self.parallel)
 
 
-class _Patch(NamedTuple):
-    """A word that says where one of a call's arrays is, `offset` bytes on: operands, then results, then the scratch."""
-
-    word: int
-    array: int
-    offset: int
-
-
 @final
 class FusedLoops:
     """A composite's loops for operands of some shapes; a call makes new results and is safe in any number of threads.
@@ -103,37 +96,21 @@ class FusedLoops:
             (lowered.types[s].shape, lowered.types[s].dtype) for s in lowered.outputs
         ]
         self._constants = {slot: packed(value) for slot, value in lowered.constants.items()}
-        words: list[int] = []
-        self._patches: list[_Patch] = []
-        self._flags: list[int] = []  # words that say where an index out of range is noted
-        own: dict[Hashable, Item] = {}  # what is in the scratch, all of it throughout a call
-        inside: list[tuple[int, Hashable, int]] = []
-        self._steps: list[_LoopCall] = []
+        arguments = ArgumentTable([(step.group, step.loop.words) for step in steps], places, self._constants)
+        self._steps = [
+            _LoopCall(step.loop.kernel, step.loop.tasks, first, len(step.loop.words), step.parallel)
+            for step, first in zip(steps, arguments.starts)
+        ]
+        sizes: dict[Hashable, Any] = {
+            key: lowered.types[key].nbytes for _, key, _ in arguments.scratch if isinstance(key, int)
+        }
         for step in steps:
-            loop = step.loop
-            self._steps.append(_LoopCall(loop.kernel, loop.tasks, len(words), len(loop.words), step.parallel))
-            for word in loop.words:
-                at = len(words)
-                if isinstance(word, ErrorFlag):
-                    self._flags.append(at)
-                words.append(word if isinstance(word, int) else 0)
-                if isinstance(word, WorkerScratch):
-                    key: Hashable = (step.group, word.key)
-                    own[key] = Item(key, word.nbytes * workers(), 0, 0)
-                    inside.append((at, key, 0))
-                elif isinstance(word, Address):
-                    slot, offset = word
-                    if slot in self._constants:
-                        words[at] = address_of(self._constants[slot]) + offset
-                    elif slot in places:
-                        self._patches.append(_Patch(at, places[slot], offset))
-                    else:
-                        nbytes: Any = lowered.types[slot].nbytes
-                        own[slot] = Item(slot, nbytes, 0, 0)
-                        inside.append((at, slot, offset))
-        offsets, self.scratch = arrange(list(own.values()))
-        self._patches += [_Patch(at, len(places), offsets[key] + offset) for at, key, offset in inside]
-        self._words = words
+            own = [word for word in step.loop.words if isinstance(word, WorkerScratch)]
+            sizes.update({(step.group, word.key): word.nbytes * workers() for word in own})
+        offsets, self.scratch = arrange([Item(key, nbytes, 0, 0) for key, nbytes in sizes.items()])
+        self._patches = arguments.patches
+        self._patches += [Patch(at, len(places), offsets[key] + offset) for at, key, offset in arguments.scratch]
+        self._words, self._flags = arguments.words, arguments.flags
         self._idle: list[_Table] = []
 
     def __call__(self, *operands: Array) -> tuple[Array, ...]:
@@ -189,7 +166,7 @@ class _Table:
         self,
         words: Sequence[int],
         flags: Sequence[int],
-        patches: Sequence[_Patch],
+        patches: Sequence[Patch],
         steps: Sequence[_LoopCall],
     ):
         self.error = np.zeros(1, np.int64)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...native.compiler import Kernel
+from ..lowered import Lowered
+from ..views import View
 from .texts import LoopSource
 
 
@@ -13,6 +15,12 @@ class Address(NamedTuple):
 
     slot: int
     offset: int
+
+
+def address_in(lowered: Lowered, view: View) -> Address:
+    """The address of a view's first element, in memory that is no part of another's."""
+    view = lowered.in_memory(view)
+    return Address(view.root, view.offset * lowered.types[view.root].dtype.itemsize)
 
 
 class WorkerScratch(NamedTuple):

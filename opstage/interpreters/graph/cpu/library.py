@@ -23,7 +23,7 @@ from ....ops.closed import Equation
 from ....ops.primitive import Primitive
 from ....ops.splitmix import splitmix64
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch
+from ...codegen.cpu.words import Address, ErrorFlag, LoweredLoop, Word, WorkerScratch, address_in
 from ...codegen.lowered import Lowered
 from ...eager_cpu.loops import convolution_steps, pooling
 from ...eager_cpu.loops.geometry import ConvGeometry, ConvTiling
@@ -65,8 +65,7 @@ class _Marks:
 
 
 def _at(lowered: Lowered, slot: int) -> Address:
-    view = lowered.views[slot]
-    return Address(view.root, view.offset * lowered.types[slot].dtype.itemsize)
+    return address_in(lowered, lowered.views[slot])
 
 
 def _batched(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from ....ops.closed import ScanParameters, WhileParameters
 from ....ops.errors import LocatedError, SourceLine
 from ...at_once import Action, at_once
 from ...branching import SWITCH, chosen
-from ...codegen.cpu.words import Address, ErrorFlag, WorkerScratch
+from ...codegen.cpu.arguments import ArgumentTable
 from ...eager_cpu.interpreter import NumpyOps
 from ...host import Array, address_of, packed
 from ...looping import passed
@@ -70,44 +70,23 @@ class Linked:
     # Addresses ------------------------------------------------------------------------------------------------------
 
     def _link(self) -> None:
-        words: list[int] = []
-        patches: list[tuple[int, int, int]] = []
-        inside: list[tuple[int, int]] = []
-        starts: list[int] = []
         plan = self.plan
         for step in plan.steps:
-            starts.append(len(words))
             inner = inner_plans(step)
             if inner:
                 self._inner[step.group] = tuple(
                     [Linked(plan, self.error, self._eager, plan.lowered.body.lines) for plan in inner]
                 )
-            if not isinstance(step, NativeStep):
-                continue
-            for word in step.loop.words:
-                if isinstance(word, Address):
-                    slot, offset = self._placed(word)
-                    if slot in self.moving:
-                        patches.append((len(words), self.moving[slot], offset))
-                        words.append(0)
-                    elif slot in self._constants:
-                        words.append(self._constants[slot].ctypes.data + offset)
-                    else:
-                        inside.append((len(words), plan.offsets[slot] + offset))
-                        words.append(0)
-                elif isinstance(word, WorkerScratch):
-                    inside.append((len(words), plan.offsets[step.group, word.key]))
-                    words.append(0)
-                elif isinstance(word, ErrorFlag):
-                    words.append(self.error.ctypes.data)
-                else:
-                    words.append(word)
-        self._words = np.array(words, np.int64)
-        table = np.array(patches, np.int64).reshape(-1, 3)
+        native = [(step.group, step.loop.words if isinstance(step, NativeStep) else ()) for step in plan.steps]
+        arguments = ArgumentTable(native, self.moving, self._constants)
+        self._words = np.array(arguments.words, np.int64)
+        self._words[arguments.flags] = address_of(self.error)
+        table = np.array(arguments.patches, np.int64).reshape(-1, 3)
         self._patches, self._sources, self._offsets = table[:, 0], table[:, 1], table[:, 2]
+        inside = [(word, plan.offsets[key] + offset) for word, key, offset in arguments.scratch]
         places = np.array(inside, np.int64).reshape(-1, 2)
         self._inside = places[:, 0], places[:, 1]
-        self._starts = starts
+        self._starts = arguments.starts
         self._segments, self._split = self._scheduled()
 
     def _scheduled(self, *, alone: bool = False) -> tuple[list[Segment], int]:
@@ -134,16 +113,6 @@ class Linked:
         if native:
             segments.append(KernelSequence(native))
         return segments, len(segments) if split is None else split
-
-    def _placed(self, word: Address) -> tuple[int, int]:
-        """A slot that has memory of its own, and the bytes from there on."""
-        lowered = self.plan.lowered
-        slot, offset = word
-        part = lowered.parts.get(slot)
-        while part is not None:
-            slot, offset = part.whole, offset + part.offset * lowered.types[slot].dtype.itemsize
-            part = lowered.parts.get(slot)
-        return slot, offset
 
     # The arena ------------------------------------------------------------------------------------------------------
 

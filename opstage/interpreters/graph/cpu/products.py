@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ....ops.closed import Equation
 from ....ops.types import dtype_name
-from ...codegen.cpu.words import Address, LoweredLoop, Word
+from ...codegen.cpu.words import Address, LoweredLoop, Word, address_in
 from ...codegen.lowered import Lowered
 from ...codegen.matrices import batch_axes, leading_dimension
-from ...codegen.views import View
 from ...native.gemm import gemm_kernel, gemm_words
 
 _SMALL = 1 << 17
@@ -29,12 +28,8 @@ def product_loop(lowered: Lowered, e: Equation, workers: int) -> LoweredLoop | N
     batch = outer * inner
     size = lowered.types[e.outputs[0]].dtype.itemsize
     parts = 1 if batch >= 2 * workers or 2 * m * n * k < _SMALL else workers
-    at: tuple[Word, Word, Word] = _address(a, size), _address(b, size), Address(e.outputs[0], 0)
+    at: tuple[Word, Word, Word] = address_in(lowered, a), address_in(lowered, b), Address(e.outputs[0], 0)
     transposed, leading = (left.transposed, right.transposed), (left.dimension, right.dimension)
     steps = a_outer * size, a_inner * size, b_outer * size, b_inner * size
     words = gemm_words(dtype, at, (m, n, k), transposed, leading, parts, inner=inner, steps=steps)
     return LoweredLoop(kernel, batch * parts, words, ())
-
-
-def _address(view: View, size: int) -> Address:
-    return Address(view.root, view.offset * size)
