@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..atomic import WriteError, write_file
 from ..interpreters.graph.cpu.cost import works
 from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.graph.recorder import record
-from ..interpreters.native.blas import one_thread
+from ..interpreters.folding import UPDATE
 from ..interpreters.native.folder import cache_folder
 from ..interpreters.native.pool import workers
 from ..interpreters.native.processor import processor
@@ -29,21 +29,23 @@ from ..options import Options
 from ..training.memory import step_memory
 from ..training.optim import adamw
 from ..training.trainer import scalar_trainer
-from .kernels import StepKernels, kernels_of, op_of
-from .probes import LOOPS, Probe, chain, loop, probes
-from .rates import MEASURED, KernelPoint, Rates
+from .kernels import CountedOp, StepKernels, kernels_of, lowered_op, op_of
+from .probes import LOOPS, Probe, loop, probes, small_probes
+from .rates import ANY, MEASURED, KernelPoint, Rates
 from .timing import TimedStep, fastest
 
 _WORKING_SETS = (1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _LOOP = 8000
 """Elements of a vector in a loop that one thread does by itself."""
+_SHARED = 1 << 14
+"""Elements of one that the threads share."""
 _REPEATED = 6
 _ROUNDS = 6
 _LEAST = 0.05
-"""The part of a measured time that is its kernel's at the least, when what a call takes is subtracted."""
+"""The part of a measured time that is its op's at the least, when what else was measured with it is subtracted."""
 
 _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-VERSION = 1
+VERSION = 5
 
 
 def machine_rates(options: Options, *, keep: bool = True) -> Rates:
@@ -90,30 +92,28 @@ def measure_rates(options: Options) -> Rates:
     """Measure the rates of this machine, which should be quiet: of every figure the best of a few rounds counts."""
     require_measurable(options)
     threads = workers()
-    compiled = options.backend == "compiled"
     bandwidths = tuple((n, _bandwidth(n, threads)) for n in _WORKING_SETS)
     one = tuple((n, _bandwidth(n, 1)) for n in _WORKING_SETS) if threads > 1 else bandwidths
-    call, unit, step = _overheads(options)
-    kernels = _kernels(options, unit)
-    looped = _looped_call(options, call, step)
-    rates = Rates(
+    loops, sharing = _loops(options)
+    found = _measured(options)
+    return Rates(
         name=processor_name(),
         origin=MEASURED,
         source=f"measured on {time.strftime('%Y-%m-%d')} with {threads} threads, "
         f"backend {options.backend}, {options.dtype}",
-        peak=max(p.flops / p.seconds for points in kernels.values() for p in points),
+        peak=max(point.flops / point.seconds for points in found.kernels.values() for point in points),
         bandwidths=bandwidths,
         one_thread=one,
-        loops=_loops(options, unit if compiled else 0.0),
-        kernels=kernels,
+        loops=loops,
+        kernels=found.kernels,
         threads=threads,
-        call=call,
-        looped_call=looped,
-        parallel_call=0.0,
-        step=step,
+        call=found.call,
+        looped_call=_looped_call(options, found.call),
+        parallel_call=sharing,
+        step=found.step,
+        update_call=found.update,
         memory=_memory(),
     )
-    return rates
 
 
 def processor_name() -> str:
@@ -153,35 +153,67 @@ def _bandwidth(working_set: int, threads: int) -> float:
 # Loops ----------------------------------------------------------------------------------------------------------------
 
 
-def _loops(options: Options, unit: float) -> dict[str, float]:
-    """FLOPs a second of one thread within generated loops, of ops that take more than an addition and of all others."""
-    dtype = as_dtype(options.dtype)
-    type_ = TensorType((_LOOP,), dtype)
-    vectors = [np.linspace(0.5, 1.5, _LOOP).astype(dtype) for _ in range(2)]
-    found: dict[str, float] = {}
+def _loops(options: Options) -> tuple[dict[str, float], float]:
+    """FLOPs a second of one thread within generated loops, of ops that take more than an addition and of all others;
+    and the seconds that it takes to share a loop among the threads."""
+    vectors = [np.linspace(0.5, 1.5, _LOOP).astype(options.dtype) for _ in range(2)]
+    many = [np.linspace(0.5, 1.5, _SHARED).astype(options.dtype) for _ in range(2)]
+
+    def cheap(ops: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        for _ in range(4 * _REPEATED):
+            x = ops.mul(ops.add(x, y), y)
+        return (x,)
+
+    def one(ops: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        return (ops.add(x, y),)
+
+    nothing = _seconds_of(one, vectors, options)[0]
+    seconds, flops = _seconds_of(cheap, vectors, options)
+    any_rate = flops / max(seconds - nothing, _LEAST * seconds)
+    shared, flops = _seconds_of(cheap, many, options)
+    sharing = max(0.0, shared - nothing - flops / any_rate / workers()) if workers() > 1 else 0.0
+    found = {ANY: any_rate}
     for name, op in LOOPS.items():
 
         def program(ops: Any, x: Any, y: Any, op: Callable[[Any, Any, Any], Any] = op) -> tuple[Any, ...]:
-            for _ in range(_REPEATED):
-                x = op(ops, x, y)
-            return (x,)
+            total = y
+            for i in range(_REPEATED):  # that do not wait for one another
+                total = ops.add(total, op(ops, ops.scale(x, c=1.0 + i / 64), y))
+            return (total,)
 
-        executor = CpuExecutor(record(program, [type_, type_], dtype, 0), options.replace(backend="compiled"))
-        assert executor.plan is not None
-        flops = sum(int(work.cost.flops) for work in works(executor.plan))
+        seconds, flops = _seconds_of(program, vectors, options)
+        added = 2 * _REPEATED * _LOOP
+        own = max(seconds - nothing - added / any_rate, _LEAST * seconds)
+        found[name] = max(1, flops - added) / own
+    return found, sharing
 
-        def run(executor: CpuExecutor = executor) -> float:
-            assert executor.plan is not None
-            executor.seconds = seconds = [0.0] * len(executor.plan.steps)
-            executor.run(vectors)
-            return sum(seconds)
 
-        taken = min(run() for _ in range(40))
-        found[name] = flops / max(taken - unit, _LEAST * taken)
-    return found
+def _seconds_of(
+    program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options
+) -> tuple[float, int]:
+    """The seconds of a compiled program of one loop, and its arithmetic."""
+    dtype = as_dtype(options.dtype)
+    types = [TensorType(x.shape, dtype) for x in vectors]
+    executor = CpuExecutor(record(program, types, dtype, 0), options.replace(backend="compiled"))
+    assert executor.plan is not None
+    best = float("inf")
+    for _ in range(60):
+        executor.seconds = seconds = [0.0] * len(executor.plan.steps)
+        executor.run(vectors)
+        best = min(best, sum(seconds))
+    return best, sum(int(work.cost.flops) for work in works(executor.plan))
 
 
 # Kernels and overheads ------------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """The kernels of the probes, and the seconds that a kernel, a step and each moved parameter take beside them."""
+
+    kernels: dict[str, tuple[KernelPoint, ...]]
+    call: float
+    step: float
+    update: float
 
 
 def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepKernels]:
@@ -192,70 +224,64 @@ def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepKernels]:
     return TimedStep(trainer, optimizer, batch), kernels_of(memory, {})
 
 
-def _overheads(options: Options) -> tuple[float, float, float]:
-    """Seconds of a call beside its work; what a timed kernel seems to take that does nothing; seconds of a step."""
-    (short, few), (long, many) = (_made(chain(length), options) for length in (6, 60))
-    times = [fastest(made.step, 0.03) for made in (short, long)]
-    calls = [sum(call.times for call in found.kernels) for found in (few, many)]
-    call = max(1e-8, (times[1] - times[0]) / (calls[1] - calls[0]))
-    step = max(0.0, times[0] - call * calls[0])
-    if options.backend == "compiled":
-        unit = float(np.median(long.kernels(_ROUNDS)))
-    else:
-        unit = float(np.median([op.seconds for op in long.ops(_ROUNDS)]))
-    return call, unit, step
+def _measured(options: Options) -> _Found:
+    """Kernels of single ops in the steps of the probes, of those of one form the fastest; what steps take beside."""
+    step, slope, update = _beside(options)
+    extra = max(0.0, -slope)  # to time a kernel by itself may take longer than to begin it
+    fastest_of: dict[tuple[str, tuple[int, ...], int, int], float] = {}
+    for probe in probes():
+        for op, nbytes, seconds in _timed(_made(probe, options)[0]):
+            if op is not None:
+                key = (op.name, op.sizes, op.flops, nbytes)
+                own = max(seconds - extra, _LEAST * seconds)
+                fastest_of[key] = min(fastest_of.get(key, float("inf")), own)
+    points: dict[str, list[KernelPoint]] = {}
+    for (name, sizes, flops, nbytes), seconds in fastest_of.items():
+        points.setdefault(name, []).append(KernelPoint(sizes, flops, nbytes, seconds))
+    return _Found({name: tuple(each) for name, each in points.items()}, max(0.0, slope), step, update)
 
 
-def _looped_call(options: Options, call: float, step: float) -> float:
+def _beside(options: Options) -> tuple[float, float, float]:
+    """The seconds that a step, each kernel and each kernel of the update take beside the kernels' own time.
+
+    The least squares of small steps; less than 0 for a kernel where to time one by itself takes longer.
+    """
+    rows, seconds = [], []
+    for probe in small_probes(options.backend):
+        made, found = _made(probe, options)
+        timed = _timed(made)
+        rows.append((1.0, len(timed), sum(kernel.phase == UPDATE for kernel in found.kernels)))
+        seconds.append(fastest(made.step, 0.04) - sum(took for _, _, took in timed))
+    fitted = np.linalg.lstsq(np.array(rows), np.array(seconds), rcond=None)[0]
+    if fitted[2] < 0:
+        fitted = [*np.linalg.lstsq(np.array(rows)[:, :2], np.array(seconds), rcond=None)[0], 0.0]
+    step, slope, update = map(float, fitted)
+    return max(0.0, step), slope, update
+
+
+def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
+    """The kernels of a step: the op, where it is one by itself, its bytes, and its seconds."""
+    if made.executor is None:
+        return [
+            (op_of(op.primitive, (op.inputs, op.outputs), op.static), op.nbytes, seconds)
+            for op, seconds in made.ops(_ROUNDS)
+        ]
+    plan = made.executor.plan
+    assert plan is not None
+    rows: list[tuple[CountedOp | None, int, float]] = []
+    for work, seconds in made.kernels(_ROUNDS):
+        alone = len(work.ops) == 1 and work.detail
+        rows.append((lowered_op(plan.lowered, work.ops[0]) if alone else None, int(work.cost.bytes), seconds))
+    return rows
+
+
+def _looped_call(options: Options, call: float) -> float:
     """Seconds that an op takes in the body of a loop beside its work."""
     times, counts, outside = [], [], []
     for length in (4, 64):
         made, found = _made(loop(length), options)
         times.append(fastest(made.step, 0.03))
-        counts.append(sum(c.times for c in found.kernels if c.looped))
-        outside.append(sum(c.times for c in found.kernels if not c.looped))
+        counts.append(sum(kernel.times for kernel in found.kernels if kernel.looped))
+        outside.append(sum(kernel.times for kernel in found.kernels if not kernel.looped))
     rest = (outside[1] - outside[0]) * call
     return max(1e-8, (times[1] - times[0] - rest) / max(1, counts[1] - counts[0]))
-
-
-def _kernels(options: Options, unit: float) -> dict[str, tuple[KernelPoint, ...]]:
-    """Kernels of single ops in the steps of the probes; of calls of one form the fastest counts."""
-    found: dict[tuple[str, tuple[int, ...], int, int], float] = {}
-    with one_thread:
-        for probe in probes():
-            made, _ = _made(probe, options)
-            for name, sizes, flops, nbytes, seconds in _timed(made):
-                key = (name, sizes, flops, nbytes)
-                found[key] = min(found.get(key, float("inf")), max(seconds - unit, _LEAST * seconds))
-    points: dict[str, list[KernelPoint]] = {}
-    for (name, sizes, flops, nbytes), seconds in found.items():
-        points.setdefault(name, []).append(KernelPoint(sizes, flops, nbytes, seconds))
-    return {name: tuple(each) for name, each in points.items()}
-
-
-def _timed(made: TimedStep) -> Sequence[tuple[str, tuple[int, ...], int, int, float]]:
-    if made.executor is None:
-        return [
-            (op.name, op.sizes, op.flops, nbytes, timed.seconds)
-            for timed in made.ops(_ROUNDS)
-            if timed.moves
-            for op in [op_of(timed.primitive, (timed.inputs, timed.outputs), timed.static)]
-            for nbytes in [_nbytes(timed.inputs) + _nbytes(timed.outputs)]
-        ]
-    plan = made.executor.plan
-    assert plan is not None
-    rows = []
-    for work, seconds in zip(works(plan), made.kernels(_ROUNDS)):
-        if len(work.ops) == 1 and work.detail:
-            (e,) = work.ops
-            types = plan.lowered.types
-            op = op_of(
-                e.primitive, (tuple([types[s] for s in e.inputs]), tuple([types[s] for s in e.outputs])), e.static
-            )
-            rows.append((op.name, op.sizes, op.flops, int(work.cost.bytes), seconds))
-    return rows
-
-
-def _nbytes(types: Sequence[TensorType]) -> int:
-    total: Any = sum(type_.nbytes for type_ in types)
-    return int(total)

@@ -219,7 +219,7 @@ def _compiled_kernel(
     lowered: Lowered, work: Work, times: int, looped: bool, before: PlannedKernel | None
 ) -> PlannedKernel:
     alone = len(work.ops) == 1 and bool(work.detail)
-    ops = tuple([_lowered_op(lowered, e) for e in work.ops])
+    ops = tuple([lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
         region, phase = _path(e.region), _phase(e.region, e.backward)
@@ -235,7 +235,8 @@ def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equati
     return max(zip(equations, ops), key=lambda pair: pair[1].flops)[0]
 
 
-def _lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
+def lowered_op(lowered: Lowered, e: Equation) -> CountedOp:
+    """The op of an equation of a plan."""
     types = tuple([lowered.types[slot] for slot in e.inputs]), tuple([lowered.types[slot] for slot in e.outputs])
     return op_of(e.primitive, types, e.static)
 

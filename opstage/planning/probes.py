@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import derived
+from ..ops import derived, transform
+from ..ops.catalogue.activation import GELU_GRAD, SILU_GRAD
 
 Program = Callable[..., Any]
 
@@ -129,35 +130,85 @@ def tokens(batch: int, length: int, width: int, heads: int, vocabulary: int) -> 
     return Probe(f"tokens {batch} {length} {width}", loss, params, (shape, shape))
 
 
+def pointwise(rows: int, width: int, times: int = 1) -> Probe:
+    """Ops of one element, as losses written out by hand have them."""
+
+    def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
+        for _ in range(times):
+            w = ops.broadcast_to(p["w"], shape=(rows, width))
+            a = ops.add(ops.tanh(ops.mul(x, w)), ops.sigmoid(ops.sub(x, y)))
+            b = ops.sub(ops.sin(ops.add(x, w)), ops.cos(ops.neg(w)))
+            c = ops.div(ops.exp(ops.mul(a, b)), ops.add(ops.abs(ops.log(ops.exp(w))), ops.exp(x)))
+            x = ops.sqrt(ops.exp(ops.scale(ops.add(b, c), c=0.5)))
+        noise = ops.rand_normal(shape=(rows, width))
+        both = ops.concat([ops.add(x, noise), y], axis=1)
+        return ops.add(ops.mse_loss(ops.slice(both, axis=1, start=0, length=width), y), ops.reduce_mean(both))
+
+    return Probe(f"pointwise {rows} {width}", loss, {"w": (width,)}, ((rows, width), (rows, width)))
+
+
+def nested(rows: int, width: int) -> Probe:
+    """A loss of derivatives: interpreters stand on one another, and each takes its time between two kernels."""
+
+    def loss(ops: Any, p: Any, x: Any) -> Any:
+        def field(ops: Any, x: Any) -> Any:
+            h = ops.tanh(ops.linear(p["w"], p["b"], x))
+            return ops.linear(p["v"], p["c"], ops.tanh(ops.linear(p["u"], p["b"], h)))
+
+        one = ops.full(shape=(rows, 1), value=1.0)
+        slope = lambda ops, x: transform.jvp(ops, field, (x,), (one,))[1]  # noqa: E731
+        first, second = transform.jvp(ops, slope, (x,), (one,))
+        return ops.reduce_mean(ops.add(ops.mul(first, first), ops.mul(second, second)))
+
+    params = {"w": (width, 1), "u": (width, width), "v": (1, width), "b": (width,), "c": (1,)}
+    return Probe(f"nested {rows} {width}", loss, params, ((rows, 1),))
+
+
 def probes() -> list[Probe]:
     """Those by which kernels are measured."""
     return [
+        pointwise(6, 10),
         dense(16, (24, 48, 12)),
-        dense(96, (80, 160, 320, 40)),
-        dense(48, (640, 1280, 384, 96)),
-        images(8, 12, (3, 8, 24)),
-        images(24, 16, (4, 24, 48)),
+        pointwise(96, 40),
         tokens(4, 24, 48, 2, 80),
+        images(8, 12, (3, 8, 24)),
+        pointwise(200, 300),
+        dense(96, (80, 160, 320, 40)),
+        images(48, 5, (20, 40)),
+        dense(48, (640, 1280, 384, 96)),
+        images(24, 16, (4, 24, 48)),
         tokens(10, 48, 96, 3, 160),
     ]
 
 
+def small_probes(backend: str) -> list[Probe]:
+    """Those whose kernels take next to nothing, so that what a step takes beside them can be seen.
+
+    On the eager interpreter Python stands between any two kernels: there plain ops and layers say what usual ones cost.
+    A compiled step is one call, in which only the number of kernels counts.
+    """
+    common = [chain(6), pointwise(6, 10), dense(16, (24, 48, 12))]
+    if backend == "compiled":
+        return [*common, chain(60), tokens(2, 8, 16, 2, 20), images(2, 6, (2, 4, 4))]
+    return [*common, pointwise(6, 10, 3), dense(6, (8,) * 9), nested(6, 8)]
+
+
 LOOPS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
-    "any": lambda ops, x, y: ops.mul(ops.add(x, y), y),
     "div": lambda ops, x, y: ops.div(x, y),
     "inv": lambda ops, x, y: ops.inv(x),
     "sqrt": lambda ops, x, y: ops.sqrt(x),
     "exp": lambda ops, x, y: ops.exp(x),
     "log": lambda ops, x, y: ops.log(x),
     "tanh": lambda ops, x, y: ops.tanh(x),
-    "tanh_grad": lambda ops, x, y: ops.mul(ops.tanh(x), y),
     "sigmoid": lambda ops, x, y: ops.sigmoid(x),
     "erf": lambda ops, x, y: ops.erf(x),
     "sin": lambda ops, x, y: ops.sin(x),
     "cos": lambda ops, x, y: ops.cos(x),
     "softplus": lambda ops, x, y: ops.softplus(x),
     "gelu": lambda ops, x, y: ops.gelu(x),
+    "gelu_grad": lambda ops, x, y: ops.bind(GELU_GRAD, (x, y), {"approximate": "tanh"})[0],
     "silu": lambda ops, x, y: ops.silu(x),
+    "silu_grad": lambda ops, x, y: ops.bind(SILU_GRAD, (x, y), {})[0],
     "power": lambda ops, x, y: ops.power(x, y),
 }
 """Ops that take more than an addition in a generated loop, as programs of two vectors."""

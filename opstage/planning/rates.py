@@ -43,6 +43,7 @@ class Rates:
     call             seconds that each kernel of a step takes beside its work
     looped_call      the same in the body of a loop
     parallel_call    seconds more where threads share a kernel
+    update_call      seconds more of each kernel of the optimizer's update
     step             seconds that a step takes beside its kernels
     watts            electrical power while it computes; None where nobody says
     memory           bytes; None where nobody says
@@ -60,6 +61,7 @@ class Rates:
     threads: int = 1
     looped_call: float = 0.0
     parallel_call: float = 0.0
+    update_call: float = 0.0
     step: float = 0.0
     watts: float | None = None
     memory: int | None = None

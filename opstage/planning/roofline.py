@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..interpreters.folding import UPDATE
 from .kernels import PlannedKernel
 from .rates import Rates, hot_seconds
 
 COMPUTE, MEMORY, OVERHEAD = "compute", "memory", "overhead"
+PLAIN = "mul"
+"""The op as which others count that were not measured."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +39,22 @@ class KernelTime:
         return COMPUTE if self.compute >= self.memory else MEMORY
 
 
-def time_of(call: PlannedKernel, rates: Rates) -> KernelTime:
+def time_of(kernel: PlannedKernel, rates: Rates) -> KernelTime:
     """The predicted time of a kernel."""
-    spread = call.parallel or not call.fused
-    memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in call.moves)
-    overhead = rates.looped_call if call.looped else rates.call
-    if call.parallel:
+    spread = kernel.parallel or not kernel.fused
+    memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in kernel.moves)
+    overhead = rates.looped_call if kernel.looped else rates.call
+    if kernel.phase == UPDATE:
+        overhead += rates.update_call
+    if kernel.parallel and kernel.fused:
         overhead += rates.parallel_call
-    points = rates.kernels.get(call.ops[0].name) if call.ops and not call.fused else None
+    compute = sum(op.flops / rates.loop_rate(op.name) for op in kernel.ops) / (rates.threads if spread else 1)
+    if kernel.fused or not rates.kernels:
+        return KernelTime(kernel, compute, memory, overhead, True)
+    (op,) = kernel.ops
+    points = rates.kernels.get(op.name)
     if points:
-        (op,) = call.ops
-        return KernelTime(
-            call, hot_seconds(points, op.sizes, op.flops, call.nbytes, op.contraction), memory, overhead, True
-        )
-    threads = rates.threads if spread else 1
-    compute = sum(op.flops / rates.loop_rate(op.name) for op in call.ops) / threads
-    rated = call.fused or not rates.kernels or call.nbytes == 0
-    return KernelTime(call, compute, memory, overhead, rated)
+        compute = hot_seconds(points, op.sizes, op.flops, kernel.nbytes, op.contraction)
+    elif PLAIN in rates.kernels:
+        compute = max(compute, hot_seconds(rates.kernels[PLAIN], op.sizes, op.flops, kernel.nbytes, False))
+    return KernelTime(kernel, compute, memory, overhead, points is not None)

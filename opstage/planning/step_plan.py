@@ -93,7 +93,7 @@ class StepPlan:
 
     @cached_property
     def unrated(self) -> tuple[str, ...]:
-        """Ops that have no measured rate, and are taken to be as fast as a generated loop of additions."""
+        """Ops that have no measured rate, and count as a product of elements of so many bytes."""
         return tuple(dict.fromkeys(t.kernel.ops[0].name for t in self.times if not t.rated))
 
     @property
@@ -112,7 +112,7 @@ class StepPlan:
         if self.options.use_gpu:
             said.append("its kernels are taken to be those of the CPU's interpreter of that name")
         if self.unrated:
-            said.append(f"no measured rate, taken as loops of additions: {', '.join(self.unrated)}")
+            said.append(f"not measured, counted as products of elements: {', '.join(self.unrated)}")
         return said + [f"not counted: {reason}" for reason in self.not_counted]
 
     def as_data(self) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import numpy as np
 from typing_extensions import override
 
 from ..interpreters.graph.compiled import CompiledOps
-from ..interpreters.graph.cpu.cost import works
+from ..interpreters.graph.cpu.cost import Work, works
 from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.interpreter import BaseInterpreter
 from ..interpreters.transparent import Transparent
+from ..ops.cursor import Region
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import TensorType
 from ..training.optimizer import Optimizer
@@ -21,26 +22,30 @@ from ..training.trainer import ScalarTrainer
 
 
 class TimedOp(NamedTuple):
-    """An op that the eager interpreter was asked for, and the seconds until it had the result."""
+    """An op that the eager interpreter was asked for. `nbytes` is what it reads and writes, 0 where it gives views."""
 
     primitive: Primitive
     static: Static
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
-    moves: bool
-    seconds: float
+    nbytes: int
+    region: Region
+    backward: bool
 
 
 @final
 class Timed(Transparent[R]):
-    """An interpreter in front of another one that notes how long each op takes."""
+    """An interpreter in front of another one that notes which ops there are, and how long each takes.
 
-    __slots__ = ("noted", "running")
+    noted     the ops of one run, where it is a list; else the seconds of each go to `seconds`
+    """
+
+    __slots__ = ("noted", "seconds")
 
     def __init__(self, inner: BaseInterpreter[R]):
         super().__init__(inner)
-        self.noted: list[TimedOp] = []
-        self.running = False
+        self.noted: list[TimedOp] | None = None
+        self.seconds: list[float] = []
 
     @property
     @override
@@ -53,13 +58,18 @@ class Timed(Transparent[R]):
 
     @override
     def bind(self, primitive: Primitive, refs: tuple[R, ...], static: Static, /) -> tuple[R, ...]:
-        if not self.running:
-            return self.inner.bind(primitive, refs, static)
-        start = time.perf_counter()
+        if self.noted is None:
+            start = time.perf_counter()
+            outs = self.inner.bind(primitive, refs, static)
+            self.seconds.append(time.perf_counter() - start)
+            return outs
         outs = self.inner.bind(primitive, refs, static)
-        seconds = time.perf_counter() - start
-        moves = not (refs and all(_is_view(out, refs) for out in outs))
-        self.noted.append(TimedOp(primitive, static, _types(refs), _types(outs), moves, seconds))
+        inputs, outputs = _types(refs), _types(outs)
+        nbytes: Any = sum(type_.nbytes for type_ in (*inputs, *outputs))
+        if refs and all(_is_view(out, refs) for out in outs):
+            nbytes = 0
+        cursor = self.cursor
+        self.noted.append(TimedOp(primitive, static, inputs, outputs, nbytes, cursor.region, cursor.backward))
         return outs
 
 
@@ -84,38 +94,50 @@ def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
 
 @final
 class TimedStep:
-    """A training step that can be run as it is and kernel by kernel. One must have been made with `advance` before."""
+    """A training step of a trainer on the CPU, which can be run as it is and kernel by kernel.
+
+    Every run begins with the same parameters and moments but for those that the runs before have moved.
+    """
 
     def __init__(self, trainer: ScalarTrainer, optimizer: Optimizer, batch: Sequence[Any]):
-        self._timed: list[Timed[Any]] = []
         state = trainer.init_optim(optimizer)
         self.step: Callable[[], Any] = lambda: trainer.advance(optimizer, state, *batch)
         self.step()
-        interpreter = trainer.in_front(lambda inner: inner)
         self._trainer = trainer
+        self._works: list[Work] = []
         self.executor: CpuExecutor | None = None
+        interpreter = trainer.in_front(lambda inner: inner)
         if isinstance(interpreter, CompiledOps):
             self.executor = interpreter.programs.executors[-1]
+            assert self.executor.plan is not None
+            self._works = works(self.executor.plan)
 
-    def ops(self, rounds: int) -> list[TimedOp]:
-        """Each op of an eager step, the fastest of so many."""
+    @property
+    def works(self) -> list[Work]:
+        """The kernels of a compiled step."""
+        return self._works
+
+    def ops(self, rounds: int) -> list[tuple[TimedOp, float]]:
+        """Each op of an eager step with the seconds of the fastest of so many rounds."""
         inner = self._trainer.in_front(lambda inner: inner)
         timed = Timed(inner)
         self._trainer.in_front(lambda _: timed)
-        runs: list[list[TimedOp]] = []
+        best: list[float] = []
         try:
             self.step()
-            timed.running = True
+            timed.noted = noted = []
+            self.step()
+            timed.noted = None
             for _ in range(rounds):
-                timed.noted = []
+                timed.seconds = []
                 self.step()
-                runs.append(timed.noted)
+                best = [*map(min, best, timed.seconds)] if best else timed.seconds
         finally:
             self._trainer.in_front(lambda _: inner)
-        return [min(same, key=lambda op: op.seconds) for same in zip(*runs)]
+        return [*zip(noted, best, strict=True)]
 
-    def kernels(self, rounds: int) -> list[float]:
-        """The seconds of each work of a compiled step's plan, the fastest of so many."""
+    def kernels(self, rounds: int) -> list[tuple[Work, float]]:
+        """Each kernel of a compiled step with the seconds of the fastest of so many rounds."""
         executor = self.executor
         assert executor is not None and executor.plan is not None
         best: list[float] = []
@@ -123,7 +145,7 @@ class TimedStep:
             for _ in range(rounds):
                 executor.seconds = seconds = [0.0] * len(executor.plan.steps)
                 self.step()
-                best = [min(pair) for pair in zip(best, seconds)] if best else seconds
+                best = [*map(min, best, seconds)] if best else seconds
         finally:
             executor.seconds = None
-        return [sum(best[work.first : work.first + work.steps]) for work in works(executor.plan)]
+        return [(work, sum(best[work.first : work.first + work.steps])) for work in self._works]

@@ -49,7 +49,7 @@ def test_the_parts_add_up_to_the_whole(name: str, backend: str) -> None:
     assert sum(row.calls for row in made.groups) == sum(time.kernel.times for time in made.times)
     by_hand = 1e-3
     for kernel in (time.kernel for time in made.times):
-        overhead = (1e-7 if kernel.looped else 1e-6) + 1e-5 * kernel.parallel
+        overhead = (1e-7 if kernel.looped else 1e-6) + 1e-5 * (kernel.parallel and kernel.fused)
         by_hand += kernel.times * (overhead + max(kernel.flops / 1e9, kernel.nbytes / 1e8))
     assert made.seconds == pytest.approx(by_hand)
 
