@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..experiment.planned import CPU, plan_settings, settings_of
+from ..experiment.planned import CPU, measure_settings, plan_settings, settings_of
 from ..ops.errors import UsageError
 from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
@@ -26,6 +26,7 @@ from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_s
 )
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
+@click.option("--measure", is_flag=True, help="Run the step too, and say where the prediction differs and by how much.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
 @with_option_flags
@@ -35,6 +36,7 @@ def plan(
     on: str,
     steps: int | None,
     epochs: int | None,
+    measure: bool,
     as_json: bool,
     config: Path | None,
     **flags: Any,
@@ -53,4 +55,9 @@ def plan(
         given = {name: value for name, value in flags.items() if value is not None}
         settings = replace(settings, options=settings.options.replace(**given))
     made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs)
-    click.echo(json.dumps(made.as_data(), indent=1) if as_json else str(made))
+    found = measure_settings(settings, made) if measure else None
+    if as_json:
+        data = made.as_data() if found is None else made.as_data() | {"measured": found.as_data()}
+        click.echo(json.dumps(data, indent=1))
+    else:
+        click.echo(str(made) if found is None else f"{made}\n\n{found}")

@@ -6,19 +6,29 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ..config import Layer
 from ..models import Model
+from ..ops.dims import DimScope
 from ..ops.errors import UsageError
+from ..ops.spec import sized
+from ..ops.types import as_dtype
 from ..options import Options
 from ..planning.calibration import machine_rates, require_measurable
+from ..planning.comparison import Comparison, compare
 from ..planning.published import device_called
-from ..planning.rates import Rates
+from ..planning.rates import MEASURED, Rates
 from ..planning.step_plan import StepPlan, plan_step
+from ..planning.timing import TimedStep
 from ..training.clip import Clip
 from ..training.memory import StepMemory, model_memory
 from ..training.optimizer import Optimizer
+from ..training.parameters import first_trees
 from ..training.sizes import dim_names
+from ..training.trainer import scalar_trainer
 from .settings import Settings, configure, configure_kept
 from .sources import load_data
 
@@ -85,6 +95,9 @@ def plan_settings(
         if count is not None and count < 1:
             raise UsageError(f"{name} = {count}: a run has at least one")
     model.require_loss()
+    if settings.optimizer.freeze.strip() or settings.run.accumulate != 1:
+        what = "optimizer.freeze" if settings.optimizer.freeze.strip() else "run.accumulate"
+        raise UsageError(f"a step is planned whole, with every parameter trained; leave {what} out")
     batch = batch_size_name(model)
     if epochs is not None:
         require_sizes(model, at)
@@ -98,6 +111,36 @@ def plan_settings(
             raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
     made = optimizer if optimizer is not None else settings.optimizer.make(_SCHEDULE)
     return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps)
+
+
+def measure_settings(settings: Settings, made: StepPlan) -> Comparison:
+    """Run the planned step of a configured model on made-up inputs of the sizes of the plan.
+
+    Raises UsageError where the plan is for another device than this machine's CPU.
+    """
+    if made.options.use_gpu or made.rates.origin != MEASURED:
+        raise UsageError(f"the step is planned for {made.rates.name}, and measured on this machine: plan it --on cpu")
+    return compare(made, timed_step(settings, made.sizes))
+
+
+def timed_step(settings: Settings, sizes: Mapping[str, int]) -> TimedStep:
+    """The step of a configured model on made-up inputs, to be timed."""
+    model, options = settings.defined.make(settings.model), settings.options
+    params, state = first_trees(model, options)
+    clip = settings.optimizer.make_clip()
+    trainer = scalar_trainer(model.require_loss(), params, *model.batch, options=options, state=state, clip=clip)
+    return TimedStep(trainer, settings.optimizer.make(_SCHEDULE), made_batch(model, sizes, options))
+
+
+def made_batch(model: Model, sizes: Mapping[str, int], options: Options) -> list[Any]:
+    """A batch of these sizes: random numbers between 0 and 1, and integers 0 and 1."""
+    rng = np.random.default_rng(0)
+    scope, dtype = DimScope(), as_dtype(options.dtype)
+    types = [spec.bind(scope, dtype) for spec in sized(model.batch, sizes)]
+    return [
+        (rng.random(type_.shape) if type_.dtype.kind == "f" else rng.integers(0, 2, type_.shape)).astype(type_.dtype)
+        for type_ in types
+    ]
 
 
 def batch_size_name(model: Model) -> str | None:

@@ -19,17 +19,16 @@ from ..atomic import WriteError, write_file
 from ..interpreters.graph.cpu.cost import works
 from ..interpreters.graph.executor import CpuExecutor
 from ..interpreters.graph.recorder import record
-from ..interpreters.folding import UPDATE
 from ..interpreters.native.folder import cache_folder
 from ..interpreters.native.pool import workers
 from ..interpreters.native.processor import processor
 from ..ops.errors import UsageError
 from ..ops.types import TensorType, as_dtype
 from ..options import Options
-from ..training.memory import step_memory
+from ..training.memory import StepMemory, step_memory
 from ..training.optim import adamw
 from ..training.trainer import scalar_trainer
-from .kernels import CountedOp, StepKernels, kernels_of, lowered_op, op_of
+from .kernels import CountedOp, kernels_of, lowered_op, op_of
 from .probes import LOOPS, Probe, loop, probes, small_probes
 from .rates import ANY, MEASURED, KernelPoint, Rates
 from .timing import TimedStep, fastest
@@ -41,11 +40,12 @@ _SHARED = 1 << 14
 """Elements of one that the threads share."""
 _REPEATED = 6
 _ROUNDS = 6
+_TURNS = 4
 _LEAST = 0.05
 """The part of a measured time that is its op's at the least, when what else was measured with it is subtracted."""
 
 _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-VERSION = 5
+VERSION = 7
 
 
 def machine_rates(options: Options, *, keep: bool = True) -> Rates:
@@ -111,7 +111,7 @@ def measure_rates(options: Options) -> Rates:
         looped_call=_looped_call(options, found.call),
         parallel_call=sharing,
         step=found.step,
-        update_call=found.update,
+        per_parameter=found.per_parameter,
         memory=_memory(),
     )
 
@@ -188,9 +188,7 @@ def _loops(options: Options) -> tuple[dict[str, float], float]:
     return found, sharing
 
 
-def _seconds_of(
-    program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options
-) -> tuple[float, int]:
+def _seconds_of(program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any], options: Options) -> tuple[float, int]:
     """The seconds of a compiled program of one loop, and its arithmetic."""
     dtype = as_dtype(options.dtype)
     types = [TensorType(x.shape, dtype) for x in vectors]
@@ -213,15 +211,15 @@ class _Found(NamedTuple):
     kernels: dict[str, tuple[KernelPoint, ...]]
     call: float
     step: float
-    update: float
+    per_parameter: float
 
 
-def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepKernels]:
+def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
     params, batch = probe.made(options.dtype)
     optimizer = adamw(lr=1e-3)
     trainer = scalar_trainer(probe.loss, params, options=options.replace(validate=False))
     memory = step_memory(probe.loss, params, *batch, optimizer=optimizer, options=options)
-    return TimedStep(trainer, optimizer, batch), kernels_of(memory, {})
+    return TimedStep(trainer, optimizer, batch), memory
 
 
 def _measured(options: Options) -> _Found:
@@ -242,21 +240,26 @@ def _measured(options: Options) -> _Found:
 
 
 def _beside(options: Options) -> tuple[float, float, float]:
-    """The seconds that a step, each kernel and each kernel of the update take beside the kernels' own time.
+    """The seconds that a step, each kernel and each moved parameter take beside the kernels' own time.
 
     The least squares of small steps; less than 0 for a kernel where to time one by itself takes longer.
     """
+    made = [_made(probe, options) for probe in small_probes(options.backend)]
+    for _ in range(_TURNS):  # the steps take turns, so that what disturbs one for a moment disturbs no other
+        for step, _ in made:
+            _timed(step)
+            step.run(0.01)
     rows, seconds = [], []
-    for probe in small_probes(options.backend):
-        made, found = _made(probe, options)
-        timed = _timed(made)
-        rows.append((1.0, len(timed), sum(kernel.phase == UPDATE for kernel in found.kernels)))
-        seconds.append(fastest(made.step, 0.04) - sum(took for _, _, took in timed))
-    fitted = np.linalg.lstsq(np.array(rows), np.array(seconds), rcond=None)[0]
+    for step, memory in made:
+        timed = _timed(step)
+        rows.append((1.0, len(timed), len(memory.step.layout.moved)))
+        seconds.append(step.whole - sum(took for _, _, took in timed))
+    terms = np.array(rows)
+    fitted = np.linalg.lstsq(terms, seconds, rcond=None)[0]
     if fitted[2] < 0:
-        fitted = [*np.linalg.lstsq(np.array(rows)[:, :2], np.array(seconds), rcond=None)[0], 0.0]
-    step, slope, update = map(float, fitted)
-    return max(0.0, step), slope, update
+        fitted = [*np.linalg.lstsq(terms[:, :2], seconds, rcond=None)[0], 0.0]
+    beside, slope, update = map(float, fitted)
+    return max(0.0, beside), slope, update
 
 
 def _timed(made: TimedStep) -> list[tuple[CountedOp | None, int, float]]:
@@ -279,7 +282,8 @@ def _looped_call(options: Options, call: float) -> float:
     """Seconds that an op takes in the body of a loop beside its work."""
     times, counts, outside = [], [], []
     for length in (4, 64):
-        made, found = _made(loop(length), options)
+        made, memory = _made(loop(length), options)
+        found = kernels_of(memory, {})
         times.append(fastest(made.step, 0.03))
         counts.append(sum(kernel.times for kernel in found.kernels if kernel.looped))
         outside.append(sum(kernel.times for kernel in found.kernels if not kernel.looped))

@@ -55,6 +55,8 @@ class PlannedKernel:
     looped      whether it stands in the body of a loop
     parallel    whether all threads share it
     region      path of the block in which its ops were called
+    asked       the op that the interpreter was asked for, of which this may be a part
+    unit        of a compiled step: the number of the plan's work that it is, or of the loop in which it stands
     """
 
     name: str
@@ -66,6 +68,8 @@ class PlannedKernel:
     fused: bool = False
     looped: bool = False
     parallel: bool = False
+    asked: str = ""
+    unit: int = -1
 
     @property
     def flops(self) -> int:
@@ -137,9 +141,10 @@ _UNKNOWN: Mapping[Primitive, str] = {
 
 
 def _eager_kernel(run: KernelRun, types: _Types, moves: tuple[Move, ...]) -> PlannedKernel:
-    phase = _phase(run.region, run.backward)
+    region, phase = region_of(run.region), phase_of(run.region, run.backward)
+    asked = str(run.part_of or run.primitive)
     op = op_of(run.primitive, types, run.static)
-    return PlannedKernel(run.primitive.name, (op,), moves, _path(run.region), phase, run.times, looped=run.looped)
+    return PlannedKernel(run.primitive.name, (op,), moves, region, phase, run.times, looped=run.looped, asked=asked)
 
 
 def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> CountedOp:
@@ -150,13 +155,15 @@ def op_of(primitive: Primitive, types: _Types, static: Mapping[str, Any]) -> Cou
     return CountedOp(primitive.name, int(flops), sizes, primitive.kind is Kind.CONTRACTION)
 
 
-def _phase(region: Region, backward: bool) -> str:
+def phase_of(region: Region, backward: bool) -> str:
+    """The phase of a step to which an op of that region belongs."""
     if region.path and region.path[0][0] == UPDATE:
         return UPDATE
     return BACKWARD if backward else FORWARD
 
 
-def _path(region: Region) -> tuple[str, ...]:
+def region_of(region: Region) -> tuple[str, ...]:
+    """The names of the blocks around an op, outermost first."""
     return tuple([Region((part,)).name for part in region.path])
 
 
@@ -176,7 +183,7 @@ def _nbytes(type_: TensorType) -> int:
 def compiled_kernels(plan: CpuPlan) -> StepKernels:
     """The kernels of a plan, those of its loops in their place."""
     lost: dict[str, None] = {}
-    found = _plan_kernels(plan, lost, 1, ())
+    found = _plan_kernels(plan, lost, 1, (), None)
     distances = _Distances()
     for _, touched in found:
         distances.moves(touched)
@@ -188,30 +195,31 @@ _Touched = list[tuple[Hashable, int]]
 
 
 def _plan_kernels(
-    plan: CpuPlan, lost: dict[str, None], times: int, inside: tuple[int, ...]
+    plan: CpuPlan, lost: dict[str, None], times: int, inside: tuple[int, ...], loop: PlannedKernel | None
 ) -> list[tuple[PlannedKernel, _Touched]]:
     found: list[tuple[PlannedKernel, _Touched]] = []
     before: PlannedKernel | None = None
-    for work in works(plan):
+    for unit, work in enumerate(works(plan)):
         step = plan.steps[work.first]
+        kernel = _compiled_kernel(plan.lowered, work, times, bool(inside), before)
+        kernel = replace(kernel, unit=unit) if loop is None else _in_loop(kernel, loop)
         if isinstance(step, LoopStep):
             length = int(step.equation.static["length"])
-            found += _plan_kernels(step.plan, lost, times * length, (*inside, work.first))
+            found += _plan_kernels(step.plan, lost, times * length, (*inside, work.first), loop or kernel)
             continue
         if isinstance(step, ControlStep):
             (e,) = work.ops
             lost[_UNKNOWN[e.primitive]] = None
             for number, inner in enumerate(step.plans):
-                found += _plan_kernels(inner, lost, times, (*inside, work.first, number))
+                found += _plan_kernels(inner, lost, times, (*inside, work.first, number), loop or kernel)
             continue
         if isinstance(step, HostStep):
-            lost.setdefault(f"{step.equation.primitive}, which a compiled step leaves to Python", None)
-        call = _compiled_kernel(plan.lowered, work, times, bool(inside), before)
-        before = call
+            lost.setdefault(f"the call of Python that computes {step.equation.primitive} in a compiled step", None)
+        before = kernel
         touched = [page for slot, nbytes in work.traffic for page in _pages(plan, slot, nbytes, inside)]
         if not work.ops:
             touched = [((*inside, "sums", work.first), int(work.cost.bytes))]
-        found.append((call, touched))
+        found.append((kernel, touched))
     return found
 
 
@@ -222,12 +230,17 @@ def _compiled_kernel(
     ops = tuple([lowered_op(lowered, e) for e in work.ops])
     if work.ops:
         e = _main(work.ops, ops)
-        region, phase = _path(e.region), _phase(e.region, e.backward)
+        region, phase = region_of(e.region), phase_of(e.region, e.backward)
     else:  # it adds up what the loop before it has left
         ops = (CountedOp("add", int(work.cost.flops)),)
         region, phase = (before.region, before.phase) if before is not None else ((), FORWARD)
     name = f"{work.name} ({work.detail})" if work.detail else work.name
     return PlannedKernel(name, ops, (), region, phase, times, not alone, looped, work.parallel)
+
+
+def _in_loop(kernel: PlannedKernel, loop: PlannedKernel) -> PlannedKernel:
+    """A kernel of a loop's body, which stands where the loop stands."""
+    return replace(kernel, unit=loop.unit, region=loop.region, phase=loop.phase)
 
 
 def _main(equations: tuple[Equation, ...], ops: tuple[CountedOp, ...]) -> Equation:

@@ -41,16 +41,15 @@ class Probe:
         return params, batch
 
 
-def chain(length: int) -> Probe:
-    """Ops on four numbers: what a step takes besides its kernels, and each op besides its work. A product between two
-    ops keeps them from being fused."""
+def chain(length: int, size: int = 2) -> Probe:
+    """Products of squares; of tiny ones, which nothing fuses, to see what a step and an op take besides their work."""
 
     def loss(ops: Any, p: Any, x: Any) -> Any:
         for _ in range(length):
             x = ops.matmul(x, p["w"])
         return ops.sum(x)
 
-    return Probe(f"chain of {length}", loss, {"w": (2, 2)}, ((2, 2),))
+    return Probe(f"chain of {length}, {size}", loss, {"w": (size, size)}, ((size, size),))
 
 
 def loop(length: int) -> Probe:
@@ -72,7 +71,7 @@ def dense(batch: int, widths: tuple[int, ...]) -> Probe:
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         last = len(widths) - 2
         for i in range(last + 1):
-            x = ops.linear(p[f"w{i}"], p[f"b{i}"], x)
+            x = ops.linear(p[f"w{i}"], p[f"b{i}"], ops.flatten(x, start=1))
             if i < last:
                 x = ops.relu(x)
         return ops.cross_entropy(derived.dropout(ops, x, 0.1, train=True), y)
@@ -136,11 +135,11 @@ def pointwise(rows: int, width: int, times: int = 1) -> Probe:
     def loss(ops: Any, p: Any, x: Any, y: Any) -> Any:
         for _ in range(times):
             w = ops.broadcast_to(p["w"], shape=(rows, width))
-            a = ops.add(ops.tanh(ops.mul(x, w)), ops.sigmoid(ops.sub(x, y)))
+            a = ops.add(ops.tanh(ops.mul(x, w)), ops.sigmoid(ops.sub(w, y)))
             b = ops.sub(ops.sin(ops.add(x, w)), ops.cos(ops.neg(w)))
             c = ops.div(ops.exp(ops.mul(a, b)), ops.add(ops.abs(ops.log(ops.exp(w))), ops.exp(x)))
             x = ops.sqrt(ops.exp(ops.scale(ops.add(b, c), c=0.5)))
-        noise = ops.rand_normal(shape=(rows, width))
+        noise = ops.add(ops.rand_normal(shape=(rows, width)), ops.detach(ops.rand_uniform(shape=(rows, width))))
         both = ops.concat([ops.add(x, noise), y], axis=1)
         return ops.add(ops.mse_loss(ops.slice(both, axis=1, start=0, length=width), y), ops.reduce_mean(both))
 
@@ -167,6 +166,9 @@ def nested(rows: int, width: int) -> Probe:
 def probes() -> list[Probe]:
     """Those by which kernels are measured."""
     return [
+        chain(4, 20),
+        chain(4, 40),
+        chain(3, 120),
         pointwise(6, 10),
         dense(16, (24, 48, 12)),
         pointwise(96, 40),

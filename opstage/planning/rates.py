@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
 from ..ops.errors import UsageError
@@ -43,8 +43,8 @@ class Rates:
     call             seconds that each kernel of a step takes beside its work
     looped_call      the same in the body of a loop
     parallel_call    seconds more where threads share a kernel
-    update_call      seconds more of each kernel of the optimizer's update
     step             seconds that a step takes beside its kernels
+    per_parameter    seconds more for each parameter that the update moves
     watts            electrical power while it computes; None where nobody says
     memory           bytes; None where nobody says
     """
@@ -61,7 +61,7 @@ class Rates:
     threads: int = 1
     looped_call: float = 0.0
     parallel_call: float = 0.0
-    update_call: float = 0.0
+    per_parameter: float = 0.0
     step: float = 0.0
     watts: float | None = None
     memory: int | None = None
@@ -94,6 +94,39 @@ class Rates:
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"these are no rates of a device: {error}") from error
+
+
+def fastest_rates(found: Sequence[Rates]) -> Rates:
+    """The best figures of several calibrations of one device: what another process took from one, it left to others."""
+    first = found[0]
+    points: dict[str, dict[tuple[Any, ...], KernelPoint]] = {}
+    for rates in found:
+        for op, each in rates.kernels.items():
+            for point in each:
+                known = points.setdefault(op, {})
+                key = point.sizes, point.flops, point.nbytes
+                known[key] = min(point, known.get(key, point), key=lambda p: p.seconds)
+    beside = min(found, key=lambda rates: rates.step + _USUAL_CALLS * rates.call + _USUAL_UPDATES * rates.per_parameter)
+    return replace(
+        first,
+        peak=max(rates.peak for rates in found),
+        bandwidths=_best_curve([rates.bandwidths for rates in found]),
+        one_thread=_best_curve([rates.one_thread for rates in found]),
+        loops={op: max(rates.loops[op] for rates in found) for op in first.loops},
+        kernels={op: tuple(each.values()) for op, each in points.items()},
+        call=beside.call,
+        per_parameter=beside.per_parameter,
+        step=beside.step,
+        looped_call=min(rates.looped_call for rates in found),
+        parallel_call=min(rates.parallel_call for rates in found),
+    )
+
+
+_USUAL_CALLS, _USUAL_UPDATES = 50, 8  # of a small step, by which calibrations are compared
+
+
+def _best_curve(curves: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
+    return tuple((points[0][0], max(rate for _, rate in points)) for points in zip(*curves))
 
 
 def hot_seconds(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..interpreters.folding import UPDATE
 from .kernels import PlannedKernel
 from .rates import Rates, hot_seconds
 
@@ -44,8 +43,6 @@ def time_of(kernel: PlannedKernel, rates: Rates) -> KernelTime:
     spread = kernel.parallel or not kernel.fused
     memory = sum(move.nbytes / rates.bandwidth(move.distance, parallel=spread) for move in kernel.moves)
     overhead = rates.looped_call if kernel.looped else rates.call
-    if kernel.phase == UPDATE:
-        overhead += rates.update_call
     if kernel.parallel and kernel.fused:
         overhead += rates.parallel_call
     compute = sum(op.flops / rates.loop_rate(op.name) for op in kernel.ops) / (rates.threads if spread else 1)
@@ -57,4 +54,4 @@ def time_of(kernel: PlannedKernel, rates: Rates) -> KernelTime:
         compute = hot_seconds(points, op.sizes, op.flops, kernel.nbytes, op.contraction)
     elif PLAIN in rates.kernels:
         compute = max(compute, hot_seconds(rates.kernels[PLAIN], op.sizes, op.flops, kernel.nbytes, False))
-    return KernelTime(kernel, compute, memory, overhead, points is not None)
+    return KernelTime(kernel, compute, memory, overhead, points is not None or not kernel.nbytes)

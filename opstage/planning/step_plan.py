@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+from ..interpreters.folding import UPDATE
 from ..interpreters.shape_check.memory import PeakMemory
 from ..options import Options
 from ..training.memory import StepMemory
-from .kernels import PHASES, kernels_of
+from .kernels import PHASES, PlannedKernel, kernels_of
 from .rates import MEASURED, PUBLISHED, Rates
 from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, time_of
 
 REST = "(step)"
 """The name of the time that a step takes beside its kernels, as a group."""
+LOOP = "scan"
+"""The name of what stands in the bodies of loops."""
 _DEPTH = 2
 """The levels of regions that are told apart as groups."""
 
@@ -52,6 +55,7 @@ class StepPlan:
     model        its name
     sizes        of the named dims
     times        of every kernel, in order
+    beside       seconds that the step takes beside its kernels
     memory       at the peak of the step
     largest      the largest size of the batch that fits the device, the others as they are; None where nobody says
     not_counted  what the prediction leaves out, as sentences
@@ -62,6 +66,7 @@ class StepPlan:
     sizes: Mapping[str, int]
     rates: Rates
     times: tuple[KernelTime, ...]
+    beside: float
     memory: PeakMemory
     largest: tuple[str, int] | None = None
     not_counted: tuple[str, ...] = ()
@@ -70,7 +75,7 @@ class StepPlan:
     @cached_property
     def seconds(self) -> float:
         """Of one step."""
-        return self.rates.step + sum(time.seconds for time in self.times)
+        return self.beside + sum(time.seconds for time in self.times)
 
     @property
     def flops(self) -> int:
@@ -87,9 +92,9 @@ class StepPlan:
         """The blocks in the order in which a step comes to them; their seconds add up to those of the step."""
         found: dict[str, list[KernelTime]] = {}
         for time in self.times:
-            found.setdefault(group_of(time), []).append(time)
+            found.setdefault(group_of(time.kernel), []).append(time)
         rows = [_group(name, times) for name, times in found.items()]
-        return (*rows, GroupTime(REST, {"": self.rates.step}, OVERHEAD, 0))
+        return (*rows, GroupTime(REST, {"": self.beside}, OVERHEAD, 0))
 
     @cached_property
     def unrated(self) -> tuple[str, ...]:
@@ -152,14 +157,16 @@ class StepPlan:
         return plan_text(self)
 
 
-def group_of(time: KernelTime) -> str:
+def group_of(kernel: PlannedKernel) -> str:
     """The name of the group of a kernel: its block, or its op where it is in none."""
-    region = time.kernel.region[:_DEPTH]
-    if region and region[0] != PHASES[-1]:
-        return ".".join(region)
-    if region:
-        return region[0]
-    return time.kernel.ops[0].name if len(time.kernel.ops) == 1 else "fused loops"
+    if kernel.fused:
+        return group_named(kernel.region, "fused loops")
+    return group_named(kernel.region, LOOP if kernel.looped else kernel.asked or kernel.ops[0].name)
+
+
+def group_named(region: tuple[str, ...], op: str) -> str:
+    """The block of a region, or the op where it is in none."""
+    return ".".join(region[: 1 if region[0] == UPDATE else _DEPTH]) if region else op
 
 
 def _group(name: str, times: Sequence[KernelTime]) -> GroupTime:
@@ -187,14 +194,15 @@ def plan_step(
     """
     found = kernels_of(step, sizes)
     times = tuple([time_of(call, rates) for call in found.kernels])
+    beside = rates.step + rates.per_parameter * len(step.step.layout.moved)
     memory = step.at(**sizes)
     largest = None
     if batch is not None and rates.memory is not None:
         others = {name: size for name, size in sizes.items() if name != batch}
         largest = batch, step.largest(batch, rates.memory, **others)
-    made = StepPlan(model, step.options, sizes, rates, times, memory, largest, found.not_counted)
+    made = StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, found.not_counted)
     if steps is None:
         return made
     seconds = steps * made.seconds
     run = PlannedRun(steps, seconds, None if rates.watts is None else rates.watts * seconds)
-    return StepPlan(model, step.options, sizes, rates, times, memory, largest, found.not_counted, run)
+    return StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, found.not_counted, run)

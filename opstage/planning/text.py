@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ops.amounts import show_bytes
+from .comparison import Compared, Comparison
 from .step_plan import StepPlan
 
 
@@ -46,3 +47,18 @@ def duration(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
+
+
+def comparison_text(found: Comparison) -> str:
+    """Predicted and measured milliseconds by block, and the kernels whose prediction is off."""
+    lines = [f"{'predicted':>10}{'measured':>10}{'ratio':>7}  ms of"]
+    lines += [_compared(row) for row in (*found.groups, found.of_kernels, found.step)]
+    if not found.off:
+        return "\n".join([*lines, "", "no kernel that takes a hundredth of the step is off by more than 25 %"])
+    lines += ["", "off by more than 25 %, of the kernels that take a hundredth of the step or more:"]
+    return "\n".join([*lines, *map(_compared, found.off)])
+
+
+def _compared(row: Compared) -> str:
+    ratio = f"{row.ratio:.2f}" if row.measured else "-"
+    return f"{1e3 * row.predicted:>10.3f}{1e3 * row.measured:>10.3f}{ratio:>7}  {row.name}"

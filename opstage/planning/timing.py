@@ -96,56 +96,64 @@ def fastest(step: Callable[[], Any], seconds: float, least: int = 3) -> float:
 class TimedStep:
     """A training step of a trainer on the CPU, which can be run as it is and kernel by kernel.
 
-    Every run begins with the same parameters and moments but for those that the runs before have moved.
+    Of every figure it keeps the best of all rounds so far. Each step begins with the same state of the optimizer.
+
+    whole       the seconds of the fastest step so far
+    executor    of a compiled step
     """
 
     def __init__(self, trainer: ScalarTrainer, optimizer: Optimizer, batch: Sequence[Any]):
         state = trainer.init_optim(optimizer)
         self.step: Callable[[], Any] = lambda: trainer.advance(optimizer, state, *batch)
         self.step()
+        self.whole = float("inf")
+        self.executor: CpuExecutor | None = None
         self._trainer = trainer
         self._works: list[Work] = []
-        self.executor: CpuExecutor | None = None
+        self._ops: list[TimedOp] = []
+        self._best: list[float] = []
         interpreter = trainer.in_front(lambda inner: inner)
         if isinstance(interpreter, CompiledOps):
             self.executor = interpreter.programs.executors[-1]
             assert self.executor.plan is not None
             self._works = works(self.executor.plan)
 
-    @property
-    def works(self) -> list[Work]:
-        """The kernels of a compiled step."""
-        return self._works
+    def run(self, seconds: float) -> float:
+        """Make steps for about so many seconds; the fastest so far."""
+        self.whole = min(self.whole, fastest(self.step, seconds))
+        return self.whole
 
     def ops(self, rounds: int) -> list[tuple[TimedOp, float]]:
-        """Each op of an eager step with the seconds of the fastest of so many rounds."""
+        """Each op of an eager step, in `rounds` steps more, with the fewest seconds so far."""
         inner = self._trainer.in_front(lambda inner: inner)
         timed = Timed(inner)
         self._trainer.in_front(lambda _: timed)
-        best: list[float] = []
         try:
             self.step()
-            timed.noted = noted = []
-            self.step()
-            timed.noted = None
+            if not self._ops:
+                timed.noted = self._ops
+                self.step()
+                timed.noted = None
             for _ in range(rounds):
                 timed.seconds = []
                 self.step()
-                best = [*map(min, best, timed.seconds)] if best else timed.seconds
+                self._keep(timed.seconds)
         finally:
             self._trainer.in_front(lambda _: inner)
-        return [*zip(noted, best, strict=True)]
+        return [*zip(self._ops, self._best, strict=True)]
 
     def kernels(self, rounds: int) -> list[tuple[Work, float]]:
-        """Each kernel of a compiled step with the seconds of the fastest of so many rounds."""
+        """Each kernel of a compiled step, in `rounds` steps more, with the fewest seconds so far."""
         executor = self.executor
         assert executor is not None and executor.plan is not None
-        best: list[float] = []
         try:
             for _ in range(rounds):
                 executor.seconds = seconds = [0.0] * len(executor.plan.steps)
                 self.step()
-                best = [*map(min, best, seconds)] if best else seconds
+                self._keep(seconds)
         finally:
             executor.seconds = None
-        return [(work, sum(best[work.first : work.first + work.steps])) for work in self._works]
+        return [(work, sum(self._best[work.first : work.first + work.steps])) for work in self._works]
+
+    def _keep(self, seconds: list[float]) -> None:
+        self._best = [*map(min, self._best, seconds)] if self._best else seconds

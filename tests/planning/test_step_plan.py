@@ -47,7 +47,7 @@ def test_the_parts_add_up_to_the_whole(name: str, backend: str) -> None:
     made = planned(name, backend)
     assert sum(row.seconds for row in made.groups) == pytest.approx(made.seconds)
     assert sum(row.calls for row in made.groups) == sum(time.kernel.times for time in made.times)
-    by_hand = 1e-3
+    by_hand = 1e-3  # of the step
     for kernel in (time.kernel for time in made.times):
         overhead = (1e-7 if kernel.looped else 1e-6) + 1e-5 * (kernel.parallel and kernel.fused)
         by_hand += kernel.times * (overhead + max(kernel.flops / 1e9, kernel.nbytes / 1e8))

@@ -65,6 +65,7 @@ class KernelRun(NamedTuple):
 
     backward    whether it carries cotangents back
     looped      whether it stands in the body of a loop
+    part_of     the composite that the interpreter was asked for, where it has no kernel for that
     """
 
     primitive: Primitive
@@ -75,6 +76,7 @@ class KernelRun(NamedTuple):
     backward: bool
     times: int
     looped: bool
+    part_of: Primitive | None
 
 
 class _Result(NamedTuple):
@@ -142,6 +144,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         "_keeping",
         "_times",
         "_loops",
+        "_whole",
     )
 
     def __init__(
@@ -165,6 +168,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self.watch: Callable[[KernelRun], None] | None = None
         self._times = 1
         self._loops = 0
+        self._whole: Primitive | None = None
 
     @property
     @override
@@ -259,7 +263,7 @@ class MemoryOps(BaseInterpreter[Tensor]):
             if found is None:
                 if primitive.decomposition is None:
                     raise self.unsupported(primitive)
-                return self.decompose(primitive, refs, static)
+                return self._in_parts(primitive, refs, static)
             known = self._known[key] = found
         kind = MemoryKind.GRADIENTS if self.cursor.backward and self.kind is MemoryKind.ACTIVATIONS else self.kind
         buffers = [ref.buffer for ref in refs]
@@ -275,12 +279,20 @@ class MemoryOps(BaseInterpreter[Tensor]):
         self._watched(primitive, static, refs, results)
         return results
 
+    def _in_parts(self, primitive: Primitive, refs: tuple[Tensor, ...], static: Static) -> tuple[Tensor, ...]:
+        outermost = self._whole is None
+        self._whole = self._whole or primitive
+        results = self.decompose(primitive, refs, static)
+        if outermost:
+            self._whole = None
+        return results
+
     def _watched(
         self, primitive: Primitive, static: Static, refs: tuple[Tensor, ...], results: tuple[Tensor, ...]
     ) -> None:
         if self.watch is not None:
             cursor = self.cursor
-            place = cursor.region, cursor.backward, self._times, self._loops > 0
+            place = cursor.region, cursor.backward, self._times, self._loops > 0, self._whole
             self.watch(KernelRun(primitive, static, refs, results, *place))
 
     def _asked(
