@@ -205,7 +205,7 @@ def _seconds_of(program: Callable[..., tuple[Any, ...]], vectors: Sequence[Any],
 # Kernels and overheads ------------------------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
+class _StepRates(NamedTuple):
     """The kernels of the probes, and the seconds that a kernel, a step and each moved parameter take beside them."""
 
     kernels: dict[str, tuple[KernelPoint, ...]]
@@ -222,7 +222,7 @@ def _made(probe: Probe, options: Options) -> tuple[TimedStep, StepMemory]:
     return TimedStep(trainer, optimizer, batch), memory
 
 
-def _measured(options: Options) -> _Found:
+def _measured(options: Options) -> _StepRates:
     """Kernels of single ops in the steps of the probes, of those of one form the fastest; what steps take beside."""
     step, slope, update = _beside(options)
     extra = max(0.0, -slope)  # to time a kernel by itself may take longer than to begin it
@@ -236,7 +236,7 @@ def _measured(options: Options) -> _Found:
     points: dict[str, list[KernelPoint]] = {}
     for (name, sizes, flops, nbytes), seconds in fastest_of.items():
         points.setdefault(name, []).append(KernelPoint(sizes, flops, nbytes, seconds))
-    return _Found({name: tuple(each) for name, each in points.items()}, max(0.0, slope), step, update)
+    return _StepRates({name: tuple(each) for name, each in points.items()}, max(0.0, slope), step, update)
 
 
 def _beside(options: Options) -> tuple[float, float, float]:

@@ -116,26 +116,26 @@ def _rows(predicted: Mapping[str, float], measured: Mapping[str, float], order: 
     return tuple([Compared(name, predicted.get(name, 0.0), measured.get(name, 0.0)) for name in every])
 
 
-class _Measured(NamedTuple):
+class _TimedKernel(NamedTuple):
     name: str
     group: str
     seconds: float
 
 
-def _eager(made: TimedStep, rounds: int) -> list[_Measured]:
+def _eager(made: TimedStep, rounds: int) -> list[_TimedKernel]:
     """By op, as the interpreter was asked for them; one that it decomposes is one op."""
     found = []
     for op, seconds in made.ops(rounds):
         name = LOOP if op.primitive is SCAN else op.primitive.name
-        found.append(_Measured(name, group_named(region_of(op.region), name), seconds))
+        found.append(_TimedKernel(name, group_named(region_of(op.region), name), seconds))
     return found
 
 
-def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_Measured]:
+def _compiled(plan: StepPlan, made: TimedStep, rounds: int) -> list[_TimedKernel]:
     """By the works of the plan, of which the predicted kernels have the numbers."""
     planned = {time.kernel.unit: time.kernel for time in reversed(plan.times)}
     found = []
     for unit, (_, seconds) in enumerate(made.kernels(rounds)):
         kernel = planned[unit]
-        found.append(_Measured(LOOP if kernel.looped else kernel.name, group_of(kernel), seconds))
+        found.append(_TimedKernel(LOOP if kernel.looped else kernel.name, group_of(kernel), seconds))
     return found
