@@ -18,7 +18,7 @@ from ..ops.spec import sized
 from ..ops.types import as_dtype
 from ..options import Options
 from ..planning.calibration import machine_rates, require_measurable
-from ..planning.comparison import Comparison, compare
+from ..planning.comparison import StepComparison, compare
 from ..planning.published import device_called
 from ..planning.rates import MEASURED, Rates
 from ..planning.step_plan import StepPlan, plan_step
@@ -113,7 +113,7 @@ def plan_settings(
     return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps)
 
 
-def measure_settings(settings: Settings, made: StepPlan) -> Comparison:
+def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:
     """Run the planned step of a configured model on made-up inputs of the sizes of the plan.
 
     Raises UsageError where the plan is for another device than this machine's CPU.

@@ -32,7 +32,7 @@ class Compared(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Comparison:
+class StepComparison:
     """A plan beside its measured step.
 
     step       the whole step, the fastest of those that were made
@@ -83,7 +83,7 @@ def _figures(row: Compared) -> dict[str, float | None]:
     return {"predicted_ms": 1e3 * row.predicted, "measured_ms": 1e3 * row.measured, "ratio": ratio}
 
 
-def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float = 1.0) -> Comparison:
+def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float = 1.0) -> StepComparison:
     """Run the step of a plan, as it is and kernel by kernel."""
     made.run(seconds / 2)
     measured = _compiled(plan, made, rounds) if made.executor is not None else _eager(made, rounds)
@@ -103,7 +103,7 @@ def compare(plan: StepPlan, made: TimedStep, *, rounds: int = 10, seconds: float
         predicted_groups[REST] += time.seconds - inside
         predicted_names[LOOP if kernel.looped else kernel.asked or kernel.name] += inside
     predicted_groups[REST] += plan.beside
-    return Comparison(
+    return StepComparison(
         plan,
         Compared("step", plan.seconds, whole),
         _rows(predicted_groups, groups, [row.name for row in plan.groups]),

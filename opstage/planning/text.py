@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ops.amounts import show_bytes
-from .comparison import Compared, Comparison
+from .comparison import Compared, StepComparison
 from .step_plan import StepPlan
 
 
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.3g} s"
 
 
-def comparison_text(found: Comparison) -> str:
+def comparison_text(found: StepComparison) -> str:
     """Predicted and measured milliseconds by block, and the kernels whose prediction is off."""
     lines = [f"{'predicted':>10}{'measured':>10}{'ratio':>7}  ms of"]
     lines += [_compared(row) for row in (*found.groups, found.of_kernels, found.step)]

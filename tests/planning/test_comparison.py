@@ -9,7 +9,7 @@ import pytest
 from opstage import Options
 from opstage.experiment.planned import measure_settings, plan_settings, settings_of, timed_step
 from opstage.ops.errors import UsageError
-from opstage.planning.comparison import Compared, Comparison, compare
+from opstage.planning.comparison import Compared, StepComparison, compare
 from opstage.planning.rates import MEASURED, KernelPoint, fastest_rates
 from opstage.planning.step_plan import plan_step
 from tests.planning.flat import FLAT
@@ -18,7 +18,7 @@ SIZES: dict[str, dict[str, int]] = {"mlp": {"B": 4}, "lstm": {"B": 2}, "pinn": {
 RATES = replace(FLAT, origin=MEASURED)
 
 
-def comparison(name: str, backend: str) -> Comparison:
+def comparison(name: str, backend: str) -> StepComparison:
     settings = replace(settings_of(name), options=Options(backend=backend))
     made = plan_settings(settings, SIZES[name], RATES)
     return compare(made, timed_step(settings, SIZES[name]), rounds=1, seconds=0.0)
@@ -41,7 +41,7 @@ def test_the_kernels_that_run_are_those_that_are_predicted(name: str, backend: s
 def test_a_prediction_that_is_off_is_named() -> None:
     made = comparison("mlp", "eager").plan
     rows = (Compared("right", 1.2, 1.0), Compared("wrong", 1.3, 1.0), Compared("tiny", 1e-6, 1e-5))
-    found = Comparison(made, Compared("step", 2.5, 2.0), (), rows)
+    found = StepComparison(made, Compared("step", 2.5, 2.0), (), rows)
     assert [row.name for row in found.off] == ["wrong"]
     assert "wrong" in str(found) and "tiny" not in str(found)
 
