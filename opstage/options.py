@@ -72,7 +72,7 @@ class Options:
     bucket: str = "0"
     """On several processes: gradients are summed over them joined in buckets of about so much, such as "1MiB", each
     begun as soon as it is full, while the backward pass goes on; "0" sums each by itself and waits for it. No size
-    moves a bit of an eager run."""
+    moves a bit."""
     timeout: int = 60
     """On several processes: the seconds in which nothing comes from another one, after which a run ends with an error
     that says which process stands still."""

@@ -198,12 +198,19 @@ class StepLayout:
         """(parameters, state, batch, slots, scalars) -> (loss, metrics, state), new trained parameters, new slots."""
         refs = row[: len(self._wanted)]
         shares = self._shares(ops)
-        run = replace(self, loss=self.loss.unsummed())._run if shares else self._run  # type: ignore[attr-defined]
+        run = self._unsummed if shares else self._run
         values, structure, gradients = self._gradients(ops, run, refs, varied=shares)
-        if shares and (self.clip is not None or self.norm):
-            gradients, shares = [ops.all_reduce(gradient, axis=DATA) for gradient in gradients], False
-        values += ops.region(UPDATE, self._update, row, gradients, shares)
-        return values, structure
+        return [*values, *self._updated(ops, row, gradients, shares)], structure
+
+    @property
+    def _unsummed(self) -> Callable[..., Any]:
+        """`_run` of parameters that vary over the ranks already, whose gradients nobody has summed."""
+        return replace(self, loss=self.loss.unsummed())._run  # type: ignore[attr-defined]
+
+    def _updated(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool) -> Any:
+        if unsummed and (self.clip is not None or self.norm):
+            gradients, unsummed = [ops.all_reduce(gradient, axis=DATA) for gradient in gradients], False
+        return ops.region(UPDATE, self._update, row, gradients, unsummed)
 
     def _gradients(
         self, ops: Any, f: Callable[..., Any], row: Sequence[Any], *, varied: bool = False
@@ -231,19 +238,20 @@ class StepLayout:
 
     def _shares(self, ops: Any) -> bool:
         """Whether the ranks share out what the optimizer keeps."""
-        size = ops.mesh.size(DATA) if self.zero else 1
-        return not (isinstance(size, int) and size == 1)
+        return bool(self.zero) and _several(ops)
 
     def part(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
         """A part of a batch: (parameters, state, batch, sums, number, weight) -> (loss, metrics, state), weight, sums.
 
         The sums, of the gradients of the trained parameters times the weights of the parts so far, have this part's
-        added. The weight is the one that came in, or what `weigh` says.
+        added; on a mesh they are those of a rank's own rows. The weight is the one that came in, or what `weigh` says.
         """
         first = len(self._wanted)
         *sums, number, weight = row[first:]
+        several = _several(ops)
         with ops.in_part(number):
-            values, structure, gradients = self._gradients(ops, self._run, row[:first])
+            run = self._unsummed if several else self._run
+            values, structure, gradients = self._gradients(ops, run, row[:first], varied=several)
         if isinstance(self.weigh, Divisor):
             outer, refs = self._gathered(ops, row[:first])
             types = [TensorType(ref.shape, ref.dtype) for ref in refs]
@@ -270,13 +278,16 @@ class StepLayout:
         return ops.select(ops.less(zero, ops.broadcast_to(weight, shape=gradient.shape)), product, zero)
 
     def apply(self, ops: BaseInterpreter[Any], *row: Any) -> Row:
-        """(parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are sums/weight."""
+        """(parameters, slots, scalars, sums, weight) -> new trained parameters and slots; gradients are sums/weight.
+
+        On a mesh they are summed over the ranks here, once for all parts.
+        """
         params, state, batch, slots, scalars = self.counts
         head, rest = row[:params], row[params : params + slots + scalars]
         *sums, weight = row[params + slots + scalars :]
         whole = (*head, *[None] * (state + batch), *rest)
         gradients = [ops.div(total, ops.broadcast_to(weight, shape=total.shape)) for total in sums]
-        return ops.region(UPDATE, self._update, whole, gradients), flatten((None, None, None))[1]
+        return self._updated(ops, whole, gradients, _several(ops)), flatten((None, None, None))[1]
 
     def _update(self, ops: Any, row: tuple[Any, ...], gradients: Sequence[Any], unsummed: bool = False) -> list[Any]:
         """New parameters and slots; gradients that are `unsummed` are those of a rank's own rows."""
@@ -377,6 +388,12 @@ class StepLayout:
         first, held, _, _, _ = self.counts
         require_same_types(ops, structure_paths(self.state), row[first : first + held], flatten(aux.state)[0])
         return value, dict(aux.metrics), aux.state
+
+
+def _several(ops: Any) -> bool:
+    """Whether several ranks share out a batch, or any number of them may."""
+    size = ops.mesh.size(DATA)
+    return not (isinstance(size, int) and size == 1)
 
 
 def _is_part(slot: Any, shape: Any) -> bool:

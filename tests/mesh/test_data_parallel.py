@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 import opstage
 from opstage import Options, Spec, init, optim
+from opstage.interpreters.mesh.ranks import Ranks
 from opstage.models import mlp, model
+from opstage.ops.catalogue.collective import ALL_REDUCE
 from opstage.ops.program import Aux
 from opstage.ops.trees import flatten
 
@@ -177,6 +181,41 @@ def test_accumulated_parts_are_shared_out_too() -> None:
         trainer.step(0.1, X, LABELS)
         found.append(trainer.get_params()["w"])
     np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend, zero", [("eager", 0), ("compiled", 2)])
+def test_accumulated_parts_are_exactly_the_large_batch(backend: str, zero: int) -> None:
+    """In fractions, so that no rounding hides anything: a mean, of which the parts have other numbers of rows."""
+
+    def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
+        apart = ops.sub(ops.linear(params["w"], None, x), y)
+        return ops.reduce_mean(ops.mul(apart, apart))
+
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(-5, 5, (8, 3)), rng.integers(-5, 5, (8, 342))
+    found = []
+    for text, parts in (("", 1), ("", 3), ("data=2", 2), ("data=4", 1)):
+        how = Options(dtype="exact", mesh=text, backend=backend, zero=zero if text else 0)  # type: ignore[arg-type]
+        trainer = opstage.scalar_trainer(loss, {"w": np.full((342, 3), Fraction(1, 3))}, options=how, accumulate=parts)
+        trainer.step(Fraction(1, 10), *[np.vectorize(Fraction, otypes=[object])(each) for each in (x, y)])
+        found.append(trainer.get_params()["w"].tolist())
+    assert found[1:] == found[:1] * 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_gradients_of_all_parts_are_summed_once(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    within, summed = Ranks.collective, Counter[tuple[int, ...]]()
+
+    def counted(self: Any, primitive: Any, refs: Any, static: Any) -> Any:
+        if primitive is ALL_REDUCE:
+            summed[refs[0].shape] += 1
+        return within(self, primitive, refs, static)
+
+    monkeypatch.setattr(Ranks, "collective", counted)
+    options = Options(mesh="data=2", backend=backend)  # type: ignore[arg-type]
+    trainer = opstage.scalar_trainer(_counted, {"w": np.eye(3)}, options=options, accumulate=2)
+    trainer.step(0.1, X, LABELS)
+    assert summed[3, 3] == 1
 
 
 def test_fit_and_its_checkpoints_know_nothing_of_the_mesh(tmp_path: Any) -> None:
