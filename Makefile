@@ -61,7 +61,7 @@ lint: $(DEVELOP_STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-browser: $(DEVELOP_STAMP)  ## look at a run's report in a headless Chromium, which must be installed
+browser: $(DEVELOP_STAMP) $(DOCS_STAMP)  ## look at reports, graphs, tables and the guide in a headless Chromium, which must be installed
 	$(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 # not --quiet: what is not shown is not counted as a warning either

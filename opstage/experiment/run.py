@@ -90,7 +90,11 @@ def run_task(
             f"opstage check {settings.run.model} checks the whole training step without training"
         )
     measures = measures_of(task.model, settings.options)
-    callbacks = (*settings.callbacks.make(None if settings.run.out is None else settings.run.out / BEST), *callbacks)
+    best = None if settings.run.out is None else settings.run.out / BEST
+    callbacks = (*settings.callbacks.make(best), *callbacks)
+    for callback in callbacks:
+        if isinstance(callback, BestCheckpoint):
+            callback.of_run = best
     require_callbacks(callbacks, task.trainer, measures, task.test_batches)
     start, state, lines = Position(), None, None
     fabric = world()

@@ -137,7 +137,7 @@ class EarlyStopping(_Watching):
 @final
 @made_by_users
 class BestCheckpoint(_Watching):
-    """Keeps a checkpoint of the epoch at which `metric` was best, in `folder`; a run keeps its own in RUN/best.
+    """Keeps a checkpoint of the epoch at which `metric` was best, in `folder`; without one in RUN/best of its run.
 
     metric, mode    as of `EarlyStopping`
     config          plain JSON data, kept in the checkpoint; `identity`, of the run, is kept with it
@@ -157,6 +157,7 @@ class BestCheckpoint(_Watching):
     ):
         super().__init__(metric, mode, 0.0)
         self.folder = None if folder is None else Path(folder)
+        self.of_run: Path | None = None
         self.config = dict(config) if config else {}
         self.identity: Mapping[str, Any] = {}
 
@@ -168,7 +169,7 @@ class BestCheckpoint(_Watching):
     @override
     def require(self, metrics: Sequence[str]) -> None:
         super().require(metrics)
-        if self.folder is None:
+        if self.folder is None and self.of_run is None:
             raise UsageError(
                 "best_checkpoint: there is no folder to keep it in; give one, or run.out, as with --out RUN, in Python "
                 "out="
@@ -177,10 +178,11 @@ class BestCheckpoint(_Watching):
     @override
     def epoch(self, loop: Loop, result: EpochResult) -> None:
         if self.improves(result):
-            assert self.folder is not None
+            folder = self.folder if self.folder is not None else self.of_run
+            assert folder is not None
             snapshot = loop.snapshot({**self.identity, **self.config}, fetched=False)
             # the metric is a number; whether parameters must be finite too is for who saves the run to say
-            checkpoint.save(self.folder if self.writes else None, snapshot, require_finite=False)
+            checkpoint.save(folder if self.writes else None, snapshot, require_finite=False)
 
 
 @final

@@ -274,8 +274,9 @@ def test_runs_side_by_side_are_read_too(run: Path, tmp_path: Path, width: int) -
     seen = looked_at(within(html, width), tmp_path, width=1280, height=900)
     assert seen.console == []
     assert seen.measured["frames"] == [[width, width]]
-    if width > 1000:
-        assert told(html, CONTRAST, tmp_path)["poor"] == []
+    for scheme in (0, 1) if width > 1000 else ():
+        used = told(html, CONTRAST, tmp_path, flags=[f"--blink-settings=preferredColorScheme={scheme}"])
+        assert used["dark"] is (scheme == 0) and used["poor"] == []
 
 
 def test_a_curve_that_is_not_positive_has_no_logarithm(tmp_path: Path) -> None:

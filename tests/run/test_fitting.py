@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opstage
-from opstage import Declaration, Model, NotFiniteError, Options, Spec, UsageError, derived, init, optim
+from opstage import Declaration, Model, NotFiniteError, Options, Spec, UsageError, callbacks, derived, init, optim
 from opstage.data import digits, from_arrays, train_test_split
 from opstage.experiment import configure, train
 from opstage.models import mlp, model
@@ -193,3 +193,16 @@ def test_a_model_that_is_not_its_files_is_one_made_in_python(tmp_path: Path) -> 
     assert defined_by(model("mlp", SMALL)).word == "mlp"
     changed = dataclasses.replace(model("mlp", SMALL), outputs=lambda ops, params, x: {"n": derived.dropout})
     assert defined_by(changed).word == "python:mlp"
+
+
+def test_the_best_epoch_of_a_run_is_kept_in_it(tmp_path: Path) -> None:
+    """Of each run in its own, though a callback that was given no folder goes from one to the next."""
+    best, kept = callbacks.BestCheckpoint("accuracy"), {}
+    for seed, name in enumerate(("one", "two")):
+        config = mlp.Config(hidden=(4,))
+        quiet("mlp", config=config, epochs=2, callbacks=best, out=tmp_path / name, options=Options(seed=seed))
+        kept[name] = (tmp_path / name / "best" / "checkpoint.json").read_text()
+        assert opstage.load(tmp_path / name, which="best").predict(np.zeros((1, 1, 8, 8)))["class"].shape == (1,)
+    assert (tmp_path / "one" / "best" / "checkpoint.json").read_text() == kept["one"] != kept["two"]
+    with pytest.raises(UsageError, match="no folder to keep it in"):
+        quiet("mlp", config=SMALL, epochs=1, callbacks=best)
