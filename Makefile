@@ -85,7 +85,7 @@ networks: $(NETWORKS_STAMP)  ## compare networks of wheels from PyPI with onnxru
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -q tests/networks $(ARGS)
 
 mpi-tests: $(MPI_STAMP)  ## train on several processes over MPI, from the wheels of PyPI
-	$(BIN)/python -m pytest -q tests/mpi $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" tests/mpi $(ARGS)
 
 shape-errors: $(BENCH_STAMP)  ## ask PyTorch and JAX about mistakes and write docs/shape-errors.md
 	$(BIN)/python -m tests.check.peers.ask

@@ -18,7 +18,7 @@ from types import FrameType
 import click
 
 from ..experiment.directory import CHECKPOINT, CONFIG
-from ..interpreters.mesh.mpi import ENDED
+from ..interpreters.mesh.processes import ENDED
 from ..ops.errors import UsageError
 from ..ops.mesh import mesh_of
 from ..options import Options
@@ -26,6 +26,9 @@ from .interrupt import INTERRUPTED
 
 _ENDED = (0, 2, INTERRUPTED, 143)
 """Exit codes of a run that has ended as it should: done, unusable input, interrupted, terminated."""
+
+DIED = 137
+"""The exit code of a run whose processes were killed."""
 
 _START = "from opstage.cli import main; main()"
 
@@ -95,6 +98,9 @@ def _on_processes(mpiexec: str, processes: int, command: Sequence[str]) -> int:
                 running.kill()
         if note.exists():
             code = int(note.read_text() or code or 1)
+        elif code == 0:  # nobody has lived to say how it ended, and mpiexec says 0 of processes that have died
+            click.echo("opstage: the processes of this run have died", err=True)
+            code = DIED
     return code if code >= 0 else 128 - code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .interrupt import INTERRUPTED, EndAtOnce, say_interrupted
@@ -17,6 +18,10 @@ def main() -> None:
         with EndAtOnce():
             from .commands import run
         code = run()
+        if "_OPSTAGE_ENDED" in os.environ:
+            from .several import tell_launcher
+
+            tell_launcher(code)
     except KeyboardInterrupt:
         say_interrupted()
         code = INTERRUPTED

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 
 import click
 
-from ..interpreters.mesh.processes import launched
+from ..interpreters.mesh.processes import ENDED, launched
 from ..ops.errors import UsageError
 
 _PATIENCE = 5.0
@@ -16,6 +18,13 @@ _PATIENCE = 5.0
 def speaks() -> bool:
     """Whether this process is the one that talks: the only one, or the first."""
     return launched()[0] == 0
+
+
+def tell_launcher(code: int) -> None:
+    """Note how process 0 has ended, for `opstage launch`: once one has died, mpiexec says 0 whatever happens."""
+    if launched()[0] == 0 and (path := os.environ.get(ENDED)):
+        with suppress(OSError), open(path, "x") as file:  # what a process that failed has noted stays
+            file.write(str(code))
 
 
 def conclude(text: str, code: int, error: BaseException) -> int:
@@ -30,8 +39,9 @@ def conclude(text: str, code: int, error: BaseException) -> int:
     try:
         fabric = world()
     except UsageError as missing:
-        if speaks():
-            click.echo(f"opstage: {missing}", err=True)
+        if not speaks():
+            time.sleep(_PATIENCE)  # if process 0 lacks it as well, it says so, and ends all
+        click.echo(f"opstage: {missing}", err=True)
         return 2
     if not fabric.agreed:  # the others are about to say what they have, or why they end
         try:

@@ -10,7 +10,7 @@ import pytest
 
 import opstage
 from opstage import Options, init
-from opstage.interpreters.mesh.processes import launched, require_hosted
+from opstage.interpreters.mesh.processes import launched, require_hosted, require_joined
 from opstage.interpreters.mesh.ranks import Ranks, on_mesh
 from opstage.interpreters.registry import make_interpreter
 from opstage.models import model
@@ -163,3 +163,12 @@ def test_how_many_processes_can_host_a_mesh() -> None:
 )
 def test_how_a_launcher_is_known(environ: dict[str, str], expected: tuple[int, int]) -> None:
     assert launched(environ) == expected
+
+
+def test_tasks_of_slurm_that_no_engine_joins_do_not_each_train_the_whole() -> None:
+    mesh = Mesh.parse("data=4")
+    with pytest.raises(opstage.UsageError, match="srun has started 4 tasks, but MPI joins none of them"):
+        require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4"})
+    require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "1"})
+    require_joined(mesh, {"SLURM_STEP_NUM_TASKS": "1"})
+    require_joined(Mesh(), {"SLURM_STEP_NUM_TASKS": "4"})  # a task each that has nothing to do with the others

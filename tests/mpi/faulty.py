@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import numpy as np
 
 import opstage
-from opstage import Options
+from opstage import Options, RankError
 from opstage.interpreters.mesh.processes import world
 
 
@@ -20,8 +21,16 @@ def loss(ops: Any, params: Any, x: Any, y: Any) -> Any:
     return ops.reduce_mean(ops.mul(apart, apart))
 
 
+def say(what: str) -> None:
+    """When, on the clock that all processes of a machine share; in one write, so that no line is cut in two."""
+    os.write(1, f"{what} at {time.monotonic()}\n".encode())
+
+
 def main(kind: str, backend: str) -> None:
     """Take 6 steps; in the fourth the last process fails."""
+    if kind == "absent" and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        say("fails")
+        os.kill(os.getpid(), signal.SIGKILL)
     here = world()
     options = Options(mesh="data=4", backend=backend, timeout=3)
     trainer = opstage.scalar_trainer(loss, {"w": np.ones((3, 5), np.float32)}, options=options)
@@ -29,6 +38,7 @@ def main(kind: str, backend: str) -> None:
     for step in range(6):
         rows = 8
         if step == 3 and here.process == here.processes - 1:
+            say("fails")
             if kind == "raise":
                 raise KeyError("a file of the data set is gone")
             if kind == "kill":
@@ -41,7 +51,11 @@ def main(kind: str, backend: str) -> None:
                 rows = 12
             if kind == "leave":
                 sys.exit(0)
-        value = trainer.step(0.1, rng.standard_normal((rows, 5)), rng.standard_normal((rows, 3)))
+        try:
+            value = trainer.step(0.1, rng.standard_normal((rows, 5)), rng.standard_normal((rows, 3)))
+        except RankError:
+            say("is told")
+            raise
     print(f"done: {value:.6f}", flush=True)
 
 

@@ -52,7 +52,8 @@ def opstage(*words: str) -> Ended:
     return ended(start(sys.executable, "-P", "-c", "from opstage.cli import main; main()", *words))
 
 
-def mpiexec(processes: int, module: str, *words: str) -> Ended:
-    """A module on several processes, by mpiexec itself."""
+def mpiexec(processes: int, module: str, *words: str, **environment: str) -> Ended:
+    """A module on several processes, by mpiexec itself, in an environment with these variables too."""
     mpi = (str(SCRIPTS / "mpiexec"), "--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm")
-    return ended(start(*mpi, "-n", str(processes), sys.executable, "-m", module, *words))
+    variables = ("env", *[f"{name}={value}" for name, value in environment.items()]) if environment else ()
+    return ended(start(*variables, *mpi, "-n", str(processes), sys.executable, "-m", module, *words))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from tests.mpi.started import PATIENCE, mpiexec
 
 HOST = socket.gethostname()
+TIMEOUT = {"raise": 3.0, "kill": 3.0, "elsewhere": 3.0, "rows": 3.0, "stop": 3.0 + 30.0, "leave": 3.0 + 30.0}
+"""Seconds in which it is named at the latest: before the timeout of 3 s, or, where only that tells, some after it."""
 
 
 def left_behind(word: str) -> list[str]:
@@ -39,7 +43,9 @@ def left_behind(word: str) -> list[str]:
         ("leave", 2, "eager", f"process 1 of 2 on {HOST} does not answer"),
     ],
 )
-def test_a_failure_is_named(kind: str, processes: int, backend: str, said: str) -> None:
+def test_a_failure_is_named(
+    kind: str, processes: int, backend: str, said: str, record_property: Callable[[str, object], None]
+) -> None:
     done = mpiexec(processes, "tests.mpi.faulty", kind, backend)
     assert done.code != 0 or kind == "kill"  # mpiexec says 0 once a process has died
     assert said in done.said
@@ -47,7 +53,21 @@ def test_a_failure_is_named(kind: str, processes: int, backend: str, said: str) 
     assert done.said.count("Traceback") == 1, done.said
     if kind != "raise":
         assert "faulty.py:" in done.said.split("RankError: ")[1].splitlines()[0]
+    fails, told = (
+        [float(at) for at in re.findall(rf"^{word} at (\S+)$", done.said, re.M)] for word in ("fails", "is told")
+    )
+    taken = min(told) - fails[0]
+    record_property("seconds until it is named", taken)
+    print(f"{kind} on {processes} processes, {backend}: named after {1e3 * taken:.0f} ms")
+    assert taken < TIMEOUT[kind]
     until = time.monotonic() + PATIENCE  # one that stands still is ended by the launcher, in its own time
     while left_behind("tests.mpi.faulty") and time.monotonic() < until:
         pass
+    assert left_behind("tests.mpi.faulty") == []
+
+
+def test_one_that_dies_before_it_has_come_to_mpi_keeps_nobody_waiting() -> None:
+    done = mpiexec(2, "tests.mpi.faulty", "absent", "eager", OPSTAGE_TIMEOUT="3")
+    assert "in _wait_until_all_processes_have_started" in done.said
+    assert "done" not in done.said
     assert left_behind("tests.mpi.faulty") == []

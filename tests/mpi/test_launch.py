@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,15 +103,13 @@ def test_ctrl_c_saves_after_a_step_and_the_run_goes_on(tmp_path: Path, whole: li
 
 def children(of: int) -> list[int]:
     """The processes that descend from one, those that have no children of their own last."""
-    found = []
+    below: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == of:
-            child = int(path.parent.name)
-            found += [child, *children(child)]
+        with suppress(OSError):
+            below.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found = [*below.get(of, ())]
+    for child in found:
+        found += below.get(child, ())
     return found
 
 

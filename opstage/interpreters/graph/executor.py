@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ...ops.errors import LocatedError, UsageError
+from ...ops.errors import LocatedError, RankError, UsageError
 from ...ops.types import EXACT
 from ...options import Options
 from ..at_once import Action, at_once
@@ -138,6 +138,8 @@ class CpuExecutor:
                 if not plan.aliased:  # then it is done
                     at_once(self._fills(plan, linked, outputs, moving))
                 begun = True
+        except RankError:  # of another process; a second run of the program would only meet it again
+            raise
         except LocatedError as error:
             raised = error
         finally:

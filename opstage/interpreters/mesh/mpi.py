@@ -6,24 +6,24 @@ message goes a short one that says what it is for; where two processes are in di
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import numpy as np
 
 from ...ops.errors import OpstageError, RankError, UsageError
 from ..host import Array
+from .processes import ENDED
 from .progress import Progress
-
-ENDED = "_OPSTAGE_ENDED"
-"""The variable with the file in which a launcher looks for the exit code of a run that failed."""
 
 HEAD, BODY = 1, 2
 FAILED, ASK, ANSWER = 1, 2, 3
@@ -75,28 +75,24 @@ class MpiFabric:
     """
 
     def __init__(self, timeout: float = 60.0):
-        try:
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:
-            raise UsageError(
-                "this process was started together with others, but mpi4py, by which they meet, cannot be used "
-                f"({error}): pip install 'opstage[mpi]'"
-            ) from None
         _end_with_launcher()
-        self._mpi: Any = MPI
-        self._world = MPI.COMM_WORLD.Dup()
-        self._words = MPI.COMM_WORLD.Dup()
+        mpi = _wait_until_all_processes_have_started(timeout)
+        atexit.register(_end_at_last, timeout)
+        self._mpi: Any = mpi
+        with _at_most(timeout):
+            self._world = mpi.COMM_WORLD.Dup()
+            self._words = mpi.COMM_WORLD.Dup()
+            self.hosts: Sequence[str] = mpi.COMM_WORLD.allgather(socket.gethostname())
         for comm in (self._world, self._words):
-            comm.Set_errhandler(MPI.ERRORS_RETURN)
+            comm.Set_errhandler(mpi.ERRORS_RETURN)
         self.process, self.processes = int(self._world.rank), int(self._world.size)
-        self.hosts: Sequence[str] = MPI.COMM_WORLD.allgather(socket.gethostname())
         self.timeout = timeout
         self.agreed = False
         self.heard: tuple[int, str] | None = None
         self.waited = 0.0
         self.sent = 0
         self._count = self._number = 0
-        self._progress = Progress(MPI, self._words)
+        self._progress = Progress(mpi, self._words)
         self._now = ""
         self._answers: dict[int, str] = {}
         self._told: list[Any] = []
@@ -291,6 +287,38 @@ class MpiFabric:
             f"{error.Get_error_string()} {at}: another process has died, or is in another collective; all ranks must "
             "run one program, on batches of one shape"
         )
+
+
+def _wait_until_all_processes_have_started(seconds: float) -> Any:
+    """MPI, once all processes have come to it. Raises UsageError without mpi4py.
+
+    Where one has died before, the others wait for it in C, and hear nothing. After so many seconds this process is
+    ended there, with a traceback in which the name of this function stands.
+    """
+    with _at_most(seconds):
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise UsageError(
+                "this process was started together with others, but mpi4py, by which they meet, cannot be used "
+                f"({error}): pip install 'opstage[mpi]'"
+            ) from None
+    return MPI
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """A block that ends the process if it takes longer: whatever it waits for, Python's lock held, will not come."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _end_at_last(seconds: float) -> None:
+    """Let this process end though another one died when it did, and will not take leave of it."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def _note(code: int, mode: str) -> None:

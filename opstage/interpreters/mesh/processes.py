@@ -18,6 +18,12 @@ _COUNTS = (
 )
 """The variables in which launchers say how many processes they started, and which one this is."""
 
+ENDED = "_OPSTAGE_ENDED"
+"""The variable with the file in which a launcher looks for the exit code of a run."""
+
+PATIENCE = 60.0
+"""Seconds in which all processes have started, where the variable of the option timeout says nothing else."""
+
 _LOCAL = threading.local()
 _WORLD: list[Fabric] = []
 
@@ -32,6 +38,17 @@ def launched(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     return 0, 1
 
 
+def require_joined(mesh: Mesh, environ: Mapping[str, str] | None = None) -> None:
+    """Raise UsageError where `srun` has started several tasks, none of which can reach the others, with a mesh each."""
+    environ = os.environ if environ is None else environ
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    if launched(environ)[1] == 1 and tasks.isdecimal() and int(tasks) > 1 and mesh.ranks > 1:
+        raise UsageError(
+            f"srun has started {tasks} tasks, but MPI joins none of them, so each would host all of mesh "
+            f"{str(mesh)!r}; start them by srun --mpi=pmix"
+        )
+
+
 def world() -> Fabric:
     """The engine between the processes of this run; made when it is asked for. Raises UsageError without mpi4py."""
     here: Fabric | None = getattr(_LOCAL, "fabric", None)
@@ -42,7 +59,15 @@ def world() -> Fabric:
             return ALONE
         from .mpi import MpiFabric
 
-        _WORLD.append(MpiFabric())
+        said = os.environ.get("OPSTAGE_TIMEOUT", "")
+        fabric, (process, processes) = MpiFabric(float(said) if said.isdecimal() else PATIENCE), launched()
+        if fabric.processes != processes:
+            raise UsageError(
+                f"this is process {process} of {processes} by the variables of its launcher, but MPI knows of "
+                f"{fabric.processes}: they cannot meet; start them by the mpiexec of the same MPI, by opstage launch, "
+                "or by srun --mpi=pmix"
+            )
+        _WORLD.append(fabric)
     return _WORLD[0]
 
 

@@ -47,7 +47,7 @@ from .buckets import JOINED, Bucket
 from .crossing import Crossing
 from .fabric import ALONE, Fabric
 from .meeting import Hosting, apart, communicates
-from .processes import world
+from .processes import require_joined, world
 from .tree import total
 
 ROWS = "data"
@@ -458,6 +458,7 @@ def on_mesh(base: BaseInterpreter[Any], options: Options) -> BaseInterpreter[Any
     mesh = mesh_of(options.mesh)
     if not base.executes or mesh.ranks == 1:
         return base
+    require_joined(mesh)
     fabric = world()
     if fabric.processes > 1 and options.use_gpu:
         raise UsageError(f"several processes host a mesh on the CPU alone so far, not on device {options.device!r}")
