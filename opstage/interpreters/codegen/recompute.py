@@ -75,7 +75,7 @@ class _Rewriting:
             changed[reader] = rewritten
         for reader, (equations, of) in changed.items():
             self._replace(reader, equations, of)
-        self._prune(place, cluster.size)
+        self._prune(place, cluster)
 
     def _alike(self, cluster: Cluster, place: int) -> bool:
         other = self.groups[place].cluster
@@ -147,7 +147,7 @@ class _Rewriting:
         for root in memory_read(self.lowered, equations):
             self.readers.setdefault(root, set()).add(place)
 
-    def _prune(self, place: int, size: int) -> None:
+    def _prune(self, place: int, of: Cluster) -> None:
         """Drop what a group makes for nobody any more."""
         left: list[Equation] = []
         wanted: set[int] = set()
@@ -163,6 +163,14 @@ class _Rewriting:
                 wanted |= roots_read(self.lowered, [e])
         left.reverse()
         if len(left) < len(self.groups[place].equations):
+            cluster = self._for_what_is_left(left, of)
+            if cluster is not None:
+                self._replace(place, left, cluster)
+
+    def _for_what_is_left(self, left: list[Equation], of: Cluster) -> Cluster | None:
+        """A cluster of some of another's equations: of its elements, of its rows alone, or of both."""
+        for size, extent in ((of.size, None), (of.rows, None), (of.size, of.extent)):
             cluster = Cluster(self.lowered, size)
-            assert all(cluster.admit(e) for e in left)
-            self._replace(place, left, cluster)
+            if (extent is None or cluster.set_extent(extent, of.columns)) and all(cluster.admit(e) for e in left):
+                return cluster
+        return None
