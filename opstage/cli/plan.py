@@ -13,6 +13,8 @@ from ..experiment.planned import CPU, measure_settings, plan_settings, settings_
 from ..ops.errors import UsageError
 from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
+_PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
+
 
 @click.command(cls=DottedCommand)
 @click.argument("model", required=False)
@@ -26,6 +28,11 @@ from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_s
 )
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
+@click.option("--mesh", metavar="AXES", help="Plan the step of a rank of a mesh: data=4.")
+@click.option("--zero", type=int, metavar="LEVEL", help="With --mesh: ZeRO, as by train.")
+@click.option(
+    "--cluster", metavar="FILE", help="With --mesh: the machines by which messages are timed, as by check --cluster."
+)
 @click.option("--measure", is_flag=True, help="Run the step too, and say where the prediction differs and by how much.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A TOML file with any of the settings.")
@@ -36,6 +43,7 @@ def plan(
     on: str,
     steps: int | None,
     epochs: int | None,
+    cluster: str | None,
     measure: bool,
     as_json: bool,
     config: Path | None,
@@ -50,11 +58,11 @@ def plan(
     is_run = model is not None and Path(model).is_dir()
     if is_run and (config is not None or dotted_flags()):
         raise UsageError(f"{model} is a run, which has its own settings; leave --config and other settings out")
-    settings = settings_of(model, config, [] if is_run else [flag_layer(OPTION_PATHS, flags)])
+    settings = settings_of(model, config, [] if is_run else [flag_layer(_PATHS, flags)])
     if is_run:
         given = {name: value for name, value in flags.items() if value is not None}
         settings = replace(settings, options=settings.options.replace(**given))
-    made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs)
+    made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs, cluster=cluster)
     found = measure_settings(settings, made) if measure else None
     if as_json:
         data = made.as_data() if found is None else made.as_data() | {"measured": found.as_data()}

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..config import Layer
+from ..interpreters.shape_check.cluster import Machines, predicted
+from ..interpreters.shape_check.sizes import value_at
 from ..models import Model
 from ..ops.dims import DimScope
-from ..ops.errors import UsageError
+from ..ops.errors import UsageError, ValidationError
+from ..ops.mesh import Mesh, mesh_of
 from ..ops.spec import sized
 from ..ops.types import as_dtype
 from ..options import Options
@@ -21,7 +24,7 @@ from ..planning.calibration import machine_rates, require_measurable
 from ..planning.comparison import StepComparison, compare
 from ..planning.published import device_called
 from ..planning.rates import MEASURED, Rates
-from ..planning.step_plan import StepPlan, plan_step
+from ..planning.step_plan import StepPlan, Wire, plan_step
 from ..planning.timing import TimedStep
 from ..training.clip import Clip
 from ..training.memory import StepMemory, model_memory
@@ -29,6 +32,7 @@ from ..training.optimizer import Optimizer
 from ..training.parameters import first_trees
 from ..training.sizes import dim_names
 from ..training.trainer import scalar_trainer
+from ..training.validate import check_step
 from .settings import Settings, configure, configure_kept
 from .sources import load_data
 
@@ -45,6 +49,7 @@ def plan(
     optimizer: Optimizer | None = None,
     steps: int | None = None,
     epochs: int | None = None,
+    cluster: str | Machines | None = None,
 ) -> StepPlan:
     """Predict the time of a training step of `model`, its memory, and what a run of such steps takes.
 
@@ -54,6 +59,7 @@ def plan(
                 peaks; a TOML file that describes a device; or rates at hand
     optimizer   that of the model's recipe if none is given
     steps       of a run; or `epochs` of the data of the recipe
+    cluster     of a rank of a mesh, `Options(mesh="data=8")`: the machines, as for `opstage check --cluster`
 
     Raises UsageError for what there is no prediction for.
     """
@@ -64,11 +70,11 @@ def plan(
             )
         if epochs is not None:
             raise UsageError("a Model has no data, so nobody knows how long an epoch is: give steps= instead")
-        return _planned(model, optimizer, None, options or Options(), at, on, steps)
+        return _planned(model, optimizer, None, options or Options(), at, on, steps, cluster)
     settings = settings_of(os.fspath(model))
     if options is not None:
         settings = replace(settings, options=options)
-    return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs)
+    return plan_settings(settings, at, on, optimizer=optimizer, steps=steps, epochs=epochs, cluster=cluster)
 
 
 def settings_of(model: str | None, file: Path | None = None, flags: Sequence[Layer] = ()) -> Settings:
@@ -86,6 +92,7 @@ def plan_settings(
     optimizer: Optimizer | None = None,
     steps: int | None = None,
     epochs: int | None = None,
+    cluster: str | Machines | None = None,
 ) -> StepPlan:
     """The plan of a configured model; see `plan`."""
     model = settings.defined.make(settings.model)
@@ -100,7 +107,7 @@ def plan_settings(
         raise UsageError(f"a step is planned whole, with every parameter trained; leave {what} out")
     batch = batch_size_name(model)
     if epochs is not None:
-        require_sizes(model, at)
+        require_sizes(model, at, settings.options)
         if batch is None:
             raise UsageError(
                 f"model {model.name}: the batch has no named size, so nobody knows how long an epoch is; give steps"
@@ -110,7 +117,7 @@ def plan_settings(
         if not steps:
             raise UsageError(f"an epoch of {rows} samples has no batch of {at[batch]}; give a smaller {batch}")
     made = optimizer if optimizer is not None else settings.optimizer.make(_SCHEDULE)
-    return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps)
+    return _planned(model, made, settings.optimizer.make_clip(), settings.options, at, on, steps, cluster)
 
 
 def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:
@@ -118,6 +125,7 @@ def measure_settings(settings: Settings, made: StepPlan) -> StepComparison:
 
     Raises UsageError where the plan is for another device than this machine's CPU.
     """
+    settings.options.require_one_rank("plan --measure")
     if made.options.use_gpu or made.rates.origin != MEASURED:
         raise UsageError(f"the step is planned for {made.rates.name}, and measured on this machine: plan it --on cpu")
     return compare(made, timed_step(settings, made.sizes))
@@ -149,11 +157,12 @@ def batch_size_name(model: Model) -> str | None:
     return entries[0] if entries and entries[0] in dim_names(model.batch) else None
 
 
-def require_sizes(model: Model, at: Mapping[str, int]) -> None:
-    """Raise UsageError for a named size of the batch without a number."""
-    missing = [name for name in dim_names(model.batch) if name not in at]
+def require_sizes(model: Model, at: Mapping[str, int], options: Options) -> None:
+    """Raise UsageError for a named size of the batch, or of the mesh, without a number."""
+    names = (*dim_names(model.batch), *mesh_of(options.mesh).open)
+    missing = [name for name in names if name not in at]
     if missing:
-        example = ",".join(f"{name}={at.get(name, 64)}" for name in dim_names(model.batch))
+        example = ",".join(f"{name}={at.get(name, 64)}" for name in names)
         raise UsageError(
             f"the time of a step depends on {', '.join(missing)}: give a number, --at {example} (at= in Python)"
         )
@@ -167,10 +176,13 @@ def _planned(
     at: Mapping[str, int],
     on: str | Rates,
     steps: int | None,
+    cluster: str | Machines | None,
 ) -> StepPlan:
     model.require_loss()
-    require_sizes(model, at)
-    options.require_one_rank("plan")
+    require_sizes(model, at, options)
+    mesh = mesh_of(options.mesh)
+    if not mesh.is_alone and (options.backend != "eager" or on not in (CPU,) and not isinstance(on, Rates)):
+        raise UsageError("a rank of a mesh is planned on the eager backend of the CPU: leave --backend and --on out")
     rates: Rates
     if isinstance(on, Rates):
         rates = on
@@ -179,13 +191,36 @@ def _planned(
         step_memory(model, optimizer, clip, options).at(
             **at
         )  # sizes that are wrong are said before anything is measured
-        rates = machine_rates(options)
+        rates = machine_rates(options.replace(mesh="", zero=0))
     else:
         device, origin = device_called(on)
         rates = device.rates(options.replace(device="cuda"), origin)
         options = options.replace(device="cuda")
     memory = step_memory(model, optimizer, clip, options)
-    return plan_step(memory, at, rates, model=model.name, batch=batch_size_name(model), steps=steps)
+    wire = None if mesh.is_alone else _wire(model, optimizer, clip, options, at, cluster)
+    return plan_step(memory, at, rates, model=model.name, batch=batch_size_name(model), steps=steps, wire=wire)
+
+
+def _wire(
+    model: Model,
+    optimizer: Optimizer,
+    clip: Clip | None,
+    options: Options,
+    at: Mapping[str, int],
+    cluster: str | Machines | None,
+) -> Wire:
+    """The messages of a rank in a step, by the model of the machines that `cluster` describes."""
+    more: dict[str, Any] = {"options": options, "state": model.state, "optimizer": optimizer, "clip": clip}
+    report = check_step(model.require_loss(), model.init, *model.batch, **more)
+    if not report.ok:
+        raise ValidationError(str(report), report)
+    mesh = mesh_of(options.mesh)
+    numbers = Mesh(tuple([(axis, at.get(str(size), size)) for axis, size in mesh.axes]))
+    sent = int(value_at(report.traffic.sent, at))
+    if cluster is None:
+        return Wire(numbers.ranks, sent, None)
+    found = predicted(report, cluster if isinstance(cluster, Machines) else Machines.read(cluster), numbers, at)
+    return Wire(numbers.ranks, sent, found.latency + found.transfer)
 
 
 def step_memory(model: Model, optimizer: Optimizer, clip: Clip | None, options: Options) -> StepMemory:

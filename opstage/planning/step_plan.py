@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
 from ..interpreters.folding import UPDATE
 from ..interpreters.shape_check.memory import PeakMemory
+from ..ops.amounts import show_bytes
 from ..options import Options
 from ..training.memory import StepMemory
 from .kernels import PHASES, PlannedKernel, kernels_of
 from .rates import MEASURED, PUBLISHED, Rates
 from .roofline import COMPUTE, MEMORY, OVERHEAD, KernelTime, time_of
 
+WIRE = "(wire)"
+"""The name of the time that messages between ranks take, as a group."""
 REST = "(step)"
 """The name of the time that a step takes beside its kernels, as a group."""
 LOOP = "scan"
 """The name of what stands in the bodies of loops."""
+NETWORK = "network"
 _DEPTH = 2
 """The levels of regions that are told apart as groups."""
 
@@ -36,6 +40,18 @@ class GroupTime:
     def seconds(self) -> float:
         """All phases."""
         return sum(self.phases.values())
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The messages of a rank of a mesh in one step: seconds of their alpha and of their bytes, and the bytes it sends.
+
+    The seconds are None where nothing is known of the machines between which they go.
+    """
+
+    ranks: int
+    sent: int
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -71,11 +87,16 @@ class StepPlan:
     largest: tuple[str, int] | None = None
     not_counted: tuple[str, ...] = ()
     run: PlannedRun | None = None
+    wire: Wire | None = None
 
     @cached_property
     def seconds(self) -> float:
         """Of one step."""
-        return self.beside + sum(time.seconds for time in self.times)
+        return self.beside + self._wire + sum(time.seconds for time in self.times)
+
+    @property
+    def _wire(self) -> float:
+        return 0.0 if self.wire is None or self.wire.seconds is None else self.wire.seconds
 
     @property
     def flops(self) -> int:
@@ -94,6 +115,8 @@ class StepPlan:
         for time in self.times:
             found.setdefault(group_of(time.kernel), []).append(time)
         rows = [_group(name, times) for name, times in found.items()]
+        if self._wire:
+            rows.append(GroupTime(WIRE, {"": self._wire}, NETWORK, 0))
         return (*rows, GroupTime(REST, {"": self.beside}, OVERHEAD, 0))
 
     @cached_property
@@ -118,6 +141,15 @@ class StepPlan:
             said.append("its kernels are taken to be those of the CPU's interpreter of that name")
         if self.unrated:
             said.append(f"not measured, counted as products of elements: {', '.join(self.unrated)}")
+        if self.wire is not None:
+            said.append(
+                f"a rank of {self.wire.ranks}, which sends {show_bytes(self.wire.sent)} in a step; its kernels are "
+                "predicted as if it had the machine's threads for itself"
+            )
+            if self.wire.seconds is None:
+                said.append("not counted: the time of its messages, which depends on the network: give --cluster")
+            else:
+                said.append("messages by the alpha-beta model, of which nothing overlaps with kernels")
         return said + [f"not counted: {reason}" for reason in self.not_counted]
 
     def as_data(self) -> dict[str, Any]:
@@ -148,6 +180,13 @@ class StepPlan:
             "run": None
             if self.run is None
             else {"steps": self.run.steps, "hours": self.run.seconds / 3600, "joules": self.run.joules},
+            "wire": None
+            if self.wire is None
+            else {
+                "ranks": self.wire.ranks,
+                "sent_bytes": self.wire.sent,
+                "ms": None if self.wire.seconds is None else 1e3 * self.wire.seconds,
+            },
             "remarks": self.remarks,
         }
 
@@ -186,11 +225,13 @@ def plan_step(
     model: str = "",
     batch: str | None = None,
     steps: int | None = None,
+    wire: Wire | None = None,
 ) -> StepPlan:
     """Predict a step at these sizes on a device of these rates.
 
     batch   the named size of which the largest is looked for that fits the device's memory
     steps   of a run
+    wire    the messages of a rank, where the step is that of one
     """
     found = kernels_of(step, sizes)
     times = tuple([time_of(call, rates) for call in found.kernels])
@@ -200,9 +241,10 @@ def plan_step(
     if batch is not None and rates.memory is not None:
         others = {name: size for name, size in sizes.items() if name != batch}
         largest = batch, step.largest(batch, rates.memory, **others)
-    made = StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, found.not_counted)
+    lost = found.not_counted
+    made = StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, lost, wire=wire)
     if steps is None:
         return made
-    seconds = steps * made.seconds
-    run = PlannedRun(steps, seconds, None if rates.watts is None else rates.watts * seconds)
-    return StepPlan(model, step.options, sizes, rates, times, beside, memory, largest, found.not_counted, run)
+    seconds, ranks = steps * made.seconds, 1 if wire is None else wire.ranks
+    run = PlannedRun(steps, seconds, None if rates.watts is None else ranks * rates.watts * seconds)
+    return replace(made, run=run)

@@ -156,9 +156,31 @@ def test_a_model_without_named_sizes() -> None:
         ({"at": {"B": 8}, "steps": 1, "epochs": 1}, "one of them"),
         ({"at": {"B": 8}, "options": Options(dtype="exact")}, "no calibration for fractions"),
         ({"at": {"B": 8}, "options": Options(backend="shape_check")}, "no calibration for backend"),
-        ({"at": {"B": 8}, "options": Options(mesh="data=2"), "on": "h100"}, "one rank"),
+        ({"at": {"B": 8}, "options": Options(mesh="data=2"), "on": "h100"}, "planned on the eager backend of the CPU"),
+        ({"at": {"B": 8}, "options": Options(mesh="data=N"), "on": FLAT}, "depends on N"),
+        ({"at": {"B": 9}, "options": Options(mesh="data=2"), "on": FLAT}, "does not hold"),
     ],
 )
 def test_what_there_is_no_prediction_for(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         opstage.plan("mlp", **arguments)
+
+
+def test_a_rank_of_a_mesh_by_hand() -> None:
+    """Four ranks share 16 rows: products of 4 rows each, and messages as the model of machines has them."""
+    machines = "ranks_per_host=1,alpha=1e-3,beta=1e6,flops=1e9"
+    options = Options(mesh="data=4")
+    alone = opstage.plan("mlp", at={"B": 16}, on=FLAT)
+    rank = opstage.plan("mlp", at={"B": 16}, on=FLAT, options=options, cluster=machines, steps=10)
+    assert rank.wire is not None and rank.wire.seconds is not None
+    assert sum(row.seconds for row in rank.groups) == pytest.approx(rank.seconds)
+    products = [[t.kernel.flops for t in made.times if t.kernel.name == "matmul"] for made in (alone, rank)]
+    assert [4 * flops for flops in products[1]] == products[0]
+    parameters = 4 * 85_002
+    # a ring of four sends 2 · 3/4 of each gradient, the scalars of loss and count beside
+    assert rank.wire.sent == pytest.approx(parameters * 2 * 3 / 4, rel=1e-3)
+    assert rank.wire.seconds > rank.wire.sent / 1e6
+    assert rank.run is not None and rank.run.joules == pytest.approx(4 * 100 * 10 * rank.seconds)
+    unknown = opstage.plan("mlp", at={"B": 16, "N": 4}, on=FLAT, options=Options(mesh="data=N"))
+    assert unknown.seconds == pytest.approx(rank.seconds - rank.wire.seconds)
+    assert any("not counted: the time of its messages" in remark for remark in unknown.remarks)
