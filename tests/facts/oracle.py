@@ -84,7 +84,7 @@ def wrong_numbers(fact: Fact, array: Any, sizes: Mapping[str, int]) -> bool:
         if not (alike(array, value) | inside(region, indices, array.shape, sizes)).all():
             return True
     if fact.value is not None:
-        expected = at(fact.value.constant, sizes) + sum([c * indices[i] for i, c in fact.value.terms])
+        expected = at(fact.value.constant, sizes) + sum([at(c, sizes) * indices[i] for i, c in fact.value.terms])
         if fact.value.absolute:
             expected = abs(expected)
         if not (array == expected).all():

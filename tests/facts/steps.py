@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opstage import derived
+from opstage.ops.dims import ratio
 
 Step = Callable[[Any, Any], Any]
 D = 2
@@ -371,6 +372,33 @@ def _numbers_added(ops: Any, x: Any) -> Any:
     return ops.add(x, ops.select(early, zero, five))
 
 
+def _size(ops: Any, shape: Any, size: Any) -> Any:
+    """A tensor of one size, as an integer."""
+    return ops.full(shape=shape, value=size if isinstance(size, int) else ratio(size, 1), dtype="int64")
+
+
+def _flat_positions(ops: Any, x: Any) -> Any:
+    """Attention by positions that are read from a table of all samples' positions, one after the other, at b*T + t."""
+    b, n, _ = x.shape
+    table = ops.reshape(ops.iota(shape=(b, n), axis=1), shape=(b * n,))
+    samples = ops.mul(ops.iota(shape=(b, n), axis=0), _size(ops, (b, n), n))
+    rows = ops.gather_rows(table, ops.add(samples, ops.iota(shape=(b, n), axis=1)))
+    scores = _scores(ops, x)
+    rows, columns = (ops.broadcast_to(ops.unsqueeze(rows, axis=axis), shape=scores.shape) for axis in (2, 1))
+    masked = ops.select(
+        ops.less_equal(columns, rows), scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64")
+    )
+    return ops.bmm(ops.softmax(masked, axis=-1), x)
+
+
+def _wrapped(ops: Any, x: Any) -> Any:
+    """Elements at positions that are taken from the end where they are below 0, which none is."""
+    at = ops.iota(shape=(x.shape[1],), axis=0)
+    below = ops.less(at, ops.full(shape=at.shape, value=0, dtype=at.dtype))
+    wrapped = ops.select(below, ops.add(at, _size(ops, at.shape, x.shape[1])), at)
+    return ops.permute(ops.gather_rows(ops.permute(x, axes=(1, 0, 2)), wrapped), axes=(1, 0, 2))
+
+
 def _sorted(ops: Any, x: Any) -> Any:
     return ops.cast(ops.argsort(x, axis=1), dtype="float64")
 
@@ -431,6 +459,8 @@ STEPS: dict[str, Step] = {
     "einsum pairs": _einsum("btd,bte->bte"),
     "two masks": _two_masks,
     "sorted": _sorted,
+    "flat positions": _flat_positions,
+    "wrapped": _wrapped,
     "late positions": _late_positions,
     "every other": _every_other,
     "padded weights": _padded_weights,

@@ -57,8 +57,11 @@ def test_an_op_reads_what_its_fact_says(sample: Sample) -> None:
     assert _wrong(sample) == []
 
 
+FIRST = {sample.op: sample for sample in reversed(SAMPLES) if sample.order}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.order], ids=lambda s: s.id)
+@pytest.mark.parametrize("sample", FIRST.values(), ids=lambda s: s.id)
 def test_a_gradient_reads_what_its_fact_says(sample: Sample) -> None:
     arrays, program = _operands(sample, 0)
     floats = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]

@@ -87,7 +87,7 @@ def _absorbing(primitive: Any, pairs: Any) -> Callable[[Patch], None]:
 
 
 def _never_bad(patch: Patch) -> None:
-    """What absorbs does so whatever it stands beside."""
+    """An absorbing operand is one whatever it stands beside."""
     table = {op: [rule._replace(unless=()) for rule in rules] for op, rules in pointwise._ABSORBING.items()}
     patch.setattr(pointwise, "_ABSORBING", table)
 

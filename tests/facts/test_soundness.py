@@ -51,9 +51,9 @@ def test_few_random_programs_read_what_their_facts_say() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_programs_read_what_their_facts_say(seed: int) -> None:
     rng = random.Random(100 + seed)
-    for _ in range(200):
+    for _ in range(150):
         names = drawn(rng, rng.choice([2, 3]))
         assert wrong(names, [rng.choice(SIZES)], seed) == [], names

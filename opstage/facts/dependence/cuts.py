@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ops.dims import Dim, prod
 from ...ops.types import Shape
-from .fact import Affine, Fact, at_origin, reduced, relayed
+from .fact import Affine, Fact, at_origin, by_index, reduced, relayed
 from .sizes import alike, divided, same
 
 
@@ -35,20 +35,17 @@ def _split(value: Affine | None, number: dict[int, int], split: dict[int, tuple[
     """A value in terms of other indices, some of which were one."""
     if value is None:
         return None
-    terms: list[tuple[int, int]] = []
+    terms: list[tuple[int, Dim]] = []
     for index, coefficient in value.terms:
         if index in number:
             terms.append((number[index], coefficient))
         elif index in split:
             start, sizes = split[index]
             for at in range(len(sizes)):
-                behind = prod(sizes[at + 1 :])
-                if not isinstance(behind, int):
-                    return None
-                terms.append((start + at, coefficient * behind))
+                terms.append((start + at, coefficient * prod(sizes[at + 1 :])))
         else:
             return None
-    return value._replace(terms=tuple(sorted(terms)))
+    return value._replace(terms=by_index(terms))
 
 
 def spoken(fact: Fact, axis: int) -> bool:

@@ -7,7 +7,7 @@ first counting slowest. They are numbered from 0 on, first those of the loops ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ...ops.dims import Dim
@@ -24,11 +24,16 @@ class Span(NamedTuple):
     high: Dim | None
 
 
+def by_index(terms: Iterable[tuple[int, Dim]]) -> tuple[tuple[int, Dim], ...]:
+    """Terms in the order of their indices, each of which has one; sizes have no order."""
+    return tuple(sorted(terms, key=lambda term: term[0]))
+
+
 class Affine(NamedTuple):
     """The value of an element as a function of its indices: constant + Σ coefficient*index, or the absolute of that."""
 
     constant: Dim
-    terms: tuple[tuple[int, int], ...]
+    terms: tuple[tuple[int, Dim], ...]
     absolute: bool = False
 
 
@@ -170,7 +175,7 @@ def relayed(
     value = fact.value
     if value is not None:
         known = all(i in number for i, _ in value.terms)
-        value = value._replace(terms=tuple(sorted([(number[i], c) for i, c in value.terms]))) if known else None
+        value = value._replace(terms=by_index([(number[i], c) for i, c in value.terms])) if known else None
     outside = tuple([(v, renumbered(where, number)) for v, where in fact.outside])
     return reading(Fact(outer, axes, (), fact.whole, fact.inputs, outside, value), reads)
 

@@ -6,7 +6,7 @@ are numbered (see `fact`); NONE in the place of one is the number 0, so `(a, NON
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ...ops.dims import Dim
@@ -141,6 +141,16 @@ def moved(x: Region, index: int, distance: Dim) -> Region:
         return Difference(d.a, d.b, d.c + (distance if d.a == index else 0) - (distance if d.b == index else 0))
 
     return _each(x, shift)
+
+
+def in_sizes(x: Region, sizes: Sequence[Dim]) -> Region:
+    """The same region without what indices below these sizes always keep, or never."""
+    parts: list[Conjunction | None] = []
+    for part in x:
+        if any(d.b != NONE and at_most_proved(d.c, -sizes[d.b]) for d in part):
+            continue  # i_b would have to be its size at least
+        parts.append(_conjunction([d for d in part if d.a == NONE or not at_most_proved(sizes[d.a] - 1, d.c)]))
+    return _union(parts)
 
 
 def mirrored(x: Region, index: int, last: Dim) -> Region:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....ops.dims import prod
 from ....ops.types import Shape
 from ...domain import OpCall
 from ..cuts import common
-from ..fact import Fact, Span, Value, hull, moved_span, reading, reduced
+from ..fact import Fact, Span, Value, hull, moved_span, reading, reduced, relayed
 from ..regions import NONE, Region, mirrored, moved, renumbered
+from ..sizes import same
 from .layout import with_one_index
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The result has the axes of the indices, then those of a row."""
+    apart = _taken_apart(*facts)
+    if apart is not None and call.static["mode"] == "raise":
+        return [apart]
     x, idx = with_one_index(facts[0], 0, call.inputs[0].shape[0]), facts[1]
     start, row = len(x.outer), x.at(0)
     ahead = sum(map(len, idx.axes))
@@ -26,9 +31,9 @@ def gather_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequ
     number = {i: i if i < start else i + ahead - 1 for i in range(len(x.sizes)) if i != row}
     entries: list[tuple[int, Span]] = list(idx.reads)
     outside: tuple[tuple[Value, Region], ...] = ()
-    if value is not None and not value.absolute and len(value.terms) <= 1:
+    to, coefficient = value.terms[0] if value is not None and len(value.terms) == 1 else (NONE, 0)
+    if value is not None and not value.absolute and len(value.terms) <= 1 and isinstance(coefficient, int):
         # Row constant + coefficient*i, or one and the same row for all.
-        to, coefficient = value.terms[0] if value.terms else (NONE, 0)
         for i, span in x.reads:
             if i == row:
                 here = moved_span(span, -value.constant)
@@ -67,3 +72,25 @@ def scatter_add_rows(domain: Dependence, call: OpCall, facts: Sequence[Fact]) ->
     entries = [*x.reads, *[(i if i < start else i + shift, span) for i, span in v.reads]]
     found = Fact(x.outer, x.axes, (), x.whole or v.whole or not idx.idle, x.inputs | v.inputs | idx.inputs)
     return [reading(found, hull(entries))]
+
+
+def _taken_apart(x: Fact, idx: Fact) -> Fact | None:
+    """The rows of an axis that was made of several, at indices put together of as many: b*T + t is the row (b, t)."""
+    rows, value = x.indices(0), idx.value
+    if len(rows) < 2 or value is None or value.absolute or not same(value.constant, 0) or len(value.terms) != len(rows):
+        return None
+    sizes, theirs = x.axes[0], idx.sizes
+    ahead, start = sum(map(len, idx.axes)), len(x.outer)
+    number = {i: i if i < start else i + ahead - len(rows) for i in range(len(x.sizes)) if i not in rows}
+    for at, row in enumerate(rows):
+        weight = prod(sizes[at + 1 :])
+        found = [i for i, c in value.terms if same(c, weight) and same(theirs[i], sizes[at])]
+        if len(found) != 1:
+            return None
+        number[row] = found[0]
+    if len(set(number.values())) < len(number):
+        return None
+    moved_on = relayed(x, idx.outer, (*idx.axes, *x.axes[1:]), number)
+    whole = moved_on.whole or idx.whole
+    inputs = moved_on.inputs | idx.inputs
+    return reading(moved_on._replace(reads=(), whole=whole, inputs=inputs), hull([*moved_on.reads, *idx.reads]))

@@ -16,9 +16,9 @@ from ....ops.primitive import Primitive
 from ....ops.types import DType
 from ...domain import OpCall
 from ..cuts import aligned
-from ..fact import NAN, Affine, Fact, Value, hull, number, reading
-from ..regions import ANYWHERE, NONE, Difference, Region, both, complement, either, region
-from ..sizes import as_size
+from ..fact import NAN, Affine, Fact, Value, by_index, hull, number, reading
+from ..regions import ANYWHERE, NONE, NOWHERE, Difference, Region, both, complement, either, in_sizes, region
+from ..sizes import as_size, same
 
 if TYPE_CHECKING:
     from .. import Dependence
@@ -77,11 +77,14 @@ def pointwise(domain: Dependence, call: OpCall, facts: Sequence[Fact]) -> Sequen
     if not facts or any(len(fact.axes) != rank for fact in facts):
         return None
     facts = aligned(facts)
+    if call.primitive is logic.SELECT and NOWHERE in (facts[0].region(False), facts[0].region(True)):
+        return [facts[2] if facts[0].region(False) == NOWHERE else facts[1]]
     found = _reads(facts)
     values = _values(domain, call, facts)
     function = _AFFINE.get(call.primitive)
     value, masks = (None, {}) if function is None else function(domain, call, facts)
-    for known, where in masks.items():
+    for known, whole in masks.items():
+        where = in_sizes(whole, found.sizes)
         values[known] = both(where, values[known]) if known in values else where
     found = found._replace(outside=tuple(list(values.items())[:_MOST_VALUES]), value=value)
     result = reading(found, None if found.whole else dict(found.reads))
@@ -181,15 +184,15 @@ def _plus(x: Affine | None, y: Affine | None, sign: int = 1) -> Affine | None:
     terms = dict(x.terms)
     for index, coefficient in y.terms:
         terms[index] = terms.get(index, 0) + sign * coefficient
-    kept = tuple(sorted([(i, c) for i, c in terms.items() if c]))
+    kept = by_index([(i, c) for i, c in terms.items() if not same(c, 0)])
     return Affine(x.constant + sign * y.constant, kept)
 
 
 def _times(x: Affine | None, factor: Any) -> Affine | None:
     count = as_size(factor)
-    if x is None or x.absolute or not isinstance(count, int):
+    if x is None or x.absolute or count is None:
         return None
-    return Affine(count * x.constant, tuple([(i, c * count) for i, c in x.terms]) if count else ())
+    return Affine(count * x.constant, () if same(count, 0) else tuple([(i, c * count) for i, c in x.terms]))
 
 
 _Found = tuple["Affine | None", "dict[Value, Region]"]
@@ -241,14 +244,16 @@ def _at_most(value: Affine, distance: Dim) -> Region:
     bound, terms = distance - value.constant, value.terms
     if not terms:
         return region((NONE, NONE, bound))
-    coefficients = [c for _, c in terms]
+    coefficients = [c for _, c in terms if isinstance(c, int)]
+    if len(coefficients) < len(terms):
+        return ANYWHERE
     if coefficients == [1]:
         return region((terms[0][0], NONE, bound))
     if coefficients == [-1]:
         return region((NONE, terms[0][0], bound))
     if sorted(coefficients) == [-1, 1]:
         (first, sign), (second, _) = terms
-        return region(Difference(first, second, bound) if sign == 1 else Difference(second, first, bound))
+        return region(Difference(first, second, bound) if same(sign, 1) else Difference(second, first, bound))
     return ANYWHERE
 
 

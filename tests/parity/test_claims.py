@@ -1,0 +1,90 @@
+"""Decoders of transformers, exported and loaded: causal where their mask is, and shown to leak without it."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is asked of a network
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import opstage
+import opstage.torch
+from opstage.facts import Causal, Independent
+
+BATCH, LENGTH = torch.export.Dim("B", min=1, max=64), torch.export.Dim("T", min=2, max=32)
+
+
+class Logits(torch.nn.Module):
+    """The logits of a decoder for numbers of tokens (B, T)."""
+
+    def __init__(self, net: Any):
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.net(input_ids=ids, use_cache=False).logits
+
+
+def _gpt2(attention: str = "sdpa") -> Any:
+    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation=attention)
+    )
+
+
+def _llama() -> Any:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=50, num_key_value_heads=1, max_position_embeddings=32, **sizes)
+    )
+
+
+def _bert() -> Any:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **sizes))
+
+
+def _unmasked_llama() -> Any:
+    """The decoder, every position of which sees all others."""
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        is_causal=False,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def _verdicts(net: Any) -> list[str]:
+    torch.manual_seed(0)
+    example = (torch.zeros(2, 5, dtype=torch.long),)
+    program = torch.export.export(Logits(net.eval()), example, dynamic_shapes=({0: BATCH, 1: LENGTH},))
+    model = opstage.torch.load(program)
+    held = [tree for tree in (model.params, model.state) if tree is not None]
+    claims = [Causal("T"), Independent("B")]
+    report = opstage.check(model, *held, *model.inputs.values(), train=False, claims=claims)
+    return [verdict.state for verdict in report.claims]
+
+
+@pytest.mark.parametrize("make", [_gpt2, _llama], ids=["gpt2", "llama"])
+def test_a_decoder_is_causal_for_every_batch_and_length(make: Any) -> None:
+    assert _verdicts(make()) == ["proved", "proved"]
+
+
+@pytest.mark.parametrize("make", [_bert, _unmasked_llama], ids=["bert", "llama without its mask"])
+def test_without_a_mask_the_future_is_seen(make: Any) -> None:
+    assert _verdicts(make()) == ["refuted", "proved"]
+
+
+def test_a_mask_of_finite_numbers_is_undecided() -> None:
+    """Eager attention adds the least float32; whether that is enough depends on the scores."""
+    assert _verdicts(_gpt2("eager")) == ["undecided", "proved"]
