@@ -43,6 +43,16 @@ def test_without_a_size_it_is_a_formula(opstage: Command) -> None:
     assert "planned at numbers, give --at" in out
 
 
+def test_memory_with_accumulation_says_that_it_is_of_whole_batches(opstage: Command) -> None:
+    flags = ("check", "mlp", "--memory", "--at", "B=64")
+    plain = opstage(*flags)[1]
+    code, out, err = opstage(*flags, "--run.accumulate", "4")
+    assert (code, err) == (0, "") and "whole batches" not in plain
+    assert out.startswith(plain.rstrip()) and "steps of whole batches. In 4 parts (run.accumulate)" in out
+    (target,) = json.loads(opstage(*flags, "--run.accumulate", "4", "--format", "json")[1])["targets"]
+    assert all(entry["of"] == "whole batches" for entry in target["sections"]["memory"]["data"])
+
+
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_the_largest_size_fits_and_one_more_does_not(opstage: Command, backend: str) -> None:
     code, out, _ = opstage("check", "mlp", "--max-memory", "64MiB")

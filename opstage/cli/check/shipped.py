@@ -15,7 +15,7 @@ from ...experiment.settings import Settings, configure
 from ...experiment.sources import load_data
 from ...interpreters.registry import make_interpreter
 from ...interpreters.shape_check import Finding
-from ...interpreters.shape_check.formats import CheckOutcome
+from ...interpreters.shape_check.formats import CheckOutcome, Section
 from ...models import Model
 from ...ops.errors import UsageError
 from ...ops.mesh import mesh_of
@@ -74,7 +74,21 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         claimed = check(predicts, *held, *inputs, options=options, train=False, claims=asked.prove)
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
+    if settings.run.accumulate > 1:
+        sections = tuple([_of_whole_batches(each, settings.run.accumulate) for each in sections])
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
+
+
+def _of_whole_batches(section: Section, parts: int) -> Section:
+    """The section of memory, with what it is not: a prediction of steps that compute a batch in parts."""
+    if section.name != "memory":
+        return section
+    note = (
+        f"  These are steps of whole batches. In {parts} parts (run.accumulate) a step keeps the batch and a sum of\n"
+        "  each gradient, and takes for the rest what the rows of a part take: --at with their number."
+    )
+    data = [{**entry, "of": "whole batches"} for entry in section.data]
+    return replace(section, data=data, text=f"{section.text}\n{note}")
 
 
 def _declaring(batch: tuple[Any, ...], where: Sequence[str]) -> tuple[Any, ...]:
