@@ -94,8 +94,8 @@ _ADVICE = "restore the file from a copy, or remove it: the run goes on without i
 
 
 def show_value(name: str, value: float) -> str:
-    """The value of a metric: `98.33 %` of `accuracy`, `0.0612` of any other."""
-    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4g}"
+    """The value of a metric: `98.33 %` of an accuracy, `0.0612` of any other."""
+    return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4g}"
 
 
 def _checked(line: Document) -> Line:

@@ -149,7 +149,7 @@ def format_held_out(means: Mapping[str, float]) -> str:
 
 def format_metric(name: str, value: float) -> str:
     """`98.33 %` of an accuracy, `0.0612` of others."""
-    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"
+    return f"{100 * value:.2f} %" if name in ("accuracy", "ema_accuracy") else f"{value:.4f}"
 
 
 def short(value: float) -> str:

@@ -98,7 +98,9 @@ def _nearest(pattern: str, places: Sequence[tuple[str, ...]]) -> str:
         close = nearest(text.strip(), paths)
         bare = text.strip().strip("*.?")
         if not close and bare:
-            close = nearest(bare, dict.fromkeys(part for path in paths for part in path.split(".")))
+            parts = dict.fromkeys(part for path in paths for part in path.split("."))
+            alike = [text.strip().replace(bare, part) for part in parts if nearest(bare, [part])]
+            close = nearest(text.strip(), alike)
         if close:
             return close
     shown = ", ".join(map(show_path, paths[:4]))

@@ -298,3 +298,20 @@ def test_it_is_a_value() -> None:
     optimizer, again = CASES["decay"][0], copy.deepcopy(CASES["decay"][0])
     assert optimizer == again and repr(optimizer) == repr(again)
     same(trained(pickle.loads(pickle.dumps(optimizer))), trained(optimizer))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "suggested"),
+    [
+        ("*.bais", " (did you mean '*.bias'?)"),
+        ("*.bais|*.wieght", " (did you mean '*.bias'?)"),
+        ("enc.*", "; there are layers.0.bias, layers.0.weight"),
+    ],
+)
+def test_what_is_suggested_is_a_pattern_that_matches(pattern: str, suggested: str) -> None:
+    """Where no path is near as it is: `bias` alone would match nothing."""
+    layers = {"layers": [{"weight": np.ones(2), "bias": np.ones(2)}]}
+    trainer = opstage.scalar_trainer(lambda ops, p: ops.sum(p["layers"][0]["weight"]), layers)
+    with pytest.raises(UsageError) as caught:
+        trainer.init_optim(optim.grouped(optim.sgd(0.1), {pattern: {"lr": 0}}))
+    assert str(caught.value) == f"optimizer group {pattern!r} matches no parameter{suggested}"

@@ -75,7 +75,7 @@ def check_shipped(settings: Settings, asked: Asked) -> CheckOutcome:
         checked = replace(checked, report=checked.report.with_verdicts(claimed))
     report, sections = completed(checked, settings.options, asked, found)
     if settings.run.accumulate > 1:
-        sections = tuple([_of_whole_batches(each, settings.run.accumulate) for each in sections])
+        sections = [_of_whole_batches(each, settings.run.accumulate) for each in sections]
     return CheckOutcome.of(report, settings.run.model, checked.what, sections)
 
 
