@@ -11,10 +11,12 @@ import numpy as np
 
 import opstage
 from benchmarks.workloads import LEARNING_RATE, WEIGHT_DECAY, Chain, Cnn, Gpt, Lstm, Mlp
-from opstage import Options
+from opstage import Options, Spec
 from opstage.init import build
+from opstage.interpreters.shape_check.sent import sent_by_processes
 from opstage.models import Model, lstm
 from opstage.ops.dims import DimScope
+from opstage.ops.mesh import mesh_of
 from opstage.ops.spec import sized
 
 
@@ -31,6 +33,18 @@ def step(workload: Any, options: Options) -> Callable[[], float]:
         return float(trainer.advance(optimizer, state, *batch).loss)
 
     return done(one, options)
+
+
+def predicted(workload: Any, options: Options) -> int:
+    """The bytes that a process sends in a step where each hosts one rank of the options' mesh."""
+    loss, params = {Mlp: _mlp, Cnn: _cnn, Gpt: _gpt, Lstm: _lstm}[type(workload)](workload)
+    mesh = mesh_of(options.mesh)
+    batch = [Spec(each.shape, "int64" if each.dtype.kind == "i" else None) for each in workload.data()]
+    optimizer = opstage.optim.adamw(lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    trainer = opstage.scalar_trainer(loss, params, options=options)
+    sent = sent_by_processes(trainer.report(*batch, optimizer=optimizer).program, mesh, mesh.ranks)
+    assert len(set(sent)) == 1, sent
+    return sent[0]
 
 
 def shipped_step(made: Model, sizes: Mapping[str, int], options: Options) -> Callable[[], None]:

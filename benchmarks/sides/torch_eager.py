@@ -20,7 +20,7 @@ def step(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if isinstance(workload, Chain):
         return _chain(workload, device)
-    model = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer, Lstm: _Lstm}[type(workload)](workload).to(device)
+    model = model_of(workload).to(device)
     x, y = (torch.from_numpy(a) for a in workload.data())
     if isinstance(workload, Cnn):
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -42,6 +42,12 @@ def step(
         return float(loss.detach())  # on a GPU it waits for all that was asked for
 
     return one
+
+
+def model_of(workload: Any) -> nn.Module:
+    """The model of a workload."""
+    made: nn.Module = {Mlp: _mlp, Cnn: _cnn, Gpt: transformer, Lstm: _Lstm}[type(workload)](workload)
+    return made
 
 
 def peak_of_gpu() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import against_peers, guards, page, programs, recording, report, run_side, steady
+from benchmarks import against_peers, guards, page, programs, recording, report, run_side, scaling, steady
 from benchmarks.__main__ import MEASUREMENTS, parser
 from benchmarks.plot import plot
 from benchmarks.sides import opstage_compiled, opstage_eager
@@ -280,3 +280,24 @@ def test_a_step_is_timed_quiet_and_beside_others(capsys: pytest.CaptureFixture[s
     _, row, verdict = capsys.readouterr().out.splitlines()
     assert row.startswith("mlp-s") and row.count("ms") == len(steady.SIDES)
     assert "the limit of 2.5" in verdict
+
+
+def test_the_table_of_scaling() -> None:
+    """Efficiency of the same batch and of as many rows a process, CPU over that of the rows alone, bytes predicted."""
+    ours = {
+        "alone": {"median_ms": 10.0},
+        "strong": {"median_ms": 6.25, "cpu_ms": 6.0, "sent": 100.0, "predicted": 100},
+        "weak": {"median_ms": 12.5},
+        "own rows": {"cpu_ms": 5.0},
+    }
+    theirs = {"alone": {"median_ms": 10.0}, "strong": {"median_ms": 10.0}, "weak": {"median_ms": 20.0}}
+    head, compiled, torch = scaling.lines("gpt", {"compiled": ours, "torch": theirs}, 2)
+    assert "6.25 ms, 80%" in compiled and "12.50 ms, 80%" in compiled
+    assert "1.20 of its rows" in compiled and "OVER" not in compiled and "100, as predicted" in compiled
+    assert "10.00 ms, 50%" in torch and "predicted" not in torch
+    ours["strong"] |= {"cpu_ms": 6.5, "sent": 101.0}
+    (_, compiled) = scaling.lines("gpt", {"compiled": ours}, 2)
+    assert "1.30 of its rows OVER" in compiled and "NOT as predicted" in compiled
+    best = scaling.better({"median_ms": 2.0, "cpu_ms": 1.0}, {"median_ms": 1.0, "cpu_ms": 3.0})
+    assert best == {"median_ms": 1.0, "cpu_ms": 1.0}
+    assert "strong on 2" in head
