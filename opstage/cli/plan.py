@@ -11,6 +11,7 @@ import click
 
 from ..experiment.planned import CPU, measure_settings, plan_settings, settings_of
 from ..ops.errors import UsageError
+from ..planning.calibration import machine_rates
 from .flags import OPTION_PATHS, DottedCommand, dotted_flags, flag_layer, read_sizes, with_option_flags
 
 _PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
@@ -26,6 +27,7 @@ _PATHS = {**OPTION_PATHS, "mesh": "options.mesh", "zero": "options.zero"}
     show_default=True,
     help="cpu, this machine, whose rates are measured; a100, h100, h200 by published peaks; or a TOML file.",
 )
+@click.option("--calibrate", is_flag=True, help="Measure this machine anew, and keep that.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Hours and energy of a run of so many steps.")
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="The same of so many epochs of the recipe's data.")
 @click.option("--mesh", metavar="AXES", help="Plan the step of a rank of a mesh: data=4.")
@@ -41,6 +43,7 @@ def plan(
     model: str | None,
     at: str,
     on: str,
+    calibrate: bool,
     steps: int | None,
     epochs: int | None,
     cluster: str | None,
@@ -62,6 +65,10 @@ def plan(
     if is_run:
         given = {name: value for name, value in flags.items() if value is not None}
         settings = replace(settings, options=settings.options.replace(**given))
+    if calibrate:
+        if on != CPU:
+            raise UsageError(f"--calibrate measures this machine, and the plan is for {on}; leave one of them out")
+        machine_rates(settings.options.replace(mesh="", zero=0), anew=True)
     made = plan_settings(settings, read_sizes(at), on, steps=steps, epochs=epochs, cluster=cluster)
     found = measure_settings(settings, made) if measure else None
     if as_json:

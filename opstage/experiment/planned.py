@@ -187,6 +187,8 @@ def _planned(
     if isinstance(on, Rates):
         rates = on
     elif on == CPU:
+        if options.detect_anomaly:
+            raise UsageError("a step is planned as it is, without a watch; leave detect_anomaly out")
         require_measurable(options)
         step_memory(model, optimizer, clip, options).at(
             **at

@@ -48,14 +48,15 @@ _PINNING = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL
 VERSION = 7
 
 
-def machine_rates(options: Options, *, keep: bool = True) -> Rates:
+def machine_rates(options: Options, *, anew: bool = False) -> Rates:
     """The rates of this machine on the interpreter and in the dtype of `options`: those that are kept, or measured now.
 
-    Raises UsageError for an interpreter that is not measured.
+    Those that are measured, `anew` or because there were none, are kept. Raises UsageError for an interpreter that is
+    not measured.
     """
     require_measurable(options)
-    place = _kept_at(options) if keep else None
-    if place is not None:
+    place = _kept_at(options)
+    if place is not None and not anew:
         with suppress(OSError, ValueError, UsageError):
             return Rates.from_data(json.loads(place.read_text()))
     rates = measure_rates(options)
@@ -91,7 +92,7 @@ def _kept_at(options: Options) -> Path | None:
 def measure_rates(options: Options) -> Rates:
     """Measure the rates of this machine, which should be quiet: of every figure the best of a few rounds counts."""
     require_measurable(options)
-    threads = workers()
+    threads, busy = workers(), _busy()
     bandwidths = tuple((n, _bandwidth(n, threads)) for n in _WORKING_SETS)
     one = tuple((n, _bandwidth(n, 1)) for n in _WORKING_SETS) if threads > 1 else bandwidths
     loops, sharing = _loops(options)
@@ -100,7 +101,7 @@ def measure_rates(options: Options) -> Rates:
         name=processor_name(),
         origin=MEASURED,
         source=f"measured on {time.strftime('%Y-%m-%d')} with {threads} threads, "
-        f"backend {options.backend}, {options.dtype}",
+        f"backend {options.backend}, {options.dtype}{busy}",
         peak=max(point.flops / point.seconds for points in found.kernels.values() for point in points),
         bandwidths=bandwidths,
         one_thread=one,
@@ -114,6 +115,17 @@ def measure_rates(options: Options) -> Rates:
         per_parameter=found.per_parameter,
         memory=_memory(),
     )
+
+
+def _busy() -> str:
+    """A remark on a machine that has other things to do than to be measured, by its load in the last minute."""
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    except (AttributeError, OSError):
+        return ""
+    if load <= 1 + cores / 4:
+        return ""
+    return f", while it was busy (load {load:.1f} of {cores} cores), which makes predictions longer: --calibrate anew"
 
 
 def processor_name() -> str:

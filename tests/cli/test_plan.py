@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_the_same_as_json(opstage: Command) -> None:
     )
 
 
+def test_the_machine_is_measured_anew_when_asked(opstage: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        importlib.import_module("opstage.cli.plan"), "machine_rates", lambda _, anew: asked.append(anew)
+    )
+    assert opstage("plan", *MLP, "--at", "B=16", "--calibrate")[0] == 0
+    assert asked == [True]
+    assert "leave one of them out" in refusal(opstage("plan", *MLP, "--at", "B=16", "--calibrate", "--on", "h100"))
+
+
 def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
     (tmp_path / "half.toml").write_text(DEVICE)
     code, out, err = opstage("plan", *MLP, "--at", "B=16", "--on", str(tmp_path / "half.toml"))
@@ -70,6 +81,7 @@ def test_a_device_of_a_file(opstage: Command, tmp_path: Path) -> None:
         (("mlp", "--at", "B=64", "--steps", "1", "--epochs", "1"), "give one of them"),
         (("mlp", "--at", "B=100000000", "--epochs", "1"), "no batch of 100000000"),
         (("gpt", "--at", "B=2,T=1000"), "T"),
+        (("mlp", "--at", "B=4", "--options.detect_anomaly", "true"), "without a watch"),
         (("cnnn", "--at", "B=2"), "unknown model 'cnnn'"),
     ],
 )
