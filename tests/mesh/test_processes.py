@@ -81,7 +81,7 @@ def trained(
         ("resnet", "data=2", "eager"),
         ("mlp", "data=4", "compiled"),
         ("cnn", "data=4", "compiled"),
-        ("resnet", "data=2", "compiled"),
+        pytest.param("resnet", "data=2", "compiled", marks=pytest.mark.slow),
         ("gpt", "data=4", "compiled"),
     ],
 )
