@@ -105,7 +105,10 @@ class Interpretation:
     @staticmethod
     def _by_rule(domain: Domain[Any], call: OpCall, facts: Sequence[Any]) -> Sequence[Any] | None:
         rule = domain.rules.get(call.primitive) or domain.kinds.get(call.primitive.kind)
-        return None if rule is None else rule(domain, call, facts)
+        try:
+            return None if rule is None else rule(domain, call, facts)
+        except OpstageError:  # a relation of sizes that it needs is not decided
+            return None
 
     def _by_parts(
         self, key: tuple[Any, ...], static: Static, inputs: tuple[TensorType, ...], read: Sequence[Facts]

@@ -116,10 +116,12 @@ def violations(
     sizes: Mapping[str, int] | None = None,
     dim: Any = None,
     seed: int = 0,
+    unconditional: bool = False,
 ) -> list[str]:
     """Wrong facts about the outputs of a body at these arrays.
 
     Sources are the indices along `axis` of one `operand`, or along all axes `named` (operand, axis), those of `dim`.
+    With `unconditional` nothing is said of facts that take something for granted of values.
     """
     sizes = sizes or {}
     domain = Dependence(dim, [str(i) for i in range(len(arrays))])
@@ -131,6 +133,8 @@ def violations(
             fact = reading(fact, hull([(fact.at(axis), Span(1, 0, 0))]))
         sources.append((fact,))
     facts = Interpretation([domain]).run(types or body, sources)
+    if unconditional and domain.assumptions:
+        return []
     first = run(body, arrays)
     rng = np.random.default_rng(seed)
     places = list(named) if operand is None else [(operand, axis)]

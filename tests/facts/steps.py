@@ -384,7 +384,8 @@ def _flat_positions(ops: Any, x: Any) -> Any:
     samples = ops.mul(ops.iota(shape=(b, n), axis=0), _size(ops, (b, n), n))
     rows = ops.gather_rows(table, ops.add(samples, ops.iota(shape=(b, n), axis=1)))
     scores = _scores(ops, x)
-    rows, columns = (ops.broadcast_to(ops.unsqueeze(rows, axis=axis), shape=scores.shape) for axis in (2, 1))
+    rows = ops.broadcast_to(ops.unsqueeze(rows, axis=2), shape=scores.shape)
+    columns = ops.iota(shape=scores.shape, axis=2)
     masked = ops.select(
         ops.less_equal(columns, rows), scores, ops.full(shape=scores.shape, value=-math.inf, dtype="float64")
     )

@@ -92,6 +92,12 @@ def _never_bad(patch: Patch) -> None:
     patch.setattr(pointwise, "_ABSORBING", table)
 
 
+def _less_by_two(found: Any) -> Any:
+    if found is None or found.value is None:
+        return found
+    return found._replace(value=found.value._replace(constant=found.value.constant - 2))
+
+
 def _swapped_select(right: Any) -> Any:
     def rule(domain: Any, call: Any, facts: Any) -> Any:
         if call.primitive is logic.SELECT:
@@ -103,11 +109,6 @@ def _swapped_select(right: Any) -> Any:
 
 def _other_way(right: Any) -> Any:
     return lambda where, index, distance: right(where, index, -distance)
-
-
-def _thinned(right: Any) -> Any:
-    """Of what a region says the first difference alone is kept, so the others are lost in a union of it."""
-    return lambda x, y: x if len(x) else y
 
 
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
@@ -184,6 +185,14 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
     ),
     "a sum with zero is zero": (_absorbing(elementwise.ADD, pointwise._either(0, 0, ())), ["numbers added"]),
     "nothing is bad beside -inf": (_never_bad, ["selected, less 0"]),
+    "rows that are taken apart are two less": (
+        _attribute(indexing, "_taken_apart", lambda right: lambda x, idx: _less_by_two(right(x, idx))),
+        ["flat positions"],
+    ),
+    "no size is large enough": (
+        _attribute(pointwise, "in_sizes", lambda right: lambda where, sizes: regions.NOWHERE),
+        ["selected, less 0", "wrapped"],
+    ),
     "or is and": (
         _attribute(
             pointwise,
@@ -229,10 +238,6 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Sequence[str]]] = {
         ["chosen by number", "chosen"],
     ),
     "regions move the other way": (_attribute(layout, "moved", _other_way), ["padded weights", "cut weights"]),
-    "unions are their first part": (
-        _attribute(pointwise, "either", _thinned),
-        ["selected, first 0", "selected, either 0"],
-    ),
     "through forgets how far": (
         _attribute(
             fact,

@@ -18,9 +18,9 @@ SPEC = Spec(("B", "T", D), where=("B >= 1", "T >= 1"))
 SIZES = [{"B": 2, "T": 4}, {"B": 1, "T": 1}, {"B": 3, "T": 2}]
 
 
-def wrong(names: Sequence[str], sizes: Sequence[dict[str, int]] = SIZES, seed: int = 0) -> list[str]:
+def wrong(names: Sequence[str], sizes: Sequence[dict[str, int]] = SIZES, seed: int = 0, spec: Spec = SPEC) -> list[str]:
     """Facts about a program of these steps that a run shows to be wrong."""
-    report = opstage.check(program_of(names), SPEC, options=Options(dtype="float64"))
+    report = opstage.check(program_of(names), spec, options=Options(dtype="float64"))
     assert report.ok, report
     symbolic = report.program.body
     found = []
@@ -29,7 +29,7 @@ def wrong(names: Sequence[str], sizes: Sequence[dict[str, int]] = SIZES, seed: i
             continue
         body = report.at(**at).program.body
         x = np.random.default_rng(seed).normal(size=(at["B"], at["T"], D))
-        x.flat[0] = 0.0
+        x[:1, :1, :1] = 0.0
         step = [np.asarray(3)] * (len(body.inputs) - 1)
         for axis, name in ((0, "B"), (1, "T")):
             dim = symbolic.types[symbolic.inputs[0]].shape[axis]
@@ -41,6 +41,26 @@ def wrong(names: Sequence[str], sizes: Sequence[dict[str, int]] = SIZES, seed: i
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_reads_what_its_fact_says(name: str) -> None:
     assert wrong([name]) == []
+
+
+SMALL = Spec(("B", "T", D), where=("B >= 0", "T >= 0"))
+EMPTY = [{"B": 0, "T": 3}, {"B": 2, "T": 0}, {"B": 0, "T": 0}]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_facts_hold_of_infinities_nans_and_nothing(name: str) -> None:
+    """Of values that are not finite what takes nothing for granted, and all of it at sizes of 0."""
+    report = opstage.check(program_of([name]), SPEC, options=Options(dtype="float64"))
+    symbolic, at = report.program.body, {"B": 2, "T": 4}
+    x = np.random.default_rng(2).normal(size=(2, 4, D))
+    x[0, 1], x[1, 2, 0], x[1, 0] = np.inf, -np.inf, np.nan
+    step = [np.asarray(3)] * (len(symbolic.inputs) - 1)
+    for axis in (0, 1):
+        dim = symbolic.types[symbolic.inputs[0]].shape[axis]
+        more: dict[str, Any] = {"named": [(0, axis)], "types": symbolic, "sizes": at, "dim": dim}
+        assert violations(report.at(**at).program.body, [x, *step], unconditional=True, **more) == []
+    if opstage.check(program_of([name]), SMALL, options=Options(dtype="float64")).ok:
+        assert wrong([name], EMPTY, spec=SMALL) == []
 
 
 def test_few_random_programs_read_what_their_facts_say() -> None:

@@ -42,8 +42,8 @@ def equal_proved(a: Dim, b: Dim) -> bool:
 
 
 def divided(a: Dim, b: Dim) -> Dim | None:
-    """a / b where b divides a as a polynomial; else None."""
-    if type(b) is int and b < 1 or a is UNKNOWN or b is UNKNOWN:
+    """a / b where b, at least 1, divides a as a polynomial; else None."""
+    if a is UNKNOWN or b is UNKNOWN or not at_most_proved(1, b):
         return None
     quotient = a // b
     return quotient if same(quotient * b, a) else None
