@@ -18,10 +18,10 @@ from ..ops.protocol import Ops
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, TensorType, dtype_name
 from .forward_mode import ForwardMode
-from .interpreter import BaseInterpreter, Interpreter
+from .interpreter import BaseInterpreter, Interpreter, Variable
 from .kept import on_tape
 from .structural import type_of
-from .tracer import Traced, Tracer, constants, evaluate
+from .tracer import Tracer, constants, evaluate
 
 # The ops as a program calls them -------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def _choose(
     leaves = [ops.adopt(ref) for ref in leaves]
     region = ops.cursor.region
     before = region.mark()
-    traced: list[tuple[Tracer[R], list[Traced[R]]]] = []
+    traced: list[tuple[Tracer[R], list[Variable]]] = []
     structure: Any = None
     try:
         if index.shape != ():
@@ -95,7 +95,7 @@ def _choose(
     return unflatten(structure, bind_switch(ops, index, traced))
 
 
-_Named = tuple[str, Tracer[Any], Sequence[Traced[Any]]]
+_Named = tuple[str, Tracer[Any], Sequence[Variable]]
 
 
 def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ def _require_same_types(op: str, one: _Named, other: _Named, paths: Sequence[str
             require_equal(m, n, lambda: message(cure))
 
 
-def _line(tracer: Tracer[Any], ref: Traced[Any]) -> str:
+def _line(tracer: Tracer[Any], ref: Variable) -> str:
     """Where the user wrote the op that made a result; empty for one that was passed through."""
     for equation in tracer.trace.equations:
         if ref.slot in equation.outputs:
@@ -133,7 +133,7 @@ def _line(tracer: Tracer[Any], ref: Traced[Any]) -> str:
 def bind_switch(
     ops: Interpreter[R],
     index: R,
-    traced: Sequence[tuple[Tracer[R], Sequence[Traced[R]]]],
+    traced: Sequence[tuple[Tracer[R], Sequence[Variable]]],
     *,
     prune: bool = False,
 ) -> tuple[R, ...]:
@@ -209,7 +209,7 @@ def _switch_vjp(ops: Ops[Any], ctx: Context[Any], cotangents: tuple[Any, ...], /
         arrived = {i: tracer.adopt(c) for i, c in enumerate(cotangents) if c is not None}
         tape, leaves, outs = on_tape(tracer, body, inputs, needs, ())
         found = tape.pull([outs[i] for i in arrived], list(arrived.values()), [leaves[i] for i in wanted], keep=False)
-        traced.append((tracer, cast("list[Traced[Any]]", found)))
+        traced.append((tracer, cast("list[Variable]", found)))
     result = dict(zip(wanted, bind_switch(inner, index, traced, prune=True)))
     return (None, *[result.get(i) for i in range(len(needs))])
 

@@ -9,7 +9,7 @@ nothing stale can be served.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from typing_extensions import override
 
@@ -18,7 +18,7 @@ from ..ops.errors import ProgramError, SourceLine, user_frame
 from ..ops.primitive import NO_STATIC, Primitive, R, Static
 from ..ops.types import TensorType
 from .codegen.decomposition import distinct
-from .interpreter import BaseInterpreter, Interpreter, Typed, Wrapper
+from .interpreter import BaseInterpreter, Interpreter, Variable, Wrapper
 from .tracer import Composite, evaluate
 
 _MOST_NEW = 8
@@ -27,18 +27,6 @@ _MOST_NEW = 8
 
 class NotComposable(Exception):
     """A program that cannot run on refs without values."""
-
-
-@final
-class Noted(Typed, Generic[R]):
-    """A ref of a program that is written down."""
-
-    __slots__ = ("slot", "type", "ops")
-
-    def __init__(self, slot: int, type: TensorType, ops: _Notes[R]):
-        self.slot = slot
-        self.type = type
-        self.ops = ops
 
 
 class _NotedOp(NamedTuple):
@@ -87,11 +75,11 @@ class _Path:
 
 
 @final
-class _Notes(Wrapper[Noted[R], R]):
+class _Notes(Wrapper[Variable, R]):
     """Follows a path as long as the program does the same, then writes down another one."""
 
     __slots__ = ("path", "steps", "captured", "types", "values", "lines", "_at", "_known")
-    ref_type = Noted
+    ref_type = Variable
     misplaced = "a ref of an optimizer's update was used outside of it; return it as a slot instead"
 
     def __init__(self, inner: Interpreter[R], operands: Sequence[R], path: _Path | None):
@@ -103,14 +91,14 @@ class _Notes(Wrapper[Noted[R], R]):
         self.values = list(operands)
         self.lines: dict[int, SourceLine | None] = {}
         self._at = 0
-        self._known: dict[int, Noted[R]] = {}
+        self._known: dict[int, Variable] = {}
         if path is None:
             self.types += [TensorType(x.shape, x.dtype) for x in operands]
 
-    def operands(self) -> list[Noted[R]]:
+    def operands(self) -> list[Variable]:
         """Refs of the operands."""
         types = self.types if self.path is None else self.path.types
-        return [Noted(slot, types[slot], self) for slot in range(len(self.values))]
+        return [Variable(slot, types[slot], self) for slot in range(len(self.values))]
 
     def _leave(self) -> None:
         """Go on without the path: the program does something else."""
@@ -120,7 +108,7 @@ class _Notes(Wrapper[Noted[R], R]):
         self.lines.update(path.body.lines)
 
     @override
-    def wrap(self, value: R, /) -> Noted[R]:
+    def wrap(self, value: R, /) -> Variable:
         type_ = TensorType(value.shape, value.dtype)
         path, count = self.path, len(self.captured)
         if path is not None and (count >= len(path.captured) or path.types[path.captured[count]] != type_):
@@ -133,11 +121,11 @@ class _Notes(Wrapper[Noted[R], R]):
             slot = path.captured[count]
         self.captured.append(slot)
         self.values.append(value)
-        return Noted(slot, type_, self)
+        return Variable(slot, type_, self)
 
     @override
-    def adopt(self, ref: Any, /) -> Noted[R]:
-        if type(ref) is Noted and ref.ops is self:
+    def adopt(self, ref: Any, /) -> Variable:
+        if type(ref) is Variable and ref.ops is self:
             if self.closed is not None:
                 raise ProgramError(self.closed)
             return ref
@@ -150,12 +138,12 @@ class _Notes(Wrapper[Noted[R], R]):
         return known
 
     @override
-    def iterations(self) -> tuple[Noted[R], ...]:
+    def iterations(self) -> tuple[Variable, ...]:
         return tuple(map(self.adopt, self.inner.iterations()))
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[Noted[R], ...], static: Static, /) -> tuple[Noted[R], ...]:
-        slots = tuple([r.slot if type(r) is Noted and r.ops is self else self.adopt(r).slot for r in refs])
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
+        slots = tuple([r.slot if type(r) is Variable and r.ops is self else self.adopt(r).slot for r in refs])
         if self.path is not None:
             steps = self.path.steps
             if self._at < len(steps):
@@ -167,7 +155,7 @@ class _Notes(Wrapper[Noted[R], R]):
                     and (all(static.values()) or told == distinct(static))
                 ):
                     self._at += 1
-                    return tuple([Noted(slot, type_, self) for slot, type_ in zip(equation[3], types)])
+                    return tuple([Variable(slot, type_, self) for slot, type_ in zip(equation[3], types)])
             self._leave()
         cursor = self.cursor
         if cursor.ordinal not in self.lines:
@@ -177,7 +165,7 @@ class _Notes(Wrapper[Noted[R], R]):
         self.types += types
         equation = Equation(primitive, static, slots, outputs, cursor.region, cursor.ordinal, False, cursor.backward)
         self.steps.append(_NotedOp(equation, types, distinct(static)))
-        return tuple([Noted(slot, type_, self) for slot, type_ in zip(outputs, types)])
+        return tuple([Variable(slot, type_, self) for slot, type_ in zip(outputs, types)])
 
     def finish(self, outputs: Sequence[Any], operands: int, round: int) -> _Path:
         """The path that the program took; its refs are of no more use."""

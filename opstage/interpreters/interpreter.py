@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy.typing as npt
 from typing_extensions import override
@@ -325,6 +325,18 @@ class Typed(Infix):
     @override
     def dtype(self) -> DType:
         return self.type.dtype
+
+
+@final
+class Variable(Typed):
+    """A ref of an interpreter that writes a program down: a numbered tensor of `ops`, which has a type and no value."""
+
+    __slots__ = ("slot", "type", "ops")
+
+    def __init__(self, slot: int, type: TensorType, ops: Interpreter[Variable]):
+        self.slot = slot
+        self.type = type
+        self.ops = ops
 
 
 class Wrapper(Interpreter[R], Generic[R, Inner]):

@@ -12,9 +12,9 @@ from ..ops.closed import Body, Equation, ScanParameters, with_opened
 from ..ops.kinds import Kind
 from ..ops.primitive import R
 from ..ops.protocol import Ops
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Variable
 from .tape import Node, Tape
-from .tracer import Traced, Tracer, constants, evaluate
+from .tracer import Tracer, constants, evaluate
 
 # Values --------------------------------------------------------------------------------------------------------------
 
@@ -55,8 +55,8 @@ def keeping(ops: Interpreter[Any], loop: ScanParameters, needs: Sequence[bool]) 
 
 
 def on_tape(
-    tracer: Tracer[Any], body: Body, inputs: Sequence[Traced[Any]], moving: Sequence[bool], kept: Collection[int]
-) -> tuple[Tape[Traced[Any]], list[Node[Traced[Any]]], tuple[Node[Traced[Any]], ...]]:
+    tracer: Tracer[Any], body: Body, inputs: Sequence[Variable], moving: Sequence[bool], kept: Collection[int]
+) -> tuple[Tape[Variable], list[Node[Variable]], tuple[Node[Variable], ...]]:
     """One iteration on a tape over the tracer: the tape, its inputs and its outputs.
 
     The outputs that are `kept` may be there for the tape alone: that they read a residual opens no composite.

@@ -23,9 +23,9 @@ from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import BOOL, INT64, TensorType, is_float
 from .derivatives import run_row_on_tape
 from .forward_mode import ForwardMode
-from .interpreter import BaseInterpreter, Interpreter
+from .interpreter import BaseInterpreter, Interpreter, Variable
 from .structural import or_zeros, require_same_carry, type_of
-from .tracer import Traced, Tracer, constants, evaluate
+from .tracer import Tracer, constants, evaluate
 
 Lines: TypeAlias = "Mapping[int, SourceLine | None] | None"
 
@@ -79,7 +79,7 @@ class _Part(NamedTuple):
     """A body of a loop in the making: its tracer, and the carries as it takes them, the counter last."""
 
     tracer: Tracer[Any]
-    state: list[Traced[Any]]
+    state: list[Variable]
 
 
 def _part(ops: Interpreter[Any], types: Sequence[TensorType], lines: Lines = None) -> _Part:
@@ -104,9 +104,9 @@ def _limit(max_iterations: Any) -> Dim | None:
 def _bind(
     ops: Interpreter[R],
     tester: _Part,
-    flag: Traced[Any],
+    flag: Variable,
     part: _Part,
-    new: Sequence[Traced[Any]],
+    new: Sequence[Variable],
     init: Sequence[R],
     limit: Dim | None,
     *,

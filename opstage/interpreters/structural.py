@@ -22,9 +22,9 @@ from ..ops.rules import add_all
 from ..ops.trees import first_difference, flatten, structure_paths, unflatten
 from ..ops.types import TensorType, dtype_name, show_shape
 from .forward_mode import ForwardMode
-from .interpreter import BaseInterpreter, Interpreter
+from .interpreter import BaseInterpreter, Interpreter, Variable
 from .kept import Product, keeping, on_tape, product_of_rows, products
-from .tracer import Traced, Tracer, constants, evaluate
+from .tracer import Tracer, constants, evaluate
 
 # The op as a program calls it ----------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ def _length(columns: Sequence[Any], paths: Sequence[str], length: Dim | None) ->
     return count
 
 
-def require_same_carry(state: Sequence[Traced[Any]], new: Sequence[Traced[Any]], paths: Sequence[str]) -> None:
+def require_same_carry(state: Sequence[Variable], new: Sequence[Variable], paths: Sequence[str]) -> None:
     """A carry leaves the body as it came in, for the next iteration takes it."""
     for before, after, path in zip(state, new, paths):
         name = f"carry.{path}" if path else "the carry"
@@ -137,11 +137,11 @@ class _Scanned(NamedTuple):
     ys: tuple[Any, ...]
 
 
-_Pairs: TypeAlias = "list[tuple[Traced[Any], Any]]"
+_Pairs: TypeAlias = "list[tuple[Variable, Any]]"
 """Inputs of a body, each with the ref that it stands for (for xs, that whose entries it stands for)."""
 
 
-def _pairs(inputs: Iterable[Traced[Any]], refs: Iterable[Any]) -> _Pairs:
+def _pairs(inputs: Iterable[Variable], refs: Iterable[Any]) -> _Pairs:
     return list(zip(inputs, refs, strict=True))
 
 
@@ -149,8 +149,8 @@ def bind_scan(
     tracer: Tracer[Any],
     carry: _Pairs,
     xs: _Pairs,
-    carry_out: Sequence[Traced[Any]],
-    ys: Sequence[Traced[Any]],
+    carry_out: Sequence[Variable],
+    ys: Sequence[Variable],
     *,
     reverse: bool,
     length: Dim,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, final
+from typing import Any, final
 
 from typing_extensions import override
 
@@ -12,7 +12,7 @@ from ..ops.dims import evaluate as at
 from ..ops.errors import LocatedError, ProgramError, SourceLine, user_frame
 from ..ops.primitive import Primitive, R, Static
 from ..ops.types import INT64, DType, TensorType
-from .interpreter import Interpreter, Typed, Wrapper
+from .interpreter import Interpreter, Variable, Wrapper
 
 _LEAKED = (
     "a ref of the body of a scan, a while_loop or a branch was used after the body was traced; return it from the body"
@@ -20,19 +20,7 @@ _LEAKED = (
 
 
 @final
-class Traced(Typed, Generic[R]):
-    """A ref of the tracer: a slot of the body, which has a type and no value yet."""
-
-    __slots__ = ("slot", "type", "ops")
-
-    def __init__(self, slot: int, type: TensorType, ops: Tracer[R]):
-        self.slot = slot
-        self.type = type
-        self.ops = ops
-
-
-@final
-class Tracer(Wrapper[Traced[R], R]):
+class Tracer(Wrapper[Variable, R]):
     """Writes down what the body of a loop over `inner` does. A ref from outside becomes an input of the body.
 
     With `loops` False it is a branch, which runs at most once.
@@ -43,7 +31,7 @@ class Tracer(Wrapper[Traced[R], R]):
     """
 
     __slots__ = ("trace", "captured", "lines", "iteration", "_known", "_step", "_iterations", "_loops")
-    ref_type = Traced
+    ref_type = Variable
     misplaced = (
         "a ref of the body of a scan, a while_loop or a branch was used with ops from outside of it; the body has ops "
         "of its own, its first argument, and returns what is wanted outside"
@@ -54,33 +42,33 @@ class Tracer(Wrapper[Traced[R], R]):
     ):
         super().__init__(inner, differentiates=False)
         self.trace = Trace()
-        self.captured: list[tuple[Traced[R], R]] = []
+        self.captured: list[tuple[Variable, R]] = []
         self.lines: dict[int, SourceLine | None] = dict(lines) if lines is not None else {}
-        self.iteration: Traced[R] | None = None
-        self._known: dict[int, tuple[Any, Traced[R]]] = {}  # by id; the ref is held, so that its id stays its own
-        self._step: Traced[R] | None = None
-        self._iterations: tuple[Traced[R], ...] | None = None
+        self.iteration: Variable | None = None
+        self._known: dict[int, tuple[Any, Variable]] = {}  # by id; the ref is held, so that its id stays its own
+        self._step: Variable | None = None
+        self._iterations: tuple[Variable, ...] | None = None
         self._loops = loops
 
-    def input(self, type: TensorType) -> Traced[R]:
+    def input(self, type: TensorType) -> Variable:
         """A new input of the body."""
-        return Traced(self.trace.slot(type), type, self)
+        return Variable(self.trace.slot(type), type, self)
 
-    def ref(self, slot: int) -> Traced[R]:
+    def ref(self, slot: int) -> Variable:
         """The ref of a slot."""
-        return Traced(slot, self.trace.types[slot], self)
+        return Variable(slot, self.trace.types[slot], self)
 
     @override
-    def wrap(self, value: R, /) -> Traced[R]:
+    def wrap(self, value: R, /) -> Variable:
         traced = self.input(TensorType(value.shape, value.dtype))
         self.captured.append((traced, value))
         return traced
 
     @override
-    def adopt(self, ref: Any, /) -> Traced[R]:
+    def adopt(self, ref: Any, /) -> Variable:
         if self.closed is not None:
             raise ProgramError(self.closed)
-        if type(ref) is Traced and ref.ops is self:
+        if type(ref) is Variable and ref.ops is self:
             return ref
         known = self._known.get(id(ref))
         if known is None:
@@ -88,19 +76,19 @@ class Tracer(Wrapper[Traced[R], R]):
         return known[1]
 
     @override
-    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Traced[R]:
+    def const(self, value: Any, /, *, dtype: str | DType | None = None) -> Variable:
         like = self.inner.const(value, dtype=dtype)
         type_ = TensorType(like.shape, like.dtype)
-        return Traced(self.trace.constant(value, type_), type_, self)
+        return Variable(self.trace.constant(value, type_), type_, self)
 
     @override
-    def step(self) -> Traced[R]:
+    def step(self) -> Variable:
         if self._step is None:
             self._step = self.wrap(self.inner.step())
         return self._step
 
     @override
-    def iterations(self) -> tuple[Traced[R], ...]:
+    def iterations(self) -> tuple[Variable, ...]:
         if self._iterations is None:
             self._iterations = tuple([self.adopt(i) for i in self.inner.iterations()])
             if self._loops:
@@ -110,18 +98,18 @@ class Tracer(Wrapper[Traced[R], R]):
         return self._iterations
 
     @override
-    def bind(self, primitive: Primitive, refs: tuple[Traced[R], ...], static: Static, /) -> tuple[Traced[R], ...]:
+    def bind(self, primitive: Primitive, refs: tuple[Variable, ...], static: Static, /) -> tuple[Variable, ...]:
         if self.closed:
             raise ProgramError(self.closed)
-        refs = tuple([r if type(r) is Traced and r.ops is self else self.adopt(r) for r in refs])
+        refs = tuple([r if type(r) is Variable and r.ops is self else self.adopt(r) for r in refs])
         cursor = self.cursor
         if cursor.ordinal not in self.lines:
             self.lines[cursor.ordinal] = user_frame()
         types = self.infer(primitive, tuple([r.type for r in refs]), static)
         slots = self.trace.equation(primitive, tuple([r.slot for r in refs]), static, types, cursor)
-        return tuple([Traced(slot, type_, self) for slot, type_ in zip(slots, types)])
+        return tuple([Variable(slot, type_, self) for slot, type_ in zip(slots, types)])
 
-    def finish(self, inputs: Sequence[Traced[R]], outputs: Sequence[Traced[R]], *, prune: bool = False) -> Body:
+    def finish(self, inputs: Sequence[Variable], outputs: Sequence[Variable], *, prune: bool = False) -> Body:
         """The body, from inputs to outputs; the tracer's refs are of no more use."""
         self.close(_LEAKED)
         self._known.clear()  # the tracer and its refs hold each other until the garbage collector finds them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 from typing_extensions import override
 
@@ -14,19 +14,7 @@ from ..ops.lists import no_ref
 from ..ops.primitive import Primitive, Static
 from ..ops.types import DType, TensorType, as_dtype
 from .host import as_array
-from .interpreter import BaseInterpreter, Typed
-
-
-@final
-class Variable(Typed):
-    """A ref of such an interpreter: a numbered tensor of its trace, which has a type and no value."""
-
-    __slots__ = ("slot", "type", "ops")
-
-    def __init__(self, slot: int, type: TensorType, ops: Writing):
-        self.slot = slot
-        self.type = type
-        self.ops = ops
+from .interpreter import BaseInterpreter, Variable
 
 
 class Writing(BaseInterpreter[Variable]):

@@ -13,9 +13,10 @@ from ...ops.closed import Body
 from ...ops.primitive import Primitive, Static
 from ...ops.types import FLOAT64, TensorType
 from ..control import CONTROL
+from ..interpreter import Variable
 from ..structural import SCAN
 from ..tracer import Composite, constants, evaluate
-from ..writing import Variable, Writing
+from ..writing import Writing
 
 Keep: TypeAlias = Callable[[Primitive, tuple[TensorType, ...], Static], bool]
 """(primitive, types of the operands, static parameters) -> whether a composite stays as it is."""

@@ -15,8 +15,7 @@ from ...ops.primitive import Primitive, Static
 from ...ops.types import DType, TensorType
 from ...options import Options
 from ..imperative import Imperative, Moment, own_array
-from ..interpreter import BaseInterpreter
-from ..writing import Variable
+from ..interpreter import BaseInterpreter, Variable
 from .bounds import Bound
 from .graph import Graph
 from .passes.keys import body_key

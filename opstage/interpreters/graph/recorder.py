@@ -18,9 +18,10 @@ from ...ops.mesh import ALONE, Mesh
 from ...ops.primitive import NO_STATIC, Primitive, Static
 from ...ops.types import INT64, DType, TensorType
 from ..captures import observation
+from ..interpreter import Variable
 from ..mesh.meeting import apart, communicates
 from ..structural import SCAN, run_loop
-from ..writing import Variable, Writing
+from ..writing import Writing
 from .graph import Graph
 
 

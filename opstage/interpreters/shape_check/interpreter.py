@@ -34,8 +34,8 @@ from ...ops.spec import Spec, as_specs
 from ...ops.types import TensorType, as_dtype, show_shape
 from ...ops.written import written
 from ...options import Options
-from ..interpreter import BaseInterpreter, Holding
-from ..writing import Variable, Writing
+from ..interpreter import BaseInterpreter, Holding, Variable
+from ..writing import Writing
 from .finding import Finding
 from .fixes import FailedCall, suggest_fix
 from .guess import guess_types

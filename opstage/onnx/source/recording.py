@@ -11,7 +11,7 @@ from typing_extensions import override
 from ...compilation import record
 from ...imported.network import of_several
 from ...interpreters.graph.notation import digest
-from ...interpreters.writing import Variable
+from ...interpreters.interpreter import Variable
 from ...ops.errors import OpstageError, UnsupportedError
 from ...ops.protocol import Ops
 from ...ops.spec import Spec

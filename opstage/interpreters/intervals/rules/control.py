@@ -10,17 +10,18 @@ from ....ops.closed import Body, ScanParameters
 from ....ops.primitive import Primitive, Static
 from ....ops.types import BOOL
 from ...branching import SWITCH, bind_switch, branches_of
+from ...interpreter import Variable
 from ...looping import WHILE
 from ...structural import SCAN, bind_scan
-from ...tracer import Traced, Tracer, constants, evaluate
+from ...tracer import Tracer, constants, evaluate
 from ..interpreter import Interval, Intervals
 
 Refs = tuple[Interval[Any], ...]
 
 
 def _on_pairs(
-    inner: Intervals[Traced[Any]], body: Body, pairs: Sequence[Interval[Traced[Any]]]
-) -> tuple[Interval[Traced[Any]], ...]:
+    inner: Intervals[Variable], body: Body, pairs: Sequence[Interval[Variable]]
+) -> tuple[Interval[Variable], ...]:
     return evaluate(inner, body, pairs, constants(inner, body))
 
 
