@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from opstage.interpreters.eager_cuda.kernels import attention
 from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device import probe, scheduler
+from opstage.interpreters.gpu.device import probe
 from opstage.interpreters.gpu.device.compile import CompiledKernel, Resources
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.simulator import SMALL
-from opstage.interpreters.gpu.language import cuda
+from opstage.interpreters.gpu.scheduler import launch
 from tests.device.test_driver import Api, Buffer, Part
 from tests.device.test_gemm import Library
 
@@ -36,7 +36,7 @@ class RunningApi(Api):
         self.core.launch = self.launch
 
     def compile(self, kernel: Any, signature: Any, cc: Any) -> CompiledKernel:
-        self.compiled.append((cuda.jit(kernel), signature))
+        self.compiled.append((kernel, signature))
         return CompiledKernel(str(len(self.compiled) - 1), b"", Resources(1, 0, 0, 0, 0, 0))
 
     def launch(self, stream: Any, configuration: Any, loaded: Any, *arguments: Any) -> None:
@@ -48,7 +48,7 @@ class RunningApi(Api):
         ]
         numbers = [a for a in arguments if not isinstance(a, (Buffer, Part))]
         assert [type(a).__name__ for a in numbers] == [name for name in signature if "*" not in name]
-        self.at_once_or_later(lambda: run(kernel[configuration], given))
+        self.at_once_or_later(lambda: launch(kernel, *configuration, *given))
 
     @override
     def allocate(self, nbytes: int, *, stream: Any) -> Buffer:
@@ -60,18 +60,13 @@ class RunningApi(Api):
         """An array of the buffer's elements; of one that holds addresses, the arrays at these."""
         if name.endswith("**"):
             return Addresses(self, buffer, name.removesuffix("*"))
-        return scheduler.pointer(elements(buffer.handle, buffer.size, name))
+        return elements(buffer.handle, buffer.size, name)
 
 
 def elements(address: int, nbytes: int, name: str) -> Any:
     dtype = np.dtype(name.removesuffix("*"))
     whole = (ctypes.c_uint8 * (nbytes - nbytes % dtype.itemsize)).from_address(address)
     return np.ctypeslib.as_array(whole).view(dtype)
-
-
-def run(kernel: Any, given: list[Any]) -> None:
-    with np.errstate(all="ignore"):
-        kernel(*given)
 
 
 class Addresses:
@@ -101,7 +96,6 @@ class RunningLibrary(Library):
 @contextmanager
 def running_gpu() -> Iterator[Gpu]:
     """Such a GPU as what device 'cuda' is, whatever its number."""
-    scheduler.install()
     api = RunningApi()
     gpu = Gpu(api.core, api.driver, lambda: RunningLibrary(api))
     gpu.grid = SMALL

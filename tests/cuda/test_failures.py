@@ -14,7 +14,7 @@ import pytest
 import opstage
 from opstage import DeviceError, Options
 from opstage.interpreters.gpu.device import driver as driver_module
-from opstage.interpreters.gpu.device import probe, scheduler
+from opstage.interpreters.gpu.device import probe
 from opstage.interpreters.gpu.device.driver import Gpu
 from opstage.interpreters.gpu.device.simulator import SMALL
 from tests.device.test_driver import Builder, CUDAError, Status
@@ -80,7 +80,6 @@ class FailingApi(RunningApi):
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingApi]:
-    scheduler.install()
     api = FailingApi()
     gpu = Gpu(api.core, api.driver, lambda: api.library)
     gpu.grid = SMALL

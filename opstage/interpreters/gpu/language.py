@@ -1,7 +1,7 @@
-"""The language in which kernels are written: the one module that imports numba.cuda.
+"""The language in which kernels are written: numba.cuda, or `scheduler.py` in its place where kernels are simulated.
 
 A kernel is a Python function of pointers and numbers that many threads run at once; a pointer is read and written by
-index. Each kernel file imports `cuda` from here as a global name, which is how the simulator finds it.
+index. Each kernel file imports `cuda` from here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from ...ops.errors import UsageError
 if find_spec("numba_cuda") is None:  # numba has a cuda of its own, an older one
     raise UsageError("device 'cuda' needs the package numba-cuda; install it with: pip install 'opstage[cuda]'")
 
-cuda: Any = numba.cuda
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
-"""Whether numba runs kernels in Python. It decides that when it is first imported."""
+"""Whether kernels run in Python. Numba decides that when it is first imported."""
+
+cuda: Any
+if SIMULATED:
+    if find_spec("greenlet") is None:
+        raise UsageError("simulating CUDA needs the package greenlet; install it with: pip install greenlet")
+    from . import scheduler
+
+    cuda = scheduler.cuda
+else:
+    cuda = numba.cuda
 
 ALIGNED = None if SIMULATED else 16
 """Bytes to which shared memory is aligned where four numbers are to be read at once; Python's memory is as it is."""
@@ -36,18 +44,6 @@ def device_function(function: F) -> F:
     return function if SIMULATED else cuda.jit(device=True, inline="always")(function)
 
 
-def _simulated_barrier() -> None:
-    from .device.scheduler import wait_for_block
-
-    wait_for_block()
-
-
-def _simulated_shuffle(value: Any, distance: int) -> Any:
-    from .device.scheduler import exchange
-
-    return exchange(value, distance)
-
-
 def _barrier() -> None:
     cuda.syncthreads()
 
@@ -56,10 +52,9 @@ def _shuffle(value: Any, distance: Any) -> Any:
     return cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)
 
 
-# The simulator gives a kernel's own file a `cuda` that knows its threads; functions in other files have these two.
-barrier: Any = _simulated_barrier if SIMULATED else device_function(_barrier)
+barrier: Any = device_function(_barrier)
 """Wait until every thread of the block is here."""
-shuffle: Any = _simulated_shuffle if SIMULATED else device_function(_shuffle)
+shuffle: Any = device_function(_shuffle)
 """The value of the thread of the same warp whose number differs by exactly the bits of `distance`."""
 
 

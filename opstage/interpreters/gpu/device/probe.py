@@ -43,8 +43,6 @@ def _found(number: int) -> Device:
     from ..language import SIMULATED
 
     if SIMULATED:
-        if not _installed("greenlet"):
-            raise UsageError("simulating CUDA needs the package greenlet; install it with: pip install greenlet")
         from .simulator import Simulator
 
         require_simulated(number)

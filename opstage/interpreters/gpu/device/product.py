@@ -15,15 +15,13 @@ from ..language import cuda
 from .interface import Device
 from .matrices import MatrixLayout, layout_of
 
-TILE = 16
-WIDTH = TILE + 1
-"""Of a tile's row in shared memory, whose 32 banks its columns then spread over."""
 ZERO = np.float32(0)
 
 
 @cache
-def product_kernel(x_transposed: bool, y_transposed: bool) -> Callable[..., None]:
-    """out[b] = x[b]·y[b] + bias; a transposed operand lies in memory as its transpose."""
+def product_kernel(x_transposed: bool, y_transposed: bool, side: int) -> Callable[..., None]:
+    """out[b] = x[b]·y[b] + bias, in tiles of side² elements; a transposed operand lies in memory as its transpose."""
+    width = side + 1  # of a tile's row in shared memory, whose 32 banks its columns then spread over
 
     def product(
         rows: Any,
@@ -46,14 +44,14 @@ def product_kernel(x_transposed: bool, y_transposed: bool) -> Callable[..., None
 
         Both operands are read along their rows, by neighbouring threads, and transposed on the way to shared memory.
         """
-        left = cuda.shared.array((TILE, WIDTH), np.float32)
-        right = cuda.shared.array((TILE, WIDTH), np.float32)
-        j, i = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
+        left = cuda.shared.array((side, width), np.float32)
+        right = cuda.shared.array((side, width), np.float32)
+        j, i = cuda.threadIdx.x % side, cuda.threadIdx.x // side
         matrix, tile = quotient(cuda.blockIdx.x, tiles), remainder(cuda.blockIdx.x, tiles)
-        across = (columns + TILE - 1) // TILE
-        row, column = quotient(tile, across) * TILE, remainder(tile, across) * TILE
+        across = (columns + side - 1) // side
+        row, column = quotient(tile, across) * side, remainder(tile, across) * side
         total = ZERO
-        for first in range(0, extent, TILE):
+        for first in range(0, extent, side):
             if x_transposed:
                 inside_x = first + i < extent and row + j < rows
                 left[j, i] = x[matrix * x_matrix + (first + i) * x_row + row + j] if inside_x else ZERO
@@ -67,7 +65,7 @@ def product_kernel(x_transposed: bool, y_transposed: bool) -> Callable[..., None
                 inside_y = first + i < extent and column + j < columns
                 right[i, j] = y[matrix * y_matrix + (first + i) * y_row + column + j] if inside_y else ZERO
             cuda.syncthreads()
-            for k in range(TILE):
+            for k in range(side):
                 total += left[i, k] * right[k, j]
             cuda.syncthreads()
         if row + i < rows and column + j < columns:
@@ -96,11 +94,12 @@ def launch_product(
     rows, columns = to.rows, to.columns
     left, right = layout_of(x, x_layout), layout_of(y, y_layout)
     extent = left.rows if x_transposed else left.columns
-    tiles = -(-rows // TILE) * -(-columns // TILE)
+    side = math.isqrt(device.block)
+    tiles = -(-rows // side) * -(-columns // side)
     blocks = tiles * math.prod(out.shape[:-2])
     numbers = np.int32(rows), np.int32(columns), np.int32(extent)
     places = out, np.int32(to.row), np.int32(to.matrix)
     given = *places, x, np.int32(left.row), np.int32(left.matrix), y, np.int32(right.row), np.int32(right.matrix)
     epilogue = x if bias is None else bias, np.int32(bias is not None)  # x is a pointer that is not read
-    kernel = product_kernel(x_transposed, y_transposed)
-    device.launch(kernel, blocks, TILE * TILE, *numbers, *given, *epilogue, np.int32(tiles))
+    kernel = product_kernel(x_transposed, y_transposed, side)
+    device.launch(kernel, blocks, side * side, *numbers, *given, *epilogue, np.int32(tiles))

@@ -1,10 +1,8 @@
-"""A device whose kernels run in Python, by numba's simulator: everything but speed can be seen on it, without a GPU."""
+"""A device whose kernels run in Python, thread by thread: everything but speed can be seen on it, without a GPU."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -14,8 +12,7 @@ from typing_extensions import override
 from ....ops.errors import OutOfMemoryError
 from ....ops.types import TensorType
 from ..buffer import DeviceBuffer, Memory
-from ..language import cuda
-from . import scheduler
+from ..scheduler import launch
 from .alone import alone, opened
 from .grid import WARP, Grid
 from .interface import Device, pointer_type
@@ -23,10 +20,6 @@ from .product import launch_product
 
 SMALL = Grid(threads=WARP, block=2 * WARP, longest=127, most_blocks=2)
 """Two blocks and one warp, or two warps for a long row, show every way to go wrong, and are quick."""
-
-
-_running = threading.Lock()
-"""Held while a kernel runs: the simulator puts its own threads into the kernel's file, so one runs at a time."""
 
 
 @final
@@ -39,7 +32,6 @@ class Simulator(Device):
     def __init__(self, limit: int | None = None, number: int = 0) -> None:
         super().__init__(SMALL, number)
         self.limit = limit
-        scheduler.install()
         opened(self)
 
     @override
@@ -71,9 +63,7 @@ class Simulator(Device):
     @override
     @alone
     def launch(self, kernel: Callable[..., None], blocks: int, threads: int, *arguments: Any) -> None:
-        given = [scheduler.pointer(p) if isinstance(p, np.ndarray) else p for p in map(pointers_of, arguments)]
-        with _running, np.errstate(all="ignore"):
-            _compiled(kernel)[blocks, threads](*given)
+        launch(kernel, blocks, threads, *map(pointers_of, arguments))
 
     @override
     @alone
@@ -105,8 +95,3 @@ def elements_of(buffer: DeviceBuffer) -> npt.NDArray[Any]:
     dtype = pointer_type(buffer.dtype)
     elements: npt.NDArray[Any] = buffer.handle[: buffer.size * dtype.itemsize].view(dtype)
     return elements
-
-
-@cache
-def _compiled(kernel: Callable[..., None]) -> Any:
-    return cuda.jit(kernel)
