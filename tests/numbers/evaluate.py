@@ -28,16 +28,30 @@ class Outcome(NamedTuple):
         return named + [(f"gradient {i}", v) for i, v in enumerate(self.gradients)]
 
 
-def evaluate(
-    base: BaseInterpreter[Any], call: Callable[..., Any], args: tuple[Any, ...], cotangents: list[Any] | None
-) -> Outcome:
-    """`call(ops, *args)`, and the pullback of `cotangents`, one for each result, None for one that is not a float.
+class Evaluation:
+    """`call(ops, *args)` as one program, and the pullback of `cotangents`, one for each result, None for one that is
+    not a float; with None for them all, no gradient is taken.
 
-    With None for them all, no gradient is taken.
+    It may be asked again with other numbers of the same shapes: what an interpreter compiled it then has.
     """
-    given = [c for c in cotangents or [] if c is not None]
-    leaves, structure = flatten((args, given))
-    shapes: list[Any] = []
+
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], cotangents: list[Any] | None):
+        self._given = [c for c in cotangents or [] if c is not None]
+        self._results = len(cotangents or []) if self._given else None
+        self._program = _program(call, (args, self._given), tuple(c is not None for c in cotangents or []))
+
+    def on(self, base: BaseInterpreter[Any], args: tuple[Any, ...]) -> Outcome:
+        leaves, _ = flatten((args, self._given))
+        with np.errstate(all="ignore"):
+            results = base.execute(self._program, tuple(base.put(leaf) for leaf in leaves))
+            found = [np.asarray(base.get(r)) for r in results]
+        return Outcome(found[: self._results], found[len(found) if self._results is None else self._results :])
+
+
+def _program(call: Callable[..., Any], operands: Any, pulls: tuple[bool, ...]) -> Callable[..., tuple[Any, ...]]:
+    """Results, then gradients, of flat operands; a list that it filled would be something that changes under it."""
+    _, structure = flatten(operands)
+    with_gradients = any(pulls)
 
     def program(ops: Any, *refs: Any) -> tuple[Any, ...]:
         arguments, pulled = unflatten(structure, refs)
@@ -45,20 +59,21 @@ def evaluate(
         def f(inner: Any, *operands: Any) -> Any:
             return optree.tree_leaves(call(inner, *operands))
 
-        if given:
-            supplied = iter(pulled)
-            values, pullback = vjp(ops, f, *arguments)
-            found = pullback([next(supplied) if c is not None else None for c in cotangents or []])
-            outcome: Any = (values, [g for g in optree.tree_leaves(found) if g.dtype.kind == "f"])
-        else:
-            outcome = (f(ops, *arguments), [])
-        flat, shape = flatten(outcome)
-        shapes.append(shape)
-        return tuple(flat)
+        if not with_gradients:
+            return tuple(f(ops, *arguments))
+        supplied = iter(pulled)
+        values, pullback = vjp(ops, f, *arguments)
+        found = pullback([next(supplied) if pull else None for pull in pulls])
+        return (*values, *[g for g in optree.tree_leaves(found) if g.dtype.kind == "f"])
 
-    with np.errstate(all="ignore"):
-        results = base.execute(program, tuple(base.put(leaf) for leaf in leaves))
-        return Outcome(*unflatten(shapes[0], [np.asarray(base.get(r)) for r in results]))
+    return program
+
+
+def evaluate(
+    base: BaseInterpreter[Any], call: Callable[..., Any], args: tuple[Any, ...], cotangents: list[Any] | None
+) -> Outcome:
+    """An `Evaluation` that is asked once."""
+    return Evaluation(call, args, cotangents).on(base, args)
 
 
 def ones_for(values: list[Any]) -> list[Any]:

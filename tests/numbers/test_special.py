@@ -17,7 +17,7 @@ from opstage.interpreters.eager_cpu.kernels import attention
 from opstage.interpreters.interpreter import BaseInterpreter
 from opstage.options import Options
 from tests.conformance.harness import EXECUTING, inputs, is_float
-from tests.numbers.evaluate import evaluate, ones_for
+from tests.numbers.evaluate import Evaluation, evaluate, ones_for
 from tests.samples import SAMPLES
 from tests.samples.sample import Sample
 
@@ -59,9 +59,12 @@ def differences(sample: Sample, base: BaseInterpreter[Any], values: tuple[float,
     """What `base` makes otherwise than the decomposition on NumPy does."""
     plain = EXECUTING["eager, decomposed"](FLOAT32)
     call = lambda ops, *args: sample.apply(ops, *args)  # noqa: E731
+    evaluation: Evaluation | None = None
     for what, args in changed(sample, values, places):
-        cotangents = ones_for(evaluate(plain, call, args, None).values) if sample.order else None
-        expected, actual = (evaluate(each, call, args, cotangents) for each in (plain, base))
+        if evaluation is None:  # the shapes of results, and with them the cotangents, are those of all
+            cotangents = ones_for(evaluate(plain, call, args, None).values) if sample.order else None
+            evaluation = Evaluation(call, args, cotangents)
+        expected, actual = (evaluation.on(each, args) for each in (plain, base))
         for (name, a), (_, e) in zip(actual.named(), expected.named(), strict=True):
             if a.dtype.kind != "f":
                 if not np.array_equal(a, e):
