@@ -221,7 +221,7 @@ class _Cuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is not typ
         super().__init__((1, 1, 1), (1, 1, 1), 0)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else numba.cuda has."""
+        """An attribute of numba.cuda that this class has not."""
         return getattr(numba.cuda, name)
 
     @override
