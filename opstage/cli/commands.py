@@ -40,6 +40,7 @@ COMMANDS = {
     "import": "import_model:import_command",
     "import-weights": "weights:import_command",
     "export-weights": "weights:export_command",
+    "verify": "verify:verify",
 }
 """Module and name of each; a command is imported when it is asked for."""
 

@@ -1,0 +1,70 @@
+"""`opstage verify MODEL.onnx PROPERTY.vnnlib`: whether any input that a property allows breaks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
+
+
+@click.command("verify")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("prop", metavar="PROPERTY", type=click.Path(path_type=Path))
+@click.option("--timeout", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
+@click.option(
+    "--method",
+    type=click.Choice(["crown", "interval"]),
+    default="crown",
+    show_default=True,
+    help="How boxes are bounded.",
+)
+def verify(model: Path, prop: Path, timeout: float, method: Any) -> None:
+    """Prove or refute PROPERTY, a VNN-LIB file, for MODEL, an ONNX file, by branch and bound.
+
+    `holds` says that no input in the property's boxes is a counterexample, in exact arithmetic and in float32;
+    `violated` shows one, which was run, in onnxruntime too where that is installed; `unknown` says that time was up.
+
+    Ends with 0 for holds, 1 for violated, 3 for unknown, and 2 for a file that cannot be used.
+    """
+    from ..certified.verify import rows_of
+    from ..certified.verify import verify as branch_and_bound
+    from ..certified.vnnlib import read
+    from ..onnx.model import load
+    from ..ops.errors import UsageError
+
+    found = load(model)
+    unsafe = read(prop)
+    network, inputs, outputs, shaped = rows_of(found)
+    if (inputs, outputs) != (unsafe.inputs, unsafe.outputs):
+        raise UsageError(
+            f"{prop.name} is about {unsafe.inputs} inputs and {unsafe.outputs} outputs, but {model.name} has {inputs} "
+            f"and {outputs}"
+        )
+    confirm, where = _in_onnxruntime(model, shaped)
+    verdict = branch_and_bound(network, found.params, unsafe, timeout=timeout, method=method, confirm=confirm)
+    click.echo(verdict.outcome)
+    if verdict.x is not None:
+        for name, values in (("X", verdict.x), ("Y", verdict.y)):
+            for i, value in enumerate(values):
+                click.echo(f"  {name}_{i} = {float(value)!r}")
+        click.echo(f"  run in float32{where}")
+    click.echo(f"{verdict.boxes:,} boxes in {verdict.seconds:.1f} s", err=True)
+    raise SystemExit(EXIT_CODES[verdict.outcome])
+
+
+def _in_onnxruntime(model: Path, shaped: Any) -> tuple[Any, str]:
+    """A run of the file in onnxruntime, and what is to be said of it; none where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None, "; onnxruntime is not installed, so not there"
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    (entry,) = [each.name for each in session.get_inputs()]
+
+    def confirm(x: Any) -> Any:
+        return session.run(None, {entry: shaped(x)})[0].reshape(len(x), -1)
+
+    return confirm, " and in onnxruntime"
