@@ -32,7 +32,7 @@ _OPTIONS = Options(dtype="float32")
 
 @final
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """The answer, and how it was found.
 
     outcome   "holds": no input is a counterexample, in exact arithmetic and in a run in float32; "violated": this one
@@ -57,7 +57,7 @@ def verify(
     timeout: float = 60.0,
     method: Method = "crown",
     confirm: Callable[[Any], Any] | None = None,
-) -> Verdict:
+) -> Verification:
     """Whether `network(ops, params, x)`, of rows x (N, inputs) to rows (N, outputs), has a counterexample.
 
     confirm   another run of a single row x: a counterexample is one in that run as well
@@ -76,12 +76,12 @@ def verify(
             if monotonic() > search.deadline:
                 break
     x, y = found if found is not None and outcome == "violated" else (None, None)
-    return Verdict(outcome, x, y, search.bounded, monotonic() - begun)
+    return Verification(outcome, x, y, search.bounded, monotonic() - begun)
 
 
 @final
 class _Search:
-    """What is the same for all cases, and how many boxes have been bounded."""
+    """The state of a search: what all cases share, and how many boxes have been bounded."""
 
     def __init__(
         self,
