@@ -219,3 +219,9 @@ def test_compiled_bounds_hold(method: Any) -> None:
     options = Options(backend="compiled")
     found = bounds(gradient, box, method=method, options=options)
     check_inside(gradient, found, [box.lower], [box.upper], np.random.default_rng(0), options, 4)
+
+
+def test_large_integers_are_rounded_as_floats() -> None:
+    box = bounds(lambda ops, x: ops.cast(x, dtype="float32"), np.array([3, 2**24 + 1]))
+    assert (box.lower[0], box.upper[0]) == (3, 3)
+    assert float(box.lower[1]) < 2**24 + 1 < float(box.upper[1])

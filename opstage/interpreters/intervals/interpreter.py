@@ -12,6 +12,7 @@ from typing import Generic, final
 
 from typing_extensions import override
 
+from ...ops.catalogue.logic import CAST
 from ...ops.cursor import Quietly
 from ...ops.errors import ProgramError, UnsupportedError
 from ...ops.infix import Infix
@@ -90,7 +91,8 @@ class Intervals(Wrapper[Interval[R], R]):
 
         points = all(r.point for r in refs)
         layout = primitive.kind is Kind.LAYOUT
-        exact = primitive in EXACT or layout or (primitive.core and not any(is_float(r.dtype) for r in refs))
+        whole = primitive.core and primitive is not CAST and not any(is_float(r.dtype) for r in refs)
+        exact = primitive in EXACT or layout or whole
         with Quietly(self.cursor):
             if points and exact:
                 lower = self.inner.bind(primitive, tuple([r.lower for r in refs]), static)
