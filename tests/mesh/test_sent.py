@@ -42,7 +42,7 @@ def batch_of(made: Any) -> list[Any]:
         ("mlp", "data=6", (3, 6), {"zero": 3}),
         ("mlp", "data=2", (2,), {"bucket": "100KiB"}),
         ("gpt", "data=2,model=2", (2, 4), {"zero": 3}),
-        ("gpt", "model=2,data=2", (4,), {}),
+        pytest.param("gpt", "model=2,data=2", (4,), {}, marks=pytest.mark.slow),
         pytest.param("cnn", "data=3", (3,), {"zero": 2}, marks=pytest.mark.slow),
     ],
 )
