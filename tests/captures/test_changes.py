@@ -10,7 +10,9 @@ import collections
 import contextvars
 import dataclasses
 import functools
+import gc
 import importlib
+import itertools
 import os
 import sys
 import types
@@ -467,3 +469,15 @@ def test_what_other_objects_of_a_method_hold_is_not_mixed() -> None:
     two.tau = 3.0
     for model in (one, two, one):
         _same(opstage.run(model.by_attribute, X), opstage.run(model.by_attribute, X, options=COMPILED))
+
+
+def test_what_a_function_reads_that_the_collector_was_told_to_leave_alone() -> None:
+    def made() -> tuple[Any, list[float]]:
+        scales = [1.0]
+        return itertools.cycle([lambda ops, x: x * scales[0]]), scales
+
+    programs, scales = made()
+    gc.freeze()
+    for k in (1.0, 2.0):
+        scales[0] = k
+        _same(X * np.float32(k), opstage.run(lambda ops, x: next(programs)(ops, x), X, options=COMPILED))

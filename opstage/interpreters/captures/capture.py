@@ -76,6 +76,8 @@ class Capture:
         lost = [
             r for r in ran if r.code.co_freevars and id(r.code) not in self._functions and id(r.code) not in made_here
         ]
+        if lost:
+            gc.unfreeze()  # what a program has frozen before it forks, say, has no referrers that are found
         for function in gc.get_referrers(*[each.code for each in lost]) if lost else ():
             for each in lost:
                 if isinstance(function, types.FunctionType) and function.__code__ is each.code:
