@@ -47,6 +47,7 @@ SMALL = Spec(("B", "T", D), where=("B >= 0", "T >= 0"))
 EMPTY = [{"B": 0, "T": 3}, {"B": 2, "T": 0}, {"B": 0, "T": 0}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_facts_hold_of_infinities_nans_and_nothing(name: str) -> None:
     """Of values that are not finite what takes nothing for granted, and all of it at sizes of 0."""
