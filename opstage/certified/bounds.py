@@ -30,8 +30,9 @@ def bounds(
     """Boxes that hold the results of `program(ops, *args)` for every choice of tensors in the boxes among `args`.
 
     args      pytrees of arrays and of `Box(lower, upper)`. An array is exactly that: a float in the program's dtype
-    method    "interval": op by op, at the cost of about two forward passes; "crown": by linear relaxations of the whole
-              program, tighter and dearer, one backward pass for each element of a result and of an activation's input
+    method    "interval": op by op, at the cost of three to seven forward passes; "crown": by linear relaxations of
+              the whole program, tighter and dearer: a backward pass for each element of a result, and of what
+              activations read
     options   the interpreter that computes them; what it runs, eager or compiled, is what the bounds hold for
 
     Gives a pytree like the program's result with a Box for each tensor. It contains the exact real value, with the
