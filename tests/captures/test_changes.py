@@ -471,13 +471,24 @@ def test_what_other_objects_of_a_method_hold_is_not_mixed() -> None:
         _same(opstage.run(model.by_attribute, X), opstage.run(model.by_attribute, X, options=COMPILED))
 
 
-def test_what_a_function_reads_that_the_collector_was_told_to_leave_alone() -> None:
-    def made() -> tuple[Any, list[float]]:
-        scales = [1.0]
-        return itertools.cycle([lambda ops, x: x * scales[0]]), scales
+def hidden() -> tuple[Any, list[float]]:
+    scales = [1.0]
 
-    programs, scales = made()
+    def scaled(ops: Any, x: Any) -> Any:
+        return x * scales[0]
+
+    return itertools.cycle([scaled]), scales
+
+
+PROGRAMS, HIDDEN = hidden()
+
+
+def of_an_iterator(ops: Any, x: Any) -> Any:
+    return next(PROGRAMS)(ops, x)
+
+
+def test_what_a_function_reads_that_the_collector_was_told_to_leave_alone() -> None:
     gc.freeze()
     for k in (1.0, 2.0):
-        scales[0] = k
-        _same(X * np.float32(k), opstage.run(lambda ops, x: next(programs)(ops, x), X, options=COMPILED))
+        HIDDEN[0] = k
+        _same(X * np.float32(k), opstage.run(of_an_iterator, X, options=COMPILED))
