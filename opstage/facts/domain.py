@@ -81,6 +81,9 @@ class Domain(ABC, Generic[F]):
         """Whether `a` says at least as much as `b`."""
         return self.join(a, b) == b
 
+    def composed(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> None:
+        """Note the results of an op without a rule, which are those of its decomposition."""
+
     # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
 
     @property

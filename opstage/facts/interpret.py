@@ -75,6 +75,17 @@ class Interpretation:
         facts = self.facts_of(body, inputs)
         return [facts[slot] for slot in body.outputs]
 
+    def results_of(
+        self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], read: Sequence[Facts]
+    ) -> list[Facts]:
+        """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
+        types = tuple(inputs)
+        rule = self.domains[0].rules.get(primitive)
+        if rule is None:
+            return self._by_parts((primitive, _distinct(static), types), static, types, read)
+        call = OpCall(primitive, static, types, primitive.infer(types, static), {})
+        return [(fact,) for fact in rule(self.domains[0], call, [known[0] for known in read]) or ()]
+
     def _results_of(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
         primitive = equation.primitive
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
@@ -92,11 +103,13 @@ class Interpretation:
             whole = (*key, domain.context, tuple(facts), *map(tuple, asked.values()))
             results = self._results[at].get(whole)
             if results is None:
-                results = self._by_rule(domain, OpCall(primitive, equation.static, inputs, outputs, asked), facts)
+                call = OpCall(primitive, equation.static, inputs, outputs, asked)
+                results = self._by_rule(domain, call, facts)
                 if results is None:
                     if parts is None:
                         parts = self._by_parts(key, equation.static, inputs, read)
                     results = [known[at] for known in parts] or [domain.top(type_, facts) for type_ in outputs]
+                    domain.composed(call, facts, results)
                 assert len(results) == len(outputs), primitive
                 self._results[at][whole] = results
             columns.append(results)

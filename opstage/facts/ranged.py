@@ -1,0 +1,114 @@
+"""Ranges of a checked program: where it may overflow, divide by zero or take the log of zero, at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ..interpreters.shape_check import Finding, Report
+from ..ops.closed import Equation
+from ..ops.errors import UsageError, nearest
+from ..ops.types import dtype_name
+from .interpret import Interpretation
+from .ranges import Range, Ranges, limits_of
+
+
+@final
+@dataclass(frozen=True)
+class RangeReport:
+    """dtype        the float dtype that the program was read in
+    outputs      path and range of each output
+    findings     warnings where known bounds say that something may go wrong, notes where there are no bounds
+    assumptions  what the ranges take for granted
+    """
+
+    dtype: str
+    outputs: tuple[tuple[str, Range], ...]
+    findings: tuple[Finding, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def safe(self) -> bool:
+        """Whether nothing was found: no op of the program leaves the numbers of the dtype."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        lines = [f"{finding.severity}: {finding}" for finding in self.findings]
+        lines += [f"{name or 'the output'} is in {found}" for name, found in self.outputs]
+        return "\n".join([*lines, f"in {self.dtype}, as far as {'; '.join(self.assumptions)}"])
+
+
+def ranges_of(
+    report: Report, bounds: Mapping[str, tuple[float, float]] | None = None, dtype: str | None = None
+) -> RangeReport:
+    """The ranges of a checked program.
+
+    bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements; inputs without one are
+            finite and no more is known
+    dtype   float64, float32, bfloat16 or float16; by default that of the check
+
+    Raises UsageError for bounds that are none, for a pattern that no input has, and after an error of the check.
+    """
+    if report.errors:
+        raise UsageError("a program with errors has no ranges; see the report's errors")
+    program = report.program
+    body, names = program.body, program.names
+    limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
+    domain = Ranges(limits, _checked(bounds or {}))
+    found: dict[Finding, None] = {}
+
+    def after(equation: Equation) -> None:
+        source = program.source(equation)
+        for remark in dict.fromkeys(domain.remarks):
+            op = equation.primitive.name
+            found[
+                Finding(op, remark.text, source=source, rule=remark.rule, severity=remark.severity, fix=remark.fix)
+            ] = None
+        domain.remarks.clear()
+
+    domain.run = Interpretation([domain], program.scope)
+    sources = [(domain.source(name, body.types[slot]),) for name, slot in zip(names, body.inputs)]
+    unused = [pattern for pattern in domain.bounds if pattern not in domain.used]
+    if unused:
+        known = [name for name in names if name]
+        raise UsageError(f"no input has a path {unused[0]!r}{nearest(unused[0], known)}; there are {', '.join(known)}")
+    facts: list[Any] = [known and known[0] for known in domain.run.run(body, sources, after)]
+    paths = program.output_names() if body.outputs else []
+    outputs = tuple([(path, facts[slot]) for path, slot in zip(paths, body.outputs)])
+    return RangeReport(limits.name, outputs, _once(tuple(found)), tuple(domain.assumptions))
+
+
+def with_ranges(
+    report: Report, bounds: Mapping[str, tuple[float, float]] | None = None, dtype: str | None = None
+) -> Report:
+    """The report with the findings of its program's ranges among its warnings and notes."""
+    if report.errors:
+        return report
+    findings = ranges_of(report, bounds, dtype).findings
+    return replace(
+        report,
+        warnings=(*report.warnings, *[f for f in findings if f.severity == "warning"]),
+        notes=(*report.notes, *[f for f in findings if f.severity == "note"]),
+    )
+
+
+def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Each rule once for each line: the first of several iterations or layers, a warning before notes."""
+    first: dict[Any, Finding] = {}
+    for finding in sorted(findings, key=lambda f: f.severity != "warning"):
+        source = finding.source
+        first.setdefault((finding.rule, finding.op, source and (source.file, source.line)), finding)
+    return tuple([finding for finding in findings if any(finding is kept for kept in first.values())])
+
+
+def _checked(bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    for pattern, ends in bounds.items():
+        try:
+            low, high = ends
+            proper = float(low) <= float(high)
+        except (TypeError, ValueError):
+            proper = False
+        if not proper:
+            raise UsageError(f"the range of {pattern!r} is {ends!r}; expected (low, high) with low <= high")
+    return {pattern: (float(low), float(high)) for pattern, (low, high) in bounds.items()}

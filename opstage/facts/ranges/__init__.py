@@ -1,0 +1,254 @@
+"""The domain of ranges: between which numbers the elements of a tensor are, and where they may overflow or be nan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from ...ops.closed import BodyConstant
+from ...ops.dims import Dim
+from ...ops.primitive import Primitive, Static
+from ...ops.types import TensorType, is_float
+from ..domain import Domain, OpCall
+from .fact import ANYTHING, BOOLEAN, INFINITY, Range, joined, within
+from .limits import FloatLimits, limits_of
+from .rules.table import RULES
+
+if TYPE_CHECKING:
+    from ..interpret import Interpretation
+
+__all__ = ["ANYTHING", "Range", "Ranges", "Remark", "limits_of"]
+
+ASSUMPTIONS = (
+    "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
+    "the rounding of a sum of n numbers is at most 1/64 of the sum of their sizes",
+)
+"""What every range takes for granted."""
+
+
+class Remark(NamedTuple):
+    """What an op may do wrong: the rule, how sure that is, and in words."""
+
+    rule: str
+    severity: Literal["warning", "note"]
+    text: str
+    fix: str = ""
+
+
+class Ranges(Domain[Range]):
+    """Ranges of a program that computes floats in the dtype `limits.name`.
+
+    bounds   pattern of an input's path -> (low, high), the first that matches
+    remarks  what was seen on the way
+    makers   for a value the op that made it, with its static parameters and the facts of its operands
+    """
+
+    name = "ranges"
+    rules = RULES
+    kinds: ClassVar = {}
+
+    def __init__(self, limits: FloatLimits, bounds: Mapping[str, tuple[float, float]] | None = None):
+        self.limits = limits
+        self.bounds = dict(bounds or {})
+        self.used: set[str] = set()
+        self.remarks: list[Remark] = []
+        self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
+        self.run: Interpretation | None = None  # by which fixes are tried
+        self.makers: dict[int, tuple[OpCall, Sequence[Range]]] = {}
+        self._values = 0
+        self._known: dict[Any, int] = {}
+
+    # What is known at first -------------------------------------------------------------------------------------------
+
+    @override
+    def source(self, name: str, type: TensorType) -> Range:
+        if type.dtype.kind == "b":
+            return BOOLEAN._replace(value=self.fresh())
+        whole = not is_float(type.dtype)
+        for pattern, (low, high) in self.bounds.items():
+            if name == pattern or fnmatchcase(name, pattern):
+                self.used.add(pattern)
+                low, high = self.limits.widened(low, high, 0 if whole else 1)  # bounds are rounded to the dtype
+                return Range(low, high, integral=whole, value=self.fresh())
+        return Range(integral=whole, value=self.fresh())
+
+    @override
+    def constant(self, constant: BodyConstant) -> Range:
+        array = np.asarray(constant.value)
+        if array.dtype.kind not in "biuf" or not array.size:
+            return ANYTHING
+        numbers = array.astype(np.float64)
+        known = numbers[~np.isnan(numbers)]
+        if not known.size:
+            return Range(nan=True)
+        low, high = self.limits.widened(float(known.min()), float(known.max()), 1)
+        minus, plus = bool((known == -INFINITY).any()), bool((known == INFINITY).any())
+        return Range(low, high, known.size < numbers.size, minus, plus, array.dtype.kind != "f", self.fresh())
+
+    @override
+    def top(self, type: TensorType, operands: Sequence[Range]) -> Range:
+        return self.anything(type)
+
+    @override
+    def anything(self, type: TensorType) -> Range:
+        if type.dtype.kind == "b":
+            return BOOLEAN
+        return ANYTHING if is_float(type.dtype) else Range(integral=True)
+
+    # Order ------------------------------------------------------------------------------------------------------------
+
+    @override
+    def join(self, a: Range, b: Range) -> Range:
+        return a if a == b else joined(a, b)
+
+    @override
+    def widen(self, before: Range, after: Range) -> Range:
+        low, high = after.low < before.low, after.high > before.high
+        # What grows from iteration to iteration may end beyond every number.
+        return Range(
+            -INFINITY if low else after.low,
+            INFINITY if high else after.high,
+            after.nan,
+            after.minus or low,
+            after.plus or high,
+            after.integral,
+        )
+
+    @override
+    def leq(self, a: Range, b: Range) -> bool:
+        return within(a, b)
+
+    # Loops: an iteration's tensors are values of their own ------------------------------------------------------------
+
+    @override
+    def entry(self, fact: Range, type: TensorType, length: Dim) -> Range:
+        return fact.alone._replace(value=self.fresh())
+
+    @override
+    def following(self, fact: Range, length: Dim, reverse: bool) -> Range:
+        return fact.alone
+
+    @override
+    def last(self, fact: Range, length: Dim) -> Range:
+        return fact.alone
+
+    @override
+    def stacked(self, fact: Range, length: Dim) -> Range:
+        return fact.alone
+
+    @override
+    def influenced(self, fact: Range, by: Range) -> Range:
+        return fact.alone
+
+    @override
+    def composed(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> None:
+        if results and results[0].value:
+            self.makers[results[0].value] = (call, facts)
+
+    # What rules use ---------------------------------------------------------------------------------------------------
+
+    def exact(self, value: float) -> bool:
+        """Whether the dtype holds the number as it is."""
+        mantissa, _ = math.frexp(value)
+        return math.isinf(value) or (
+            (mantissa / self.limits.epsilon).is_integer() and abs(value) <= self.limits.largest
+        )
+
+    def fresh(self) -> int:
+        """A value that no other tensor has."""
+        self._values += 1
+        return self._values
+
+    def made(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> Sequence[Range]:
+        """The results with values: those of the same op on the same values are the same."""
+        if any(not fact.value for fact in facts):
+            return results
+        static = tuple([(name, type(item), repr(item)) for name, item in call.static.items()])
+        key = (call.primitive, static, tuple([fact.value for fact in facts]), tuple(map(str, call.inputs)))
+        valued = []
+        for at, result in enumerate(results):
+            value = self._known.get((key, at))
+            if value is None:
+                value = self._known[key, at] = self.fresh()
+                self.makers[value] = (call, facts)
+            valued.append(result._replace(value=value))
+        return valued
+
+    def maker(self, fact: Range) -> tuple[OpCall, Sequence[Range]] | None:
+        """The op that made a tensor, if that is known."""
+        return self.makers.get(fact.value)
+
+    def remark(self, rule: str, text: str, *facts: Range, sure: bool, fix: str = "") -> None:
+        """Note what may go wrong with operands; `sure` says whether known bounds say so, or there are none.
+
+        What follows from an overflow or a nan before is not noted again.
+        """
+        if not any(fact.nan or fact.plus for fact in facts):
+            self.remarks.append(Remark(rule, "warning" if sure else "note", text, fix))
+
+    def holds(self, attempt: Callable[[], Any]) -> bool:
+        """Whether rules have nothing to remark on what `attempt` does with them: for fixes that are tried."""
+        before, self.remarks = self.remarks, []
+        try:
+            attempt()
+            return not self.remarks
+        finally:
+            self.remarks = before
+
+    def tried(self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], facts: Sequence[Range]) -> bool:
+        """Whether an op in place of another one leaves nothing to remark on."""
+        run = self.run
+        return run is not None and self.holds(lambda: run.results_of(primitive, static, inputs, [(f,) for f in facts]))
+
+    def result(
+        self,
+        call: OpCall,
+        low: float,
+        high: float,
+        operands: Sequence[Range],
+        *,
+        ulps: float = 1,
+        nan: bool = False,
+        known: bool | None = None,
+    ) -> Range:
+        """A result between bounds, rounded to the dtype.
+
+        Whether it overflows is seen where the bounds are `known`: by default if those of all operands are.
+        """
+        known = all(fact.bounded for fact in operands) if known is None else known
+        whole = not is_float(call.outputs[0].dtype)
+        infinite = any(fact.infinite for fact in operands)
+        nan = nan or any(fact.nan for fact in operands)
+        minus, plus = infinite and low == -INFINITY, infinite and high == INFINITY
+        if whole:
+            return self._integer(call, low, high)
+        low, high = self.limits.widened(low, high, ulps)
+        largest = self.limits.largest
+        below = low < -largest and (known or low > -INFINITY or high < -largest)
+        above = high > largest and (known or high < INFINITY or low > largest)
+        if (below or above) and not infinite:
+            shown = Range(low, high)
+            self.remark(
+                "overflow", f"the result is in {shown}, and {self.limits.name} ends at {largest:.5g}", sure=True
+            )
+        if below:
+            low, high, minus = -INFINITY, max(high, -largest), True
+        if above:
+            low, high, plus = min(low, largest), INFINITY, True
+        return Range(low, high, nan, minus, plus)
+
+    def _integer(self, call: OpCall, low: float, high: float) -> Range:
+        bits = np.iinfo(np.dtype(call.outputs[0].dtype)) if call.outputs[0].dtype.kind in "iu" else None
+        if bits is None:
+            return BOOLEAN
+        if (math.isfinite(low) and low < bits.min) or (math.isfinite(high) and high > bits.max):
+            shown = Range(low, high)
+            self.remark("integer-overflow", f"the result is in {shown}, and {bits.dtype} wraps around", sure=True)
+            return Range(integral=True)
+        exact = all(math.isinf(bound) or abs(bound) <= 2**52 for bound in (low, high))
+        return Range(low, high, integral=True) if exact else Range(integral=True)

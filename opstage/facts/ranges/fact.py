@@ -1,0 +1,135 @@
+"""A range: between which numbers all elements of a tensor are, and what else may be among them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ...ops.types import Shape
+
+INFINITY = math.inf
+
+
+class Share(NamedTuple):
+    """A tensor that holds, for each row, the maximum or the sum of another tensor's elements along axes.
+
+    of      the value of that tensor, see `Range.value`
+    total   whether it is the sum
+    axes    those that were reduced
+    shape   of that tensor
+    """
+
+    of: int
+    total: bool
+    axes: tuple[int, ...]
+    shape: Shape
+
+
+class Range(NamedTuple):
+    """low, high   no element that is a number is outside; infinite where no bound is known
+    nan         whether an element may be nan
+    minus, plus whether an element may be -inf, +inf; the bound on that side is infinite then
+    integral    whether all elements are whole
+    value       a number that tensors share whose elements are the same, place by place; 0 is shared with none
+    attained    axes along which every row has an element that is `high`, but for rounding; () where that is not known
+    share       what it is of another tensor, if that is known
+    """
+
+    low: float = -INFINITY
+    high: float = INFINITY
+    nan: bool = False
+    minus: bool = False
+    plus: bool = False
+    integral: bool = False
+    value: int = 0
+    attained: tuple[int, ...] = ()
+    share: Share | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both bounds are known."""
+        return self.low > -INFINITY and self.high < INFINITY
+
+    @property
+    def infinite(self) -> bool:
+        """Whether an element may be infinite."""
+        return self.minus or self.plus
+
+    @property
+    def may_be_zero(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    @property
+    def alone(self) -> Range:
+        """What it says of elements one by one, and of no other tensor."""
+        return Range(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
+
+    def __str__(self) -> str:
+        left = f"[{_shown(self.low)}" if self.low > -INFINITY or self.minus else "(-inf"
+        right = f"{_shown(self.high)}]" if self.high < INFINITY or self.plus else "inf)"
+        return f"{left}, {right}{' or nan' if self.nan else ''}"
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:.6g}"
+
+
+ANYTHING = Range(nan=True, minus=True, plus=True)
+"""Of any tensor."""
+
+BOOLEAN = Range(0, 1, integral=True)
+
+
+def joined(a: Range, b: Range) -> Range:
+    """What holds of a tensor of which `a` or `b` does."""
+    return Range(
+        min(a.low, b.low),
+        max(a.high, b.high),
+        a.nan or b.nan,
+        a.minus or b.minus,
+        a.plus or b.plus,
+        a.integral and b.integral,
+    )
+
+
+def within(a: Range, b: Range) -> bool:
+    """Whether whatever holds by `b` of elements holds by `a` too."""
+    return (
+        b.low <= a.low
+        and a.high <= b.high
+        and (b.nan or not a.nan)
+        and (b.minus or not a.minus)
+        and (b.plus or not a.plus)
+        and (a.integral or not b.integral)
+    )
+
+
+# Bounds of sums, products and quotients. A bound that is not known is infinite, and the elements are finite. -------
+
+
+def product(a: Range, b: Range) -> tuple[float, float]:
+    """The bounds of x·y."""
+    found = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return min(found), max(found)
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if not x or not y else x * y
+
+
+def inverse(b: Range) -> tuple[float, float]:
+    """The bounds of 1/y, for y on one side of 0."""
+    return _inverted(b.high, 0.0 if b.high > 0 else -0.0), _inverted(b.low, b.low)
+
+
+def _inverted(x: float, side: float) -> float:
+    if not x:
+        return math.copysign(INFINITY, side)
+    return 0.0 if math.isinf(x) else 1 / x
+
+
+def times_count(a: Range, least: int, most: float) -> tuple[float, float]:
+    """The bounds of a sum of at least `least` and at most `most` elements."""
+    low = _times(a.low, most) if a.low < 0 else _times(a.low, least)
+    high = _times(a.high, most) if a.high > 0 else _times(a.high, least)
+    return low, high

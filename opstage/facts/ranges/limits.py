@@ -1,0 +1,54 @@
+"""The numbers of a float dtype, and bounds widened by its rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ...ops.errors import UsageError, nearest
+
+
+class FloatLimits(NamedTuple):
+    """name      of the dtype
+    largest   finite number
+    least     positive number, a subnormal one
+    epsilon   the distance from 1 to the next number
+    """
+
+    name: str
+    largest: float
+    least: float
+    epsilon: float
+
+    def widened(self, low: float, high: float, ulps: float) -> tuple[float, float]:
+        """Bounds that hold of results within `ulps` units in the last place of numbers between `low` and `high`."""
+        if not ulps:
+            return low, high
+        return self._moved(low, -1, ulps), self._moved(high, 1, ulps)
+
+    def _moved(self, bound: float, sign: int, ulps: float) -> float:
+        if math.isinf(bound) or not bound:  # no rounding takes a result past 0
+            return bound
+        moved = bound + sign * (abs(bound) * self.epsilon * ulps + self.least)
+        return moved if (moved > 0) == (bound > 0) else 0.0
+
+
+_LIMITS = {
+    limits.name: limits
+    for limits in (
+        FloatLimits("float64", 1.7976931348623157e308, 5e-324, 2.0**-52),
+        FloatLimits("float32", 3.4028234663852886e38, 2.0**-149, 2.0**-23),
+        FloatLimits("bfloat16", 3.3895313892515355e38, 2.0**-133, 2.0**-7),
+        FloatLimits("float16", 65504.0, 2.0**-24, 2.0**-10),
+    )
+}
+"""IEEE 754-2019 for binary64, 32 and 16; bfloat16 has binary32's exponents and 8 bits of significand."""
+
+
+def limits_of(dtype: str) -> FloatLimits:
+    """The limits of a float dtype, by its name. Raises UsageError for another name."""
+    found = _LIMITS.get(dtype)
+    if found is None:
+        known = ", ".join(_LIMITS)
+        raise UsageError(f"ranges are those of a float dtype, {known}, not {dtype!r}{nearest(dtype, _LIMITS)}")
+    return found

@@ -1,0 +1,1 @@
+"""Ranges of results, by family of ops."""

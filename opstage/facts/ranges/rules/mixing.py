@@ -1,0 +1,248 @@
+"""Ops that read several elements: sums, maxima, products of matrices, convolutions, pools, and moves of elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ....ops.dims import Dim
+from ....ops.types import Shape, is_float
+from ...dependence.sizes import at_most_proved
+from ...domain import OpCall
+from ..fact import ANYTHING, INFINITY, Range, Share, joined, product, times_count
+from .pointwise import number
+
+if TYPE_CHECKING:
+    from .. import Ranges
+
+Facts = Sequence[Range]
+_TERMS = 2.0**14
+"""How many terms a sum of which no bound is worked out is taken to have."""
+_ROUNDING = 1 / 64
+"""By what part of the sum of their sizes a sum may be off, see `ASSUMPTIONS`."""
+
+
+def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
+    """The least and the greatest product of sizes."""
+    least, most = 1, 1.0
+    for size in sizes:
+        exact = isinstance(size, int)
+        least *= size if isinstance(size, int) else int(at_most_proved(1, size))
+        most = most * size if exact and isinstance(size, int) else INFINITY
+    return least, most
+
+
+def summed(domain: Ranges, call: OpCall, terms: Range, least: int, most: float, operands: Facts) -> Range:
+    """A sum of so many terms."""
+    if overflows(domain, terms, most, operands):
+        return ANYTHING
+    low, high = times_count(terms, least, most)
+    if least != 1 or most != 1:
+        low, high = rounded(low, high, terms)
+    return domain.result(call, low, high, operands, nan=terms.minus and terms.plus, known=False)
+
+
+def overflows(domain: Ranges, terms: Range, most: float, operands: Facts) -> bool:
+    """Whether a sum of so many terms may overflow on its way, with a remark; where the operands have bounds."""
+    largest = domain.limits.largest
+    size = max(abs(terms.low), abs(terms.high))
+    if not most or not size or most == INFINITY or not all(fact.bounded for fact in operands):
+        return False
+    if size * most * (1 + _ROUNDING) <= largest:
+        return False
+    text = f"a sum of {most:g} numbers of sizes up to {size:.6g}, and {domain.limits.name} ends at {largest:.5g}"
+    domain.remark("overflow", text, *operands, sure=True)
+    return True
+
+
+def rounded(low: float, high: float, terms: Range) -> tuple[float, float]:
+    """The bounds of a sum or mean, widened by its rounding; of terms of one sign that is a part of the sum."""
+    if terms.low >= 0:
+        return low * (1 - _ROUNDING), high * (1 + _ROUNDING)
+    if terms.high <= 0:
+        return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
+    wide = max(abs(low), abs(high)) * _ROUNDING  # infinite where a bound is: then neither is known
+    return low - wide, high + wide
+
+
+def reduce_sum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    axes = call.static["axes"]
+    least, most = counted([call.inputs[0].shape[axis] for axis in axes])
+    result = summed(domain, call, x, least, most, facts)
+    if x.attained and set(x.attained) <= set(axes) and x.low >= 0:
+        result = result._replace(low=max(result.low, x.high * (1 - _ROUNDING)))  # one of the terms is that large
+    return domain.made(call, facts, [result._replace(share=_share(call, x, True))])
+
+
+def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    _, most = counted([call.inputs[0].shape[axis] for axis in call.static["axes"]])
+    if overflows(domain, x, most, facts):
+        return [ANYTHING]
+    low, high = rounded(x.low, x.high, x)
+    return domain.made(call, facts, [domain.result(call, low, high, facts, nan=x.minus and x.plus)])
+
+
+def reduce_max(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    return domain.made(call, facts, [x.alone._replace(share=_share(call, x, False))])
+
+
+def _share(call: OpCall, x: Range, total: bool) -> Share | None:
+    return Share(x.value, total, tuple(call.static["axes"]), call.inputs[0].shape) if x.value else None
+
+
+def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """argmax and argsort: an index along the axis."""
+    _, most = counted([call.inputs[0].shape[call.static["axis"]]])
+    return domain.made(call, facts, [Range(0, most - 1, integral=True)])
+
+
+def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    _, most = counted([call.inputs[0].shape[call.static["axis"]]])
+    return domain.made(call, facts, [summed(domain, call, x, int(not call.static["exclusive"]), most, facts)])
+
+
+# Products -----------------------------------------------------------------------------------------------------------
+
+
+def matmul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    x, y = facts
+    return domain.made(call, facts, [_contracted(domain, call, x, y, [call.inputs[0].shape[-1]])])
+
+
+def _contracted(domain: Ranges, call: OpCall, x: Range, y: Range, sizes: Sequence[Dim], padded: bool = False) -> Range:
+    low, high = product(x, y)
+    nan = (x.infinite and (y.may_be_zero or padded)) or (y.infinite and (x.may_be_zero or padded))
+    terms = Range(min(low, 0.0) if padded else low, max(high, 0.0) if padded else high, nan)
+    if x.infinite or y.infinite:
+        return ANYTHING
+    least, most = counted(sizes)
+    return summed(domain, call, terms._replace(nan=False), least, most, (x, y))
+
+
+def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
+    """That of the decomposition. But kernels divide by the sum of the weights last, so sums may overflow sooner."""
+    _, most = counted([call.inputs[1].shape[-2]])
+    return [ANYTHING] * len(call.outputs) if overflows(domain, facts[2], most, facts[2:3]) else None
+
+
+def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    kernel, x = facts[0], facts[-1]
+    shape = call.inputs[0].shape
+    result = _contracted(domain, call, x, kernel, shape[1:], padded=True)
+    if len(facts) == 3:
+        bias = facts[1]
+        nan = (result.plus and bias.minus) or (result.minus and bias.plus)
+        both = (result, bias)
+        result = domain.result(call, result.low + bias.low, result.high + bias.high, both, nan=nan)
+    return domain.made(call, facts, [result])
+
+
+def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Sums of products of which no bound is worked out: finite where all operands are."""
+    size = math.prod(max(abs(fact.low), abs(fact.high), 1.0) for fact in facts)
+    large = all(fact.bounded for fact in facts) and size > domain.limits.largest / _TERMS
+    if large or any(fact.nan or fact.infinite for fact in facts):
+        return [ANYTHING] * len(call.outputs)
+    return domain.made(call, facts, [Range()] * len(call.outputs))
+
+
+# Moves --------------------------------------------------------------------------------------------------------------
+
+
+def moved(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Elements in other places."""
+    return domain.made(call, facts, [facts[0].alone])
+
+
+def kept(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    return [facts[0]]
+
+
+def reshape(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    share, shape = x.share, call.outputs[0].shape
+    if share is not None and not (_is(shape, _kept(share)) and _is(call.inputs[0].shape, _dropped(share))):
+        share = share if _is(shape, call.inputs[0].shape) else None
+    return domain.made(call, facts, [x.alone._replace(share=share)])
+
+
+def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    share = x.share
+    if share is not None and not (_is(call.inputs[0].shape, _kept(share)) and _is(call.outputs[0].shape, share.shape)):
+        share = None  # it lies otherwise than the tensor it is of
+    same = _is(call.inputs[0].shape, call.outputs[0].shape)
+    result = x.alone._replace(share=share if share is None or len(share.shape) == len(call.outputs[0].shape) else None)
+    return domain.made(call, facts, [result._replace(attained=x.attained if same else ())])
+
+
+def _kept(share: Share) -> Shape:
+    return tuple(1 if axis in share.axes else size for axis, size in enumerate(share.shape))
+
+
+def _dropped(share: Share) -> Shape:
+    return tuple(size for axis, size in enumerate(share.shape) if axis not in share.axes)
+
+
+def _is(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
+
+
+def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    found = facts[0].alone
+    for fact in facts[1:]:
+        found = joined(found, fact)
+    return domain.made(call, facts, [found])
+
+
+def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    return domain.made(call, facts, [joined(facts[0], number(call.static["value"]))])
+
+
+def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Means over windows, of which padding counts as zeros; and entries that are 0 where an index is out of range."""
+    found = joined(facts[0], Range(0, 0, integral=True))
+    if overflows(domain, found, math.prod(call.static.get("kernel", (1,))), facts):
+        return [ANYTHING]
+    wide = max(abs(found.low), abs(found.high)) * _ROUNDING if found.bounded else 0.0
+    low, high = found.low - wide * (found.low < 0), found.high + wide * (found.high > 0)
+    return domain.made(call, facts, [domain.result(call, low, high, facts)])
+
+
+def max_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    index = [Range(0, INFINITY, integral=True)] * (len(call.outputs) - 1)
+    return domain.made(call, facts, [facts[0].alone, *index])
+
+
+def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    x, index = facts
+    rows = call.inputs[0].shape[0]
+    raises = call.static["mode"] == "raise"
+    if raises and index.bounded and (index.low < 0 or (isinstance(rows, int) and index.high > rows - 1)):
+        domain.remark("index-out-of-range", f"indices are in {index}, and there are {rows} rows", sure=True)
+    result = x.alone if raises else joined(x, Range(0, 0, integral=True))
+    return domain.made(call, facts, [result])
+
+
+def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    value = number(call.static["value"])
+    dtype = call.outputs[0].dtype
+    if is_float(dtype) and value.bounded and value.low == value.high and not domain.exact(value.low):
+        low, high = domain.limits.widened(value.low, value.high, 1)
+        value = value._replace(low=low, high=high, integral=False)
+    return domain.made(call, facts, [value])
+
+
+def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    _, most = counted([call.static["shape"][call.static["axis"]]])
+    return domain.made(call, facts, [Range(0, most - 1, integral=True)])
+
+
+def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """24 bits over 2^24."""
+    return [Range(0, 1 - 2.0**-24 if domain.limits.epsilon <= 2.0**-23 else 1.0)]

@@ -1,0 +1,110 @@
+"""Rules of ranges by primitive; composites without one take that of their decomposition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from ....ops.catalogue import (
+    attention,
+    biased_attention,
+    convolution,
+    elementwise,
+    fourier,
+    indexing,
+    layout,
+    linalg,
+    logic,
+    pooling,
+    random,
+    reduction,
+    rounding,
+    sequence,
+    transcendental,
+)
+from ....ops.primitive import Primitive
+from ...domain import Rule
+from . import mixing, pointwise
+from .pointwise import exponential, logarithm, rising
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+RULES: Final[Mapping[Primitive, Rule]] = {
+    elementwise.ADD: pointwise.add,
+    elementwise.SUB: pointwise.sub,
+    elementwise.MUL: pointwise.mul,
+    elementwise.DIV: pointwise.div,
+    elementwise.INV: pointwise.inv,
+    elementwise.NEG: pointwise.neg,
+    elementwise.ABS: pointwise.absolute,
+    elementwise.SCALE: pointwise.scale,
+    elementwise.MAXIMUM: pointwise.extremum(larger=True),
+    elementwise.MINIMUM: pointwise.extremum(larger=False),
+    elementwise.EXP: exponential(math.exp),
+    elementwise.LOG: logarithm(math.log, "log"),
+    elementwise.SQRT: pointwise.root,
+    elementwise.SIN: pointwise.wave,
+    elementwise.COS: pointwise.wave,
+    elementwise.TANH: rising(math.tanh, -1.0, 1.0),
+    elementwise.SIGMOID: rising(_sigmoid, 0.0, 1.0),
+    elementwise.SOFTPLUS: rising(_softplus, 0.0),
+    elementwise.ERF: rising(math.erf, -1.0, 1.0),
+    elementwise.POW: pointwise.power_of,
+    elementwise.POWER: pointwise.power,
+    transcendental.ATAN: rising(math.atan, -1.5707963267948968, 1.5707963267948968),
+    transcendental.EXP2: exponential(lambda x: math.pow(2.0, x)),
+    transcendental.EXPM1: exponential(math.expm1, -1.0),
+    transcendental.LOG2: logarithm(math.log2, "log2"),
+    transcendental.LOG10: logarithm(math.log10, "log10"),
+    rounding.FLOOR: pointwise.whole,
+    rounding.ROUND: pointwise.whole,
+    rounding.MOD: pointwise.remainder,
+    logic.LESS: pointwise.compared,
+    logic.LESS_EQUAL: pointwise.compared,
+    logic.EQUAL: pointwise.compared,
+    logic.LOGICAL_AND: pointwise.both,
+    logic.LOGICAL_NOT: pointwise.inverted,
+    logic.SELECT: pointwise.select,
+    logic.CAST: pointwise.cast,
+    logic.DETACH: mixing.kept,
+    logic.FULL: mixing.full,
+    logic.IOTA: mixing.iota,
+    random.RAND_UNIFORM: mixing.uniform,
+    layout.PERMUTE: mixing.moved,
+    layout.RESHAPE: mixing.reshape,
+    layout.BROADCAST_TO: mixing.broadcast_to,
+    layout.SLICE: mixing.moved,
+    layout.CONCAT: mixing.concat,
+    layout.PAD: mixing.pad,
+    reduction.REDUCE_SUM: mixing.reduce_sum,
+    reduction.REDUCE_MEAN: mixing.reduce_mean,
+    reduction.REDUCE_MAX: mixing.reduce_max,
+    reduction.ARGMAX: mixing.place,
+    sequence.ARGSORT: mixing.place,
+    sequence.CUMSUM: mixing.cumsum,
+    linalg.MATMUL: mixing.matmul,
+    linalg.BMM: mixing.matmul,
+    attention.SCALED_DOT_PRODUCT_ATTENTION: mixing.attention,
+    biased_attention.BIASED_ATTENTION: mixing.attention,
+    convolution.CONV: mixing.conv,
+    convolution.CONV_TRANSPOSE: mixing.linear_finite,
+    convolution.CONV_KERNEL_GRAD: mixing.linear_finite,
+    fourier.FFT: mixing.linear_finite,
+    fourier.RFFT: mixing.linear_finite,
+    fourier.IRFFT: mixing.linear_finite,
+    pooling.MAX_POOL: mixing.max_pool,
+    pooling.AVG_POOL: mixing.with_zeros,
+    pooling.AVG_POOL_GRAD: mixing.linear_finite,
+    pooling.MAX_POOL_SCATTER: mixing.linear_finite,
+    pooling.MAX_POOL_GATHER: mixing.moved,
+    indexing.GATHER_ROWS: mixing.gather_rows,
+    indexing.SCATTER_ADD_ROWS: mixing.linear_finite,
+}
