@@ -1,6 +1,7 @@
 """Facts: what is proved of a program for every allowed size, by running it on facts in place of tensors.
 
-`Interpretation` runs closed bodies in any `Domain`; `dependence` is one. Claims are proved by it, or refuted by a run.
+`Interpretation` runs closed bodies in any `Domain`. `dependence` is one: claims are proved by it, or refuted by a run.
+`ranges` is another: where numbers may leave the dtype.
 """
 
 from ..interpreters.shape_check.claimed import ClaimVerdict
@@ -8,6 +9,8 @@ from ..ops.claims import Causal, Claim, Ignores, Independent, Uses, Window
 from .domain import Domain, OpCall, Rule
 from .interpret import Interpretation
 from .prove import with_claims
+from .ranged import RangeReport, ranges_of
+from .ranges import Range
 
 __all__ = [
     "Causal",
@@ -18,8 +21,11 @@ __all__ = [
     "Independent",
     "Interpretation",
     "OpCall",
+    "Range",
+    "RangeReport",
     "Rule",
     "Uses",
     "Window",
+    "ranges_of",
     "with_claims",
 ]

@@ -81,8 +81,13 @@ class Domain(ABC, Generic[F]):
         """Whether `a` says at least as much as `b`."""
         return self.join(a, b) == b
 
-    def composed(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> None:
-        """Note the results of an op without a rule, which are those of its decomposition."""
+    def finished(self, call: OpCall, facts: Sequence[F], results: Sequence[F]) -> Sequence[F]:
+        """The facts of an op's results, from those that its rule or its decomposition gave."""
+        return results
+
+    def made(self, fact: F) -> F:
+        """The fact of a tensor that a loop, a choice or the world outside gave, each time another one."""
+        return fact
 
     # A loop over the leading axis of its xs. Facts of its body are those of any iteration, of which there are `length`.
 

@@ -81,19 +81,21 @@ class Interpretation:
         """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
         types = tuple(inputs)
         rule = self.domains[0].rules.get(primitive)
-        if rule is None:
-            return self._by_parts((primitive, _distinct(static), types), static, types, read)
         call = OpCall(primitive, static, types, primitive.infer(types, static), {})
-        return [(fact,) for fact in rule(self.domains[0], call, [known[0] for known in read]) or ()]
+        found = None if rule is None else rule(self.domains[0], call, [known[0] for known in read])
+        if found is None:
+            return self._by_parts((primitive, _distinct(static), types), static, types, read)
+        return [(fact,) for fact in found]
 
     def _results_of(self, equation: Equation, read: Sequence[Facts], types: Sequence[TensorType]) -> list[Facts]:
         primitive = equation.primitive
         inputs, outputs = tuple(types[: len(read)]), tuple(types[len(read) :])
         if Effect.EXTERNAL in equation.effects or primitive.kind is Kind.COLLECTIVE:
-            return [tuple([domain.anything(type_) for domain in self.domains]) for type_ in outputs]
+            return [tuple([domain.made(domain.anything(type_)) for domain in self.domains]) for type_ in outputs]
         control = _CONTROL.get(primitive)
         if control is not None:
-            return control(self, equation, read, types)
+            given = control(self, equation, read, types)
+            return [tuple([domain.made(fact) for domain, fact in zip(self.domains, known)]) for known in given]
         static = _distinct(equation.static)
         key = (primitive, static, inputs)
         columns, parts = [], None
@@ -109,7 +111,7 @@ class Interpretation:
                     if parts is None:
                         parts = self._by_parts(key, equation.static, inputs, read)
                     results = [known[at] for known in parts] or [domain.top(type_, facts) for type_ in outputs]
-                    domain.composed(call, facts, results)
+                results = domain.finished(call, facts, results)
                 assert len(results) == len(outputs), primitive
                 self._results[at][whole] = results
             columns.append(results)

@@ -30,8 +30,8 @@ class RangeReport:
 
     @property
     def safe(self) -> bool:
-        """Whether nothing was found: no op of the program leaves the numbers of the dtype."""
-        return not self.findings
+        """Whether nothing was found, and every output is a finite number."""
+        return not self.findings and not any(found.nan or found.infinite for _, found in self.outputs)
 
     def __str__(self) -> str:
         lines = [f"{finding.severity}: {finding}" for finding in self.findings]

@@ -18,6 +18,8 @@ class Asked:
     inputs, where   texts of `--input` and `--where`
     param           texts of `--param`
     prove           texts of `--prove`, claims
+    ranges          whether the ranges of numbers are found
+    bounds          texts of `--bounds`; `range_dtype` is their float dtype, None for the program's
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
     options         what flags set among the `Options`
@@ -32,6 +34,9 @@ class Asked:
     where: tuple[str, ...] = ()
     param: tuple[str, ...] = ()
     prove: tuple[str, ...] = ()
+    ranges: bool = False
+    bounds: tuple[str, ...] = ()
+    range_dtype: str | None = None
     params: str | None = None
     state: str | None = None
     train: bool = True

@@ -24,6 +24,7 @@ from ..flags import read_sizes
 from .cluster import cluster_section
 from .memory import memory_section
 from .mesh import mesh_section
+from .ranges import ranges_section
 from .request import Asked
 
 RECIPE = "recipe"
@@ -44,6 +45,11 @@ def completed(
     sections = []
     if report.claims:
         sections.append(Section("claims", verdicts_as_data(report.claims), verdicts_as_text(report.claims)))
+    if asked.bounds and not asked.ranges:
+        raise UsageError("--bounds are those of --ranges, which is not given")
+    if asked.ranges and report.ok:
+        report, section = ranges_section(report, asked)
+        sections.append(section)
     if asked.runs_on:
         sections.append(_where_it_runs(report, options))
     if checked.step is None and not mesh_of(options.mesh).is_alone:

@@ -110,6 +110,8 @@ class Ranges(Domain[Range]):
     def widen(self, before: Range, after: Range) -> Range:
         low, high = after.low < before.low, after.high > before.high
         # What grows from iteration to iteration may end beyond every number.
+        if (low or high) and not after.infinite:
+            self.remark("overflow", "what the loop carries grows, and no bound of it is known", after, sure=False)
         return Range(
             -INFINITY if low else after.low,
             INFINITY if high else after.high,
@@ -145,11 +147,6 @@ class Ranges(Domain[Range]):
     def influenced(self, fact: Range, by: Range) -> Range:
         return fact.alone
 
-    @override
-    def composed(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> None:
-        if results and results[0].value:
-            self.makers[results[0].value] = (call, facts)
-
     # What rules use ---------------------------------------------------------------------------------------------------
 
     def exact(self, value: float) -> bool:
@@ -164,7 +161,8 @@ class Ranges(Domain[Range]):
         self._values += 1
         return self._values
 
-    def made(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> Sequence[Range]:
+    @override
+    def finished(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> Sequence[Range]:
         """The results with values: those of the same op on the same values are the same."""
         if any(not fact.value for fact in facts):
             return results
@@ -172,12 +170,19 @@ class Ranges(Domain[Range]):
         key = (call.primitive, static, tuple([fact.value for fact in facts]), tuple(map(str, call.inputs)))
         valued = []
         for at, result in enumerate(results):
-            value = self._known.get((key, at))
-            if value is None:
-                value = self._known[key, at] = self.fresh()
-                self.makers[value] = (call, facts)
-            valued.append(result._replace(value=value))
+            if not result.value:
+                value = self._known.get((key, at))
+                if value is None:
+                    value = self._known[key, at] = self.fresh()
+                result = result._replace(value=value)
+            if not at and (call.primitive not in RULES or result.value not in self.makers):
+                self.makers[result.value] = (call, facts)
+            valued.append(result)
         return valued
+
+    @override
+    def made(self, fact: Range) -> Range:
+        return fact._replace(value=self.fresh())
 
     def maker(self, fact: Range) -> tuple[OpCall, Sequence[Range]] | None:
         """The op that made a tensor, if that is known."""
@@ -227,7 +232,11 @@ class Ranges(Domain[Range]):
         minus, plus = infinite and low == -INFINITY, infinite and high == INFINITY
         if whole:
             return self._integer(call, low, high)
-        low, high = self.limits.widened(low, high, ulps)
+        if ulps <= 1:  # a result that is rounded once is not moved past a number of the dtype
+            low = low if self.exact(low) else self.limits.widened(low, low, ulps)[0]
+            high = high if self.exact(high) else self.limits.widened(high, high, ulps)[1]
+        else:
+            low, high = self.limits.widened(low, high, ulps)
         largest = self.limits.largest
         below = low < -largest and (known or low > -INFINITY or high < -largest)
         above = high > largest and (known or high < INFINITY or low > largest)

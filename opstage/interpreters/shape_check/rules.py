@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import captured, claimed
+from . import captured, claimed, range_rules
 from .lints import LINTS
 
 UNDECIDED = "undecided"
@@ -26,6 +26,7 @@ RULES: dict[str, str] = {
     NO_SCALAR_LOSS: "What may be a loss gives no scalar, so that its forward pass alone was checked.",
     UNUSED_SUPPRESSION: "A comment `# opstage: ignore[…]` names a rule of which its line has no finding.",
     **claimed.RULES,
+    **range_rules.RULES,
     **{lint.rule: lint.about for lint in LINTS},
 }
 """A sentence on each rule."""

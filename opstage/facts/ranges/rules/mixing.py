@@ -11,7 +11,7 @@ from ....ops.types import Shape, is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
 from ..fact import ANYTHING, INFINITY, Range, Share, joined, product, times_count
-from .pointwise import number
+from .pointwise import divided, number
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -73,7 +73,7 @@ def reduce_sum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     result = summed(domain, call, x, least, most, facts)
     if x.attained and set(x.attained) <= set(axes) and x.low >= 0:
         result = result._replace(low=max(result.low, x.high * (1 - _ROUNDING)))  # one of the terms is that large
-    return domain.made(call, facts, [result._replace(share=_share(call, x, True))])
+    return [result._replace(share=_share(call, x, True))]
 
 
 def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -82,12 +82,12 @@ def reduce_mean(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if overflows(domain, x, most, facts):
         return [ANYTHING]
     low, high = rounded(x.low, x.high, x)
-    return domain.made(call, facts, [domain.result(call, low, high, facts, nan=x.minus and x.plus)])
+    return [domain.result(call, low, high, facts, nan=x.minus and x.plus)]
 
 
 def reduce_max(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return domain.made(call, facts, [x.alone._replace(share=_share(call, x, False))])
+    return [x.alone._replace(share=_share(call, x, False))]
 
 
 def _share(call: OpCall, x: Range, total: bool) -> Share | None:
@@ -97,13 +97,13 @@ def _share(call: OpCall, x: Range, total: bool) -> Share | None:
 def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """argmax and argsort: an index along the axis."""
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
-    return domain.made(call, facts, [Range(0, most - 1, integral=True)])
+    return [Range(0, most - 1, integral=True)]
 
 
 def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
-    return domain.made(call, facts, [summed(domain, call, x, int(not call.static["exclusive"]), most, facts)])
+    return [summed(domain, call, x, int(not call.static["exclusive"]), most, facts)]
 
 
 # Products -----------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def matmul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
-    return domain.made(call, facts, [_contracted(domain, call, x, y, [call.inputs[0].shape[-1]])])
+    return [_contracted(domain, call, x, y, [call.inputs[0].shape[-1]])]
 
 
 def _contracted(domain: Ranges, call: OpCall, x: Range, y: Range, sizes: Sequence[Dim], padded: bool = False) -> Range:
@@ -124,10 +124,45 @@ def _contracted(domain: Ranges, call: OpCall, x: Range, y: Range, sizes: Sequenc
     return summed(domain, call, terms._replace(nan=False), least, most, (x, y))
 
 
-def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
-    """That of the decomposition. But kernels divide by the sum of the weights last, so sums may overflow sooner."""
-    _, most = counted([call.inputs[1].shape[-2]])
-    return [ANYTHING] * len(call.outputs) if overflows(domain, facts[2], most, facts[2:3]) else None
+def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Means of v with weights that add up to 1, or zeros: a maximum is taken off the scores before their exponentials.
+
+    Kernels divide by the sum of the weights last, so that sums may overflow sooner than the means.
+    """
+    q, k, v, *rest = facts
+    scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
+    _, keys = counted([call.inputs[1].shape[-2]])
+    if scores.nan or scores.infinite or v.nan or v.infinite or any(fact.nan or fact.plus for fact in rest):
+        return [ANYTHING] * len(call.outputs)
+    if overflows(domain, v, keys, (v,)):
+        return [ANYTHING] * len(call.outputs)
+    mean = joined(v, Range(0, 0))
+    low, high = rounded(mean.low, mean.high, mean)
+    return [domain.result(call, low, high, (v,)), *[ANYTHING] * (len(call.outputs) - 1)]
+
+
+def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Sums of products of weights from 0 to 1 with what is finite."""
+    q, k, v, g = *facts[:3], facts[-1]
+    scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
+    if scores.nan or scores.infinite:
+        return [ANYTHING] * len(call.outputs)
+    return linear_finite(domain, call, (q, k, v, g))
+
+
+def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
+    """A mean over the labels that count, of which there is one at least: else it is 0/0."""
+    if call.static["reduction"] != "mean" or domain.run is None:
+        return None
+    totals = domain.run.results_of(
+        call.primitive, {**call.static, "reduction": "sum"}, call.inputs, [(fact,) for fact in facts]
+    )
+    labels = facts[1]
+    if labels.low <= call.static["ignore_index"] <= labels.high:
+        domain.assumptions["a label of each batch counts, so that a mean over labels is not 0/0"] = None
+    _, most = counted(call.inputs[1].shape)
+    loss, *rest = [known[0] for known in totals]
+    return [divided(domain, call, (loss, Range(1, most))), *rest]
 
 
 def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -139,7 +174,7 @@ def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         nan = (result.plus and bias.minus) or (result.minus and bias.plus)
         both = (result, bias)
         result = domain.result(call, result.low + bias.low, result.high + bias.high, both, nan=nan)
-    return domain.made(call, facts, [result])
+    return [result]
 
 
 def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -148,7 +183,7 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     large = all(fact.bounded for fact in facts) and size > domain.limits.largest / _TERMS
     if large or any(fact.nan or fact.infinite for fact in facts):
         return [ANYTHING] * len(call.outputs)
-    return domain.made(call, facts, [Range()] * len(call.outputs))
+    return [Range()] * len(call.outputs)
 
 
 # Moves --------------------------------------------------------------------------------------------------------------
@@ -156,7 +191,7 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def moved(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Elements in other places."""
-    return domain.made(call, facts, [facts[0].alone])
+    return [facts[0].alone]
 
 
 def kept(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -168,7 +203,7 @@ def reshape(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     share, shape = x.share, call.outputs[0].shape
     if share is not None and not (_is(shape, _kept(share)) and _is(call.inputs[0].shape, _dropped(share))):
         share = share if _is(shape, call.inputs[0].shape) else None
-    return domain.made(call, facts, [x.alone._replace(share=share)])
+    return [x.alone._replace(share=share)]
 
 
 def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -178,7 +213,7 @@ def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         share = None  # it lies otherwise than the tensor it is of
     same = _is(call.inputs[0].shape, call.outputs[0].shape)
     result = x.alone._replace(share=share if share is None or len(share.shape) == len(call.outputs[0].shape) else None)
-    return domain.made(call, facts, [result._replace(attained=x.attained if same else ())])
+    return [result._replace(attained=x.attained if same else ())]
 
 
 def _kept(share: Share) -> Shape:
@@ -197,11 +232,11 @@ def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     found = facts[0].alone
     for fact in facts[1:]:
         found = joined(found, fact)
-    return domain.made(call, facts, [found])
+    return [found]
 
 
 def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return domain.made(call, facts, [joined(facts[0], number(call.static["value"]))])
+    return [joined(facts[0], number(call.static["value"]))]
 
 
 def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -211,12 +246,12 @@ def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         return [ANYTHING]
     wide = max(abs(found.low), abs(found.high)) * _ROUNDING if found.bounded else 0.0
     low, high = found.low - wide * (found.low < 0), found.high + wide * (found.high > 0)
-    return domain.made(call, facts, [domain.result(call, low, high, facts)])
+    return [domain.result(call, low, high, facts)]
 
 
 def max_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     index = [Range(0, INFINITY, integral=True)] * (len(call.outputs) - 1)
-    return domain.made(call, facts, [facts[0].alone, *index])
+    return [facts[0].alone, *index]
 
 
 def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -226,7 +261,7 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if raises and index.bounded and (index.low < 0 or (isinstance(rows, int) and index.high > rows - 1)):
         domain.remark("index-out-of-range", f"indices are in {index}, and there are {rows} rows", sure=True)
     result = x.alone if raises else joined(x, Range(0, 0, integral=True))
-    return domain.made(call, facts, [result])
+    return [result]
 
 
 def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -235,12 +270,12 @@ def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if is_float(dtype) and value.bounded and value.low == value.high and not domain.exact(value.low):
         low, high = domain.limits.widened(value.low, value.high, 1)
         value = value._replace(low=low, high=high, integral=False)
-    return domain.made(call, facts, [value])
+    return [value]
 
 
 def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     _, most = counted([call.static["shape"][call.static["axis"]]])
-    return domain.made(call, facts, [Range(0, most - 1, integral=True)])
+    return [Range(0, most - 1, integral=True)]
 
 
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

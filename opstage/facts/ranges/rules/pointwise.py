@@ -25,14 +25,14 @@ _ULPS = 8.0
 def add(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     nan = (x.plus and y.minus) or (x.minus and y.plus)
-    return domain.made(call, facts, [domain.result(call, x.low + y.low, x.high + y.high, facts, nan=nan)])
+    return [domain.result(call, x.low + y.low, x.high + y.high, facts, nan=nan)]
 
 
 def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """x - y; nothing above 0 where y is x's own maximum."""
     x, y = facts
     if x.value and x.value == y.value and not x.infinite:
-        return domain.made(call, facts, [Range(0, 0, x.nan)])
+        return [Range(0, 0, x.nan)]
     if _is_spread(domain, x, y):
         text = "a mean of squares less the square of a mean: most of its digits cancel, and it may be below 0"
         domain.remark("cancellation", text, x, y, sure=True, fix="take the mean of squares of x - mean(x)")
@@ -47,7 +47,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         )
         if x.bounded:
             result = result._replace(low=max(result.low, domain.limits.widened(x.low - x.high, 0, 1)[0]))
-    return domain.made(call, facts, [result])
+    return [result]
 
 
 def _is_spread(domain: Ranges, x: Range, y: Range) -> bool:
@@ -89,7 +89,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if x.value and x.value == y.value:  # a square
         low = max(low, 0.0)
         nan = False
-    return domain.made(call, facts, [domain.result(call, low, high, facts, nan=nan)])
+    return [domain.result(call, low, high, facts, nan=nan)]
 
 
 def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -102,7 +102,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         quotient = quotient._replace(low=0.0, high=min(quotient.high, 1 + 1 / 32), minus=False, plus=False)
         if not x.nan and not y.nan:
             quotient = quotient._replace(nan=False)
-    return domain.made(call, facts, [quotient])
+    return [quotient]
 
 
 def divided(domain: Ranges, call: OpCall, facts: Facts) -> Range:
@@ -126,18 +126,18 @@ def divided(domain: Ranges, call: OpCall, facts: Facts) -> Range:
 
 
 def inv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return domain.made(call, facts, [divided(domain, call, (Range(1, 1), facts[0]))])
+    return [divided(domain, call, (Range(1, 1), facts[0]))]
 
 
 def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return domain.made(call, facts, [Range(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)])
+    return [Range(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)]
 
 
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     low = 0.0 if x.may_be_zero else min(abs(x.low), abs(x.high))
-    return domain.made(call, facts, [Range(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)])
+    return [Range(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)]
 
 
 def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -147,7 +147,7 @@ def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     result = domain.result(call, *product(x, factor), (x, factor), ulps=2, nan=nan)
     if factor.low > 0 and factor.low == factor.high:
         result = result._replace(attained=x.attained)
-    return domain.made(call, facts, [result])
+    return [result]
 
 
 def number(value: Any) -> Range:
@@ -175,6 +175,11 @@ def _positive(size: DimExpr) -> bool:
     return all(coefficient > 0 for coefficient in size.polynomial.values())
 
 
+def relu(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    return [Range(max(x.low, 0.0), max(x.high, 0.0), x.nan, False, x.plus, x.integral)]
+
+
 def extremum(larger: bool) -> Rule:
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         x, y = facts
@@ -183,7 +188,7 @@ def extremum(larger: bool) -> Rule:
         nan, integral = x.nan or y.nan, x.integral and y.integral
         minus = (x.minus or y.minus) and low == -INFINITY
         plus = (x.plus or y.plus) and high == INFINITY
-        return domain.made(call, facts, [Range(low, high, nan, minus, plus, integral)])
+        return [Range(low, high, nan, minus, plus, integral)]
 
     return rule
 
@@ -201,7 +206,7 @@ def rising(function: Callable[[float], float], least: float = -INFINITY, most: f
         low, high = domain.limits.widened(low, high, _ULPS)
         low, high = max(low, ends[0]), min(high, ends[1])
         minus, plus = x.minus and low == -INFINITY, x.plus and high == INFINITY
-        return domain.made(call, facts, [Range(low, high, x.nan, minus, plus, attained=x.attained)])
+        return [Range(low, high, x.nan, minus, plus, attained=x.attained)]
 
     return rule
 
@@ -238,7 +243,7 @@ def exponential(function: Callable[[float], float], least: float = 0.0) -> Rule:
                 fix=fix,
             )
             high, plus = INFINITY, True
-        return domain.made(call, facts, [Range(low, high, x.nan, False, plus, attained=x.attained)])
+        return [Range(low, high, x.nan, False, plus, attained=x.attained)]
 
     return rule
 
@@ -250,22 +255,24 @@ _LOGS = (
 """What the log of an op's result is better computed by."""
 
 
-def logarithm(function: Callable[[float], float], name: str) -> Rule:
+def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) -> Rule:
+    """A logarithm, -inf at `pole` and nan below it."""
+
     def rule(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         (x,) = facts
         nan, minus = x.nan, False
-        if x.low <= 0:
+        if x.low <= pole:
             known = x.low > -INFINITY
-            below = x.low < 0
-            kind = "may be 0" if not below else "may be below 0" if known else "is not known to be above 0"
-            text = f"{name} of what {kind}: it is in {x}"
+            below = x.low < pole
+            kind = "may be" if not below else "may be below" if known else "is not known to be above"
+            text = f"{name} of what {kind} {pole:g}: it is in {x}"
             domain.remark("log-of-zero", text, x, sure=known, fix=_instead(domain, call, x))
             minus, nan = True, nan or below
-        low = -INFINITY if x.low <= 0 else function(x.low)
-        high = INFINITY if x.high == INFINITY else (function(x.high) if x.high > 0 else -INFINITY)
+        low = -INFINITY if x.low <= pole else function(x.low)
+        high = INFINITY if x.high == INFINITY else (function(x.high) if x.high > pole else -INFINITY)
         low, high = domain.limits.widened(low, max(low, high), _ULPS)
         result = Range(low, high, nan, minus, x.plus, attained=x.attained if not minus else ())
-        return domain.made(call, facts, [result])
+        return [result]
 
     def _instead(domain: Ranges, call: OpCall, x: Range) -> str:
         """What may stand in its place, tried by the same rules."""
@@ -276,7 +283,7 @@ def logarithm(function: Callable[[float], float], name: str) -> Rule:
                 if source.primitive is primitive and domain.tried(better, source.static, source.inputs, facts):
                     return f"{text}, which does not go through a number that rounds to 0"
         least = max(x.low, 1e-6)
-        if domain.holds(lambda: rule(domain, call, (x._replace(low=least),))):
+        if not pole and domain.holds(lambda: rule(domain, call, (x._replace(low=least),))):
             return "ops.safe_log(x, eps=1e-6), or a small number added to x"
         return ""
 
@@ -295,7 +302,7 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
     low, high = domain.limits.widened(low, high, 1)
-    return domain.made(call, facts, [Range(low, high, nan, False, x.plus, attained=x.attained)])
+    return [Range(low, high, nan, False, x.plus, attained=x.attained)]
 
 
 def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -306,8 +313,8 @@ def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         return [Range(nan=True, minus=True, plus=True)]
     n = exponent.low
     if n < 0:
-        return domain.made(call, facts, [divided(domain, call, (Range(1, 1), _raised(domain, call, x, -n)))])
-    return domain.made(call, facts, [_raised(domain, call, x, n)])
+        return [divided(domain, call, (Range(1, 1), _raised(domain, call, x, -n)))]
+    return [_raised(domain, call, x, n)]
 
 
 def _raised(domain: Ranges, call: OpCall, x: Range, n: float) -> Range:
@@ -335,14 +342,14 @@ def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     if x.low > 0 and x.bounded and y.bounded:
         ends = [_power(a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
-        return domain.made(call, facts, [domain.result(call, min(ends), max(ends), facts, ulps=_ULPS)])
+        return [domain.result(call, min(ends), max(ends), facts, ulps=_ULPS)]
     low = 0.0 if x.low >= 0 else -INFINITY
-    return domain.made(call, facts, [Range(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)])
+    return [Range(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)]
 
 
 def wave(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return domain.made(call, facts, [Range(-1, 1, x.nan or x.infinite)])
+    return [Range(-1, 1, x.nan or x.infinite)]
 
 
 def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -350,7 +357,7 @@ def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     low = x.low if math.isinf(x.low) else float(math.floor(x.low))
     high = x.high if math.isinf(x.high) else float(math.ceil(x.high))
-    return domain.made(call, facts, [Range(low, high, x.nan, x.minus, x.plus, True)])
+    return [Range(low, high, x.nan, x.minus, x.plus, True)]
 
 
 def remainder(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -375,38 +382,38 @@ def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         never = x.low >= y.high if strict else x.low > y.high
         always = (x.high < y.low if strict else x.high <= y.low) and not x.nan and not y.nan
     known = Range(0, 0, integral=True) if never else Range(1, 1, integral=True) if always else BOOLEAN
-    return domain.made(call, facts, [known])
+    return [known]
 
 
 def both(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
-    return domain.made(call, facts, [Range(min(x.low, y.low), min(x.high, y.high), integral=True)])
+    return [Range(min(x.low, y.low), min(x.high, y.high), integral=True)]
 
 
 def inverted(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return domain.made(call, facts, [Range(1 - x.high, 1 - x.low, integral=True)])
+    return [Range(1 - x.high, 1 - x.low, integral=True)]
 
 
 def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     mask, x, y = facts
     if mask.low == 1:
-        return domain.made(call, facts, [x.alone])
+        return [x.alone]
     if mask.high == 0:
-        return domain.made(call, facts, [y.alone])
-    return domain.made(call, facts, [joined(x, y)])
+        return [y.alone]
+    return [joined(x, y)]
 
 
 def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     source, target = call.inputs[0].dtype, call.outputs[0].dtype
     if target.kind == "b":
-        return domain.made(call, facts, [BOOLEAN])
+        return [BOOLEAN]
     if is_float(target):
         result = domain.result(call, x.low, x.high, facts, ulps=0 if is_float(source) else 1)
-        return domain.made(call, facts, [result._replace(integral=x.integral)])
+        return [result._replace(integral=x.integral)]
     if not is_float(source):
-        return domain.made(call, facts, [x.alone])
+        return [x.alone]
     if x.nan or x.infinite or not x.bounded:
-        return domain.made(call, facts, [Range(integral=True)])
-    return domain.made(call, facts, [Range(math.trunc(x.low), math.trunc(x.high), integral=True)])
+        return [Range(integral=True)]
+    return [Range(math.trunc(x.low), math.trunc(x.high), integral=True)]

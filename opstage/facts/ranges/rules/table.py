@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ....ops.catalogue import (
+    activation,
     attention,
     biased_attention,
     convolution,
@@ -16,6 +17,7 @@ from ....ops.catalogue import (
     layout,
     linalg,
     logic,
+    loss,
     pooling,
     random,
     reduction,
@@ -62,6 +64,7 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     transcendental.ATAN: rising(math.atan, -1.5707963267948968, 1.5707963267948968),
     transcendental.EXP2: exponential(lambda x: math.pow(2.0, x)),
     transcendental.EXPM1: exponential(math.expm1, -1.0),
+    transcendental.LOG1P: logarithm(math.log1p, "log1p", pole=-1.0),
     transcendental.LOG2: logarithm(math.log2, "log2"),
     transcendental.LOG10: logarithm(math.log10, "log10"),
     rounding.FLOOR: pointwise.whole,
@@ -92,8 +95,12 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     sequence.CUMSUM: mixing.cumsum,
     linalg.MATMUL: mixing.matmul,
     linalg.BMM: mixing.matmul,
+    activation.RELU: pointwise.relu,
     attention.SCALED_DOT_PRODUCT_ATTENTION: mixing.attention,
+    attention.SCALED_DOT_PRODUCT_ATTENTION_GRAD: mixing.attention_grad,
     biased_attention.BIASED_ATTENTION: mixing.attention,
+    loss.CROSS_ENTROPY: mixing.cross_entropy,
+    loss.CROSS_ENTROPY_GRAD: mixing.cross_entropy,
     convolution.CONV: mixing.conv,
     convolution.CONV_TRANSPOSE: mixing.linear_finite,
     convolution.CONV_KERNEL_GRAD: mixing.linear_finite,

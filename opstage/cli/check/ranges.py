@@ -1,0 +1,57 @@
+"""The section and the findings of `opstage check --ranges`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...interpreters.shape_check import Report
+from ...interpreters.shape_check.formats import Section
+from ...ops.errors import UsageError
+from .request import Asked
+
+_MOST = 6  # outputs that a terminal shows
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+"""The dtypes in which ranges are found."""
+
+
+def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
+    """The report with what its program's ranges show among its warnings and notes, and the ranges of its outputs.
+
+    Raises UsageError for bounds that cannot be read, or of an input that is not there.
+    """
+    from ...facts import ranges_of
+
+    found = ranges_of(report, _read(asked.bounds), asked.range_dtype)
+    warnings = [finding for finding in found.findings if finding.severity == "warning"]
+    notes = [finding for finding in found.findings if finding.severity == "note"]
+    data = {
+        "dtype": found.dtype,
+        "safe": found.safe,
+        "outputs": [{"path": path, "range": str(range_)} for path, range_ in found.outputs],
+        "assumptions": list(found.assumptions),
+    }
+    nothing = "nothing was found, but not all outputs are known to be finite"
+    verdict = "see the findings" if found.findings else "every number is finite" if found.safe else nothing
+    lines = [f"ranges in {found.dtype}: {verdict}"]
+    lines += [f"  {path or 'the output'} is in {range_}" for path, range_ in found.outputs[:_MOST]]
+    if len(found.outputs) > _MOST:
+        lines.append(f"  and {len(found.outputs) - _MOST} more outputs, which --format json has")
+    lines += ["  given that:", *[f"  - {each}" for each in found.assumptions]]
+    report = replace(report, warnings=(*report.warnings, *warnings), notes=(*report.notes, *notes))
+    return report, Section("ranges", data, "\n".join(lines))
+
+
+def _read(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """`x: 0 1`, a path or a pattern of paths and two numbers."""
+    found = {}
+    for text in texts:
+        path, colon, ends = text.rpartition(":")
+        try:
+            low, high = map(float, ends.split())
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise UsageError(f"--bounds {text!r}: expected a path and two numbers, such as 'x: 0 1'")
+        found[path.strip()] = low, high
+    return found

@@ -1,0 +1,13 @@
+"""The rules of findings about the ranges of numbers, a sentence on each."""
+
+from __future__ import annotations
+
+RULES = {
+    "overflow": "A result may be larger than the numbers of the dtype, and so infinite.",
+    "integer-overflow": "An integer may be beyond its dtype, and wrap around.",
+    "division-by-zero": "A divisor may be 0.",
+    "log-of-zero": "A logarithm may be taken of 0 or of what is below it.",
+    "sqrt-of-negative": "A root may be taken of what is below 0.",
+    "cancellation": "A difference of nearly equal numbers loses most of its digits.",
+    "index-out-of-range": "An index may be outside of the rows that it names.",
+}

@@ -1,0 +1,53 @@
+"""`opstage check --ranges`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+NET = """import opstage
+
+@opstage.shapes("x: B 10")
+def net(ops, x):
+    return ops.exp(x)
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    return "net.py:net"
+
+
+def test_what_may_overflow_is_a_warning(opstage: Command, net: str) -> None:
+    code, out, _ = opstage("check", net, "--ranges")
+    assert code == 0 and "warning[overflow]" in out and "net.py:5" in out
+    assert opstage("check", net, "--ranges", "--warnings-as-errors")[0] == 1
+    assert opstage("check", net, "--ranges", "--warnings-as-errors", "--ignore", "overflow")[0] == 0
+    assert opstage("check", net, "--warnings-as-errors")[0] == 0
+
+
+def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
+    code, out, _ = opstage("check", net, "--ranges", "--bounds", "x: 0 1", "--range-dtype", "float16")
+    assert code == 0 and "every number is finite" in out
+    out = opstage("check", net, "--ranges", "--bounds", "x: 0 1", "--format", "json")[1]
+    assert '"safe": true' in json.dumps(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranges", "--bounds", "x 0 1"), "expected a path and two numbers"),
+        (("--ranges", "--bounds", "z: 0 1"), "no input has a path 'z'"),
+        (("--ranges", "--bounds", "x: 1 0"), "expected (low, high)"),
+        (("--bounds", "x: 0 1"), "--ranges, which is not given"),
+    ],
+)
+def test_bad_input_is_one_error(opstage: Command, net: str, words: tuple[str, ...], message: str) -> None:
+    code, out, err = opstage("check", net, *words)
+    assert code == 2 and message in out + err
