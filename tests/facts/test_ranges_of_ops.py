@@ -65,8 +65,7 @@ def test_a_result_lies_in_its_range(sample: Sample) -> None:
     arrays, program = _operands(sample, 0)
     if any(not a.flags["C_CONTIGUOUS"] for a in arrays):
         arrays = [np.ascontiguousarray(a) for a in arrays]
-    for dtype in ("float64", "float32"):
-        assert wrong(program, [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays], dtype) == []
+    assert wrong(program, [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays], "float64") == []
 
 
 EXTREMES = {
@@ -75,13 +74,14 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if len(s.id) < 200], ids=lambda s: s.id)
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)
 def test_a_result_of_extreme_numbers_lies_in_its_range(sample: Sample) -> None:
     """Where sums, products and exponentials overflow, and small numbers vanish."""
     arrays, program = _operands(sample, 0)
     for dtype, numbers in EXTREMES.items():
         rng = np.random.default_rng(7)
-        for _ in range(2):
+        for _ in range(3):
             chosen = rng.choice(numbers, 3)
             given = [rng.choice(chosen, a.shape).astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
             if sum(a.size for a in given) <= 512:
