@@ -141,15 +141,6 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [domain.result(call, low, high, (v,)), *[ANYTHING] * (len(call.outputs) - 1)]
 
 
-def attention_grad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Sums of products of weights from 0 to 1 with what is finite."""
-    q, k, v, g = *facts[:3], facts[-1]
-    scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
-    if scores.nan or scores.infinite:
-        return [ANYTHING] * len(call.outputs)
-    return linear_finite(domain, call, (q, k, v, g))
-
-
 def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
     """A mean over the labels that count, of which there is one at least: else it is 0/0."""
     if call.static["reduction"] != "mean" or domain.run is None:

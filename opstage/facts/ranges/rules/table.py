@@ -97,7 +97,6 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     linalg.BMM: mixing.matmul,
     activation.RELU: pointwise.relu,
     attention.SCALED_DOT_PRODUCT_ATTENTION: mixing.attention,
-    attention.SCALED_DOT_PRODUCT_ATTENTION_GRAD: mixing.attention_grad,
     biased_attention.BIASED_ATTENTION: mixing.attention,
     loss.CROSS_ENTROPY: mixing.cross_entropy,
     loss.CROSS_ENTROPY_GRAD: mixing.cross_entropy,
