@@ -10,7 +10,7 @@ from .domain import Domain, OpCall, Rule
 from .interpret import Interpretation
 from .prove import with_claims
 from .ranged import RangeReport, ranges_of
-from .ranges import Range
+from .ranges import ValueRange
 
 __all__ = [
     "Causal",
@@ -21,10 +21,10 @@ __all__ = [
     "Independent",
     "Interpretation",
     "OpCall",
-    "Range",
     "RangeReport",
     "Rule",
     "Uses",
+    "ValueRange",
     "Window",
     "ranges_of",
     "with_claims",

@@ -11,7 +11,7 @@ from ..ops.closed import Equation
 from ..ops.errors import UsageError, nearest
 from ..ops.types import dtype_name
 from .interpret import Interpretation
-from .ranges import Range, Ranges, limits_of
+from .ranges import Ranges, ValueRange, limits_of
 
 
 @final
@@ -24,7 +24,7 @@ class RangeReport:
     """
 
     dtype: str
-    outputs: tuple[tuple[str, Range], ...]
+    outputs: tuple[tuple[str, ValueRange], ...]
     findings: tuple[Finding, ...]
     assumptions: tuple[str, ...]
 

@@ -12,14 +12,14 @@ import pytest
 import opstage
 from opstage import Options, Spec
 from opstage.facts.ranged import ranges_of
-from opstage.facts.ranges import ASSUMPTIONS, Range
+from opstage.facts.ranges import ASSUMPTIONS, ValueRange
 from tests.facts.steps import STEPS, D, drawn, program_of
 from tests.facts.test_every_op import _operands
 from tests.samples import SAMPLES
 from tests.samples.sample import Sample
 
 
-def outside(fact: Range, value: Any) -> str:
+def outside(fact: ValueRange, value: Any) -> str:
     """What of the values contradicts the range; empty where nothing does."""
     numbers = np.asarray(value).astype(np.float64)
     finite = numbers[np.isfinite(numbers)]

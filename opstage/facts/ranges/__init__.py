@@ -15,24 +15,24 @@ from ...ops.dims import Dim
 from ...ops.primitive import Primitive, Static
 from ...ops.types import TensorType, is_float
 from ..domain import Domain, OpCall
-from .fact import ANYTHING, BOOLEAN, INFINITY, Range, joined, within
+from .fact import ANYTHING, BOOLEAN, INFINITY, ValueRange, joined, within
 from .limits import FloatLimits, limits_of
 from .rules.table import RULES
 
 if TYPE_CHECKING:
     from ..interpret import Interpretation
 
-__all__ = ["ANYTHING", "Range", "Ranges", "Remark", "limits_of"]
+__all__ = ["ANYTHING", "RangeRemark", "Ranges", "ValueRange", "limits_of"]
 
 ASSUMPTIONS = (
     "inputs without a declared range are finite, and sums and products of what has no known bound do not overflow",
     "the rounding of a sum of n numbers is at most 1/64 of the sum of their sizes",
 )
-"""What every range takes for granted."""
+"""The assumptions of every range."""
 
 
-class Remark(NamedTuple):
-    """What an op may do wrong: the rule, how sure that is, and in words."""
+class RangeRemark(NamedTuple):
+    """A way in which an op may go wrong: the rule, how sure that is, and in words."""
 
     rule: str
     severity: Literal["warning", "note"]
@@ -40,7 +40,7 @@ class Remark(NamedTuple):
     fix: str = ""
 
 
-class Ranges(Domain[Range]):
+class Ranges(Domain[ValueRange]):
     """Ranges of a program that computes floats in the dtype `limits.name`.
 
     bounds   pattern of an input's path -> (low, high), the first that matches
@@ -56,17 +56,17 @@ class Ranges(Domain[Range]):
         self.limits = limits
         self.bounds = dict(bounds or {})
         self.used: set[str] = set()
-        self.remarks: list[Remark] = []
+        self.remarks: list[RangeRemark] = []
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
         self.run: Interpretation | None = None  # by which fixes are tried
-        self.makers: dict[int, tuple[OpCall, Sequence[Range]]] = {}
+        self.makers: dict[int, tuple[OpCall, Sequence[ValueRange]]] = {}
         self._values = 0
         self._known: dict[Any, int] = {}
 
     # What is known at first -------------------------------------------------------------------------------------------
 
     @override
-    def source(self, name: str, type: TensorType) -> Range:
+    def source(self, name: str, type: TensorType) -> ValueRange:
         if type.dtype.kind == "b":
             return BOOLEAN._replace(value=self.fresh())
         whole = not is_float(type.dtype)
@@ -74,45 +74,45 @@ class Ranges(Domain[Range]):
             if name == pattern or fnmatchcase(name, pattern):
                 self.used.add(pattern)
                 low, high = self.limits.widened(low, high, 0 if whole else 1)  # bounds are rounded to the dtype
-                return Range(low, high, integral=whole, value=self.fresh())
-        return Range(integral=whole, value=self.fresh())
+                return ValueRange(low, high, integral=whole, value=self.fresh())
+        return ValueRange(integral=whole, value=self.fresh())
 
     @override
-    def constant(self, constant: BodyConstant) -> Range:
+    def constant(self, constant: BodyConstant) -> ValueRange:
         array = np.asarray(constant.value)
         if array.dtype.kind not in "biuf" or not array.size:
             return ANYTHING
         numbers = array.astype(np.float64)
         known = numbers[~np.isnan(numbers)]
         if not known.size:
-            return Range(nan=True)
+            return ValueRange(nan=True)
         low, high = self.limits.widened(float(known.min()), float(known.max()), 1)
         minus, plus = bool((known == -INFINITY).any()), bool((known == INFINITY).any())
-        return Range(low, high, known.size < numbers.size, minus, plus, array.dtype.kind != "f", self.fresh())
+        return ValueRange(low, high, known.size < numbers.size, minus, plus, array.dtype.kind != "f", self.fresh())
 
     @override
-    def top(self, type: TensorType, operands: Sequence[Range]) -> Range:
+    def top(self, type: TensorType, operands: Sequence[ValueRange]) -> ValueRange:
         return self.anything(type)
 
     @override
-    def anything(self, type: TensorType) -> Range:
+    def anything(self, type: TensorType) -> ValueRange:
         if type.dtype.kind == "b":
             return BOOLEAN
-        return ANYTHING if is_float(type.dtype) else Range(integral=True)
+        return ANYTHING if is_float(type.dtype) else ValueRange(integral=True)
 
     # Order ------------------------------------------------------------------------------------------------------------
 
     @override
-    def join(self, a: Range, b: Range) -> Range:
+    def join(self, a: ValueRange, b: ValueRange) -> ValueRange:
         return a if a == b else joined(a, b)
 
     @override
-    def widen(self, before: Range, after: Range) -> Range:
+    def widen(self, before: ValueRange, after: ValueRange) -> ValueRange:
         low, high = after.low < before.low, after.high > before.high
         # What grows from iteration to iteration may end beyond every number.
         if (low or high) and not after.infinite:
             self.remark("overflow", "what the loop carries grows, and no bound of it is known", after, sure=False)
-        return Range(
+        return ValueRange(
             -INFINITY if low else after.low,
             INFINITY if high else after.high,
             after.nan,
@@ -122,29 +122,29 @@ class Ranges(Domain[Range]):
         )
 
     @override
-    def leq(self, a: Range, b: Range) -> bool:
+    def leq(self, a: ValueRange, b: ValueRange) -> bool:
         return within(a, b)
 
     # Loops: an iteration's tensors are values of their own ------------------------------------------------------------
 
     @override
-    def entry(self, fact: Range, type: TensorType, length: Dim) -> Range:
+    def entry(self, fact: ValueRange, type: TensorType, length: Dim) -> ValueRange:
         return fact.alone._replace(value=self.fresh())
 
     @override
-    def following(self, fact: Range, length: Dim, reverse: bool) -> Range:
+    def following(self, fact: ValueRange, length: Dim, reverse: bool) -> ValueRange:
         return fact.alone
 
     @override
-    def last(self, fact: Range, length: Dim) -> Range:
+    def last(self, fact: ValueRange, length: Dim) -> ValueRange:
         return fact.alone
 
     @override
-    def stacked(self, fact: Range, length: Dim) -> Range:
+    def stacked(self, fact: ValueRange, length: Dim) -> ValueRange:
         return fact.alone
 
     @override
-    def influenced(self, fact: Range, by: Range) -> Range:
+    def influenced(self, fact: ValueRange, by: ValueRange) -> ValueRange:
         return fact.alone
 
     # What rules use ---------------------------------------------------------------------------------------------------
@@ -162,7 +162,9 @@ class Ranges(Domain[Range]):
         return self._values
 
     @override
-    def finished(self, call: OpCall, facts: Sequence[Range], results: Sequence[Range]) -> Sequence[Range]:
+    def finished(
+        self, call: OpCall, facts: Sequence[ValueRange], results: Sequence[ValueRange]
+    ) -> Sequence[ValueRange]:
         """The results with values: those of the same op on the same values are the same."""
         if any(not fact.value for fact in facts):
             return results
@@ -181,20 +183,20 @@ class Ranges(Domain[Range]):
         return valued
 
     @override
-    def made(self, fact: Range) -> Range:
+    def made(self, fact: ValueRange) -> ValueRange:
         return fact._replace(value=self.fresh())
 
-    def maker(self, fact: Range) -> tuple[OpCall, Sequence[Range]] | None:
+    def maker(self, fact: ValueRange) -> tuple[OpCall, Sequence[ValueRange]] | None:
         """The op that made a tensor, if that is known."""
         return self.makers.get(fact.value)
 
-    def remark(self, rule: str, text: str, *facts: Range, sure: bool, fix: str = "") -> None:
+    def remark(self, rule: str, text: str, *facts: ValueRange, sure: bool, fix: str = "") -> None:
         """Note what may go wrong with operands; `sure` says whether known bounds say so, or there are none.
 
         What follows from an overflow or a nan before is not noted again.
         """
         if not any(fact.nan or fact.plus for fact in facts):
-            self.remarks.append(Remark(rule, "warning" if sure else "note", text, fix))
+            self.remarks.append(RangeRemark(rule, "warning" if sure else "note", text, fix))
 
     def holds(self, attempt: Callable[[], Any]) -> bool:
         """Whether rules have nothing to remark on what `attempt` does with them: for fixes that are tried."""
@@ -205,7 +207,9 @@ class Ranges(Domain[Range]):
         finally:
             self.remarks = before
 
-    def tried(self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], facts: Sequence[Range]) -> bool:
+    def tried(
+        self, primitive: Primitive, static: Static, inputs: Sequence[TensorType], facts: Sequence[ValueRange]
+    ) -> bool:
         """Whether an op in place of another one leaves nothing to remark on."""
         run = self.run
         return run is not None and self.holds(lambda: run.results_of(primitive, static, inputs, [(f,) for f in facts]))
@@ -215,12 +219,12 @@ class Ranges(Domain[Range]):
         call: OpCall,
         low: float,
         high: float,
-        operands: Sequence[Range],
+        operands: Sequence[ValueRange],
         *,
         ulps: float = 1,
         nan: bool = False,
         known: bool | None = None,
-    ) -> Range:
+    ) -> ValueRange:
         """A result between bounds, rounded to the dtype.
 
         Whether it overflows is seen where the bounds are `known`: by default if those of all operands are.
@@ -241,7 +245,7 @@ class Ranges(Domain[Range]):
         below = low < -largest and (known or low > -INFINITY or high < -largest)
         above = high > largest and (known or high < INFINITY or low > largest)
         if (below or above) and not infinite:
-            shown = Range(low, high)
+            shown = ValueRange(low, high)
             self.remark(
                 "overflow", f"the result is in {shown}, and {self.limits.name} ends at {largest:.5g}", sure=True
             )
@@ -249,15 +253,15 @@ class Ranges(Domain[Range]):
             low, high, minus = -INFINITY, max(high, -largest), True
         if above:
             low, high, plus = min(low, largest), INFINITY, True
-        return Range(low, high, nan, minus, plus)
+        return ValueRange(low, high, nan, minus, plus)
 
-    def _integer(self, call: OpCall, low: float, high: float) -> Range:
+    def _integer(self, call: OpCall, low: float, high: float) -> ValueRange:
         bits = np.iinfo(np.dtype(call.outputs[0].dtype)) if call.outputs[0].dtype.kind in "iu" else None
         if bits is None:
             return BOOLEAN
         if (math.isfinite(low) and low < bits.min) or (math.isfinite(high) and high > bits.max):
-            shown = Range(low, high)
+            shown = ValueRange(low, high)
             self.remark("integer-overflow", f"the result is in {shown}, and {bits.dtype} wraps around", sure=True)
-            return Range(integral=True)
+            return ValueRange(integral=True)
         exact = all(math.isinf(bound) or abs(bound) <= 2**52 for bound in (low, high))
-        return Range(low, high, integral=True) if exact else Range(integral=True)
+        return ValueRange(low, high, integral=True) if exact else ValueRange(integral=True)

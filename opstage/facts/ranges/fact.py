@@ -13,7 +13,7 @@ INFINITY = math.inf
 class Share(NamedTuple):
     """A tensor that holds, for each row, the maximum or the sum of another tensor's elements along axes.
 
-    of      the value of that tensor, see `Range.value`
+    of      the value of that tensor, see `ValueRange.value`
     total   whether it is the sum
     axes    those that were reduced
     shape   of that tensor
@@ -25,7 +25,7 @@ class Share(NamedTuple):
     shape: Shape
 
 
-class Range(NamedTuple):
+class ValueRange(NamedTuple):
     """low, high   no element that is a number is outside; infinite where no bound is known
     nan         whether an element may be nan
     minus, plus whether an element may be -inf, +inf; the bound on that side is infinite then
@@ -60,9 +60,9 @@ class Range(NamedTuple):
         return self.low <= 0 <= self.high
 
     @property
-    def alone(self) -> Range:
-        """What it says of elements one by one, and of no other tensor."""
-        return Range(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
+    def alone(self) -> ValueRange:
+        """The same, said of elements one by one, and of no other tensor."""
+        return ValueRange(self.low, self.high, self.nan, self.minus, self.plus, self.integral)
 
     def __str__(self) -> str:
         left = f"[{_shown(self.low)}" if self.low > -INFINITY or self.minus else "(-inf"
@@ -74,15 +74,15 @@ def _shown(bound: float) -> str:
     return f"{bound:.6g}"
 
 
-ANYTHING = Range(nan=True, minus=True, plus=True)
+ANYTHING = ValueRange(nan=True, minus=True, plus=True)
 """Of any tensor."""
 
-BOOLEAN = Range(0, 1, integral=True)
+BOOLEAN = ValueRange(0, 1, integral=True)
 
 
-def joined(a: Range, b: Range) -> Range:
-    """What holds of a tensor of which `a` or `b` does."""
-    return Range(
+def joined(a: ValueRange, b: ValueRange) -> ValueRange:
+    """The range of a tensor of which `a` or `b` holds."""
+    return ValueRange(
         min(a.low, b.low),
         max(a.high, b.high),
         a.nan or b.nan,
@@ -92,7 +92,7 @@ def joined(a: Range, b: Range) -> Range:
     )
 
 
-def within(a: Range, b: Range) -> bool:
+def within(a: ValueRange, b: ValueRange) -> bool:
     """Whether whatever holds by `b` of elements holds by `a` too."""
     return (
         b.low <= a.low
@@ -107,7 +107,7 @@ def within(a: Range, b: Range) -> bool:
 # Bounds of sums, products and quotients. A bound that is not known is infinite, and the elements are finite. -------
 
 
-def product(a: Range, b: Range) -> tuple[float, float]:
+def product(a: ValueRange, b: ValueRange) -> tuple[float, float]:
     """The bounds of x·y."""
     found = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(found), max(found)
@@ -117,7 +117,7 @@ def _times(x: float, y: float) -> float:
     return 0.0 if not x or not y else x * y
 
 
-def inverse(b: Range) -> tuple[float, float]:
+def inverse(b: ValueRange) -> tuple[float, float]:
     """The bounds of 1/y, for y on one side of 0."""
     return _inverted(b.high, 0.0 if b.high > 0 else -0.0), _inverted(b.low, b.low)
 
@@ -128,7 +128,7 @@ def _inverted(x: float, side: float) -> float:
     return 0.0 if math.isinf(x) else 1 / x
 
 
-def times_count(a: Range, least: int, most: float) -> tuple[float, float]:
+def times_count(a: ValueRange, least: int, most: float) -> tuple[float, float]:
     """The bounds of a sum of at least `least` and at most `most` elements."""
     low = _times(a.low, most) if a.low < 0 else _times(a.low, least)
     high = _times(a.high, most) if a.high > 0 else _times(a.high, least)

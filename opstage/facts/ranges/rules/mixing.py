@@ -10,13 +10,13 @@ from ....ops.dims import Dim
 from ....ops.types import Shape, is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
-from ..fact import ANYTHING, INFINITY, Range, Share, joined, product, times_count
+from ..fact import ANYTHING, INFINITY, Share, ValueRange, joined, product, times_count
 from .pointwise import divided, number
 
 if TYPE_CHECKING:
     from .. import Ranges
 
-Facts = Sequence[Range]
+Facts = Sequence[ValueRange]
 _TERMS = 2.0**14
 """How many terms a sum of which no bound is worked out is taken to have."""
 _ROUNDING = 1 / 64
@@ -33,7 +33,7 @@ def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
     return least, most
 
 
-def summed(domain: Ranges, call: OpCall, terms: Range, least: int, most: float, operands: Facts) -> Range:
+def summed(domain: Ranges, call: OpCall, terms: ValueRange, least: int, most: float, operands: Facts) -> ValueRange:
     """A sum of so many terms."""
     if overflows(domain, terms, most, operands):
         return ANYTHING
@@ -43,7 +43,7 @@ def summed(domain: Ranges, call: OpCall, terms: Range, least: int, most: float, 
     return domain.result(call, low, high, operands, nan=terms.minus and terms.plus, known=False)
 
 
-def overflows(domain: Ranges, terms: Range, most: float, operands: Facts) -> bool:
+def overflows(domain: Ranges, terms: ValueRange, most: float, operands: Facts) -> bool:
     """Whether a sum of so many terms may overflow on its way, with a remark; where the operands have bounds."""
     largest = domain.limits.largest
     size = max(abs(terms.low), abs(terms.high))
@@ -56,7 +56,7 @@ def overflows(domain: Ranges, terms: Range, most: float, operands: Facts) -> boo
     return True
 
 
-def rounded(low: float, high: float, terms: Range) -> tuple[float, float]:
+def rounded(low: float, high: float, terms: ValueRange) -> tuple[float, float]:
     """The bounds of a sum or mean, widened by its rounding; of terms of one sign that is a part of the sum."""
     if terms.low >= 0:
         return low * (1 - _ROUNDING), high * (1 + _ROUNDING)
@@ -90,14 +90,14 @@ def reduce_max(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [x.alone._replace(share=_share(call, x, False))]
 
 
-def _share(call: OpCall, x: Range, total: bool) -> Share | None:
+def _share(call: OpCall, x: ValueRange, total: bool) -> Share | None:
     return Share(x.value, total, tuple(call.static["axes"]), call.inputs[0].shape) if x.value else None
 
 
 def place(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """argmax and argsort: an index along the axis."""
     _, most = counted([call.inputs[0].shape[call.static["axis"]]])
-    return [Range(0, most - 1, integral=True)]
+    return [ValueRange(0, most - 1, integral=True)]
 
 
 def cumsum(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -114,10 +114,12 @@ def matmul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [_contracted(domain, call, x, y, [call.inputs[0].shape[-1]])]
 
 
-def _contracted(domain: Ranges, call: OpCall, x: Range, y: Range, sizes: Sequence[Dim], padded: bool = False) -> Range:
+def _contracted(
+    domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, sizes: Sequence[Dim], padded: bool = False
+) -> ValueRange:
     low, high = product(x, y)
     nan = (x.infinite and (y.may_be_zero or padded)) or (y.infinite and (x.may_be_zero or padded))
-    terms = Range(min(low, 0.0) if padded else low, max(high, 0.0) if padded else high, nan)
+    terms = ValueRange(min(low, 0.0) if padded else low, max(high, 0.0) if padded else high, nan)
     if x.infinite or y.infinite:
         return ANYTHING
     least, most = counted(sizes)
@@ -136,7 +138,7 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         return [ANYTHING] * len(call.outputs)
     if overflows(domain, v, keys, (v,)):
         return [ANYTHING] * len(call.outputs)
-    mean = joined(v, Range(0, 0))
+    mean = joined(v, ValueRange(0, 0))
     low, high = rounded(mean.low, mean.high, mean)
     return [domain.result(call, low, high, (v,)), *[ANYTHING] * (len(call.outputs) - 1)]
 
@@ -153,7 +155,7 @@ def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
         domain.assumptions["a label of each batch counts, so that a mean over labels is not 0/0"] = None
     _, most = counted(call.inputs[1].shape)
     loss, *rest = [known[0] for known in totals]
-    return [divided(domain, call, (loss, Range(1, most))), *rest]
+    return [divided(domain, call, (loss, ValueRange(1, most))), *rest]
 
 
 def conv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -174,7 +176,7 @@ def linear_finite(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     large = all(fact.bounded for fact in facts) and size > domain.limits.largest / _TERMS
     if large or any(fact.nan or fact.infinite for fact in facts):
         return [ANYTHING] * len(call.outputs)
-    return [Range()] * len(call.outputs)
+    return [ValueRange()] * len(call.outputs)
 
 
 # Moves --------------------------------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """Means over windows, of which padding counts as zeros; and entries that are 0 where an index is out of range."""
-    found = joined(facts[0], Range(0, 0, integral=True))
+    found = joined(facts[0], ValueRange(0, 0, integral=True))
     if overflows(domain, found, math.prod(call.static.get("kernel", (1,))), facts):
         return [ANYTHING]
     wide = max(abs(found.low), abs(found.high)) * _ROUNDING if found.bounded else 0.0
@@ -241,7 +243,7 @@ def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 
 def max_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    index = [Range(0, INFINITY, integral=True)] * (len(call.outputs) - 1)
+    index = [ValueRange(0, INFINITY, integral=True)] * (len(call.outputs) - 1)
     return [facts[0].alone, *index]
 
 
@@ -251,7 +253,7 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     raises = call.static["mode"] == "raise"
     if raises and index.bounded and (index.low < 0 or (isinstance(rows, int) and index.high > rows - 1)):
         domain.remark("index-out-of-range", f"indices are in {index}, and there are {rows} rows", sure=True)
-    result = x.alone if raises else joined(x, Range(0, 0, integral=True))
+    result = x.alone if raises else joined(x, ValueRange(0, 0, integral=True))
     return [result]
 
 
@@ -266,9 +268,9 @@ def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 
 def iota(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     _, most = counted([call.static["shape"][call.static["axis"]]])
-    return [Range(0, most - 1, integral=True)]
+    return [ValueRange(0, most - 1, integral=True)]
 
 
 def uniform(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """24 bits over 2^24."""
-    return [Range(0, 1 - 2.0**-24 if domain.limits.epsilon <= 2.0**-23 else 1.0)]
+    return [ValueRange(0, 1 - 2.0**-24 if domain.limits.epsilon <= 2.0**-23 else 1.0)]

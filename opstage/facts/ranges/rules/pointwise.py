@@ -12,12 +12,12 @@ from ....ops.dims import DimExpr, DimFloat
 from ....ops.dims.terms import Opaque
 from ....ops.types import is_float
 from ...domain import OpCall, Rule
-from ..fact import BOOLEAN, INFINITY, Range, inverse, joined, product
+from ..fact import BOOLEAN, INFINITY, ValueRange, inverse, joined, product
 
 if TYPE_CHECKING:
     from .. import Ranges
 
-Facts = Sequence[Range]
+Facts = Sequence[ValueRange]
 _ULPS = 8.0
 """Units in the last place within which functions of math libraries are taken to be."""
 
@@ -32,7 +32,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """x - y; nothing above 0 where y is x's own maximum."""
     x, y = facts
     if x.value and x.value == y.value and not x.infinite:
-        return [Range(0, 0, x.nan)]
+        return [ValueRange(0, 0, x.nan)]
     if _is_spread(domain, x, y):
         text = "a mean of squares less the square of a mean: most of its digits cancel, and it may be below 0"
         domain.remark("cancellation", text, x, y, sure=True, fix="take the mean of squares of x - mean(x)")
@@ -50,7 +50,7 @@ def sub(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [result]
 
 
-def _is_spread(domain: Ranges, x: Range, y: Range) -> bool:
+def _is_spread(domain: Ranges, x: ValueRange, y: ValueRange) -> bool:
     """Whether x is the mean of squares of what y is the square of the mean of."""
     squares, square = domain.maker(x), domain.maker(y)
     if squares is None or square is None or squares[0].primitive is not reduction.REDUCE_MEAN:
@@ -62,8 +62,8 @@ def _is_spread(domain: Ranges, x: Range, y: Range) -> bool:
     return bool(of.value) and of.value == made[1][0].value
 
 
-def _rooted(domain: Ranges, x: Range) -> Range | None:
-    """What x is the square of."""
+def _rooted(domain: Ranges, x: ValueRange) -> ValueRange | None:
+    """The tensor that x is the square of."""
     made = domain.maker(x)
     if made is None:
         return None
@@ -73,7 +73,7 @@ def _rooted(domain: Ranges, x: Range) -> Range | None:
     return facts[0] if call.primitive is elementwise.POW and call.static["exponent"] == 2 else None
 
 
-def _of(share: Any, x: Range, call: OpCall) -> bool:
+def _of(share: Any, x: ValueRange, call: OpCall) -> bool:
     """Whether y is, place by place, the maximum or the sum of x's own row."""
     return share is not None and bool(x.value) and share.of == x.value and _alike(share.shape, call.inputs[0].shape)
 
@@ -95,7 +95,7 @@ def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
     if not is_float(call.outputs[0].dtype):
-        return [Range(integral=True)]
+        return [ValueRange(integral=True)]
     share = y.share
     quotient = divided(domain, call, facts)
     if _of(share, x, call) and share is not None and share.total and x.low >= 0 and y.low > 0 and not x.plus:
@@ -105,7 +105,7 @@ def div(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [quotient]
 
 
-def divided(domain: Ranges, call: OpCall, facts: Facts) -> Range:
+def divided(domain: Ranges, call: OpCall, facts: Facts) -> ValueRange:
     """x / y, with a remark where y may be 0."""
     x, y = facts
     if y.may_be_zero:
@@ -117,27 +117,27 @@ def divided(domain: Ranges, call: OpCall, facts: Facts) -> Range:
                 fix = "add a number such as 1e-6 to the divisor, or take ops.maximum of both"
         domain.remark("division-by-zero", f"the divisor is in {y}", y, sure=known, fix=fix)
         nan = x.nan or y.nan or x.may_be_zero or (x.infinite and y.infinite)
-        return Range(nan=nan, minus=True, plus=True)  # of either sign, as zeros have one
+        return ValueRange(nan=nan, minus=True, plus=True)  # of either sign, as zeros have one
     nan = x.infinite and y.infinite
     low, high = inverse(y)
-    bounds = product(x, Range(low, high))
+    bounds = product(x, ValueRange(low, high))
     operands = (x, y._replace(minus=False, plus=False))  # x / inf is 0
     return domain.result(call, *bounds, operands, ulps=2, nan=nan, known=x.bounded)
 
 
 def inv(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    return [divided(domain, call, (Range(1, 1), facts[0]))]
+    return [divided(domain, call, (ValueRange(1, 1), facts[0]))]
 
 
 def neg(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return [Range(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)]
+    return [ValueRange(-x.high, -x.low, x.nan, x.plus, x.minus, x.integral)]
 
 
 def absolute(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     low = 0.0 if x.may_be_zero else min(abs(x.low), abs(x.high))
-    return [Range(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)]
+    return [ValueRange(low, max(abs(x.low), abs(x.high)), x.nan, False, x.infinite, x.integral)]
 
 
 def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -150,7 +150,7 @@ def scale(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [result]
 
 
-def number(value: Any) -> Range:
+def number(value: Any) -> ValueRange:
     """Of a static number, which may be an expression in sizes: of that its sign is known, if all its terms have one."""
     if isinstance(value, (int, float, Fraction)):
         try:
@@ -158,13 +158,13 @@ def number(value: Any) -> Range:
         except OverflowError:
             found = math.copysign(INFINITY, value)
         if math.isnan(found):
-            return Range(nan=True)
-        return Range(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())
+            return ValueRange(nan=True)
+        return ValueRange(found, found, False, found == -INFINITY, found == INFINITY, found.is_integer())
     if isinstance(value, DimExpr):
-        return Range(0, INFINITY, integral=True) if _positive(value) else Range(integral=True)
+        return ValueRange(0, INFINITY, integral=True) if _positive(value) else ValueRange(integral=True)
     if isinstance(value, DimFloat) and all(_signed(factors, c) for factors, c in value.terms.items()):
-        return Range(0, INFINITY)
-    return Range()
+        return ValueRange(0, INFINITY)
+    return ValueRange()
 
 
 def _signed(factors: Any, coefficient: Fraction) -> bool:
@@ -177,7 +177,7 @@ def _positive(size: DimExpr) -> bool:
 
 def relu(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return [Range(max(x.low, 0.0), max(x.high, 0.0), x.nan, False, x.plus, x.integral)]
+    return [ValueRange(max(x.low, 0.0), max(x.high, 0.0), x.nan, False, x.plus, x.integral)]
 
 
 def extremum(larger: bool) -> Rule:
@@ -188,7 +188,7 @@ def extremum(larger: bool) -> Rule:
         nan, integral = x.nan or y.nan, x.integral and y.integral
         minus = (x.minus or y.minus) and low == -INFINITY
         plus = (x.plus or y.plus) and high == INFINITY
-        return [Range(low, high, nan, minus, plus, integral)]
+        return [ValueRange(low, high, nan, minus, plus, integral)]
 
     return rule
 
@@ -206,7 +206,7 @@ def rising(function: Callable[[float], float], least: float = -INFINITY, most: f
         low, high = domain.limits.widened(low, high, _ULPS)
         low, high = max(low, ends[0]), min(high, ends[1])
         minus, plus = x.minus and low == -INFINITY, x.plus and high == INFINITY
-        return [Range(low, high, x.nan, minus, plus, attained=x.attained)]
+        return [ValueRange(low, high, x.nan, minus, plus, attained=x.attained)]
 
     return rule
 
@@ -243,7 +243,7 @@ def exponential(function: Callable[[float], float], least: float = 0.0) -> Rule:
                 fix=fix,
             )
             high, plus = INFINITY, True
-        return [Range(low, high, x.nan, False, plus, attained=x.attained)]
+        return [ValueRange(low, high, x.nan, False, plus, attained=x.attained)]
 
     return rule
 
@@ -252,7 +252,7 @@ _LOGS = (
     (reduction.SOFTMAX, reduction.LOG_SOFTMAX, "ops.log_softmax(x) in place of the log of a softmax"),
     (elementwise.SIGMOID, activation.LOG_SIGMOID, "ops.log_sigmoid(x) in place of the log of a sigmoid"),
 )
-"""What the log of an op's result is better computed by."""
+"""Ops by which the log of an op's result is better computed."""
 
 
 def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) -> Rule:
@@ -271,11 +271,11 @@ def logarithm(function: Callable[[float], float], name: str, pole: float = 0.0) 
         low = -INFINITY if x.low <= pole else function(x.low)
         high = INFINITY if x.high == INFINITY else (function(x.high) if x.high > pole else -INFINITY)
         low, high = domain.limits.widened(low, max(low, high), _ULPS)
-        result = Range(low, high, nan, minus, x.plus, attained=x.attained if not minus else ())
+        result = ValueRange(low, high, nan, minus, x.plus, attained=x.attained if not minus else ())
         return [result]
 
-    def _instead(domain: Ranges, call: OpCall, x: Range) -> str:
-        """What may stand in its place, tried by the same rules."""
+    def _instead(domain: Ranges, call: OpCall, x: ValueRange) -> str:
+        """The op to put in its place, tried by the same rules."""
         made = domain.maker(x)
         if made is not None and name == "log":
             source, facts = made
@@ -302,7 +302,7 @@ def root(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         domain.remark("sqrt-of-negative", f"sqrt of what {kind}: it is in {x}", x, sure=known, fix=fix)
     low, high = math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)) if x.high < INFINITY else INFINITY
     low, high = domain.limits.widened(low, high, 1)
-    return [Range(low, high, nan, False, x.plus, attained=x.attained)]
+    return [ValueRange(low, high, nan, False, x.plus, attained=x.attained)]
 
 
 def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -310,21 +310,21 @@ def power_of(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     exponent = number(call.static["exponent"])
     if exponent.low != exponent.high or exponent.infinite:
-        return [Range(nan=True, minus=True, plus=True)]
+        return [ValueRange(nan=True, minus=True, plus=True)]
     n = exponent.low
     if n < 0:
-        return [divided(domain, call, (Range(1, 1), _raised(domain, call, x, -n)))]
+        return [divided(domain, call, (ValueRange(1, 1), _raised(domain, call, x, -n)))]
     return [_raised(domain, call, x, n)]
 
 
-def _raised(domain: Ranges, call: OpCall, x: Range, n: float) -> Range:
+def _raised(domain: Ranges, call: OpCall, x: ValueRange, n: float) -> ValueRange:
     if not n:
-        return Range(1, 1)
+        return ValueRange(1, 1)
     ends = [_power(bound, n) for bound in (x.low, x.high)]
     even, whole = n % 2 == 0, n.is_integer()
     if x.low < 0 and not whole:
         domain.remark("sqrt-of-negative", f"a power {n:g} of what is in {x}", x, sure=x.low > -INFINITY)
-        return Range(0.0, max(ends[1], 0.0), True, False, x.plus)
+        return ValueRange(0.0, max(ends[1], 0.0), True, False, x.plus)
     low = 0.0 if even and x.may_be_zero else min(ends)
     return domain.result(call, low, max(ends), (x,), ulps=_ULPS)
 
@@ -344,12 +344,12 @@ def power(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         ends = [_power(a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
         return [domain.result(call, min(ends), max(ends), facts, ulps=_ULPS)]
     low = 0.0 if x.low >= 0 else -INFINITY
-    return [Range(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)]
+    return [ValueRange(low, INFINITY, x.low < 0 or x.nan or y.nan, low < 0, True)]
 
 
 def wave(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return [Range(-1, 1, x.nan or x.infinite)]
+    return [ValueRange(-1, 1, x.nan or x.infinite)]
 
 
 def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -357,15 +357,15 @@ def whole(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     low = x.low if math.isinf(x.low) else float(math.floor(x.low))
     high = x.high if math.isinf(x.high) else float(math.ceil(x.high))
-    return [Range(low, high, x.nan, x.minus, x.plus, True)]
+    return [ValueRange(low, high, x.nan, x.minus, x.plus, True)]
 
 
 def remainder(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     """x mod y has y's sign."""
     x, y = facts
     if not y.bounded or y.may_be_zero or x.infinite:
-        return [Range(nan=True, integral=x.integral and y.integral)]
-    return [Range(min(y.low, 0), max(y.high, 0), x.nan or y.nan, integral=x.integral and y.integral)]
+        return [ValueRange(nan=True, integral=x.integral and y.integral)]
+    return [ValueRange(min(y.low, 0), max(y.high, 0), x.nan or y.nan, integral=x.integral and y.integral)]
 
 
 # Masks and casts ----------------------------------------------------------------------------------------------------
@@ -381,18 +381,18 @@ def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         strict = call.primitive is logic.LESS
         never = x.low >= y.high if strict else x.low > y.high
         always = (x.high < y.low if strict else x.high <= y.low) and not x.nan and not y.nan
-    known = Range(0, 0, integral=True) if never else Range(1, 1, integral=True) if always else BOOLEAN
+    known = ValueRange(0, 0, integral=True) if never else ValueRange(1, 1, integral=True) if always else BOOLEAN
     return [known]
 
 
 def both(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     x, y = facts
-    return [Range(min(x.low, y.low), min(x.high, y.high), integral=True)]
+    return [ValueRange(min(x.low, y.low), min(x.high, y.high), integral=True)]
 
 
 def inverted(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    return [Range(1 - x.high, 1 - x.low, integral=True)]
+    return [ValueRange(1 - x.high, 1 - x.low, integral=True)]
 
 
 def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -415,5 +415,5 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     if not is_float(source):
         return [x.alone]
     if x.nan or x.infinite or not x.bounded:
-        return [Range(integral=True)]
-    return [Range(math.trunc(x.low), math.trunc(x.high), integral=True)]
+        return [ValueRange(integral=True)]
+    return [ValueRange(math.trunc(x.low), math.trunc(x.high), integral=True)]
