@@ -56,7 +56,7 @@ class Expressions(ABC):
         if isinstance(value, Value) and not (value.kind.family == "float" and kind.whole):
             found = converted(self.builder, value, kind)
         if found is None:
-            raise self.source.fail(node, f"{value!r} is no {kind}")
+            raise self.source.fail(node, f"{value!r} is not a value of {kind}")
         return found
 
     def value(self, node: ast.expr) -> Value:
@@ -237,7 +237,7 @@ class Expressions(ABC):
         if kind is not None:
             cast = converted(self.builder, arguments[0], kind) if isinstance(arguments[0], Value) else None
             if cast is None:
-                raise self.source.fail(node, f"{arguments[0]!r} is no {kind}")
+                raise self.source.fail(node, f"{arguments[0]!r} is not a value of {kind}")
             return cast
         found: Value | None = None
         if function in (min, max):
