@@ -39,7 +39,7 @@ def test_files_that_are_there_stay(opstage: Command, net: str, tmp_path: Path) -
     ("words", "message"),
     [
         (("gone.onnx", "--out", "mine.py"), "cannot be read"),
-        (("rows.csv", "--out", "mine.py"), "no ONNX model"),
+        (("rows.csv", "--out", "mine.py"), "not an ONNX model"),
         (("net.onnx", "--out", "mine.txt"), "expected the name of a Python module"),
         (("net.onnx", "--out", "mine.py", "--fixed", "x"), "is not a name and its value"),
         (("net.onnx", "--out", "mine.py", "--output", "logit", "--loss", "mse"), "no output is called 'logit'"),

@@ -103,6 +103,6 @@ def test_inputs_are_fixed_and_sizes_constrained(opstage: Command, tmp_path: Path
 
 def test_what_is_no_model(opstage: Command, tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"nothing")
-    for word, what in (("net.onnx", "no ONNX model"), ("gone.onnx", "cannot be read")):
+    for word, what in (("net.onnx", "not an ONNX model"), ("gone.onnx", "cannot be read")):
         code, _, err = opstage("check", word)
         assert code == 2 and what in err
