@@ -24,6 +24,21 @@ class Share(NamedTuple):
     axes: tuple[int, ...]
     shape: Shape
 
+    @property
+    def kept(self) -> Shape:
+        """Its shape where reduced axes are kept, of size 1."""
+        return tuple([1 if axis in self.axes else size for axis, size in enumerate(self.shape)])
+
+    @property
+    def dropped(self) -> Shape:
+        """Its shape where they are gone."""
+        return tuple([size for axis, size in enumerate(self.shape) if axis not in self.axes])
+
+
+def same_shape(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are written alike; sizes that may be equal are not the same."""
+    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
+
 
 class ValueRange(NamedTuple):
     """low, high   no element that is a number is outside; infinite where no bound is known

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....ops.dims import Dim
-from ....ops.types import Shape, is_float
+from ....ops.types import is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
-from ..fact import ANYTHING, INFINITY, Share, ValueRange, joined, product, times_count
+from ..fact import ANYTHING, INFINITY, Share, ValueRange, joined, product, same_shape, times_count
 from .pointwise import divided, number
 
 if TYPE_CHECKING:
@@ -194,31 +194,17 @@ def kept(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def reshape(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
     share, shape = x.share, call.outputs[0].shape
-    if share is not None and not (_is(shape, _kept(share)) and _is(call.inputs[0].shape, _dropped(share))):
-        share = share if _is(shape, call.inputs[0].shape) else None
+    if share is not None and not (same_shape(shape, share.kept) and same_shape(call.inputs[0].shape, share.dropped)):
+        share = share if same_shape(shape, call.inputs[0].shape) else None
     return [x.alone._replace(share=share)]
 
 
 def broadcast_to(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     (x,) = facts
-    share = x.share
-    if share is not None and not (_is(call.inputs[0].shape, _kept(share)) and _is(call.outputs[0].shape, share.shape)):
-        share = None  # it lies otherwise than the tensor it is of
-    same = _is(call.inputs[0].shape, call.outputs[0].shape)
-    result = x.alone._replace(share=share if share is None or len(share.shape) == len(call.outputs[0].shape) else None)
-    return [result._replace(attained=x.attained if same else ())]
-
-
-def _kept(share: Share) -> Shape:
-    return tuple(1 if axis in share.axes else size for axis, size in enumerate(share.shape))
-
-
-def _dropped(share: Share) -> Shape:
-    return tuple(size for axis, size in enumerate(share.shape) if axis not in share.axes)
-
-
-def _is(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
+    before, after, share = call.inputs[0].shape, call.outputs[0].shape, x.share
+    lies = share is not None and same_shape(before, share.kept) and same_shape(after, share.shape)
+    attained = x.attained if same_shape(before, after) else ()
+    return [x.alone._replace(share=share if lies else None, attained=attained)]
 
 
 def concat(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

@@ -12,7 +12,7 @@ from ....ops.dims import DimExpr, DimFloat
 from ....ops.dims.terms import Opaque
 from ....ops.types import is_float
 from ...domain import OpCall, Rule
-from ..fact import BOOLEAN, INFINITY, ValueRange, inverse, joined, product
+from ..fact import BOOLEAN, INFINITY, Share, ValueRange, inverse, joined, product, same_shape
 
 if TYPE_CHECKING:
     from .. import Ranges
@@ -73,13 +73,9 @@ def _rooted(domain: Ranges, x: ValueRange) -> ValueRange | None:
     return facts[0] if call.primitive is elementwise.POW and call.static["exponent"] == 2 else None
 
 
-def _of(share: Any, x: ValueRange, call: OpCall) -> bool:
+def _of(share: Share | None, x: ValueRange, call: OpCall) -> bool:
     """Whether y is, place by place, the maximum or the sum of x's own row."""
-    return share is not None and bool(x.value) and share.of == x.value and _alike(share.shape, call.inputs[0].shape)
-
-
-def _alike(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b))
+    return share is not None and bool(x.value) and share.of == x.value and same_shape(share.shape, call.inputs[0].shape)
 
 
 def mul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
