@@ -79,7 +79,7 @@ def test_what_differs_is_not_mixed(traffic: Traffic) -> None:
 
     rng = np.random.default_rng(0)
     ps, gs = rng.standard_normal((2, 2, 3)).astype(np.float32)
-    arguments = list(ps), list(gs), [np.float32(0.1), np.float32(10)]
+    arguments = list(ps), list(gs), (np.float32(0.1), np.float32(10))
     found = opstage.run(program, *arguments, options=CUDA)
     kernels = ["sgd_update"] * 3 + ["momentum_update"] * 2
     assert [name for name in traffic.launches if name in kernels] == kernels
