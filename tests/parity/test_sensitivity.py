@@ -10,6 +10,7 @@ import pytest
 from opstage.interpreters.eager_cpu import NumpyOps
 from opstage.interpreters.eager_cpu.kernels import kernel_table
 from opstage.interpreters.mesh.fabric import EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT
+from opstage.interpreters.mesh.meeting import MEET, MEET_BEGIN, MEET_END
 from opstage.ops.primitive import Primitive
 from opstage.ops.protocol import OPS
 from tests.conformance.harness import EXECUTING
@@ -17,8 +18,9 @@ from tests.parity.compare import assert_equal_outcomes, on_opstage, on_torch, op
 from tests.parity.twins import TWINS, WITHOUT_TWIN
 
 TABLE = kernel_table("float64", True)
-NO_OPS = {EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT}
-"""Calls of an engine that no program makes: bytes between processes, which tests/mesh compares with one process."""
+NO_OPS = {EXCHANGE, EXCHANGE_START, EXCHANGE_WAIT, MEET, MEET_BEGIN, MEET_END}
+"""Calls that no program makes: bytes between processes, and where hosted ranks meet at a collective, which tests/mesh
+compares with one process that runs the program eagerly."""
 COMPARED = sorted((p for p in TABLE if p not in NO_OPS and p.name not in WITHOUT_TWIN), key=lambda p: p.name)
 CASES_TRIED = 8  # of each twin
 
