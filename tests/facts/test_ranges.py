@@ -207,3 +207,15 @@ def test_a_wrong_rule_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_ranges_of_a_float64_program_are_in_float64() -> None:
     report = opstage.check(normed, X, options=Options(dtype="float64"))
     assert ranges_of(report).dtype == "float64"
+
+
+def test_an_integer_that_a_dtype_does_not_hold_may_be_any() -> None:
+    def narrowed(ops: Any, x: Any) -> Any:
+        return ops.cast(x, dtype="int32")
+
+    for spec in (X, Spec("B", dtype="int64")):
+        report = found(narrowed, spec, bounds={"x": (0, 1e10)})
+        assert [finding.rule for finding in report.findings] == ["integer-overflow"]
+        (_, range_), *_ = report.outputs
+        assert range_.low < 0
+        assert found(narrowed, spec, bounds={"x": (0, 1e9)}).safe

@@ -409,7 +409,7 @@ def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
         result = domain.result(call, x.low, x.high, facts, ulps=0 if is_float(source) else 1)
         return [result._replace(integral=x.integral)]
     if not is_float(source):
-        return [x.alone]
+        return [domain.result(call, x.low, x.high, facts)]
     if x.nan or x.infinite or not x.bounded:
         return [ValueRange(integral=True)]
-    return [ValueRange(math.trunc(x.low), math.trunc(x.high), integral=True)]
+    return [domain.result(call, math.trunc(x.low), math.trunc(x.high), facts)]  # beyond the dtype it is any number
