@@ -9,7 +9,7 @@ from ..ops.claims import Causal, Claim, Ignores, Independent, Uses, Window
 from .domain import Domain, OpCall, Rule
 from .interpret import Interpretation
 from .prove import with_claims
-from .ranged import RangeReport, ranges_of
+from .ranged import RangeReport, ranges_of, with_ranges
 from .ranges import ValueRange
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "Window",
     "ranges_of",
     "with_claims",
+    "with_ranges",
 ]

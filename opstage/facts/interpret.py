@@ -80,9 +80,8 @@ class Interpretation:
     ) -> list[Facts]:
         """The facts of an op's results where nothing is kept: by the rule of the first domain, or by its parts."""
         types = tuple(inputs)
-        rule = self.domains[0].rules.get(primitive)
         call = OpCall(primitive, static, types, primitive.infer(types, static), {})
-        found = None if rule is None else rule(self.domains[0], call, [known[0] for known in read])
+        found = self._by_rule(self.domains[0], call, [known[0] for known in read])
         if found is None:
             return self._by_parts((primitive, _distinct(static), types), static, types, read)
         return [(fact,) for fact in found]

@@ -79,13 +79,9 @@ def ranges_of(
     return RangeReport(limits.name, outputs, _once(tuple(found)), tuple(domain.assumptions))
 
 
-def with_ranges(
-    report: Report, bounds: Mapping[str, tuple[float, float]] | None = None, dtype: str | None = None
-) -> Report:
+def with_ranges(report: Report, ranges: RangeReport) -> Report:
     """The report with the findings of its program's ranges among its warnings and notes."""
-    if report.errors:
-        return report
-    findings = ranges_of(report, bounds, dtype).findings
+    findings = ranges.findings
     return replace(
         report,
         warnings=(*report.warnings, *[f for f in findings if f.severity == "warning"]),

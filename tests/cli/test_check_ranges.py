@@ -46,6 +46,8 @@ def test_bounds_prove_it_safe(opstage: Command, net: str) -> None:
         (("--ranges", "--bounds", "z: 0 1"), "no input has a path 'z'"),
         (("--ranges", "--bounds", "x: 1 0"), "expected (low, high)"),
         (("--bounds", "x: 0 1"), "--ranges, which is not given"),
+        (("--range-dtype", "bfloat16"), "--ranges, which is not given"),
+        (("--ranges", "--range-dtype", "bfloat"), "did you mean 'bfloat16'"),
     ],
 )
 def test_bad_input_is_one_error(opstage: Command, net: str, words: tuple[str, ...], message: str) -> None:

@@ -26,7 +26,6 @@ from .cache import Cache, cache_folder
 from .files import excluded_by, files_in, is_many, with_programs
 from .process import check_each
 from .project import Project, find_project, rules_named
-from .ranges import DTYPES
 from .request import Asked, Request
 from .selection import Selection, selected
 from .target import CheckTarget, may_declare, read_target
@@ -79,7 +78,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @click.option("--ranges", is_flag=True, help="Find where numbers may overflow, or be nan.")
 @click.option("--bounds", multiple=True, metavar="TEXT", help="For --ranges: 'x: 0 1', 'params.*: -2 2'.")
-@click.option("--range-dtype", type=click.Choice(DTYPES), help="For --ranges: in which dtype (the program's).")
+@click.option("--range-dtype", metavar="DTYPE", help="For --ranges: in which dtype, such as bfloat16 (the program's).")
 @click.option("--params", metavar="NAME", help="The function or value of the file that has the parameters.")
 @click.option("--state", metavar="NAME", help="The same for the state of a program that has one.")
 @click.option("--train/--eval", default=True, help="In training form (the default) or in evaluation form.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...interpreters.shape_check import Report
 from ...interpreters.shape_check.formats import Section
 from ...ops.errors import UsageError
@@ -11,20 +9,15 @@ from .request import Asked
 
 _MOST = 6  # outputs that a terminal shows
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
-"""The dtypes in which ranges are found."""
-
 
 def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     """The report with what its program's ranges show among its warnings and notes, and the ranges of its outputs.
 
     Raises UsageError for bounds that cannot be read, or of an input that is not there.
     """
-    from ...facts import ranges_of
+    from ...facts import ranges_of, with_ranges
 
     found = ranges_of(report, _read(asked.bounds), asked.range_dtype)
-    warnings = [finding for finding in found.findings if finding.severity == "warning"]
-    notes = [finding for finding in found.findings if finding.severity == "note"]
     data = {
         "dtype": found.dtype,
         "safe": found.safe,
@@ -38,8 +31,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     if len(found.outputs) > _MOST:
         lines.append(f"  and {len(found.outputs) - _MOST} more outputs, which --format json has")
     lines += ["  given that:", *[f"  - {each}" for each in found.assumptions]]
-    report = replace(report, warnings=(*report.warnings, *warnings), notes=(*report.notes, *notes))
-    return report, Section("ranges", data, "\n".join(lines))
+    return with_ranges(report, found), Section("ranges", data, "\n".join(lines))
 
 
 def _read(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:

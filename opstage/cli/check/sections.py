@@ -45,8 +45,9 @@ def completed(
     sections = []
     if report.claims:
         sections.append(Section("claims", verdicts_as_data(report.claims), verdicts_as_text(report.claims)))
-    if asked.bounds and not asked.ranges:
-        raise UsageError("--bounds are those of --ranges, which is not given")
+    if not asked.ranges and (asked.bounds or asked.range_dtype is not None):
+        flag = "--bounds are" if asked.bounds else "--range-dtype is"
+        raise UsageError(f"{flag} for --ranges, which is not given")
     if asked.ranges and report.ok:
         report, section = ranges_section(report, asked)
         sections.append(section)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from ...ops.types import Shape
 
@@ -93,6 +94,10 @@ ANYTHING = ValueRange(nan=True, minus=True, plus=True)
 """Of any tensor."""
 
 BOOLEAN = ValueRange(0, 1, integral=True)
+
+
+Facts: TypeAlias = "Sequence[ValueRange]"
+"""The ranges of several tensors, operands or results of an op."""
 
 
 def joined(a: ValueRange, b: ValueRange) -> ValueRange:

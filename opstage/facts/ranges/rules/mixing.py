@@ -10,13 +10,12 @@ from ....ops.dims import Dim
 from ....ops.types import is_float
 from ...dependence.sizes import at_most_proved
 from ...domain import OpCall
-from ..fact import ANYTHING, INFINITY, Share, ValueRange, joined, product, same_shape, times_count
+from ..fact import ANYTHING, INFINITY, Facts, Share, ValueRange, joined, product, same_shape, times_count
 from .pointwise import divided, number
 
 if TYPE_CHECKING:
     from .. import Ranges
 
-Facts = Sequence[ValueRange]
 _TERMS = 2.0**14
 """How many terms a sum of which no bound is worked out is taken to have."""
 _ROUNDING = 1 / 64
@@ -27,9 +26,10 @@ def counted(sizes: Sequence[Dim]) -> tuple[int, float]:
     """The least and the greatest product of sizes."""
     least, most = 1, 1.0
     for size in sizes:
-        exact = isinstance(size, int)
-        least *= size if isinstance(size, int) else int(at_most_proved(1, size))
-        most = most * size if exact and isinstance(size, int) else INFINITY
+        if isinstance(size, int):
+            least, most = least * size, most * size
+        else:
+            least, most = least * int(at_most_proved(1, size)), INFINITY
     return least, most
 
 
@@ -117,13 +117,12 @@ def matmul(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
 def _contracted(
     domain: Ranges, call: OpCall, x: ValueRange, y: ValueRange, sizes: Sequence[Dim], padded: bool = False
 ) -> ValueRange:
-    low, high = product(x, y)
-    nan = (x.infinite and (y.may_be_zero or padded)) or (y.infinite and (x.may_be_zero or padded))
-    terms = ValueRange(min(low, 0.0) if padded else low, max(high, 0.0) if padded else high, nan)
     if x.infinite or y.infinite:
         return ANYTHING
+    low, high = product(x, y)
+    terms = ValueRange(min(low, 0.0), max(high, 0.0)) if padded else ValueRange(low, high)
     least, most = counted(sizes)
-    return summed(domain, call, terms._replace(nan=False), least, most, (x, y))
+    return summed(domain, call, terms, least, most, (x, y))
 
 
 def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -134,13 +133,16 @@ def attention(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     q, k, v, *rest = facts
     scores = _contracted(domain, call, q, k, [call.inputs[0].shape[-1]])
     _, keys = counted([call.inputs[1].shape[-2]])
-    if scores.nan or scores.infinite or v.nan or v.infinite or any(fact.nan or fact.plus for fact in rest):
+    unknown = scores.nan or scores.infinite or v.nan or v.infinite or any(fact.nan or fact.plus for fact in rest)
+    if unknown or overflows(domain, v, keys, (v,)):
         return [ANYTHING] * len(call.outputs)
-    if overflows(domain, v, keys, (v,)):
-        return [ANYTHING] * len(call.outputs)
-    mean = joined(v, ValueRange(0, 0))
-    low, high = rounded(mean.low, mean.high, mean)
-    return [domain.result(call, low, high, (v,)), *[ANYTHING] * (len(call.outputs) - 1)]
+    return [mean_or_zero(domain, call, v), *[ANYTHING] * (len(call.outputs) - 1)]
+
+
+def mean_or_zero(domain: Ranges, call: OpCall, x: ValueRange) -> ValueRange:
+    """A mean of elements of x, and of zeros beside them."""
+    terms = joined(x, ValueRange(0, 0))
+    return domain.result(call, *rounded(terms.low, terms.high, terms), (x,))
 
 
 def cross_entropy(domain: Ranges, call: OpCall, facts: Facts) -> Facts | None:
@@ -218,14 +220,12 @@ def pad(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     return [joined(facts[0], number(call.static["value"]))]
 
 
-def with_zeros(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
-    """Means over windows, of which padding counts as zeros; and entries that are 0 where an index is out of range."""
-    found = joined(facts[0], ValueRange(0, 0, integral=True))
-    if overflows(domain, found, math.prod(call.static.get("kernel", (1,))), facts):
+def avg_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """Means over windows, of which padding counts as zeros."""
+    (x,) = facts
+    if overflows(domain, x, math.prod(call.static["kernel"]), facts):
         return [ANYTHING]
-    wide = max(abs(found.low), abs(found.high)) * _ROUNDING if found.bounded else 0.0
-    low, high = found.low - wide * (found.low < 0), found.high + wide * (found.high > 0)
-    return [domain.result(call, low, high, facts)]
+    return [mean_or_zero(domain, call, x)]
 
 
 def max_pool(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
@@ -239,8 +239,7 @@ def gather_rows(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
     raises = call.static["mode"] == "raise"
     if raises and index.bounded and (index.low < 0 or (isinstance(rows, int) and index.high > rows - 1)):
         domain.remark("index-out-of-range", f"indices are in {index}, and there are {rows} rows", sure=True)
-    result = x.alone if raises else joined(x, ValueRange(0, 0, integral=True))
-    return [result]
+    return [x.alone if raises else joined(x, ValueRange(0, 0, integral=True))]
 
 
 def full(domain: Ranges, call: OpCall, facts: Facts) -> Facts:

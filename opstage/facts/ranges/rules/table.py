@@ -27,8 +27,8 @@ from ....ops.catalogue import (
 )
 from ....ops.primitive import Primitive
 from ...domain import Rule
-from . import mixing, pointwise
-from .pointwise import exponential, logarithm, rising
+from . import functions, masks, mixing, pointwise
+from .functions import exponential, logarithm, rising
 
 
 def _sigmoid(x: float) -> float:
@@ -52,31 +52,31 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     elementwise.MINIMUM: pointwise.extremum(larger=False),
     elementwise.EXP: exponential(math.exp),
     elementwise.LOG: logarithm(math.log, "log"),
-    elementwise.SQRT: pointwise.root,
-    elementwise.SIN: pointwise.wave,
-    elementwise.COS: pointwise.wave,
+    elementwise.SQRT: functions.root,
+    elementwise.SIN: functions.wave,
+    elementwise.COS: functions.wave,
     elementwise.TANH: rising(math.tanh, -1.0, 1.0),
     elementwise.SIGMOID: rising(_sigmoid, 0.0, 1.0),
     elementwise.SOFTPLUS: rising(_softplus, 0.0),
     elementwise.ERF: rising(math.erf, -1.0, 1.0),
-    elementwise.POW: pointwise.power_of,
-    elementwise.POWER: pointwise.power,
+    elementwise.POW: functions.power_of,
+    elementwise.POWER: functions.power,
     transcendental.ATAN: rising(math.atan, -1.5707963267948968, 1.5707963267948968),
     transcendental.EXP2: exponential(lambda x: math.pow(2.0, x)),
     transcendental.EXPM1: exponential(math.expm1, -1.0),
     transcendental.LOG1P: logarithm(math.log1p, "log1p", pole=-1.0),
     transcendental.LOG2: logarithm(math.log2, "log2"),
     transcendental.LOG10: logarithm(math.log10, "log10"),
-    rounding.FLOOR: pointwise.whole,
-    rounding.ROUND: pointwise.whole,
-    rounding.MOD: pointwise.remainder,
-    logic.LESS: pointwise.compared,
-    logic.LESS_EQUAL: pointwise.compared,
-    logic.EQUAL: pointwise.compared,
-    logic.LOGICAL_AND: pointwise.both,
-    logic.LOGICAL_NOT: pointwise.inverted,
-    logic.SELECT: pointwise.select,
-    logic.CAST: pointwise.cast,
+    rounding.FLOOR: functions.whole,
+    rounding.ROUND: functions.whole,
+    rounding.MOD: functions.remainder,
+    logic.LESS: masks.compared,
+    logic.LESS_EQUAL: masks.compared,
+    logic.EQUAL: masks.compared,
+    logic.LOGICAL_AND: masks.both,
+    logic.LOGICAL_NOT: masks.inverted,
+    logic.SELECT: masks.select,
+    logic.CAST: masks.cast,
     logic.DETACH: mixing.kept,
     logic.FULL: mixing.full,
     logic.IOTA: mixing.iota,
@@ -107,7 +107,7 @@ RULES: Final[Mapping[Primitive, Rule]] = {
     fourier.RFFT: mixing.linear_finite,
     fourier.IRFFT: mixing.linear_finite,
     pooling.MAX_POOL: mixing.max_pool,
-    pooling.AVG_POOL: mixing.with_zeros,
+    pooling.AVG_POOL: mixing.avg_pool,
     pooling.AVG_POOL_GRAD: mixing.linear_finite,
     pooling.MAX_POOL_SCATTER: mixing.linear_finite,
     pooling.MAX_POOL_GATHER: mixing.moved,

@@ -1,0 +1,61 @@
+"""Comparisons, masks, choices by them, and casts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ....ops.catalogue import logic
+from ....ops.types import is_float
+from ...domain import OpCall
+from ..fact import BOOLEAN, Facts, ValueRange, joined
+
+if TYPE_CHECKING:
+    from .. import Ranges
+
+
+def compared(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    """less, less_equal, equal: decided where the ranges are apart."""
+    x, y = facts
+    if call.primitive is logic.EQUAL:
+        never = x.high < y.low or y.high < x.low
+        always = x.low == x.high == y.low == y.high and not x.nan and not y.nan
+    else:
+        strict = call.primitive is logic.LESS
+        never = x.low >= y.high if strict else x.low > y.high
+        always = (x.high < y.low if strict else x.high <= y.low) and not x.nan and not y.nan
+    return [ValueRange(0, 0, integral=True) if never else ValueRange(1, 1, integral=True) if always else BOOLEAN]
+
+
+def both(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    x, y = facts
+    return [ValueRange(min(x.low, y.low), min(x.high, y.high), integral=True)]
+
+
+def inverted(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    return [ValueRange(1 - x.high, 1 - x.low, integral=True)]
+
+
+def select(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    mask, x, y = facts
+    if mask.low == 1:
+        return [x.alone]
+    if mask.high == 0:
+        return [y.alone]
+    return [joined(x, y)]
+
+
+def cast(domain: Ranges, call: OpCall, facts: Facts) -> Facts:
+    (x,) = facts
+    source, target = call.inputs[0].dtype, call.outputs[0].dtype
+    if target.kind == "b":
+        return [BOOLEAN]
+    if is_float(target):
+        result = domain.result(call, x.low, x.high, facts, ulps=0 if is_float(source) else 1)
+        return [result._replace(integral=x.integral)]
+    if not is_float(source):
+        return [domain.result(call, x.low, x.high, facts)]
+    if x.nan or x.infinite or not x.bounded:
+        return [ValueRange(integral=True)]
+    return [domain.result(call, math.trunc(x.low), math.trunc(x.high), facts)]  # beyond the dtype it is any number
