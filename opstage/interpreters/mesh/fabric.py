@@ -5,7 +5,7 @@ An engine only moves: every sum is added up here, in the order of the tree, so n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Protocol, final
 from weakref import WeakValueDictionary
@@ -161,6 +161,28 @@ def held_by(handle: int) -> Any:
     return _HANDLES[handle]
 
 
+def engine_op(
+    name: str,
+    operands: tuple[str, ...],
+    shape: Callable[..., tuple[TensorType, ...]],
+    kernel: Callable[..., tuple[Array, ...]],
+    *,
+    outputs: tuple[str, ...] = ("out",),
+) -> Primitive:
+    """A call between processes or ranks as an op of compiled programs, which no program of a user's makes."""
+    primitive = Primitive(
+        name,
+        operands=operands,
+        outputs=outputs,
+        shape=shape,
+        differentiable=False,
+        effects={Effect.EXTERNAL},
+        flops=no_flops,
+    )
+    register(name, primitive, {"cpu": kernel}, ())
+    return primitive
+
+
 def _shape(token: TensorType, *parts: TensorType, come: Any, **static: Any) -> tuple[TensorType, ...]:
     return (token, *[TensorType((size,), np.dtype(dtype)) for _, size, dtype in come])
 
@@ -171,21 +193,11 @@ def _exchange(token: Array, *parts: Array, fabric: int, to: Any, come: Any, call
     return (np.array(token), *room.values())
 
 
-EXCHANGE = Primitive(
-    "exchange",
-    operands=("token", "*parts"),
-    outputs=("token",),
-    shape=_shape,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
+EXCHANGE = engine_op("exchange", ("token", "*parts"), _shape, _exchange, outputs=("token",))
 """Vectors to and from other processes: `to` says to whom each part goes, `come` (process, size, dtype) what comes.
 
 The token of one is an operand of the next, so that no pass can change their order.
 """
-
-register("exchange", EXCHANGE, {"cpu": _exchange}, ())
 
 
 _FLYING: dict[int, tuple[Flight, tuple[Array, ...], tuple[Array, ...]]] = {}
@@ -205,15 +217,7 @@ def _start(token: Array, *parts: Array, fabric: int, to: Any, come: Any, called:
     return np.array(token), np.array(number, token.dtype)
 
 
-EXCHANGE_START = Primitive(
-    "exchange_start",
-    operands=("token", "*parts"),
-    outputs=("token", "flight"),
-    shape=_started,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
+EXCHANGE_START = engine_op("exchange_start", ("token", "*parts"), _started, _start, outputs=("token", "flight"))
 """The beginning of an `exchange`, which goes on while the program does; the flight is waited for once."""
 
 
@@ -227,16 +231,5 @@ def _wait(token: Array, flight: Array, *, come: Any) -> tuple[Array, ...]:
     return (np.array(token), *room)
 
 
-EXCHANGE_WAIT = Primitive(
-    "exchange_wait",
-    operands=("token", "flight"),
-    outputs=("token",),
-    shape=_arrived,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
+EXCHANGE_WAIT = engine_op("exchange_wait", ("token", "flight"), _arrived, _wait, outputs=("token",))
 """The end of an exchange: the vectors that came."""
-
-register("exchange_start", EXCHANGE_START, {"cpu": _start}, ())
-register("exchange_wait", EXCHANGE_WAIT, {"cpu": _wait}, ())

@@ -16,13 +16,12 @@ import numpy as np
 from ...ops.catalogue.collective import BY_NAME
 from ...ops.closed import Body
 from ...ops.errors import MeshError
-from ...ops.kinds import Effect, Kind
+from ...ops.kinds import Kind
 from ...ops.mesh import Mesh
-from ...ops.primitive import Primitive, Static, no_flops
-from ...ops.registered import register
+from ...ops.primitive import Primitive, Static
 from ...ops.types import INT64, TensorType, dtype_name
 from ..host import Array
-from .fabric import Fabric, handle_of, held_by
+from .fabric import Fabric, engine_op, handle_of, held_by
 from .processes import require_hosted
 
 
@@ -73,16 +72,7 @@ def _meet(*values: Array, ranks: int, call: str, given: Any, gives: Sequence[int
     return tuple([found[number] for number in gives])
 
 
-MEET = Primitive(
-    "meet",
-    operands=("x", "*more"),
-    shape=_shape,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
-
-register("meet", MEET, {"cpu": _meet}, ())
+MEET = engine_op("meet", ("x", "*more"), _shape, _meet)
 
 
 class Joint(NamedTuple):
@@ -149,29 +139,11 @@ def _end(flight: Array, *values: Array, calls: Joint) -> tuple[Array, ...]:
     return tuple([bucket.result(i)[rank] for i, gives in enumerate(calls.gives) for rank in gives])
 
 
-MEET_BEGIN = Primitive(
-    "meet_begin",
-    operands=("x", "*more"),
-    outputs=("flight",),
-    shape=_begun,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
+MEET_BEGIN = engine_op("meet_begin", ("x", "*more"), _begun, _begin, outputs=("flight",))
 """The beginning of several meetings at once, which go on while the program does."""
 
-MEET_END = Primitive(
-    "meet_end",
-    operands=("flight", "*values"),
-    shape=_ended,
-    differentiable=False,
-    effects={Effect.EXTERNAL},
-    flops=no_flops,
-)
+MEET_END = engine_op("meet_end", ("flight", "*values"), _ended, _end)
 """The end of a flight. Its operands are those of the beginning too: until then nobody may write over them."""
-
-register("meet_begin", MEET_BEGIN, {"cpu": _begin}, ())
-register("meet_end", MEET_END, {"cpu": _end}, ())
 
 
 def communicates(static: Static) -> bool:
