@@ -69,7 +69,7 @@ def _rooted(domain: Ranges, x: ValueRange) -> ValueRange | None:
 
 
 def _share_of(y: ValueRange, x: ValueRange, call: OpCall) -> Share | None:
-    """What y is of x, if it is, place by place, the maximum or the sum of x's own row."""
+    """The share of x that y holds, if it is, place by place, the maximum or the sum of x's own row."""
     share = y.share
     own = share is not None and bool(x.value) and share.of == x.value
     return share if own and share is not None and same_shape(share.shape, call.inputs[0].shape) else None
