@@ -11,10 +11,10 @@ from typing import Any
 
 from ..ops.cursor import Quietly
 from ..ops.errors import ProgramError, ShapeError
-from ..ops.hints import add_hint
 from ..ops.lists import if_list, kind_of
 from ..ops.trees import Structure, flatten, unflatten
 from ..ops.types import dtype_name, show_shape
+from .closing import run_closed
 from .forward_mode import ForwardMode
 from .interpreter import Interpreter
 from .tape import Node, Tape
@@ -49,15 +49,8 @@ def run_row_on_tape(
     """`run_on_tape` of f on refs in a row: the tape, the node of each, the output nodes and their structure."""
     tape = Tape(ops)
     nodes = [tape.leaf(ops.adopt(ref)) if want else tape.wrap(ops.adopt(ref)) for ref, want in zip(refs, wanted)]
-    try:
-        result = f(tape, *nodes)
-    except (KeyError, TypeError) as error:
-        add_hint(error)
-        raise
-    outputs, structure = flatten(result)
-    adopted = [tape.adopt(output) for output in outputs]
-    tape.close(_LEAKED)
-    return tape, nodes, adopted, structure
+    outputs, structure = run_closed(tape, f, *nodes, leaked=_LEAKED)
+    return tape, nodes, outputs, structure
 
 
 def vjp(ops: Interpreter[Any], f: Callable[..., Any], *trees: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -89,14 +82,7 @@ def jvp(
         leaves, structure = flatten(_adopted(ops, tree))
         moves = [None] * len(leaves) if tangent is None else _aligned("tangent", structure, tangent, leaves)
         arguments.append(unflatten(structure, [forward.dual(x, t) for x, t in zip(leaves, moves)]))
-    try:
-        result = f(forward, *arguments)
-    except (KeyError, TypeError) as error:
-        add_hint(error)
-        raise
-    outputs, structure = flatten(result)
-    duals = [forward.adopt(output) for output in outputs]
-    forward.close(_LEAKED)
+    duals, structure = run_closed(forward, f, *arguments, leaked=_LEAKED)
     with Quietly(ops.cursor):
         moved = [
             d.tangent

@@ -87,7 +87,17 @@ FLOORS = (
     ("relaxations",),
     # a derivative is a run of an interpreter, and interpreters give derivatives
     (
-        *("branching", "control", "derivatives", "forward_mode", "interpreter", "kept", "looping", "structural"),
+        *(
+            "branching",
+            "closing",
+            "control",
+            "derivatives",
+            "forward_mode",
+            "interpreter",
+            "kept",
+            "looping",
+            "structural",
+        ),
         *("intervals", "tape", "tracer"),
     ),
     ("host",),

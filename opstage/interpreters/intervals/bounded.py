@@ -8,9 +8,9 @@ from typing import Any
 from ...ops.box import Box, map_boxes
 from ...ops.cursor import Quietly
 from ...ops.errors import ShapeError
-from ...ops.hints import add_hint
-from ...ops.trees import Structure, flatten, unflatten
+from ...ops.trees import Structure, unflatten
 from ...ops.types import TensorType, is_float
+from ..closing import run_closed
 from ..interpreter import Interpreter, Wrapper
 from .interpreter import Interval, Intervals
 
@@ -40,15 +40,7 @@ def bounded_by(
             raise ShapeError(f"the ends of a box are of one type, but lower is {low} and upper is {high}", op="bounds")
         return box(lower, upper)
 
-    try:
-        result = f(wrapper, *[map_boxes(operand, tree) for tree in trees])
-    except (KeyError, TypeError) as error:
-        add_hint(error)
-        raise
-    outputs, structure = flatten(result)
-    found = [wrapper.adopt(output) for output in outputs]
-    wrapper.close(_LEAKED)
-    return found, structure
+    return run_closed(wrapper, f, *[map_boxes(operand, tree) for tree in trees], leaked=_LEAKED)
 
 
 def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
