@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....ops.catalogue.pooling import MAX_POOL, SMOOTH_MAX_POOL
 from ....ops.catalogue.reduction import (
@@ -91,8 +91,25 @@ _DEEPEST = 800
 """More than the exponent at which exp underflows, in float64: its argument is rounded to so many ulps of 1 at most."""
 
 
-def _shifted(ops: Any, x: Interval[Any], axis: int) -> tuple[Any, Any, Any, Any, float]:
-    """Both ends less the largest of the upper ones, their exponentials, and the relative error of a sum of those.
+class _Exponentials(NamedTuple):
+    """low, high             both ends less the largest of the upper ones
+    at_low, at_high       their exponentials
+    beside_low            no less than the sum of all others' exponentials beside one at its lower end
+    beside_high           no more than that beside one at its upper end
+    error                 the relative error of a sum of exponentials
+    """
+
+    low: Any
+    high: Any
+    at_low: Any
+    at_high: Any
+    beside_low: Any
+    beside_high: Any
+    error: float
+
+
+def _exponentials(ops: Any, x: Interval[Any], axis: int) -> _Exponentials:
+    """The exponentials of a row's ends, and of what stands beside each.
 
     A shift that is no number, where all is -inf, makes everything nan.
     """
@@ -100,26 +117,22 @@ def _shifted(ops: Any, x: Interval[Any], axis: int) -> tuple[Any, Any, Any, Any,
     low, high = ops.sub(x.lower, peak), ops.sub(x.upper, peak)
     terms = int(x.shape[axis])
     error = 2 * gamma(x.dtype, terms + 32) + 2 * _DEEPEST * eps_of(x.dtype)
-    return low, high, ops.exp(low), ops.exp(high), error
-
-
-def _others(ops: Any, e: Any, axis: int) -> tuple[Any, Any]:
-    """The sum of all exponentials but each one's own, and the sum of all, to which its error is relative."""
-    total = ops.broadcast_to(ops.reduce_sum(e, axis=axis, keepdims=True), shape=e.shape)
-    return ops.sub(total, e), total
+    at_low, at_high = ops.exp(low), ops.exp(high)
+    sums = [ops.broadcast_to(ops.reduce_sum(e, axis=axis, keepdims=True), shape=e.shape) for e in (at_low, at_high)]
+    least, most = ops.sub(sums[0], at_low), ops.sub(sums[1], at_high)
+    slack = ops.scale(sums[1], c=error)
+    beside_low, beside_high = ops.add(ops.maximum(most, 0.0), slack), ops.maximum(ops.sub(least, slack), 0.0)
+    return _Exponentials(low, high, at_low, at_high, beside_low, beside_high, error)
 
 
 def _softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, axis = refs, bounds.inner, static["axis"]
     if 0 in x.shape:
         return _ends(SOFTMAX)(bounds, refs, static)
-    _, _, e_low, e_high, error = _shifted(ops, x, axis)
-    least, _ = _others(ops, e_low, axis)
-    most, total = _others(ops, e_high, axis)
-    slack = ops.scale(total, c=error)
-    lower = ops.div(e_low, ops.add(e_low, ops.add(ops.maximum(most, 0.0), slack)))
-    upper = ops.div(e_high, ops.add(e_high, ops.maximum(ops.sub(least, slack), 0.0)))
-    ulps = error / eps_of(x.dtype)
+    e = _exponentials(ops, x, axis)
+    lower = ops.div(e.at_low, ops.add(e.at_low, e.beside_low))
+    upper = ops.div(e.at_high, ops.add(e.at_high, e.beside_high))
+    ulps = e.error / eps_of(x.dtype)
     lower, upper = down(ops, lower, ulps), up(ops, upper, ulps)
     return (bounds.between(ops.maximum(lower, 0.0), ops.minimum(upper, 1.0 + 4 * eps_of(x.dtype))),)
 
@@ -128,20 +141,16 @@ def _log_softmax(bounds: Intervals[Any], refs: Refs, static: Static) -> Refs:
     (x,), ops, axis = refs, bounds.inner, static["axis"]
     if 0 in x.shape:
         return _ends(LOG_SOFTMAX)(bounds, refs, static)
-    low, high, e_low, e_high, error = _shifted(ops, x, axis)
-    least, _ = _others(ops, e_low, axis)
-    most, total = _others(ops, e_high, axis)
-    slack = ops.scale(total, c=error)
-    below = ops.log(ops.add(e_low, ops.add(ops.maximum(most, 0.0), slack)))
-    above = ops.log(ops.add(e_high, ops.maximum(ops.sub(least, slack), 0.0)))
-    lower, upper = ops.sub(low, below), ops.sub(high, above)
+    e = _exponentials(ops, x, axis)
+    below, above = ops.log(ops.add(e.at_low, e.beside_low)), ops.log(ops.add(e.at_high, e.beside_high))
+    lower, upper = ops.sub(e.low, below), ops.sub(e.high, above)
 
     def size(end: Any, log: Any) -> Any:
-        return ops.add(ops.add(ops.abs(end), ops.abs(log)), error / eps_of(x.dtype))
+        return ops.add(ops.add(ops.abs(end), ops.abs(log)), e.error / eps_of(x.dtype))
 
     return (
         bounds.between(
-            down(ops, lower, 4, of=size(low, below)), ops.minimum(up(ops, upper, 4, of=size(high, above)), 0.0)
+            down(ops, lower, 4, of=size(e.low, below)), ops.minimum(up(ops, upper, 4, of=size(e.high, above)), 0.0)
         ),
     )
 
