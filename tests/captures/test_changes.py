@@ -6,8 +6,10 @@ Each case is a program, what it reads, and a change of that. The oracle is the e
 from __future__ import annotations
 
 import argparse
+import array
 import collections
 import contextvars
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -54,6 +56,21 @@ def cached_table(n: int) -> Any:
     return np.ones(n, np.float32)
 
 
+@functools.lru_cache
+def cached_factor(power: int) -> float:
+    return float(factor() ** power)
+
+
+def emptied() -> None:
+    NESTED["a"][0]["b"] += 1.0  # type: ignore[index, operator]
+    cached_factor.cache_clear()
+
+
+@functools.singledispatch
+def implementation(value: object) -> float:
+    return 1.0
+
+
 class Sub:
     def __init__(self, k: float):
         self.k = k
@@ -88,6 +105,17 @@ class Model:
         self.training = True
         self.slotted = Slotted(2.0)
         self.history: list[float] = []
+
+    @functools.cache  # noqa: B019
+    def remembered(self, power: int) -> float:
+        return float(self.tau**power)
+
+    def forgets(self, tau: float) -> None:
+        self.tau = tau
+        type(self).remembered.cache_clear()
+
+    def by_cached_method(self, ops: Any, x: Any) -> Any:
+        return x * self.remembered(1)
 
     @property
     def doubled(self) -> float:
@@ -287,6 +315,16 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
         lambda ops, x: x + ops.const(cached_table(3)),
         lambda: cached_table(3).__iadd__(1.0),
     ),
+    "cached function": lambda: (lambda ops, x: x * cached_factor(2), emptied),
+    "cached function, asked elsewhere": lambda: (
+        lambda ops, x: x * cached_factor(1),
+        lambda: (emptied(), cached_factor(1)),
+    ),
+    "new implementation for a type": lambda: (
+        lambda ops, x: x * implementation(3),
+        lambda: implementation.register(int, lambda value: 2.0),
+    ),
+    "cached method": lambda: of_model("by_cached_method", lambda m: m.forgets(4.0)),
     "array of objects": lambda: held(np.array([1.0, 2.0], object), lambda v: v[0], lambda v: v.__setitem__(0, 4.0)),
     "variable of an enclosing function": rebinding,
     "default": lambda: (defaults, lambda: defaults.__defaults__[0].__setitem__(0, defaults.__defaults__[0][0] + 1)),  # type: ignore[index]
@@ -333,6 +371,19 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[], Any]]]] = {
     "flat iterator": lambda: held(np.ones(3), lambda v: next(iter(v.flat)), lambda v: v.__setitem__(0, 3.0)),
     "shape of an array": lambda: held(np.ones(4), lambda v: v.shape[0], lambda v: setattr(v, "shape", (2, 2))),
     "bytes": lambda: held(bytearray(b"a"), lambda v: float(v[0]), lambda v: v.__setitem__(0, 3)),
+    "array of the standard library": lambda: held(
+        array.array("d", [1.0]), lambda v: v[0], lambda v: v.__setitem__(0, 3.0)
+    ),
+    "array of C": lambda: held((ctypes.c_double * 2)(1.0), lambda v: v[0], lambda v: v.__setitem__(0, 3.0)),
+    "read-only view of bytes": lambda: (
+        (memory := bytearray(b"abc")),
+        held(memoryview(memory).toreadonly(), lambda v: float(v[0]), lambda v: memory.__setitem__(0, 3)),
+    )[1],
+    "read-only array of memory that changes": lambda: (
+        (memory := array.array("d", [1.0, 2.0])),
+        (view := np.asarray(memoryview(memory).toreadonly())),
+        held(view, lambda v: v[0], lambda v: memory.__setitem__(0, 3.0)),
+    )[2],
     "generator's cell": lambda: held([1.0], lambda v: next(s for s in v), lambda v: v.__setitem__(0, 4.0)),
     "attribute of a function": lambda: (
         (setattr(rescaled, "scale", 2.0), lambda ops, x: x * rescaled.scale)[1],  # type: ignore[attr-defined]

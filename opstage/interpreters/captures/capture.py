@@ -27,12 +27,12 @@ class Capture:
     """The slots of all that a program reads, and the generators of random numbers that it reaches.
 
     With an `Observation` of a run, what the functions read that ran. Without one, what all those read that can be seen
-    to be called, whether or not a run comes to them: that is for a list of them, and what arrays hold is not taken.
+    to be called, whether or not a run comes to them; when that is for a list of them, what arrays hold is not taken.
     """
 
-    def __init__(self, program: Callable[..., Any], seen: Observation | None = None):
+    def __init__(self, program: Callable[..., Any], seen: Observation | None = None, *, listing: bool = False):
         """`program` is what ran: the functions within it are found, however deep the framework has wrapped them."""
-        self._contents = Contents(self._function, listing=seen is None)
+        self._contents = Contents(self._function, listing=listing)
         self._functions: dict[int, list[types.FunctionType]] = {}  # of a code object, by its id
         self._ran: deque[Ran] | None = deque() if seen is None else None
         for function in _user_callables(program):
@@ -93,6 +93,8 @@ class Capture:
             outlives = next((kept for kept in (array(), owner()) if kept is not None), None)
             if outlives is not None:
                 self._contents.whole(outlives, "an array that is given to ops.const", where)
+        for function in self._contents.remembered:  # it need not have run, nor those that it calls
+            self._contents.take(Capture(function)._contents)
 
     def _namespace(self, names: dict[str, Any], where: SourceLine | None) -> None:
         """All names of a module, any of which may be read, and the containers among their values."""

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -32,6 +32,7 @@ _MOST_VALUES = 100_000
 
 OF_THE_RUN = (Infix, Ops, Primitive)
 _SEQUENCES = (list, deque, set, frozenset)
+_REMEMBERING = type(lru_cache(len))
 _TOOLS = {"_io", "_thread", "concurrent", "io", "logging", "multiprocessing", "queue", "socket", "threading"}
 """Modules whose objects are tools of the process, not values of a program."""
 
@@ -45,6 +46,7 @@ class Contents:
     changeable  names of what others may change, what it is, and the line that reads it
     function    is called with each function that is met, and the object it is bound to or None
     listing     nothing will be compared: the bits of arrays, which may be large, are not taken
+    remembered  functions behind functools.cache or lru_cache, which need not run to answer
     """
 
     def __init__(self, function: Callable[[types.FunctionType, Any], None], *, listing: bool):
@@ -53,6 +55,7 @@ class Contents:
         self.changeable: list[tuple[str, str, SourceLine | None]] = []
         self.function = function
         self.listing = listing
+        self.remembered: list[types.FunctionType] = []
         self._places: set[tuple[Any, ...]] = set()
         self._entered: dict[int, Any] = {}  # objects of which all is taken, by id
         self._count = 0
@@ -63,6 +66,12 @@ class Contents:
         if key not in self._places:
             self._places.add(key)
             self.slots.append(slot)
+
+    def take(self, other: Contents) -> None:
+        """Take the slots and generators of another one."""
+        self.slots += other.slots
+        self.generators |= other.generators
+        self.changeable += other.changeable
 
     def whole(self, value: Any, what: str, where: SourceLine | None) -> None:
         """Take all that a value holds, however deep."""
@@ -86,11 +95,15 @@ class Contents:
         """The values within a value, with their names, once its slots are taken."""
         if isinstance(value, types.FunctionType):
             self.function(value, None)
+            if is_closed(value):
+                yield from self._state(value, what, where)  # the implementations of a functools.singledispatch
         elif isinstance(value, types.MethodType):
             if isinstance(value.__func__, types.FunctionType):
                 self.function(value.__func__, value.__self__)
             if not isinstance(value.__func__, types.FunctionType) or is_closed(value.__func__):
                 yield value.__self__, what.rpartition(".")[0] or what
+        elif isinstance(value, _REMEMBERING):
+            yield from self._remembering(value, what, where)
         elif isinstance(value, types.BuiltinFunctionType):
             if not isinstance(value.__self__, types.ModuleType | type | None):
                 yield value.__self__, what.rpartition(".")[0] or what
@@ -134,6 +147,15 @@ class Contents:
             yield from self._instance(value, what, where)
             yield type(value), what
 
+    def _remembering(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
+        """A cached function. Its misses tell whether it has run since: only then may it answer anything else."""
+        function = value.__wrapped__
+        if isinstance(function, types.FunctionType) and not is_closed(function):
+            self.function(function, None)
+            self.remembered.append(function)
+            self.add(Computed(lambda: value.cache_info().misses, f"{what}.cache_info().misses", where), value)
+        yield from self._state(value, what, where)
+
     def _mapping(self, value: Mapping[Any, Any], what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         self.add(Elements(value, what, where), value)
         self.add(Elements(value, what, where, "values"), value, "values")
@@ -146,7 +168,7 @@ class Contents:
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
             writeable = writeable or owner.flags.writeable
-        if not writeable and not isinstance(owner.base, bytearray | memoryview):
+        if not writeable and not _shows_changeable_memory(owner.base):
             return
         if value.nbytes > (_LARGEST_WITHIN if within else LARGEST_ARRAY):
             _refuse(
@@ -162,7 +184,7 @@ class Contents:
 
     def _instance(self, value: Any, what: str, where: SourceLine | None) -> Iterator[tuple[Any, str]]:
         """An object of some class: the memory that it shows as an array, and its attributes."""
-        if hasattr(type(value), "__array__") or hasattr(type(value), "__buffer__"):
+        if hasattr(type(value), "__array__") or _shows_changeable_memory(value):
             try:
                 size = np.asarray(value).nbytes
             except Exception as error:  # a tensor on a device, say
@@ -186,6 +208,15 @@ class Contents:
             self.add(Elements(state, what, where), state)
             self.add(Elements(state, what, where, "values"), state, "values")
             yield from ((entry, f"{what}.{name}") for name, entry in state.items())
+
+
+def _shows_changeable_memory(value: Any) -> bool:
+    """Whether a value shows memory that it, or what that memory belongs to, can change: a bytearray, an array.array."""
+    try:
+        with memoryview(value) as view, memoryview(view.obj) as owner:
+            return not owner.readonly
+    except (TypeError, BufferError, ValueError):
+        return False
 
 
 def is_frozen(value: Any) -> bool:

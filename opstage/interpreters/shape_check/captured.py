@@ -25,7 +25,7 @@ def with_captured(report: Report, *programs: Any) -> Report:
         if program is None:
             continue
         try:
-            read = Capture(program)
+            read = Capture(program, listing=True)
         except ProgramError as error:
             found[str(error), None] = Finding("program", str(error), rule=RULE, severity="note")
             continue
