@@ -125,6 +125,11 @@ class _Compiled:
         """
         return self._ask("forward", value_base(self._program), args)
 
+    @called_by_users
+    def __call__(self, *args: Any) -> Any:
+        """The same as `forward`."""
+        return self.forward(*args)
+
     def backward_with_seed(self, seed: Any, *args: Any) -> tuple[Any, ...]:
         """Jᵀ · seed at args: a tuple aligned with args, None at integers; the seed is shaped like the value."""
         result: tuple[Any, ...] = self._ask("backward_with_seed", vjp_base(self._program), args, seed=seed)

@@ -46,6 +46,7 @@ def test_a_scalar_has_value_gradient_and_second_derivative() -> None:
     slope = 1 - hidden**2
     gradients = {"w": X.T @ slope}, slope @ W.T
     np.testing.assert_allclose(made.forward(*args), hidden.sum(), rtol=1e-13)
+    np.testing.assert_array_equal(made(*args), made.forward(*args))
     for found in (made.backward(*args), made.backward_with_seed(np.array(1.0), *args), made.vjp(*args)[1](1.0)):
         np.testing.assert_allclose(found[0]["w"], gradients[0]["w"], rtol=1e-12)
         np.testing.assert_allclose(found[1], gradients[1], rtol=1e-12)
