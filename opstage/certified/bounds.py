@@ -13,7 +13,7 @@ from ..ops.errors import UsageError
 from ..ops.tracebacks import called_by_users
 from ..ops.types import as_dtype
 from ..options import Options
-from .boxes import outward
+from .boxes import declared_boxes, outward
 
 Method: TypeAlias = Literal["interval", "crown"]
 METHODS = ("interval", "crown")
@@ -29,7 +29,8 @@ def bounds(
 ) -> Any:
     """Boxes that hold the results of `program(ops, *args)` for every choice of tensors in the boxes among `args`.
 
-    args      pytrees of arrays and of `Box(lower, upper)`. An array is exactly that: a float in the program's dtype
+    args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numbers for sizes and a declared range, which
+              are boxes too. An array is exactly that: a float in the program's dtype
     method    "interval": op by op, at the cost of three to seven forward passes; "crown": by linear relaxations of
               the whole program, tighter and dearer: a backward pass for each element of a result, and of what
               activations read
@@ -47,7 +48,9 @@ def bounds(
     require_plain_products(options)
     args = with_arrays(program, args)
     written, program = program, called_with(program, train, args)
-    args = tuple([outward(tree, as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)])
+    args = tuple(
+        [outward(declared_boxes(tree, str(i)), as_dtype(options.dtype), str(i)) for i, tree in enumerate(args)]
+    )
     key = ("bounds", Identity(written), train, method)
     return execute(bounds_base(program, method), args, options, program, key)
 

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..ops.box import Box, is_box, map_boxes
 from ..ops.errors import UsageError
-from ..ops.types import DType
+from ..ops.spec import Spec
+from ..ops.types import DType, as_dtype
+
+
+def declared_boxes(tree: Any, name: str) -> Any:
+    """The tree with a box for each Spec: all tensors of its shape in the range that it declares."""
+    return map_boxes(lambda leaf: _box_of(leaf, name) if isinstance(leaf, Spec) else leaf, tree)
+
+
+def _box_of(spec: Spec, name: str) -> Box:
+    sizes = spec.entries
+    if spec.range is None:
+        raise UsageError(f"argument {name}: {spec} declares no range; add one, such as range=(0, 1), or give a Box")
+    if not all(str(size).isdecimal() for size in sizes):
+        raise UsageError(f"argument {name}: {spec} names sizes; bounds are those of tensors, with numbers for sizes")
+    shape, dtype = tuple(map(int, sizes)), as_dtype(spec.dtype or "float64")
+    low, high = spec.range
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        low, high = math.ceil(max(low, limits.min)), math.floor(min(high, limits.max))
+        low, high = max(low, limits.min), min(high, limits.max)  # as a float the largest int64 is one more
+    return Box(np.full(shape, low, dtype), np.full(shape, high, dtype))
 
 
 def outward(tree: Any, dtype: DType, name: str) -> Any:

@@ -20,12 +20,14 @@ class RangeReport:
     """dtype        the float dtype that the program was read in
     outputs      path and range of each output
     findings     warnings where known bounds say that something may go wrong, notes where there are no bounds
-    assumptions  what the ranges take for granted
+    given        the ranges of inputs that they follow from
+    assumptions  what the ranges take for granted besides
     """
 
     dtype: str
     outputs: tuple[tuple[str, ValueRange], ...]
     findings: tuple[Finding, ...]
+    given: tuple[str, ...]
     assumptions: tuple[str, ...]
 
     @property
@@ -36,7 +38,7 @@ class RangeReport:
     def __str__(self) -> str:
         lines = [f"{finding.severity}: {finding}" for finding in self.findings]
         lines += [f"{name or 'the output'} is in {found}" for name, found in self.outputs]
-        return "\n".join([*lines, f"in {self.dtype}, as far as {'; '.join(self.assumptions)}"])
+        return "\n".join([*lines, f"in {self.dtype}, as far as {'; '.join((*self.given, *self.assumptions))}"])
 
 
 def ranges_of(
@@ -44,8 +46,8 @@ def ranges_of(
 ) -> RangeReport:
     """The ranges of a checked program.
 
-    bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements; inputs without one are
-            finite and no more is known
+    bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements, in place of what its
+            Spec declares; inputs without either are finite and no more is known
     dtype   float64, float32, bfloat16 or float16; by default that of the check
 
     Raises UsageError for bounds that are none, for a pattern that no input has, and after an error of the check.
@@ -55,7 +57,7 @@ def ranges_of(
     program = report.program
     body, names = program.body, program.names
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
-    domain = Ranges(limits, _checked(bounds or {}))
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges)
     found: dict[Finding, None] = {}
 
     def after(equation: Equation) -> None:
@@ -76,7 +78,7 @@ def ranges_of(
     facts: list[Any] = [known and known[0] for known in domain.run.run(body, sources, after)]
     paths = program.output_names() if body.outputs else []
     outputs = tuple([(path, facts[slot]) for path, slot in zip(paths, body.outputs)])
-    return RangeReport(limits.name, outputs, _once(tuple(found)), tuple(domain.assumptions))
+    return RangeReport(limits.name, outputs, _once(tuple(found)), tuple(domain.given), tuple(domain.assumptions))
 
 
 def with_ranges(report: Report, ranges: RangeReport) -> Report:

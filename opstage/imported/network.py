@@ -90,7 +90,7 @@ def of_several(network: Network) -> tuple[Spec, ...]:
     size = first.entries[0] if first.entries else 1
     if not isinstance(size, str):
         return network.batch
-    return (Spec(first.shape, first.dtype, (*first.where, f"{size} >= 2")), *rest)
+    return (first.changed(where=(*first.where, f"{size} >= 2")), *rest)
 
 
 def _only(network: Network) -> str:

@@ -84,7 +84,10 @@ def make(config: Config) -> Model:
         init(config),
         partial(loss, config=config),
         partial(metrics, config=config),
-        (Spec(("B", config.inputs, config.height, config.width)), Spec("B", dtype="int64")),
+        (
+            Spec(("B", config.inputs, config.height, config.width)),
+            Spec("B", dtype="int64", range=(0, config.classes - 1)),
+        ),
         outputs=partial(outputs, config=config),
     )
 

@@ -125,7 +125,7 @@ def outputs(ops: Ops[R], params: Tree, x: R, *, config: Config) -> dict[str, R]:
 
 def make(config: Config) -> Model:
     """The model for one config."""
-    text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",))
+    text = Spec("B T", dtype="int64", where=(f"T <= {config.length}",), range=(0, BYTES - 1))
     return Model(
         "gpt",
         config,

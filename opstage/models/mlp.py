@@ -68,7 +68,7 @@ def make(config: Config) -> Model:
         init(config),
         partial(loss, config=config),
         partial(metrics, config=config),
-        (Spec(("B", *config.inputs)), Spec("B", dtype="int64")),
+        (Spec(("B", *config.inputs)), Spec("B", dtype="int64", range=(0, config.classes - 1))),
         outputs=partial(outputs, config=config),
     )
 

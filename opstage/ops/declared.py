@@ -45,8 +45,9 @@ def shapes(
 ) -> Callable[[Program], Program]:
     """A decorator that declares the shapes of a program's arguments and leaves the program as it is.
 
-    inputs   one text per tensor, `NAME: DIMS [DTYPE]`: `"x: B 3 32 32"`, `"y: B int64"`, `"batch.x: B T"`; the dims are
-             those of a Spec, the dtype is the program's float dtype where none is named
+    inputs   one text per tensor, `NAME: DIMS [DTYPE] [in [LOW, HIGH]]`: `"x: B 3 32 32 in [0, 1]"`, `"y: B int64"`,
+             `"batch.x: B T"`; dims and range are those of a Spec, the dtype is the program's float dtype where none is
+             named
     params   the parameters, as in `Shapes`
     state    the state of a program that has one, as in `Shapes`
     where    constraints on the names: `"T <= 1024"`
@@ -73,7 +74,7 @@ def declared(program: Any) -> Shapes | None:
 
 
 def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceLine | None = None) -> dict[str, Spec]:
-    """Texts `NAME: DIMS [DTYPE]` as Specs by name, the constraints on the first. Raises UsageError.
+    """Texts `NAME: DIMS [DTYPE] [in [LOW, HIGH]]` as Specs by name, the constraints on the first. Raises UsageError.
 
     source   where they were written, if not where this is called
     """
@@ -88,7 +89,7 @@ def read_inputs(texts: Sequence[str], where: Sequence[str] = (), source: SourceL
         if not read:
             raise UsageError(f"where={list(where)!r} speaks of no input; name one, such as 'x: B 3 32 32'")
         first = next(iter(read))
-        read[first] = Spec(read[first].shape, read[first].dtype, where)
+        read[first] = read[first].changed(where=where)
     if source is not None:
         for spec in read.values():
             object.__setattr__(spec, "source", source)
@@ -102,6 +103,7 @@ def _read(text: str) -> tuple[str, Spec]:
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if not colon or not name or not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
         raise UsageError(f"{text!r}: {example}")
+    rest, ends = _range_apart(text, rest)
     words = rest.replace(",", " ").split()
     if words and words[0].startswith("(") and words[-1].endswith(")"):  # a shape as Python writes it
         words = " ".join(words)[1:-1].split()
@@ -111,4 +113,18 @@ def _read(text: str) -> tuple[str, Spec]:
             raise UsageError(
                 f"{text!r}: unknown dtype {word!r}{nearest(word, DTYPES)}; Opstage has {', '.join(DTYPES)}"
             )
-    return name, Spec(" ".join(words), dtype)
+    return name, Spec(" ".join(words), dtype, range=ends)
+
+
+def _range_apart(text: str, rest: str) -> tuple[str, tuple[float, float] | None]:
+    """The dims and the dtype, and the range that follows them."""
+    dims, within, ends = rest.rpartition(" in ")
+    if not within:
+        return rest, None
+    try:
+        if not (ends.strip().startswith("[") and ends.strip().endswith("]")):
+            raise ValueError(ends)
+        low, high = map(float, ends.strip()[1:-1].replace(",", " ").split())
+    except ValueError:
+        raise UsageError(f"{text!r}: a range is two numbers, such as 'x: B 784 in [0, 1]'") from None
+    return dims, (low, high)

@@ -255,7 +255,7 @@ class UnsupportedError(LocatedError, NotImplementedError):
 
 
 class RangeError(LocatedError, IndexError):
-    """An index or label out of range, found when the values are known."""
+    """An index or label out of range, or data outside of what a Spec declares, found when the values are known."""
 
 
 class OutOfMemoryError(LocatedError, MemoryError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,14 @@ class Spec:
             in one check, and is at least 1.
     dtype   None is the program's float dtype
     where   constraints on the names: `"T <= 1024"`, `"D % H == 0"`
+    range   (low, high), between which every element is, both included, and finite: what `opstage check --ranges` goes
+            by, and data are held to
     """
 
     shape: str | tuple[Any, ...]
     dtype: str | None = None
     where: Sequence[str] = ()
+    range: tuple[float, float] | None = None
     source: SourceLine | None = field(default=None, init=False, repr=False, compare=False)
     """Where it was written, for one that names dims."""
 
@@ -46,6 +50,8 @@ class Spec:
             object.__setattr__(self, "dtype", dtype_name(as_dtype(self.dtype)))
         if isinstance(self.where, str):
             object.__setattr__(self, "where", (self.where,))
+        if self.range is not None:
+            object.__setattr__(self, "range", _ends(self))
         if isinstance(self.shape, str) or self.where:
             object.__setattr__(self, "source", user_frame())
 
@@ -53,7 +59,14 @@ class Spec:
         shape = self.shape if isinstance(self.shape, str) else " ".join(map(str, self.shape))
         extras = "" if self.dtype is None else f", dtype={self.dtype!r}"
         extras += f", where={list(self.where)!r}" if self.where else ""
+        extras += "" if self.range is None else f", range=({self.range[0]:g}, {self.range[1]:g})"
         return f'Spec("{shape}"{extras})'
+
+    def changed(self, **fields: Any) -> Spec:
+        """The same with other fields, as if it were written where this one was."""
+        made = replace(self, **fields)
+        object.__setattr__(made, "source", self.source)
+        return made
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -77,6 +90,21 @@ class Spec:
         """Declare the constraints in `scope`, once all Specs are bound there: one may speak of another's names."""
         for constraint in self.where:
             scope.declare(constraint)
+
+
+def _ends(spec: Spec) -> tuple[float, float]:
+    """The range of a Spec, checked."""
+    try:
+        low, high = spec.range  # type: ignore[misc]  # whatever was given
+        ends = float(low), float(high)
+        proper = ends[0] <= ends[1] and ends[0] < math.inf and ends[1] > -math.inf
+    except (TypeError, ValueError, OverflowError):
+        proper = False
+    if not proper:
+        raise UsageError(f"a Spec's range is (low, high) with low <= high, not {brief(spec.range)}")
+    if spec.dtype == "bool":
+        raise UsageError(f"a mask is True or False and has no range, but a Spec of dtype bool has {brief(spec.range)}")
+    return ends
 
 
 def _dim(scope: DimScope, entry: Any, spec: Spec) -> Dim:
@@ -192,7 +220,7 @@ def sized(tree: Any, sizes: Mapping[str, int], whose: str = "the program") -> An
                     where.append(f"{left} {relation} {right}")
                 elif not _RELATIONS[relation](left, right):
                     raise UsageError(f"{whose} at {at}: {constraint} does not hold")
-        result.append(Spec(shape, spec.dtype, where))
+        result.append(spec.changed(shape=shape, where=where))
     return unflatten(structure, result)
 
 

@@ -104,8 +104,9 @@ class _Ref:
 
 
 def _alone(spec: Spec, specs: Sequence[Spec]) -> Spec:
-    """One Spec by itself has no constraints, which may speak of names that others have."""
-    return spec if len(specs) > 1 else Spec(spec.shape, spec.dtype)
+    """A Spec without its range, of which a header says nothing; one by itself has no constraints, which may speak of
+    names that others have."""
+    return spec.changed(range=None, where=spec.where if len(specs) > 1 else ())
 
 
 def _finding(name: str, reason: str) -> Finding:

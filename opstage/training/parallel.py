@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, final
 
 from ..interpreters.mesh.one_rank import OneRank
@@ -50,9 +49,7 @@ def _divided(spec: Spec, size: int | str) -> Spec:
         share = spec.bind(scope, FLOAT32).shape[0] % (scope.dim(size) if isinstance(size, str) else size)
         if condition in spec.where or equal(share, 0) is Verdict.proved:
             return spec
-    made = replace(spec, where=(*spec.where, condition))
-    object.__setattr__(made, "source", spec.source)  # the line of who declares the batch
-    return made
+    return spec.changed(where=(*spec.where, condition))
 
 
 @final

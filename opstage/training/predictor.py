@@ -113,6 +113,8 @@ class Predictor:
         if self._prepared and not named:
             if list in map(type, inputs) and len(inputs) == len(self._leaves):
                 inputs = tuple(map(lists_by_specs, self._leaves, inputs))
+            if len(inputs) == len(self._leaves):  # else the contract says what is missing
+                self._contract.check_values(inputs)
             quick = self._quick(inputs)
             if quick is None and (rounded := self._rounded(inputs)) is not None:
                 quick = self._quick(rounded)

@@ -22,6 +22,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
         "dtype": found.dtype,
         "safe": found.safe,
         "outputs": [{"path": path, "range": str(range_)} for path, range_ in found.outputs],
+        "given": list(found.given),
         "assumptions": list(found.assumptions),
     }
     nothing = "nothing was found, but not all outputs are known to be finite"
@@ -30,7 +31,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     lines += [f"  {path or 'the output'} is in {range_}" for path, range_ in found.outputs[:_MOST]]
     if len(found.outputs) > _MOST:
         lines.append(f"  and {len(found.outputs) - _MOST} more outputs, which --format json has")
-    lines += ["  given that:", *[f"  - {each}" for each in found.assumptions]]
+    lines += ["  given that:", *[f"  - {each}" for each in (*found.given, *found.assumptions)]]
     return with_ranges(report, found), Section("ranges", data, "\n".join(lines))
 
 

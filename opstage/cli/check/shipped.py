@@ -97,8 +97,7 @@ def _declaring(batch: tuple[Any, ...], where: Sequence[str]) -> tuple[Any, ...]:
         return batch
     leaves, structure = flatten(batch)
     first = leaves[0]
-    made = replace(first, where=(*first.where, *where))
-    object.__setattr__(made, "source", first.source)  # the line of who declares the batch
+    made = first.changed(where=(*first.where, *where))
     declared: tuple[Any, ...] = unflatten(structure, [made, *leaves[1:]])
     return declared
 

@@ -15,7 +15,6 @@ from ...models.model import MAKE, Model, models_in
 from ...ops.claims import read_claims
 from ...ops.declared import Shapes, declared, read_inputs
 from ...ops.errors import OpstageError, UsageError
-from ...ops.spec import Spec
 from ...options import Options
 from ...training.program_check import check_program, nested
 from .memory import checked_with
@@ -112,7 +111,7 @@ def _shapes(program: Callable[..., Any], module: ModuleType, request: Request) -
         if first is None:
             raise UsageError("--where speaks of no input; give one with --input 'x: B 64'")
         spec, every = inputs[first], dict.fromkeys((*inputs[first].where, *asked.where))
-        inputs[first] = Spec(spec.shape, spec.dtype, tuple(every))
+        inputs[first] = spec.changed(where=tuple(every))
     params: Any = own.params
     if asked.params is not None and asked.param:
         raise UsageError("--param and --params both give the parameters; leave one of them out")

@@ -44,6 +44,8 @@ class Ranges(Domain[ValueRange]):
     """Ranges of a program that computes floats in the dtype `limits.name`.
 
     bounds   pattern of an input's path -> (low, high), the first that matches
+    declared an input's path -> (low, high), where no bound matches
+    given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
     makers   for a value the op that made it, with its static parameters and the facts of its operands
     """
@@ -52,9 +54,16 @@ class Ranges(Domain[ValueRange]):
     rules = RULES
     kinds: ClassVar = {}
 
-    def __init__(self, limits: FloatLimits, bounds: Mapping[str, tuple[float, float]] | None = None):
+    def __init__(
+        self,
+        limits: FloatLimits,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        declared: Mapping[str, tuple[float, float]] | None = None,
+    ):
         self.limits = limits
         self.bounds = dict(bounds or {})
+        self.declared = dict(declared or {})
+        self.given: dict[str, None] = {}
         self.used: set[str] = set()
         self.remarks: list[RangeRemark] = []
         self.assumptions: dict[str, None] = dict.fromkeys(ASSUMPTIONS)
@@ -70,12 +79,23 @@ class Ranges(Domain[ValueRange]):
         if type.dtype.kind == "b":
             return BOOLEAN._replace(value=self.fresh())
         whole = not is_float(type.dtype)
-        for pattern, (low, high) in self.bounds.items():
+        low, high = self._ends(name)
+        if not whole:
+            low, high = self.limits.widened(low, high, 1)  # bounds are rounded to the dtype
+        return ValueRange(low, high, integral=whole, value=self.fresh())
+
+    def _ends(self, name: str) -> tuple[float, float]:
+        """The bounds of an input, before they are rounded."""
+        for pattern, ends in self.bounds.items():
             if name == pattern or fnmatchcase(name, pattern):
                 self.used.add(pattern)
-                low, high = self.limits.widened(low, high, 0 if whole else 1)  # bounds are rounded to the dtype
-                return ValueRange(low, high, integral=whole, value=self.fresh())
-        return ValueRange(integral=whole, value=self.fresh())
+                self.given[f"{pattern} is in {ValueRange(*ends)}, as is stated"] = None
+                return ends
+        found = self.declared.get(name)
+        if found is None:
+            return -INFINITY, INFINITY
+        self.given[f"{name} is in {ValueRange(*found)}, as its Spec declares, to which runs are held"] = None
+        return found
 
     @override
     def constant(self, constant: BodyConstant) -> ValueRange:

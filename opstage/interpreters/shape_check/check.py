@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...ops.dims import UNKNOWN, DimScope, UnknownDimError
@@ -69,7 +70,10 @@ def check_base_program(
     except Exception as error:
         if not (ops.findings and _may_follow(error)):
             errors.append(_uncaught(error, ops))
-    traced = ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned))
+    traced = replace(
+        ops.program(adopted, parameters, lambda: [] if returned is None else naming(returned)),
+        ranges={name: spec.range for name, spec in zip(names, specs) if spec.range is not None},
+    )
     if not (mesh.is_alone or ops.findings or errors):
         try:
             own = kept or {}
@@ -88,7 +92,7 @@ def check_base_program(
         outputs=outputs,
         cost=ops.cost,
         ops=ops.bound_ops,
-        declarations=_declarations(specs),
+        declarations=_declarations(specs, names),
         warnings=tuple([finding for finding in odd if finding.severity == "warning"]),
         program=traced,
         mesh=ops.mesh,
@@ -163,10 +167,13 @@ def _may_follow(error: Exception) -> bool:
     return isinstance(error, LocatedError) and _UNKNOWN_SIZE.search(error.reason) is not None
 
 
-def _declarations(specs: Sequence[Spec]) -> tuple[DeclaredConstraint, ...]:
-    """The constraints of the Specs, each once, where it was written first."""
+def _declarations(specs: Sequence[Spec], names: Sequence[str]) -> tuple[DeclaredConstraint, ...]:
+    """The constraints of the Specs, each once, where it was written first, and the ranges."""
     found: dict[str, DeclaredConstraint] = {}
-    for spec in specs:
+    for spec, name in zip(specs, names):
+        if spec.range is not None:
+            text = "{} in [{:g}, {:g}]".format(name, *spec.range)
+            found[text] = DeclaredConstraint(text, spec.source)
         for constraint in spec.where:
             found.setdefault(constraint, DeclaredConstraint(constraint, spec.source))
     return tuple(found.values())

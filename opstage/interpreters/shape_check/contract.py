@@ -1,12 +1,16 @@
-"""The shapes that were promised, held against everything that comes: batches, arguments."""
+"""The shapes and ranges that were promised, held against everything that comes: batches, arguments."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...ops.dims import Dim, DimScope, MissingSizeError, Verdict, at_most, evaluate
-from ...ops.errors import DtypeError, LocatedError, ShapeError
+from ...ops.errors import DtypeError, LocatedError, RangeError, ShapeError
+from ...ops.numbers import as_numpy
 from ...ops.spec import Spec, as_specs, lists_by_specs
 from ...ops.trees import align, flatten
 from ...ops.types import FLOAT32, DType, TensorType, dtype_name, show_shape
@@ -16,7 +20,8 @@ _SIGNATURES = 1 << 12
 
 
 class Contract:
-    """Specs of a batch. A signature (shapes and dtypes) that passed once is known and costs one set lookup.
+    """Specs of a batch. A signature (shapes and dtypes) that passed once is known and costs one set lookup. Elements
+    are looked at each time where a Spec declares their range.
 
     `owner` and `given` are for errors: to whom what was promised.
     """
@@ -33,6 +38,7 @@ class Contract:
         self._given = given
         self._conditions: list[Assumption] = []
         self._known: set[tuple[Any, ...]] = set()
+        self._bounded = [at for at, spec in enumerate(self._specs) if spec.range is not None]
 
     def assume(self, conditions: Sequence[Assumption]) -> None:
         """Relations that the check could not decide: they are enforced for every batch."""
@@ -52,8 +58,26 @@ class Contract:
     ) -> None:
         """Raise for a batch outside the Specs; where there are none, `unforeseen(batch)` validates a new signature."""
         signature = tuple([(ref.shape, ref.dtype) for ref in refs])
-        if signature in self._known:
-            return
+        if signature not in self._known:
+            self._check_signature(batch, arrays, refs, unforeseen)
+            if len(self._known) >= _SIGNATURES:
+                self._known.clear()
+            self._known.add(signature)
+        self.check_values(arrays)
+
+    def check_values(self, arrays: Sequence[Any]) -> None:
+        """Raise RangeError for an element outside the range that its Spec declares, and for one that is not finite."""
+        for at in self._bounded:
+            if not isinstance(arrays[at], Spec):
+                _require_within(self.names[at], self._specs[at], as_numpy(arrays[at]), self._given)
+
+    def _check_signature(
+        self,
+        batch: tuple[Any, ...],
+        arrays: list[Any],
+        refs: Sequence[Any],
+        unforeseen: Callable[[tuple[Any, ...]], None],
+    ) -> None:
         if not self._trees:
             unforeseen(batch)
         elif not any(isinstance(array, Spec) for array in arrays):
@@ -63,9 +87,6 @@ class Contract:
             except LocatedError as error:
                 error.op = self._given
                 raise
-        if len(self._known) >= _SIGNATURES:
-            self._known.clear()
-        self._known.add(signature)
 
     def _check_specs(self, refs: Sequence[Any]) -> None:
         """Shapes and dtypes, then what was declared of the named dims, then what the check left to be seen."""
@@ -165,6 +186,19 @@ class _Axis(NamedTuple):
 
     def mismatch(self, why: str) -> ShapeError:
         return _mismatch(self.name, self.shape, f"has {self.size} on axis {self.axis} {why}")
+
+
+def _require_within(name: str, spec: Spec, array: Any, given: str) -> None:
+    if spec.range is None or not array.size:
+        return
+    low, high = spec.range
+    least, greatest = array.min(), array.max()  # nan where there is one
+    if low <= least and greatest <= high and -math.inf < least and greatest < math.inf:
+        return
+    bad = ~((array >= low) & (array <= high) & (array > -math.inf) & (array < math.inf))
+    at = tuple(map(int, np.argwhere(bad)[0]))
+    place = f" at {at}" if at else ""
+    raise RangeError(f"{name} is {array[at]}{place}, outside of what {spec} declares", op=given)
 
 
 def _mismatch(name: str, shape: tuple[int, ...], why: str) -> ShapeError:

@@ -28,6 +28,7 @@ class CheckedProgram:
     rules         first results of the ops that a derivative rule or a decomposition bound on behalf of another
     doubtful      tensors whose types are guesses, as an error came before
     dtype, seed   of the interpreter
+    ranges        by the paths of inputs what their Specs declare of their elements
     """
 
     body: Body = field(default_factory=lambda: Body((), (), (), (), (), {}))
@@ -41,6 +42,7 @@ class CheckedProgram:
     doubtful: frozenset[int] | set[int] = frozenset()
     dtype: DType = FLOAT32
     seed: int = 0
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def is_rule(self, equation: Equation) -> bool:
         """Whether a rule or a decomposition bound it."""

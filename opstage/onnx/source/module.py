@@ -114,6 +114,8 @@ def _spec(spec: Spec, dims: Mapping[str, str]) -> Expression:
         keywords.append(("dtype", quoted(str(spec.dtype))))
     if spec.where:
         keywords.append(("where", Bracketed("[", tuple(quoted(_renamed(w, dims)) for w in spec.where), "]")))
+    if spec.range is not None:
+        keywords.append(("range", tuple_of([repr(end) for end in spec.range])))
     return call("Spec", [tuple_of(sizes)], keywords)
 
 
