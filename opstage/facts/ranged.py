@@ -42,13 +42,19 @@ class RangeReport:
 
 
 def ranges_of(
-    report: Report, bounds: Mapping[str, tuple[float, float]] | None = None, dtype: str | None = None
+    report: Report,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str | None = None,
+    *,
+    initial: bool = False,
 ) -> RangeReport:
     """The ranges of a checked program.
 
     bounds  pattern of an input's path, such as "x" or "params.*" -> (low, high) of its elements, in place of what its
             Spec declares; inputs without either are finite and no more is known
     dtype   float64, float32, bfloat16 or float16; by default that of the check
+    initial whether declared parameters, state, and slots and scalars of an optimizer, are what they are in the first
+            step: what is found then is said of that step alone
 
     Raises UsageError for bounds that are none, for a pattern that no input has, and after an error of the check.
     """
@@ -57,7 +63,7 @@ def ranges_of(
     program = report.program
     body, names = program.body, program.names
     limits = limits_of(dtype_name(program.dtype) if dtype is None else dtype)
-    domain = Ranges(limits, _checked(bounds or {}), program.ranges)
+    domain = Ranges(limits, _checked(bounds or {}), program.ranges, program.initial if initial else {})
     found: dict[Finding, None] = {}
 
     def after(equation: Equation) -> None:

@@ -20,7 +20,16 @@ import numpy.typing as npt
 
 from ..ops import trees
 from ..ops.errors import UsageError
-from ..ops.splitmix import as_storage, normal_bits, require_seed, site_of, stream_key, uniform_bits
+from ..ops.splitmix import (
+    LARGEST_NORMAL,
+    LARGEST_UNIFORM,
+    as_storage,
+    normal_bits,
+    require_seed,
+    site_of,
+    stream_key,
+    uniform_bits,
+)
 from ..ops.types import DType, as_dtype, is_float, require_shape
 from ..ops.untrusted import brief
 
@@ -43,6 +52,10 @@ class Initialiser(ABC):
     @abstractmethod
     def seeded(self, seed: int) -> Initialiser:
         """The same scheme with `seed`, where it needs one and has none yet."""
+
+    def range_for(self, shape: Sequence[int]) -> tuple[float, float]:
+        """Between which numbers every element is for any seed, before it is rounded; both may be reached."""
+        return self.for_shape(checked_shape(shape)).ends()
 
     def materialise(self, shape: Sequence[int], dtype: str | DType = "float32") -> Array:
         """A new array of `shape` (row-major) in float32, float64 or exact."""
@@ -71,6 +84,10 @@ class Elementary(Initialiser):
     def elements(self, start: int, count: int) -> Array:
         """Elements start … start + count - 1 before they are rounded: float64, or the payload's own dtype."""
 
+    @abstractmethod
+    def ends(self) -> tuple[float, float]:
+        """Between which numbers all elements are, whatever the seed; nan where one may be nan."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -87,6 +104,9 @@ class Constant(Elementary):
 
     def elements(self, start: int, count: int) -> Array:
         return np.full(count, self.value, np.float64)
+
+    def ends(self) -> tuple[float, float]:
+        return float(self.value), float(self.value)
 
 
 @final
@@ -120,6 +140,10 @@ class Uniform(Elementary):
         values += float(self.low)
         return values
 
+    def ends(self) -> tuple[float, float]:
+        """Of u_i = 0 and of the largest one: each rounding on the way keeps the order of numbers."""
+        return float(self.low), float(self.high - self.low) * LARGEST_UNIFORM + float(self.low)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -151,6 +175,11 @@ class Normal(Elementary):
         values *= float(self.std)
         values += float(self.mean)
         return values
+
+    def ends(self) -> tuple[float, float]:
+        """The exact tails of the stream, which ends 5.77 standard deviations from the mean."""
+        far = LARGEST_NORMAL * float(self.std)
+        return float(self.mean) - far, float(self.mean) + far
 
 
 @final
@@ -228,6 +257,11 @@ class Flat(Elementary):
 
     def elements(self, start: int, count: int) -> Array:
         return self.values.reshape(-1)[start : start + count]
+
+    def ends(self) -> tuple[float, float]:
+        if not self.values.size:
+            return 0.0, 0.0
+        return float(self.values.min()), float(self.values.max())
 
 
 zeros = Constant(0.0)

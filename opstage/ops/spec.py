@@ -42,6 +42,8 @@ class Spec:
     range: tuple[float, float] | None = None
     source: SourceLine | None = field(default=None, init=False, repr=False, compare=False)
     """Where it was written, for one that names dims."""
+    initial: tuple[float, float] | None = field(default=None, init=False, repr=False, compare=False)
+    """Of what has a first value, such as a declared parameter: between which numbers that is."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, (str, tuple, list)):
@@ -66,7 +68,12 @@ class Spec:
         """The same with other fields, as if it were written where this one was."""
         made = replace(self, **fields)
         object.__setattr__(made, "source", self.source)
-        return made
+        return made.beginning(self.initial)
+
+    def beginning(self, ends: tuple[float, float] | None) -> Spec:
+        """This very Spec, told between which numbers the first value of its tensor is."""
+        object.__setattr__(self, "initial", ends)
+        return self
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -167,7 +174,8 @@ def _as_spec(value: Any) -> Spec:
         return Spec(value)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and not hasattr(value, "dtype"):
-        return Spec(shape)  # such as a declared parameter, which is a float of the program's dtype
+        scheme = getattr(value, "initialiser", None)  # a declared parameter's, which is a float of the program's dtype
+        return Spec(shape).beginning(None if scheme is None else scheme.range_for(shape))
     if shape is None or dtype is None:
         array = np.asarray(value)
         shape, dtype = array.shape, array.dtype

@@ -33,6 +33,10 @@ _MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+LARGEST_UNIFORM = 1 - 2.0**-24
+"""The largest uniform element."""
+LARGEST_NORMAL = math.sqrt(48 * math.log(2)) * (1 + 2.0**-40)
+"""No normal element is further from 0: sqrt(-2 log(1 - u)) of the largest uniform u, and a margin for rounding."""
 _CHUNK = 16384  # elements mixed at a time: three buffers of 128 KiB stay in the second-level cache
 
 

@@ -19,6 +19,7 @@ from ..options import Options
 from . import optim
 from .by_name import by_position
 from .optim import Optimizer
+from .optimizer import Slot
 from .parallel import DataParallel, shared_out
 from .parameters import requires_grad_flags
 from .sharding import DATA, is_in_parts, is_shared
@@ -121,28 +122,35 @@ def training_step(
     trained = [flag and (spec.dtype is None or is_float(as_dtype(spec.dtype))) for flag, spec in zip(flags, parameters)]
     layout = StepLayout(program, places, tuple(trained), state_structure, batch_structure)
     slots: list[list[Spec]] = []
+    scalars: list[Spec] = []
     kept: dict[str, str] = {}
     if train:
         optimizer = (optimizer if optimizer is not None else optim.sgd(lr=1.0)).bound(places.all_paths)
         names = [places.names[i] for i in layout.moved]
         declared = optimizer.init([(parameters[i].entries, dtype) for i in layout.moved], names)
-        slots = [[Spec(slot.shape, dtype_name(slot.dtype)) for slot in each] for each in declared]
+        slots = [[_slot(slot.shape, slot) for slot in each] for each in declared]
         if options.zero and mesh.size(DATA) != 1:
             for number, (i, name) in enumerate(zip(layout.moved, names)):
                 shape = parameters[i].entries
                 if is_shared(shape, optimizer.at(name)):
                     size = _part_size(shape, mesh.size(DATA))
-                    slots[number] = [Spec((size,), slot.dtype) for slot in slots[number]]
+                    slots[number] = [_slot((size,), slot) for slot in declared[number]]
                     kept |= {f"slots.{name}.{j}": DATA for j in range(len(slots[number]))}
             layout = replace(layout, zero=options.zero)
             parameters, whole = _in_parts(parameters, dtype, options.zero, mesh.size(DATA))
             layout = replace(layout, whole=whole)
             kept |= {named("params", places.names[i]): DATA for i, shape in enumerate(whole) if shape is not None}
-        scalars = tuple(optimizer.scalars(1))
-        layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=scalars)
-    specs = layout.pack(parameters, state_specs, batch_specs, slots, [Spec(())] * len(layout.scalars))
+        first = optimizer.scalars(1)
+        scalars = [Spec(()).beginning((value, value)) for value in first.values()]
+        layout = replace(layout, optimizer=optimizer, clip=clip, slots=tuple(map(len, slots)), scalars=tuple(first))
+    specs = layout.pack(parameters, state_specs, batch_specs, slots, scalars)
     names = argument_paths(loss, (*(None,) * (skip - 1), *trees)) if trees else []
     return PlannedStep(layout, specs, tuple(layout.input_names(names)), shared_findings(params), mesh, kept)
+
+
+def _slot(shape: Any, slot: Slot) -> Spec:
+    """A slot that is kept in that shape."""
+    return Spec(shape, dtype_name(slot.dtype)).beginning((slot.fill, slot.fill))
 
 
 def _in_parts(
@@ -153,7 +161,8 @@ def _in_parts(
         is_in_parts(spec.entries, dtype if spec.dtype is None else as_dtype(spec.dtype), zero) for spec in parameters
     ]
     specs = [
-        Spec((_part_size(spec.entries, ranks),), spec.dtype) if parts else spec for spec, parts in zip(parameters, kept)
+        spec.changed(shape=(_part_size(spec.entries, ranks),)) if parts else spec
+        for spec, parts in zip(parameters, kept)
     ]
     return specs, tuple([spec.entries if parts else None for spec, parts in zip(parameters, kept)])
 

@@ -17,7 +17,7 @@ def ranges_section(report: Report, asked: Asked) -> tuple[Report, Section]:
     """
     from ...facts import ranges_of, with_ranges
 
-    found = ranges_of(report, _read(asked.bounds), asked.range_dtype)
+    found = ranges_of(report, _read(asked.bounds), asked.range_dtype, initial=asked.initial)
     data = {
         "dtype": found.dtype,
         "safe": found.safe,

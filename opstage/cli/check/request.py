@@ -20,6 +20,7 @@ class Asked:
     prove           texts of `--prove`, claims
     ranges          whether the ranges of numbers are found
     bounds          texts of `--bounds`; `range_dtype` is their float dtype, None for the program's
+    initial         whether parameters are as they are initialised, for ranges
     params, state   names of functions or values that hold parameters and state
     step            None where the program decides
     options         what flags set among the `Options`
@@ -37,6 +38,7 @@ class Asked:
     ranges: bool = False
     bounds: tuple[str, ...] = ()
     range_dtype: str | None = None
+    initial: bool = False
     params: str | None = None
     state: str | None = None
     train: bool = True

@@ -30,6 +30,11 @@ ASSUMPTIONS = (
 )
 """The assumptions of every range."""
 
+INITIAL = (
+    "parameters, state and what the optimizer keeps are as at initialisation, whatever the seed: nothing is said of "
+    "values that training gives them"
+)
+
 
 class RangeRemark(NamedTuple):
     """A way in which an op may go wrong: the rule, how sure that is, and in words."""
@@ -45,6 +50,7 @@ class Ranges(Domain[ValueRange]):
 
     bounds   pattern of an input's path -> (low, high), the first that matches
     declared an input's path -> (low, high), where no bound matches
+    initial  an input's path -> (low, high) of its first value, where there is none of these
     given    the ranges of inputs that were used, in words
     remarks  what was seen on the way
     makers   for a value the op that made it, with its static parameters and the facts of its operands
@@ -59,10 +65,12 @@ class Ranges(Domain[ValueRange]):
         limits: FloatLimits,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         declared: Mapping[str, tuple[float, float]] | None = None,
+        initial: Mapping[str, tuple[float, float]] | None = None,
     ):
         self.limits = limits
         self.bounds = dict(bounds or {})
         self.declared = dict(declared or {})
+        self.initial = dict(initial or {})
         self.given: dict[str, None] = {}
         self.used: set[str] = set()
         self.remarks: list[RangeRemark] = []
@@ -93,9 +101,16 @@ class Ranges(Domain[ValueRange]):
                 return ends
         found = self.declared.get(name)
         if found is None:
-            return -INFINITY, INFINITY
+            return self._first(name)
         self.given[f"{name} is in {ValueRange(*found)}, as its Spec declares, to which runs are held"] = None
         return found
+
+    def _first(self, name: str) -> tuple[float, float]:
+        low, high = self.initial.get(name, (-INFINITY, INFINITY))
+        if name in self.initial:
+            self.given[INITIAL] = None
+        # An infinite end, or nan, is none that bounds what is finite.
+        return (low, high) if math.isfinite(low) and math.isfinite(high) else (-INFINITY, INFINITY)
 
     @override
     def constant(self, constant: BodyConstant) -> ValueRange:

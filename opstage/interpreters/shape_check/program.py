@@ -29,6 +29,7 @@ class CheckedProgram:
     doubtful      tensors whose types are guesses, as an error came before
     dtype, seed   of the interpreter
     ranges        by the paths of inputs what their Specs declare of their elements
+    initial       by the paths of inputs between which numbers their first values are, such as those of parameters
     """
 
     body: Body = field(default_factory=lambda: Body((), (), (), (), (), {}))
@@ -43,6 +44,7 @@ class CheckedProgram:
     dtype: DType = FLOAT32
     seed: int = 0
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def is_rule(self, equation: Equation) -> bool:
         """Whether a rule or a decomposition bound it."""
