@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,19 @@ if has_room(MEMORY):
 
 settings.register_profile("opstage", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("opstage")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The modules and the tests, millions of objects, live as long as the process: the garbage collector, which tests
+    call to see what is dropped, need not look through them each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
 
 LONGEST = ("test_the_recipe_", "test_many_more_", "test_verdicts_", "test_five_", "test_plans_of_many_")
 """How the names of tests begin that take minutes each."""
