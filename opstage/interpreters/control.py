@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..ops.closed import Body
 from ..ops.primitive import Primitive, Static
@@ -19,3 +20,22 @@ def bodies_of(static: Static) -> Iterator[tuple[str, Body]]:
     for name, value in static.items():
         if isinstance(value, Body):
             yield name, value
+
+
+class Inner(NamedTuple):
+    """A body within another one: that of the static parameter `name` of an equation there."""
+
+    equation: int
+    name: str
+    body: Body
+
+
+def inner_bodies(body: Body) -> list[Inner]:
+    """The bodies that the equations of one have, in order."""
+    return [
+        Inner(i, name, value)
+        for i, equation in enumerate(body.equations)
+        if equation.static
+        for name, value in equation.static.items()
+        if isinstance(value, Body)
+    ]

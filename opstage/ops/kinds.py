@@ -11,6 +11,8 @@ class Kind(Enum):
     It licenses what is done to an op: an op of a wrong kind makes wrong numbers. OPAQUE licenses nothing.
     """
 
+    __hash__ = object.__hash__  # there is one of each, and Enum's own hash is Python
+
     POINTWISE = "pointwise"
     """Each element is a function of the elements at its own place, the same one at every place (add, exp, select)."""
     LAYOUT = "layout"
@@ -27,6 +29,8 @@ class Kind(Enum):
 
 class Effect(Enum):
     """A side effect: anything besides results that operands and static parameters alone determine."""
+
+    __hash__ = object.__hash__
 
     DRAWS = "draws"
     """Random bits: two draws stay two, and none is made before the program runs."""

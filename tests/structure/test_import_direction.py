@@ -80,6 +80,7 @@ FLOORS = (
     ("mesh",),
     ("base_program",),
     ("at_once",),
+    ("resting",),
     ("pushforward",),
     ("trail",),
     ("transparent",),

@@ -6,7 +6,6 @@ reached, and code that did not run is not looked at.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import sysconfig
@@ -23,12 +22,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ...forks import make_lock, tell_in_child
 from ...ops.errors import SourceLine, is_user_file, user_frame
 from ...ops.infix import Infix
 from ...ops.lists import Scalars
 from ...ops.protocol import Ops
 from ..host import owner_of
+from ..resting import resting
 from .reads import reads_of
 from .slots import is_plain
 
@@ -60,34 +59,51 @@ class Observation:
         self.variables: dict[str, SourceLine | None] = {}
         self.modules: dict[str, SourceLine | None] = {}
         self.namespaces: dict[int, tuple[dict[str, Any], SourceLine | None]] = {}
-        self._kinds: dict[int, tuple[CodeType, _Kind]] = {}  # by id; the code is held, so that its id stays its own
+        self._kinds: dict[int, _Kind] = {}  # by the id of the code
 
-    def note(self, frame: FrameType, event: str, arg: Any) -> None:
-        """The callback of `sys.setprofile`."""
-        if event == "call":
-            code = frame.f_code
-            known = self._kinds.get(id(code))
-            if known is None:
-                known = self._kinds[id(code)] = code, _Kind(code, frame.f_globals)
-            kind = known[1]
-            if kind.program:
-                self._ran(frame, code, kind.names)
-            elif kind.argument:
-                where = _program_line(frame)
-                if where is not None:
-                    noted = self.variables if kind.argument == "key" else self.modules
-                    noted.setdefault(frame.f_locals[kind.argument], where)
-        elif event == "c_call" and arg is globals:
+    def profiler(self) -> Callable[[FrameType, str, Any], None]:
+        """The callback for `sys.setprofile`, which is called four times for a call: so it looks at little."""
+        kinds, asks, kind_of, called, built_in = self._kinds, _ASKS, self._kind_of, self._called, self._built_in
+
+        def note(frame: FrameType, event: str, arg: Any) -> None:
+            if event == "call":
+                kind = kinds.get(id(frame.f_code)) or kind_of(frame)
+                if kind.watched:
+                    called(frame, kind)
+            elif event == "c_call" and arg.__name__ in asks:
+                built_in(frame, arg)
+
+        return note
+
+    def _kind_of(self, frame: FrameType) -> _Kind:
+        code = frame.f_code
+        kind = self._kinds[id(code)] = _Kind(code, frame.f_globals)
+        return kind
+
+    def _called(self, frame: FrameType, kind: _Kind) -> None:
+        """A function of a program was called, or one that reads Python's state by a name."""
+        if kind.program:
+            self._ran(frame, kind.code, kind.names)
+            return
+        where = _program_line(frame)
+        if where is not None:
+            noted = self.variables if kind.argument == "key" else self.modules
+            noted.setdefault(frame.f_locals[kind.argument], where)
+
+    def _built_in(self, frame: FrameType, function: Any) -> None:
+        """A function written in C was called that has the name of one that reads Python's state, or the world's."""
+        if function is globals:
             if is_program_file(frame.f_code.co_filename):
                 self.namespaces[id(frame.f_globals)] = frame.f_globals, _program_line(frame)
-        elif event == "c_call" and arg.__name__ in _WORLD:
-            known = self._kinds.get(id(frame.f_code))
-            if known is None or known[1].outside:
-                owner = getattr(arg, "__self__", None)
-                name = getattr(owner, "__name__", type(owner).__name__)
-                where = _program_line(frame)
-                if name in _WORLD[arg.__name__] and where is not None:
-                    self.asked.setdefault(f"{name.lstrip('_')}.{arg.__name__}", where)
+            return
+        owners = _WORLD.get(function.__name__)
+        known = self._kinds.get(id(frame.f_code))
+        if owners is not None and (known is None or known.outside):
+            owner = getattr(function, "__self__", None)
+            name = getattr(owner, "__name__", type(owner).__name__)
+            where = _program_line(frame)
+            if name in owners and where is not None:
+                self.asked.setdefault(f"{name.lstrip('_')}.{function.__name__}", where)
 
     def _ran(self, frame: FrameType, code: CodeType, names: tuple[str, ...]) -> None:
         key = (id(code), id(frame.f_globals))
@@ -117,11 +133,14 @@ class _Kind:
 
     names     those of its arguments and outer variables whose values matter
     argument  of functions that read Python's state by a name, what the name is called
+    watched   whether a call of it is noted
+    code      held, so that its id stays its own
     """
 
-    __slots__ = ("program", "outside", "argument", "names")
+    __slots__ = ("code", "program", "outside", "argument", "names", "watched")
 
     def __init__(self, code: CodeType, globals: dict[str, Any]):
+        self.code = code
         file = code.co_filename
         if file == "<string>":  # what a dataclass or a named tuple has generated is its module's
             named_tuple = str(globals.get("__name__")).startswith("namedtuple_")
@@ -131,6 +150,7 @@ class _Kind:
         self.argument = _BY_NAME.get(code, "")
         roots = dict.fromkeys(r.name for r in reads_of(code) if r.root in ("local", "free")) if self.program else ()
         self.names = tuple(roots)
+        self.watched = self.program or bool(self.argument)
 
 
 def _held(value: Any) -> Callable[[], Any]:
@@ -156,6 +176,8 @@ _WORLD = {
     )
     for name in names
 }
+
+_ASKS = frozenset({"globals", *_WORLD})
 
 _BY_NAME = {type(os.environ).__getitem__.__code__: "key", import_module.__code__: "name"}
 
@@ -206,40 +228,6 @@ def observation() -> Observation | None:
     return getattr(_here, "current", None)
 
 
-@final
-class _Collector:
-    """Python's garbage collector, which rests while anything is observed: its finalizers and callbacks are no part of a
-    program. It is one for all threads, so it goes on when the last observation has ended."""
-
-    def __init__(self) -> None:
-        self._lock = make_lock(waits_for_others=False)
-        self._observations = 0
-        self._enabled = False
-        tell_in_child(self, _Collector._forked)
-
-    def stop(self) -> None:
-        with self._lock:
-            if not self._observations:
-                self._enabled = gc.isenabled()
-            self._observations += 1
-            gc.disable()
-
-    def go_on(self) -> None:
-        with self._lock:
-            self._observations -= 1
-            if not self._observations and self._enabled:
-                gc.enable()
-
-    def _forked(self) -> None:
-        """In a child the observations of other threads have ended."""
-        if self._observations and observation() is None:
-            self._observations = 1
-            self.go_on()
-
-
-_collector = _Collector()
-
-
 @contextmanager
 def observed() -> Iterator[Observation]:
     """Note what runs in this thread. A profiler that is at work is called as before, where Python lets it."""
@@ -247,18 +235,18 @@ def observed() -> Iterator[Observation]:
     before: Any = sys.getprofile()
 
     def note_both(frame: FrameType, event: Any, arg: Any) -> None:
-        found.note(frame, event, arg)
+        note(frame, event, arg)
         before(frame, event, arg)
 
-    _collector.stop()
-    _here.current = found
-    sys.setprofile(note_both if callable(before) else found.note)
-    try:
-        yield found
-    finally:
-        _restore(before)
-        _here.current = outer
-        _collector.go_on()
+    note = found.profiler()
+    with resting():  # the collector's finalizers and callbacks are no part of a program
+        _here.current = found
+        sys.setprofile(note_both if callable(before) else note)
+        try:
+            yield found
+        finally:
+            _restore(before)
+            _here.current = outer
 
 
 def _restore(profiler: Any) -> None:

@@ -21,9 +21,7 @@ def space_of(cluster: Cluster, stored: Collection[int]) -> IterationSpace:
     targets = [(lowered.in_memory(lowered.views[slot]), cluster.levels[slot]) for slot in written]
     for view, level in targets:
         scale = (extent or 1) if level is Level.ROW else 1
-        every = views.chain(
-            cluster.cuts, [c * scale for c in views.suffixes([n for n, _ in views.merged(view.shape, view.strides)])]
-        )
+        every = views.chain(cluster.cuts, views.borders(view.shape, view.strides, scale))
         assert every is not None, "a part of a concatenation is packed along its own axes"
         cluster.cuts = every
     inner = sum(1 for c in cluster.cuts[:-1] if extent is not None and c < extent)

@@ -16,14 +16,16 @@ from ...ops.closed import Equation
 from . import views
 from .lowered import Lowered
 from .primitives import COLUMN_SUM, REDUCTIONS, ROW_MAX, ROW_SUM
-from .views import View
+from .views import Cuts, View
 
-_MOST_EQUATIONS = 48
+MOST_EQUATIONS = 48
 _MOST_OPERANDS = 24
 
 
 class Level(Enum):
     """How many of a value there are."""
+
+    __hash__ = object.__hash__  # there is one of each, and Enum's own hash is Python
 
     ELEMENT = "one for each element"
     ROW = "one for each row"
@@ -63,7 +65,7 @@ class Cluster:
         self.levels: dict[int, Level] = {}
         self.operands: dict[tuple[View, Level], None] = {}
         self.targets: dict[tuple[View, Level], None] = {}
-        self.cuts: list[int] = [1, size] if size > 1 else [1]
+        self.cuts: Cuts = (1, size) if size > 1 else (1,)
 
     @property
     def rows(self) -> int:
@@ -71,14 +73,38 @@ class Cluster:
 
     def admit(self, e: Equation) -> bool:
         """Take in an equation if the loop can do it too; whether it could. A refusal changes nothing."""
-        before = self.extent, list(self.cuts), dict(self.operands), dict(self.targets)
+        if len(self.levels) >= MOST_EQUATIONS:
+            return False
+        extent, state = self.extent, self._state()
         level = self._level(e)
-        full = len(self.levels) >= _MOST_EQUATIONS or len(self.operands) > _MOST_OPERANDS
-        if level is None or full or not self._writes(e.outputs[0], level):
-            self.extent, self.cuts, self.operands, self.targets = before
+        if level is None or len(self.operands) > _MOST_OPERANDS or not self._writes(e.outputs[0], level):
+            self.extent = extent
+            self._restore(state)
             return False
         self.levels[e.outputs[0]] = level
         return True
+
+    def admit_all(self, equations: Iterable[Equation]) -> bool:
+        """Take in equations in their order; whether all could be."""
+        return all(map(self.admit, equations))
+
+    def copied(self) -> Cluster:
+        """A cluster of the same equations, which others may join."""
+        copy = Cluster(self.lowered, self.size)
+        copy.extent, copy.columns, copy.cuts = self.extent, self.columns, self.cuts
+        copy.levels, copy.operands, copy.targets = self.levels.copy(), self.operands.copy(), self.targets.copy()
+        return copy
+
+    def _state(self) -> tuple[Cuts, int, int]:
+        return self.cuts, len(self.operands), len(self.targets)
+
+    def _restore(self, state: tuple[Cuts, int, int]) -> None:
+        """Go back to a state: what came after it stands last."""
+        self.cuts, operands, targets = state
+        while len(self.operands) > operands:
+            self.operands.popitem()
+        while len(self.targets) > targets:
+            self.targets.popitem()
 
     def _level(self, e: Equation) -> Level | None:
         lowered = self.lowered
@@ -96,19 +122,23 @@ class Cluster:
         by_row = self.extent is not None and (lowered.target.both_sums or Level.COLUMN not in self.levels.values())
         for level, count in ((Level.ELEMENT, self.size), (Level.ROW, self.rows if by_row else -1)):
             if size == count:
-                before = list(self.cuts), dict(self.operands)
-                if all(self._read(slot, level) for slot in e.inputs):
+                state = self._state()
+                for slot in e.inputs:
+                    if not self._read(slot, level):
+                        break
+                else:
                     return level
-                self.cuts, self.operands = before
+                self._restore(state)
         return None
 
     def set_extent(self, extent: int, columns: bool = False) -> bool:
         """Have rows of so many elements, which are gone down by `columns` or not; whether it can."""
         if self.extent is not None:
             return self.extent == extent and (self.columns is columns or self.lowered.target.both_sums)
-        if extent <= 1 or not self._cut([extent]):
+        cuts = None if extent <= 1 else views.chain(self.cuts, (1, extent))
+        if cuts is None:
             return False
-        self.extent, self.columns = extent, columns
+        self.cuts, self.extent, self.columns = cuts, extent, columns
         return self._all_fit()
 
     def _all_fit(self) -> bool:
@@ -120,23 +150,19 @@ class Cluster:
         if part is None:
             return True
         target = View(part.whole, part.offset, self.lowered.views[slot].shape, part.strides)
-        return self._borders(target, level) and self._add(self.targets, target, level)
-
-    def _borders(self, view: View, level: Level) -> bool:
-        scale = (self.extent or 1) if level is Level.ROW else 1
-        axes = views.merged(view.shape, view.strides)
-        return self._cut([c * scale for c in views.suffixes([n for n, _ in axes])])
+        return self._add(self.targets, target, level)
 
     def _add(self, to: dict[tuple[View, Level], None], view: View, level: Level) -> bool:
-        to[view, level] = None
-        return self._all_fit()
-
-    def _cut(self, at: Sequence[int]) -> bool:
-        cuts = views.chain(self.cuts, at)
+        """Have a view among the operands, or targets, with its borders among the cuts; whether all of them fit."""
+        if (view, level) in to:
+            return True
+        before, scale = self.cuts, (self.extent or 1) if level is Level.ROW else 1
+        cuts = views.chain(before, views.borders(view.shape, view.strides, scale))
         if cuts is None:
             return False
         self.cuts = cuts
-        return True
+        to[view, level] = None
+        return self._fits(view, level) if cuts == before else self._all_fit()
 
     def _read(self, slot: int, level: Level) -> bool:
         """Whether a value can be read at this level; one from outside becomes an operand."""
@@ -149,13 +175,13 @@ class Cluster:
             if made is level:
                 return view.offset == 0 and view.contiguous and view.size == math.prod(lowered.views[view.root].shape)
             return made is Level.ROW and level is Level.ELEMENT and self._spreads_rows(view)
-        return self._borders(view, level) and self._add(self.operands, view, level)
+        return self._add(self.operands, view, level)
 
     def _spreads_rows(self, view: View) -> bool:
         """Whether element i of the view is row i // extent."""
         assert self.extent is not None
         axes = views.merged(view.shape, view.strides)
-        expected = [(self.rows, 1), (self.extent, 0)] if self.rows > 1 else [(self.extent, 0)]
+        expected = ((self.rows, 1), (self.extent, 0)) if self.rows > 1 else ((self.extent, 0),)
         return view.offset == 0 and axes == expected
 
     def _fits(self, view: View, level: Level) -> bool:
@@ -180,6 +206,8 @@ class Cluster:
 
 def staged(cluster: Cluster, equations: Sequence[Equation]) -> dict[int, int]:
     """In which pass over a row each value is made (one that a row has once, before the pass of that number)."""
+    if cluster.extent is None:
+        return {slot: 0 for e in equations for slot in e.outputs}
     views_, literals = cluster.lowered.views, cluster.lowered.literals
     stage: dict[int, int] = {}
     for e in equations:
@@ -198,12 +226,15 @@ def left_in_memory(
 
 
 def roots_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
-    return {lowered.views[slot].root for e in equations for slot in e.inputs if slot not in lowered.literals}
+    seen, literals = lowered.views, lowered.literals
+    return {seen[slot].root for e in equations for slot in e.inputs if slot not in literals}
 
 
 def memory_read(lowered: Lowered, equations: Iterable[Equation]) -> set[int]:
     """The roots that equations read, and the wholes that these are parts of."""
     roots = roots_read(lowered, equations)
+    if not lowered.parts:
+        return roots
     return roots | {lowered.parts[root].whole for root in roots if root in lowered.parts}
 
 
@@ -212,5 +243,8 @@ def read_by(lowered: Lowered, groups: Sequence[FusionGroup]) -> dict[int, set[in
     read: dict[int, set[int]] = {}
     for place, group in enumerate(groups):
         for root in memory_read(lowered, group.equations):
-            read.setdefault(root, set()).add(place)
+            if root in read:
+                read[root].add(place)
+            else:
+                read[root] = {place}
     return read

@@ -86,27 +86,18 @@ class Constants:
 
 
 def _plain(template: str) -> Emit:
-    """`{0}`, `{1}` are the operands; integers are brought back to their own width."""
+    """`{0}`, `{1}` are the operands, `{zero}` and `{one}` numbers of the first one's dtype; integers are brought back
+    to their own width."""
+    numbers = [(name, value) for name, value in (("zero", 0), ("one", 1)) if f"{{{name}}}" in template]
 
     def emit(
         constants: Constants, out: TensorType, ins: tuple[TensorType, ...], args: tuple[str, ...], static: Static
     ) -> str:
-        text = f"({template.format(*args, zero=_Lazy(constants, ins, 0), one=_Lazy(constants, ins, 1))})"
+        named = {name: constants(value, ins[0].dtype) for name, value in numbers}
+        text = f"({template.format(*args, **named)})"
         return f"{dtype_name(out.dtype)}{text}" if out.dtype.kind == "i" else text
 
     return emit
-
-
-class _Lazy(str):
-    """A constant that is named only if the template asks for it."""
-
-    def __new__(cls, constants: Constants, ins: tuple[TensorType, ...], value: int) -> _Lazy:
-        made = super().__new__(cls, "")
-        made.__dict__.update(constants=constants, dtype=ins[0].dtype, value=value)
-        return made
-
-    def __format__(self, spec: str) -> str:
-        return str(self.__dict__["constants"](self.__dict__["value"], self.__dict__["dtype"]))
 
 
 def _scale(constants: Constants, out: TensorType, ins: Any, args: tuple[str, ...], static: Static) -> str:
@@ -276,7 +267,11 @@ FORMULAS: Mapping[Primitive, Emit] = {
 
 def elementwise(primitive: Primitive, ins: tuple[TensorType, ...], out: TensorType) -> bool:
     """Whether generated kernels have a formula for this op, on these dtypes."""
-    return primitive in FORMULAS and all(t.dtype.kind in "fib" for t in (*ins, out))
+    return primitive in FORMULAS and _KINDS.issuperset([type_.dtype.kind for type_ in (*ins, out)])
+
+
+_KINDS = frozenset("fib")
+"""Of dtypes that formulas compute with: floats, integers and masks."""
 
 
 def has_formula(primitive: Primitive, types: tuple[TensorType, ...], static: Static) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ops.closed import Equation
 from ...ops.kinds import Effect
-from .clusters import Cluster, FusionGroup, roots_read
+from .clusters import MOST_EQUATIONS, Cluster, FusionGroup, roots_read
 from .formulas import elementwise
 from .lowered import Lowered
 from .primitives import COLUMN_SUM, INDEX_CHECK, REDUCTIONS
@@ -70,17 +70,19 @@ class _Fusion:
         self.found: list[FusionGroup | None] = []
 
     def groups(self) -> list[FusionGroup]:
+        views_ = self.lowered.views
         for e in self._numbers_first():
             clusters, makers = self._clusters(e), self._makers(e)
             group = (clusters and (self._joined(e, makers) or self._beside(e, makers))) or self._new(
                 e, clusters, makers
             )
-            self.reader.update(dict.fromkeys([self.lowered.views[slot].root for slot in e.inputs], group))
+            for slot in e.inputs:
+                self.reader[views_[slot].root] = group
             for maker in makers:
                 if maker is not group:
                     maker.readers.add(group.number)
-            self.maker.update(dict.fromkeys(e.outputs, group))
-            self.made.update(dict.fromkeys(e.outputs, e))
+            for slot in e.outputs:
+                self.maker[slot], self.made[slot] = group, e
             if e.primitive in REDUCTIONS:
                 self.sums[self._form(e)] = group
         return [group for group in self.found if group is not None]
@@ -121,11 +123,11 @@ class _Fusion:
     def _clusters(self, e: Equation) -> bool:
         if e.primitive in REDUCTIONS or e.primitive is INDEX_CHECK:
             return True
-        types = [self.lowered.types[slot] for slot in (*e.inputs, *e.outputs)]
+        types, views_ = self.lowered.types, self.lowered.views
         return (
             len(e.outputs) == 1
-            and elementwise(e.primitive, tuple(types[:-1]), types[-1])
-            and all(self.lowered.views[slot].size > 0 for slot in (*e.inputs, *e.outputs))
+            and elementwise(e.primitive, tuple([types[slot] for slot in e.inputs]), types[e.outputs[0]])
+            and not any(0 in views_[slot].shape for slot in (*e.inputs, *e.outputs))
         )
 
     def _makers(self, e: Equation) -> list[FusionGroup]:
@@ -176,9 +178,12 @@ class _Fusion:
         return self.lowered.views[e.inputs[0]].root in roots_read(self.lowered, read)
 
     def _for_both(self, a: Cluster, b: Cluster) -> Cluster | None:
-        """An empty cluster of their elements, or of those of the one of which the other has one for each row."""
+        """A cluster of their elements, or of those of the one of which the other has one for each row.
+
+        It has the equations of `a` or, where a row may be joined to its elements, is empty.
+        """
         if a.size == b.size:
-            return Cluster(self.lowered, a.size)
+            return Cluster(self.lowered, a.size) if self.lowered.target.joins_rows else a.copied()
         rows, elements = sorted((a, b), key=lambda cluster: cluster.size)
         if not self.lowered.target.joins_rows or rows.extent is not None or elements.size % rows.size:
             return None
@@ -192,16 +197,15 @@ class _Fusion:
         """Do `earlier` as a part of `later`, if one loop can do both and no group between them waits for it."""
         if earlier.cluster is None or later.cluster is None:
             return
-        if any(number < later.number for number in earlier.readers):
+        equations = earlier.equations + later.equations
+        if len(equations) > MOST_EQUATIONS or any(number < later.number for number in earlier.readers):
             return
         cluster = self._for_both(earlier.cluster, later.cluster)
-        if cluster is None:
-            return
-        equations = earlier.equations + later.equations
-        if not all(cluster.admit(e) for e in equations):
+        if cluster is None or not cluster.admit_all(equations[len(cluster.levels) :]):
             return
         later.equations, later.cluster = equations, cluster
         later.readers |= earlier.readers - {later.number}
         self.found[earlier.number] = None
         for e in earlier.equations:
-            self.maker.update(dict.fromkeys(e.outputs, later))
+            for slot in e.outputs:
+                self.maker[slot] = later

@@ -120,8 +120,10 @@ class Lowered:
 
     def _append(self, e: Equation) -> None:
         self.equations.append(e)
-        self._maker.update(dict.fromkeys(e.outputs, e))
-        self._read.update([self.views[slot].root for slot in e.inputs])
+        for slot in e.outputs:
+            self._maker[slot] = e
+        for slot in e.inputs:
+            self._read.add(self.views[slot].root)
 
     def contiguous(self, slot: int, of: Equation) -> int:
         """A slot of the same value with packed strides."""
@@ -174,9 +176,8 @@ class Lowered:
     def _equation(self, e: Equation) -> None:
         ins = [self.types[slot] for slot in e.inputs]
         outs = [self.types[slot] for slot in e.outputs]
-        sizes = [math.prod(self.shape(slot)) for slot in (*e.inputs, *e.outputs)]
         primitive = e.primitive
-        if 0 in sizes or any(t.dtype.kind == "O" for t in (*ins, *outs)):
+        if _is_odd(ins) or _is_odd(outs):
             self._unaided(e)
         elif primitive is FULL:
             self._own(e.outputs[0])
@@ -211,12 +212,14 @@ class Lowered:
 
     def _pointwise(self, e: Equation) -> None:
         (out,) = e.outputs
-        order = self.orders.get(place_of(e, self.shape(out)))
+        order = self.orders.get(place_of(e, self.shape(out))) if self.orders else None
         if order is None:
-            made_elsewhere = [s for s in e.inputs if s not in self.literals and self.views[s].root in self._turned]
             self._own(out)
-            packed = {slot: self.contiguous(slot, e) for slot in made_elsewhere}
-            self._append(e._replace(inputs=tuple([packed.get(slot, slot) for slot in e.inputs])))
+            if self._turned:
+                made_elsewhere = [s for s in e.inputs if s not in self.literals and self.views[s].root in self._turned]
+                packed = {slot: self.contiguous(slot, e) for slot in made_elsewhere}
+                e = e._replace(inputs=tuple([packed.get(slot, slot) for slot in e.inputs]))
+            self._append(e)
             return
         inputs = []
         for slot in e.inputs:
@@ -350,6 +353,11 @@ class Lowered:
         if slot in self.literals or leading_dimension(self.views[slot]) is None:
             return self.contiguous(slot, e)
         return slot
+
+
+def _is_odd(types: Sequence[TensorType]) -> bool:
+    """Whether one of them is of a tensor that is empty, or of fractions."""
+    return any(0 in type_.shape or type_.dtype.kind == "O" for type_ in types)
 
 
 _LAYOUT = frozenset({BROADCAST_TO, RESHAPE, PERMUTE, SLICE, GATHER_ROW, GATHER_SCALAR, DETACH})

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from .formulas import FORMULAS, Constants
-from .loop import Accumulation, Accumulator, Assign, Check, Literal, Load, Local, Place, Statement, Store, Value
+from .loop import Accumulation, Accumulator, Assign, Literal, Load, Local, Place, Statement, Store, Value
 
 
 def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
@@ -59,16 +59,16 @@ class LoopPrinter(ABC):
         return found
 
     def _lines(self, s: Statement) -> list[str]:
+        if isinstance(s, Assign):
+            return [self.set(s.local, self._formula(s))]
         if isinstance(s, Load):
             return [self.set(s.local, self.load(s.place))]
         if isinstance(s, Store):
             return self.store(s.place, self.get(s.local))
         if isinstance(s, Accumulation):
             return self.accumulate(s.accumulator, self.value(s.value))
-        if isinstance(s, Check):
-            checked = self.out_of_range(self.value(s.position), self.number(s.size))
-            return [*checked, self.set(s.local, self.value(s.value))]
-        return [self.set(s.local, self._formula(s))]
+        checked = self.out_of_range(self.value(s.position), self.number(s.size))
+        return [*checked, self.set(s.local, self.value(s.value))]
 
     def _formula(self, s: Assign) -> str:
         args = tuple(map(self.value, s.args))

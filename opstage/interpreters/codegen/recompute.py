@@ -126,7 +126,7 @@ class _Rewriting:
                     equations[-1] = equations[-1]._replace(outputs=(renamed[out],), opened=False)
         equations += [self._with(e, renamed) for e in group.equations]
         cluster = Cluster(lowered, size)
-        return (equations, cluster) if all(cluster.admit(e) for e in equations) else None
+        return (equations, cluster) if cluster.admit_all(equations) else None
 
     def _with(self, e: Equation, renamed: Mapping[int, int]) -> Equation:
         """An equation that reads the values under their new names."""
@@ -171,6 +171,6 @@ class _Rewriting:
         """A cluster of some of another's equations: of its elements, of its rows alone, or of both."""
         for size, extent in ((of.size, None), (of.rows, None), (of.size, of.extent)):
             cluster = Cluster(self.lowered, size)
-            if (extent is None or cluster.set_extent(extent, of.columns)) and all(cluster.admit(e) for e in left):
+            if (extent is None or cluster.set_extent(extent, of.columns)) and cluster.admit_all(left):
                 return cluster
         return None

@@ -108,7 +108,7 @@ def _rows_of_one_stride(lowered: Lowered, x: int, extent: int, e: Equation) -> i
     """x, or a copy, such that each run of `extent` elements is one axis of one stride."""
     view = lowered.views[x]
     axes = views.merged(view.shape, view.strides)
-    cuts = views.chain(views.suffixes([n for n, _ in axes]), [1, extent])
+    cuts = views.chain(views.borders(view.shape, view.strides), (1, extent))
     if cuts is not None:
         strides = views.split(axes, cuts[:-1]) or []
         inner = [c for c in cuts if c < extent]

@@ -133,7 +133,7 @@ class _Scheduler:
 
     def _read(self, operand: LoopOperand, at: int) -> Local:
         apart = self.how.lanes and operand.local.level is Level.ROW  # each lane reads its own where it needs it
-        if not apart and operand.name not in self.of_row | self.known[at]:
+        if not apart and operand.name not in self.known[at] and operand.name not in self.of_row:
             self.known[at].add(operand.name)
             self.passes[at].inside.append(Load(operand.local, operand))
         return operand.local

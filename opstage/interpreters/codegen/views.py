@@ -9,8 +9,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Sizes = tuple[int, ...]
-Axes = list[tuple[int, int]]
+Axes = tuple[tuple[int, int], ...]
 """(size, stride) of each axis, outermost first."""
+Cuts = tuple[int, ...]
+"""Where axes begin, counted in elements from the end: innermost first, which is 1, and the number of elements last."""
+
+_REMEMBERED = 1 << 12
+"""Answers of each of the functions below, which are asked about few shapes and very often."""
 
 
 class View(NamedTuple):
@@ -32,7 +37,7 @@ class View(NamedTuple):
         return self.strides == expected or all(n == 1 or s == t for n, s, t in zip(self.shape, self.strides, expected))
 
 
-@lru_cache(1 << 12)
+@lru_cache(_REMEMBERED)
 def packed(shape: Sizes) -> Sizes:
     """The strides of a row-major tensor."""
     strides, step = [], 1
@@ -87,28 +92,34 @@ def reshape(view: View, shape: Sizes) -> View | None:
 # Axes that are merged and split --------------------------------------------------------------------------------------
 
 
-def merged(shape: Sizes, *strides: Sizes) -> Axes:
+@lru_cache(_REMEMBERED)
+def merged(shape: Sizes, strides: Sizes) -> Axes:
     """The axes of a view in as few as possible, none of size 1."""
-    (steps,) = strides
-    axes: Axes = []
-    for n, s in zip(shape, steps):
+    axes: list[tuple[int, int]] = []
+    for n, s in zip(shape, strides):
         if n == 1:
             continue
         if axes and axes[-1][1] == s * n:
             axes[-1] = (axes[-1][0] * n, s)
         else:
             axes.append((n, s))
-    return axes
+    return tuple(axes)
 
 
-def suffixes(sizes: Sequence[int]) -> list[int]:
-    """Where axes begin, counted in elements from the end, innermost (1) first, their product last; 1s left out."""
+@lru_cache(_REMEMBERED)
+def borders(shape: Sizes, strides: Sizes, scale: int = 1) -> Cuts:
+    """The cuts between the axes of a view, which are as few as possible, of `scale` elements each of its own."""
+    return tuple([cut * scale for cut in suffixes([n for n, _ in merged(shape, strides)])])
+
+
+def suffixes(sizes: Sequence[int]) -> Cuts:
+    """The cuts between axes of these sizes; 1s are left out."""
     cuts, total = [1], 1
     for n in reversed(sizes):
         if n > 1:
             total *= n
             cuts.append(total)
-    return cuts
+    return tuple(cuts)
 
 
 def split(axes: Axes, cuts: Sequence[int]) -> list[int] | None:
@@ -129,7 +140,8 @@ def split(axes: Axes, cuts: Sequence[int]) -> list[int] | None:
     return None if at != len(cuts) else found[::-1]
 
 
-def chain(*cuts: Sequence[int]) -> list[int] | None:
+@lru_cache(_REMEMBERED)
+def chain(*cuts: Cuts) -> Cuts | None:
     """All cuts together, if each divides the next."""
     every = sorted({c for each in cuts for c in each})
-    return every if all(b % a == 0 for a, b in pairwise(every)) else None
+    return tuple(every) if all(b % a == 0 for a, b in pairwise(every)) else None

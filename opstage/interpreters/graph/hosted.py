@@ -266,7 +266,7 @@ class _Hosting:
         if cluster is None:
             return None
         made = Cluster(self._new, cluster.size)
-        made.extent, made.columns, made.cuts = cluster.extent, cluster.columns, list(cluster.cuts)
+        made.extent, made.columns, made.cuts = cluster.extent, cluster.columns, cluster.cuts
         made.levels = {self._own(slot, rank): level for slot, level in cluster.levels.items()}
         made.operands = {(self._view(view, rank), level): None for view, level in cluster.operands}
         made.targets = {(self._view(view, rank), level): None for view, level in cluster.targets}

@@ -19,6 +19,7 @@ from ...ops.types import DType, TensorType, dtype_name, show_shape
 from ..at_once import Action
 from ..base_program import BaseProgram, Finish
 from ..captures import Guard, at_line
+from ..resting import resting
 from .bounds import Bound
 from .graph import Graph
 from .passes.keys import body_key, static_key
@@ -190,12 +191,13 @@ class Programs(Generic[E]):
             self._tell_change(known)
         _log.debug("compiling%s for %s", what, ", ".join(f"{show_shape(t.shape)} {dtype_name(t.dtype)}" for t in types))
         how: Any = (types, self._ops.dtype, self._ops.seed, None, self._ops.mesh)
-        graph, guard = record_pure(program, *how) if key is not None else (record(program, *how), Guard([]))
-        executor = _with_body(known, graph)
-        if executor is None:
-            if key is not None:
-                self._bound.compiling(_mark((key, types), graph))
-            executor = self._ops.compile(graph, donated)
+        with resting():
+            graph, guard = record_pure(program, *how) if key is not None else (record(program, *how), Guard([]))
+            executor = _with_body(known, graph)
+            if executor is None:
+                if key is not None:
+                    self._bound.compiling(_mark((key, types), graph))
+                executor = self._ops.compile(graph, donated)
         entry = _Entry(executor, program.result if isinstance(program, BaseProgram) else None, guard)
         if key is not None:
             known = self._entries.setdefault((key, types), _Forms([]))

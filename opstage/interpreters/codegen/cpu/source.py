@@ -98,8 +98,10 @@ class _CpuPrinter(LoopPrinter):
             body.append(f"first = {places[-1]} * {_LANES}")
             body.append(f"wide = min({_LANES}, {self.number(self.outer[-1])} - first)")
             places[-1] = "first"
-        for operand in self.loop.space.operands:
-            self._place(operand, places, body)
+        for operand in self.loop.space.reads.values():
+            self._place(operand, places, body, written=False)
+        for operand in self.loop.space.writes.values():
+            self._place(operand, places, body, written=True)
         totals = []
         for accumulator in self.loop.columns:
             assert self.extent is not None
@@ -122,7 +124,7 @@ class _CpuPrinter(LoopPrinter):
         text = LoopSource(self.loop.name, "\n".join(self.constants.definitions), "\n".join(lines), memory.accesses)
         return LoweredLoop(text, self.inner if self.flat else math.prod(turns), tuple(memory.words), tuple(totals))
 
-    def _place(self, operand: LoopOperand, places: Sequence[str], body: list[str]) -> None:
+    def _place(self, operand: LoopOperand, places: Sequence[str], body: list[str], *, written: bool) -> None:
         """Say where an operand is: its address for a row in `body`, or once for all rows, and element j of row l."""
         (*along, step), name, dtype = operand.strides, operand.name, operand.local.dtype
         nbytes, word = dtype.itemsize, self.memory.word
@@ -132,7 +134,6 @@ class _CpuPrinter(LoopPrinter):
             terms.append(f"lo * {nbytes}" if step == 1 else f"lo * {word(step * nbytes)}")
         (body if len(terms) > 1 and not self.flat else self.memory.head).append(f"{name}_at = {' + '.join(terms)}")
         at = " + ".join(self.terms(("j", "l"), (step, along[-1] if self.lanes else 0))) or "0"
-        written = operand in self.loop.space.writes.values()
         found = self.memory.elements(name, dtype_name(dtype), at, written=written)
         self.places[operand] = self.row.places[name] = found
 

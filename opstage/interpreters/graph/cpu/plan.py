@@ -106,7 +106,8 @@ class CpuPlan:
         made = {slot: i for i, group in enumerate(self.groups) for e in group.equations for slot in e.outputs}
         writing = {made[slot] for slot in self.aliased}
         self.split = next((i for i, step in enumerate(self.steps) if step.group in writing), len(self.steps))
-        read = read_by(lowered, self.groups)
+        moved = {before: number for number, before in enumerate(order)}
+        read = {root: {moved[reader] for reader in readers} for root, readers in read.items()}
         items: list[Item] = []
         for step in self.steps:
             if isinstance(step, LoopStep):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple, TypeAlias, final
 
-from ....ops.closed import Body, Equation
+from ....ops.closed import Body
 from ...codegen.decomposition import Keep
-from ...control import bodies_of
+from ...control import inner_bodies
 from ..graph import Graph
 from .common import common_subexpressions
 from .dead_code import dead_code
@@ -78,37 +78,34 @@ def optimise(graph: Graph, passes: Passes, *, checked: bool = False) -> tuple[Gr
     """
     notes: list[Note] = []
     body = graph.body
+    before = size = _size(body)
     for name, run in passes:
         start = perf_counter()
         result = through_loops(body, run)
-        notes.append(Note(name, _size(result) - _size(body), perf_counter() - start))
-        body = result
+        seconds, old = perf_counter() - start, size
+        if result is not body:
+            body, size = result, _size(result)
+        notes.append(Note(name, size - old, seconds))
         if checked:
             from ..checker import check_graph
 
             check_graph(graph.with_body(body))
-    before, after = _size(graph.body), _size(body)
-    return (graph if body is graph.body else graph.with_body(body)), Notes(before, after, notes)
+    return (graph if body is graph.body else graph.with_body(body)), Notes(before, size, notes)
 
 
 def through_loops(body: Body, run: Pass) -> Body:
     """`run` of the body, and of the bodies of the loops and branches that are in it then."""
     body = run(body)
-    equations: list[Equation] | None = None
     done: dict[Body, Body] = {}
-    for i, equation in enumerate(body.equations):
-        for name, inner in bodies_of(equation.static):
-            result = done.get(inner)
-            if result is None:
-                result = done[inner] = through_loops(inner, run)
-            if result is not inner:
-                if equations is None:
-                    equations = list(body.equations)
-                before = equations[i]
-                equations[i] = before._replace(static={**before.static, name: result})
-    return body if equations is None else body.replace(equations=equations)
+    equations = list(body.equations)
+    for i, name, inner in inner_bodies(body):
+        if inner not in done:
+            done[inner] = through_loops(inner, run)
+        if done[inner] is not inner:
+            equations[i] = equations[i]._replace(static={**equations[i].static, name: done[inner]})
+    return body if all(result is inner for inner, result in done.items()) else body.replace(equations=equations)
 
 
 def _size(body: Body) -> int:
     """Equations, those in the bodies of loops among them."""
-    return len(body.equations) + sum(_size(inner) for e in body.equations for _, inner in bodies_of(e.static))
+    return len(body.equations) + sum(_size(inner.body) for inner in inner_bodies(body))
