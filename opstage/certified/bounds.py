@@ -31,7 +31,7 @@ def bounds(
 
     args      pytrees of arrays, of `Box(lower, upper)`, and of Specs with numbers for sizes and a declared range, which
               are boxes too. An array is exactly that: a float in the program's dtype
-    method    "interval": op by op, at the cost of three to seven forward passes; "crown": by linear relaxations of
+    method    "interval": op by op, at the cost of two to four forward passes; "crown": by linear relaxations of
               the whole program, tighter and dearer: a backward pass for each element of a result, and of what
               activations read
     options   the interpreter that computes them; what it runs, eager or compiled, is what the bounds hold for

@@ -48,10 +48,9 @@ def ends(ops: Interpreter[Any], lower: Any, upper: Any) -> tuple[Any, Any]:
     if not is_float(lower.dtype):
         return lower, upper
     with Quietly(ops.cursor):
-        infinity = ops.full(shape=lower.shape, value=float("inf"), dtype=lower.dtype)
-        unbounded = ops.logical_and(ops.equal(lower, ops.neg(infinity)), ops.equal(upper, infinity))
-        nothing = ops.full(shape=lower.shape, value=float("nan"), dtype=lower.dtype)
-        return ops.select(unbounded, nothing, lower), ops.select(unbounded, nothing, upper)
+        both = ops.add(lower, upper)  # nan for -inf + inf, and where an end is
+        known = ops.equal(both, both)
+        return ops.select(known, lower, both), ops.select(known, upper, both)
 
 
 def shown(ops: Interpreter[Any], x: Interval[Any]) -> Box:

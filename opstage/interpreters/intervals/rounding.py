@@ -43,7 +43,7 @@ def gamma(dtype: DType, terms: int) -> float:
 def slack(ops: Any, magnitude: Any, ulps: float, *, underflows: bool = True) -> Any:
     """The error of a number and of its bound together, each of `ulps` ulps of `magnitude`."""
     error = ops.scale(magnitude, c=(2 * ulps + 2) * eps_of(magnitude.dtype))
-    return ops.add(error, TINY[magnitude.dtype]) if underflows else error
+    return ops.clamp(error, lo=TINY[magnitude.dtype], hi=float("inf")) if underflows else error
 
 
 def down(ops: Any, x: Any, ulps: float = 0.5, *, underflows: bool = True, of: Any = None) -> Any:
